@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * churn: host records that many CPUs make, change and push out of a small map, as a program
- * that a test runs (never loaded by the agent). What a record holds follows from its key, so
- * the test can tell a record that was mixed with another.
+ * churn: host records that many CPUs create, change and evict in a small map. A test
+ * runs this program (never loaded by the agent). A record's content follows from its
+ * key, so the test detects a record mixed with another.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>

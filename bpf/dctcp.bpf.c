@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * dctcp: Data Center TCP (RFC 8257) as a congestion control in BPF, for kernels
- * without tcp_dctcp. Section numbers below are that document's. Arithmetic in
- * thalweg_cc.h.
+ * dctcp: Data Center TCP (RFC 8257) as a congestion control in BPF, for kernels without
+ * tcp_dctcp. Section numbers below are that document's. Arithmetic in thalweg_cc.h.
  *
- * The window is cut by the share of what arrived with a CE mark. Both ends must
- * run it, and ECN must have been negotiated: the flag TCP_CONG_NEEDS_ECN has the
- * SYN ask for it where a socket is given this congestion control before it
- * connects or listens; a policy's `needs_ecn` or net.ipv4.tcp_ecn do so for those
- * that get it afterwards. A flow without ECN runs reno instead.
+ * The window is cut by the share of segments that arrived with a CE mark. Both ends must
+ * use it, and ECN must have been negotiated. The flag TCP_CONG_NEEDS_ECN makes the SYN
+ * request ECN if a socket gets this congestion control before it connects or listens.
+ * For later changes a policy's `needs_ecn` or net.ipv4.tcp_ecn does so. A flow without
+ * ECN uses reno instead.
  *
  * Departures:
  *  - Segments are counted, not bytes, as the kernel counts deliveries.
- *  - A loss halves the window that was there before marks in the same round trip
- *    cut it, so that both together cost no more than the loss alone (3.5).
+ *  - A loss halves the window from before marks in the same round trip cut it. So both
+ *    together cost no more than the loss alone (3.5).
  */
 #include "thalweg_tcp.h"
 #include "thalweg_cc.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* What a flow keeps. */
+/* State of a flow. */
 struct dctcp {
 	__u32 alpha_q16; /* estimated share of marked segments */
-	__u32 window_end; /* once this is acknowledged an observation window is over */
-	__u32 delivered; /* at its begin */
-	__u32 delivered_ce; /* at its begin */
+	__u32 window_end; /* an ACK of this ends the observation window */
+	__u32 delivered; /* at the window's start */
+	__u32 delivered_ce; /* at the window's start */
 	__u32 cut_from; /* congestion window before it was last cut */
 	/* The receiving side. */
-	__u32 last_rcv_nxt; /* rcv_nxt when the last segment came */
+	__u32 last_rcv_nxt; /* rcv_nxt when the last segment arrived */
 	__u32 ce; /* that segment had a CE mark */
 };
 
@@ -49,13 +48,13 @@ void BPF_PROG(dctcp_init, struct sock *sk)
 	__u8 state = sk->__sk_common.skc_state;
 	char reno[16] = "reno";
 
-	/* No marks will be told of, and none must be asked for (RFC 3168, 6.1.1). */
+	/* No marks will be reported, and none may be requested (RFC 3168, 6.1.1). */
 	if (!(tp->ecn_flags & TCP_ECN_OK) && state != TCP_STATE_CLOSE &&
 	    state != TCP_STATE_LISTEN) {
 		bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, reno, sizeof(reno));
 		return;
 	}
-	/* The whole window counts as marked at first: one mark is answered in full (4.2). */
+	/* The whole window counts as marked at first: one mark has full effect (4.2). */
 	ca->alpha_q16 = THALWEG_CC_ONE_Q16;
 	ca->cut_from = 0;
 	ca->last_rcv_nxt = tp->rcv_nxt;
@@ -63,7 +62,7 @@ void BPF_PROG(dctcp_init, struct sock *sk)
 	start_window(ca, tp);
 }
 
-/* Once a window: what share of it was marked (3.3). */
+/* Once per window: the share of marked segments (3.3). */
 SEC("struct_ops")
 void BPF_PROG(dctcp_in_ack_event, struct sock *sk, __u32 flags)
 {
@@ -79,7 +78,7 @@ void BPF_PROG(dctcp_in_ack_event, struct sock *sk, __u32 flags)
 	start_window(ca, tp);
 }
 
-/* The kernel asks at most once a round trip, for marks (3.4) and for losses. */
+/* The kernel calls this at most once per round trip, for marks (3.4) and for losses. */
 SEC("struct_ops")
 __u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 {
@@ -90,7 +89,7 @@ __u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 	return thalweg_dctcp_ssthresh(tp->snd_cwnd, ca->alpha_q16);
 }
 
-/* A loss is answered as any TCP answers it (3.5). */
+/* The reaction to a loss is that of any TCP (3.5). */
 static __always_inline void lost(struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
@@ -114,9 +113,9 @@ void BPF_PROG(dctcp_set_state, struct sock *sk, __u8 new_state)
 }
 
 /*
- * The receiver: each ACK says of all the segments that it acknowledges either
- * that they were marked or that they were not. When that changes, a delayed ACK
- * goes out first for those before, and this segment is acknowledged at once (3.2).
+ * The receiver. Each ACK states for all its segments either that they were marked or
+ * that they were not. When that changes, a delayed ACK goes out first for the earlier
+ * segments, and this segment is acknowledged at once (3.2).
  */
 static __always_inline void received(struct sock *sk, __u32 ce)
 {

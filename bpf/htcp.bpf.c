@@ -3,34 +3,34 @@
  * htcp: H-TCP as a congestion control in BPF, for kernels without tcp_htcp.
  *
  * After Leith and Shorten, "H-TCP: TCP for high-speed and long-distance networks"
- * (PFLDnet 2004), and draft-leith-tcp-htcp-06: the window grows the faster the
- * longer there was no congestion, and is cut by as much as the queue was.
- * Arithmetic in thalweg_cc.h.
+ * (PFLDnet 2004), and draft-leith-tcp-htcp-06. The window grows faster with time since
+ * the last congestion, and is cut in proportion to the queue. Arithmetic in
+ * thalweg_cc.h.
  *
- * Where the sources leave something open:
- *  - The time since the last congestion event counts from the end of its
- *    recovery, and from the restart of a connection that was idle for longer than
- *    its retransmission time-out: while nothing was sent nothing was learned.
- *  - The longest round trip is that of the present epoch, measured while no loss
- *    is being repaired; the shortest is that of the connection.
- *  - The rate is that of what arrived per round trip, the highest of the epoch.
+ * Where the sources leave a choice:
+ *  - The time since the last congestion event counts from the end of its recovery. After
+ *    a connection was idle for longer than its retransmission time-out, it counts from
+ *    the restart.
+ *  - The longest round-trip time is that of the present epoch, measured while no loss is
+ *    being repaired. The shortest is that of the connection.
+ *  - The rate is the delivery rate per round trip, the highest of the epoch.
  */
 #include "thalweg_tcp.h"
 #include "thalweg_cc.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* What a flow keeps. */
+/* State of a flow. */
 struct htcp {
 	__u64 epoch_us; /* end of the last congestion event */
-	__u64 round_us; /* begin of the present measurement of the rate */
+	__u64 round_us; /* start of the present measurement of the rate */
 	__u32 round_delivered; /* segments delivered by then */
 	__u32 min_rtt_us; /* 0: none yet */
 	__u32 max_rtt_us; /* of this epoch; 0: none yet */
 	__u32 rate; /* highest of this epoch, segments/s; 0: none yet */
 	__u32 previous_rate; /* of the epoch before */
 	__u32 beta_q7;
-	/* As it was before the last congestion event, should that prove to be none. */
+	/* State before the last congestion event, in case it is undone. */
 	__u64 undo_epoch_us;
 	__u32 undo_cwnd;
 	__u32 undo_max_rtt_us;
@@ -68,7 +68,7 @@ void BPF_PROG(htcp_init, struct sock *sk)
 	ca->undo_beta_q7 = ca->beta_q7;
 }
 
-/* Rate of what arrived, measured over at least one shortest round trip. */
+/* Delivery rate, measured over at least one shortest round-trip time. */
 static __always_inline void measure_rate(struct htcp *ca, const struct tcp_sock *tp)
 {
 	__u64 us = tp->tcp_mstamp - ca->round_us, rate;
@@ -149,7 +149,7 @@ void BPF_PROG(htcp_set_state, struct sock *sk, __u8 new_state)
 	struct htcp *ca = inet_csk_ca(sk);
 	__u8 old_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
 
-	/* Reordering (Disorder) is no congestion: undo_cwnd of 0 says that none is over. */
+	/* Reordering (Disorder) is no congestion: undo_cwnd of 0 means that no event is over. */
 	if (new_state != CA_STATE_OPEN || old_state == CA_STATE_OPEN || !ca->undo_cwnd)
 		return;
 	ca->epoch_us = tcp_sk(sk)->tcp_mstamp;
@@ -168,7 +168,7 @@ void BPF_PROG(htcp_cwnd_event, struct sock *sk, int event)
 	start_round(ca, tcp_sk(sk));
 }
 
-/* The congestion event was none: reordering, or a time-out too early. */
+/* The congestion event was spurious: reordering, or an early time-out. */
 SEC("struct_ops")
 __u32 BPF_PROG(htcp_undo_cwnd, struct sock *sk)
 {

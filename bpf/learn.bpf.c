@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * learn: picks a congestion control for each connection, by remote host, and
- * learns from how the connection went (sockops; algorithm in thalweg_algo.h).
+ * learn: chooses a congestion control for each connection, by remote host, and learns
+ * from the connection's result (sockops; algorithm in thalweg_algo.h).
  *
- * The idea and mode `classic` are those of bpftune's published TCP connection
- * tuner. Departures, all of them in mode `thalweg` unless said otherwise:
+ * The idea and mode `classic` are those of bpftune's published TCP connection tuner.
+ * Departures, all of them in mode `thalweg` unless noted otherwise:
  *  - arms come from a table that the agent fills, not from four fixed names;
- *  - the key holds the network namespace, and the remote address, not the
- *    next hop; records live in an LRU map (both modes);
- *  - records are changed under a lock, so that no CPU loses another's update
- *    (both modes);
- *  - a connection is scored when it is over, however it ends, over the time in
- *    which it had data to send;
+ *  - the key has the network namespace and the remote address, not the next hop; records
+ *    are in an LRU map (both modes);
+ *  - records are changed under a lock, so that no CPU loses another's update (both
+ *    modes);
+ *  - a connection is scored when it is over, however it ends, over the time in which it
+ *    had data to send;
  *  - an application's own TCP_CONGESTION is respected;
- *  - connections of the machine with itself over loopback addresses, and those of
- *    network namespaces that the agent does not know, are left alone (both modes);
- *  - a connection whose arm makes losses of its own goes back to the system's.
+ *  - connections over loopback addresses, and those of network namespaces unknown to the
+ *    agent, are not touched (both modes);
+ *  - a connection whose arm causes losses of its own goes back to the system's.
  *
- * Nothing here runs per packet: the program is called at establishment, at
- * changes of TCP state, and at retransmissions while the loss rule is armed.
+ * Nothing here runs per packet: the program is called at establishment, at changes of
+ * TCP state, and at retransmissions while the loss rule is armed.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -44,7 +44,7 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 	return THALWEG_NO_ARM;
 }
 
-/* Arm of the congestion control that the socket runs now, or THALWEG_NO_ARM. */
+/* Arm of the socket's present congestion control, or THALWEG_NO_ARM. */
 static __always_inline __u32 current_arm(struct context *c)
 {
 	char name[THALWEG_CC_NAME] __attribute__((aligned(8))) = {};
@@ -55,8 +55,8 @@ static __always_inline __u32 current_arm(struct context *c)
 }
 
 /*
- * Mask of the arms that a connection may be given. Those that need ECN only where it was
- * negotiated, and within the prefixes that the operator names (RFC 8257, section 6).
+ * Mask of the arms allowed for a connection. Arms that need ECN are allowed only if it
+ * was negotiated, and within the operator's prefixes (RFC 8257, section 6).
  */
 static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 {
@@ -69,7 +69,7 @@ static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 	return bpf_map_lookup_elem(&ecn_prefixes, &key) ? table->allowed_ecn : table->allowed;
 }
 
-/* Whether connections of the socket's network namespace are left alone. */
+/* Whether connections of the socket's network namespace are out of scope. */
 static __always_inline int is_outside(struct context *c, __u32 **default_arm)
 {
 	__u64 netns = c->request.key.netns, now;
@@ -86,9 +86,9 @@ static __always_inline int is_outside(struct context *c, __u32 **default_arm)
 }
 
 /*
- * Sets the congestion control; 0 or -errno. Only "there is no such" concerns the arm: a route
- * that locks its congestion control (EPERM) concerns one connection, and whoever may set
- * routes in a namespace of his own could otherwise take the arm from everybody.
+ * Sets the congestion control; 0 or -errno. Only "no such" concerns the arm. A route
+ * that locks its congestion control (EPERM) concerns one connection. Otherwise a user
+ * who may set routes in a namespace could take the arm from everybody.
  */
 static __always_inline int set_arm(struct context *c, __u32 index)
 {
@@ -108,7 +108,7 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 		return error;
 	arm->refused_errno = error;
 	__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
-	/* Classic goes on choosing among its four, as published. */
+	/* Classic still chooses among its four, as published. */
 	if (c->params->mode == THALWEG_MODE_THALWEG) {
 		__sync_fetch_and_and(&c->arms->allowed, ~(1u << (index & THALWEG_ARM_MASK)));
 		__sync_fetch_and_and(&c->arms->allowed_ecn, ~(1u << (index & THALWEG_ARM_MASK)));
@@ -116,13 +116,13 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 	return error;
 }
 
-/* Asks for (or gives back) callbacks without touching what others asked for. */
+/* Requests (or releases) callbacks without changing requests of others. */
 static __always_inline void callbacks(struct context *c, int on, int off)
 {
 	bpf_sock_ops_cb_flags_set(c->ops, (c->ops->bpf_sock_ops_cb_flags | on) & ~off);
 }
 
-/* A connection that is left as it is, and not scored. */
+/* A connection that is neither changed nor scored. */
 static __always_inline void leave_alone(struct context *c, __u32 reason)
 {
 	struct thalweg_origin *origin = c->origin;
@@ -136,7 +136,7 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 	send_decision(c, 0);
 }
 
-/* Decides, and puts the decision into effect; 0 or -errno of a refused arm. */
+/* Decides, and applies the decision; 0 or -errno of a refused arm. */
 static __always_inline int decide(struct context *c)
 {
 	const struct thalweg_decision *decision = &c->request.decision;
@@ -162,13 +162,13 @@ static __always_inline int decide(struct context *c)
 		if (thalweg_is_trial(decision->reason))
 			origin->flags |= THALWEG_CONN_TRIAL;
 	}
-	/* Classic keeps no score for what it did not choose. */
+	/* Classic scores only its own choices. */
 	if (c->params->mode == THALWEG_MODE_CLASSIC && (error || decision->arm >= THALWEG_MAX_ARMS))
 		origin->arm = THALWEG_NO_ARM;
 	return error;
 }
 
-/* Measures the connection from now on. */
+/* Starts to measure the connection. */
 static __always_inline void track(struct context *c, const struct bpf_tcp_sock *tp)
 {
 	struct thalweg_conn *slot = take_slot(c);
@@ -181,7 +181,7 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	callbacks(c, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG, 0);
 }
 
-/* Not inlined, like the others below: together they would need more stack than there is. */
+/* Not inlined, like the others below: together they would exceed the stack. */
 static __noinline int established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_origin origin = {};
@@ -219,15 +219,15 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	c.request.allowed = allowed_arms(&c, ecn) & permitted;
 	error = decide(&c);
 	track(&c, tp);
-	/* Where nothing is known there was nothing to decide: counted, but no event. */
+	/* During warm-up there was no decision: it is counted, but makes no event. */
 	if (origin.reason != THALWEG_REASON_WARM_UP)
 		send_decision(&c, error);
 	return 0;
 }
 
 /*
- * Scores the stretch that ends now. What says nothing about a congestion control,
- * as most connections do, costs neither the host's record nor an event.
+ * Scores the stretch that ends now. Most stretches say nothing about a congestion
+ * control. They cost neither an access to the host's record nor an event.
  */
 static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
 {
@@ -240,7 +240,7 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	lesson.trial = c->origin->flags & THALWEG_CONN_TRIAL;
 	take_sample(c, tp, end, &lesson.sample);
 	barrier();
-	/* The slot may have been taken away meanwhile. */
+	/* The slot may have been reused meanwhile. */
 	if (c->conn->cookie != c->cookie)
 		return;
 	c->origin->flags &= ~THALWEG_CONN_TRIAL;
@@ -263,8 +263,8 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 }
 
 /*
- * Whether the losses of a connection are due to be looked at, and which they are: on the
- * system's arm all of the stretch, on another one those after slow start and the last look.
+ * Whether the losses of a connection are due to be evaluated, and which: on the system's
+ * arm all of the stretch, on another one those after slow start and the last evaluation.
  */
 static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *tp)
 {
@@ -291,7 +291,7 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 	looked = segs - conn->looked_segs;
 	c->request.segs = looked;
 	c->request.retrans = retrans - conn->looked_retrans;
-	/* Looked at again when it has sent as much again. */
+	/* Evaluated again when it has sent as much again. */
 	conn->look_segs = looked > LOOK_SEGS_MAX / 2 ? LOOK_SEGS_MAX : 2 * looked;
 	conn->look_ns = c->request.now_ns;
 	if (other) {
@@ -309,7 +309,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	__u32 ecn, permitted;
 	int classic, error = 0;
 
-	/* First what almost always answers: too few retransmissions to care. */
+	/* The most frequent case comes first: too few retransmissions to matter. */
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
 		return 0;
 	tp = bpf_tcp_sock(c.sk);
@@ -334,7 +334,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	c.request.arm = c.origin->arm;
 	c.request.system_arm = c.origin->system_arm;
 	c.request.allowed = allowed_arms(&c, ecn) & permitted;
-	/* Classic knows no record without a connection before, thalweg changes nothing without. */
+	/* Without a record no change is due: classic makes one per connection, thalweg needs one. */
 	if (!change(&c.request))
 		return 0;
 	decision = &c.request.decision;
@@ -346,7 +346,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 		else
 			COUNT(&c, switched);
 		if (!c.params->dry_run) {
-			/* The stretch so far is the old arm's; classic credits all to bbr. */
+			/* The stretch so far belongs to the old arm; classic credits all to bbr. */
 			if (!classic)
 				score(&c, tp, THALWEG_END_SWITCH);
 			error = set_arm(&c, decision->arm);
@@ -356,7 +356,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 				c.origin->arm = decision->arm;
 			c.origin->flags |= error ? THALWEG_CONN_SET_FAILED : THALWEG_CONN_SWITCHED;
 		}
-		/* Nothing more is asked of one that is back on the system's arm. */
+		/* A connection back on the system's arm needs no more callbacks. */
 		if (decision->arm == c.origin->system_arm || error)
 			callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	}
@@ -391,7 +391,7 @@ static __noinline int state_changed(struct bpf_sock_ops *ops)
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
 
-	/* Published: scored when an orderly close begins, never otherwise. */
+	/* As published: scored when an orderly close starts, never otherwise. */
 	int over = classic && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
 
 	if (!over && state != BPF_TCP_CLOSE && state != BPF_TCP_FIN_WAIT2)
@@ -448,15 +448,16 @@ int learn_setsockopt(struct bpf_sockopt *ctx)
 		if (arms)
 			*arms = 0;
 	}
-	/* The kernel copied one page of the value at most; 0 = take the original. */
+	/* The kernel copied at most one page of the value; 0 = use the original. */
 	if (ctx->optlen > 4096)
 		ctx->optlen = 0;
 	return 1;
 }
 
 /*
- * Attached nowhere. The agent runs it (BPF_PROG_RUN) for a host when the slot of an arm goes to
- * another: it cannot take the record's lock itself. The packet is a struct thalweg_forget.
+ * Not attached. The agent runs it (BPF_PROG_RUN) for a host when the slot of an arm goes
+ * to another: it cannot take the record's lock itself. The packet is a struct
+ * thalweg_forget.
  */
 SEC("tc")
 int forget_arms(struct __sk_buff *packet)

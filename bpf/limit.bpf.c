@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * limit: what a cgroup may send per second (cgroup_skb/egress), and a pacer
- * that keeps TCP from running into it (sockops).
+ * limit: the rate that a cgroup may send (cgroup_skb/egress), and a pacer that keeps TCP
+ * from overrunning it (sockops).
  *
- * The idea is that of the host bandwidth manager among the kernel's samples: a
- * virtual queue that no packet waits in. It drains at the limit's rate; beyond
- * one length packets get a CE mark or, where the sender cannot use ECN, TCP is
- * told to enter CWR; beyond another they are dropped.
+ * The idea is that of the host bandwidth manager among the kernel's samples: a virtual
+ * queue that holds no packets. It drains at the limit's rate. Beyond one length, packets
+ * get a CE mark or, if the sender cannot use ECN, TCP is told to enter CWR. Beyond
+ * another they are dropped.
  *
  * Departures:
- *  - The queue is one number, the time at which it will be empty ("virtual
- *    departure time"). Thresholds are times, so that they mean the same at
- *    every rate. A cgroup that was idle has that time in the past: its credit.
- *  - TCP is paced. Where the round trip is much shorter than the queue (two
- *    machines in a rack, containers on one host) a congestion window of two
- *    segments is still far above the limit, the queue fills however early TCP
- *    is told, and a sender whose packets are all dropped before they left falls
- *    silent for a probe time-out of 200 ms and more. So each connection's
- *    maximum pacing rate is set to a share that is controlled as in RCP
- *    (Dukkipati, "Rate Control Protocol", 2007): one number for all connections
- *    which rises while the limit is not used up and falls with the queue.
- *    TCP paces itself where there is no fq.
- *  - A packet that a limit further down has dropped is not counted. The kernel
- *    runs the programs of all cgroups upwards whatever the first one said.
+ *  - The queue is one number, the time at which it will be empty ("virtual departure
+ *    time"). Thresholds are times, so that they mean the same at every rate. An idle
+ *    cgroup has that time in the past: its credit.
+ *  - TCP is paced. The round-trip time may be much shorter than the queue (two machines
+ *    in a rack, containers on one host). A congestion window of two segments is then
+ *    still far above the limit. The queue then fills however early TCP is told. A sender
+ *    whose packets are all dropped before they leave is silent for a probe time-out of
+ *    200 ms and more. So each connection's maximum pacing rate is set to a share that is
+ *    controlled as in RCP (Dukkipati, "Rate Control Protocol", 2007). It is one number
+ *    for all connections, which rises while the limit is not used up and falls with the
+ *    queue. TCP paces itself if there is no fq.
+ *  - A packet dropped by a limit further down is not counted. The kernel runs the
+ *    programs of all ancestors, whatever the first one returned.
  *  - Everything happens in the kernel: no process needs to stay.
  *
  * Only UAPI types are used, so that the program loads on a kernel without BTF.
@@ -36,17 +35,17 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Answers of a cgroup_skb program. Bit 0: the packet may go; bit 1: TCP is told. */
+/* Return values of a cgroup_skb program. Bit 0: the packet may pass; bit 1: TCP is told. */
 #define PASS 1
 #define PASS_AND_TELL 3
 /*
- * Told and dropped: the socket sees a full queue of its own and not EPERM, which
- * would reach applications as an error of sendto().
+ * Told and dropped: the socket sees a full queue of its own, not EPERM, which would
+ * reach applications as an error of sendto().
  */
 #define DROP_AND_TELL 2
 
 #define NSEC_PER_SEC 1000000000ull
-/* Each network namespace's loopback has it. */
+/* Index of the loopback device in each network namespace. */
 #define LOOPBACK_IFINDEX 1
 #define IPPROTO_HOPOPTS 0
 #define IPPROTO_UDP 17
@@ -55,7 +54,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define SOL_SOCKET 1
 #define SO_MAX_PACING_RATE 47
 #define UNLIMITED (~0u)
-/* A note of a drop is believed for this long, see `dropped`. */
+/* Time for which a note of a drop is valid, see `dropped`. */
 #define NOTE_NS 20000
 #define ONE_Q16 65536
 /* Two initial windows of full segments. */
@@ -85,7 +84,7 @@ struct {
 	__type(value, struct locked_state);
 } state SEC(".maps");
 
-/* The three maps below are one each for all limits: the agent pins and reuses them. */
+/* Each of the three maps below serves all limits: the agent pins and reuses them. */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -94,8 +93,7 @@ struct {
 	__type(value, struct thalweg_pacing);
 } pacing SEC(".maps");
 
-/* What each TCP connection has sent lately, see spend(); a connection's goes
- * with its socket. */
+/* Recent bytes of each TCP connection, see spend(); an entry is removed with its socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -106,14 +104,14 @@ struct {
 struct note {
 	__u64 skb;
 	__u64 time_ns;
-	__u64 depth; /* of the cgroup whose limit it was */
+	__u64 depth; /* of the cgroup with the limit */
 };
 
 /*
- * The last packet that a limit dropped on this CPU, for those of the cgroups above,
+ * The last packet dropped by a limit on this CPU, for the limits of ancestor cgroups,
  * which run next. The kernel gives the memory of a dropped packet to the next one, so
- * the address alone proves nothing: a note counts for cgroups above the one that
- * wrote it, for as long as their programs take to run, and until the next packet there.
+ * the address alone proves nothing. A note is valid for ancestors of its cgroup, while
+ * their programs run, and until the next packet there.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -122,7 +120,7 @@ struct {
 	__type(value, struct note);
 } dropped SEC(".maps");
 
-/* Bytes that all cgroups have sent, counted only where a limit is work-conserving. */
+/* Bytes sent by all cgroups, counted only if a limit is work-conserving. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -139,8 +137,8 @@ struct packet {
 };
 
 /*
- * What a packet will be on the wire. The stack hands over up to 64 KiB at a time
- * under one header, which each segment will bear.
+ * The packet's form on the wire. The stack hands over up to 64 KiB at a time under one
+ * header, which each segment will have.
  */
 static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 {
@@ -159,15 +157,15 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 		p->can_mark = first[1] & 3;
 		bpf_skb_load_bytes(skb, 9, &next, 1);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		/* Extension headers hide TCP; then it is treated as other protocols are. */
+		/* Extension headers hide TCP; then it is treated like other protocols. */
 		ip = 40;
 		p->can_mark = (first[1] >> 4) & 3;
 		bpf_skb_load_bytes(skb, 6, &next, 1);
 		/*
-     * But one that TCP itself puts before more than 64 KiB that it hands over
-     * at once, and that no wire sees (RFC 2675, 8 bytes). Loopback's two
-     * segments are that many.
-     */
+		 * An exception: the one that TCP itself puts before more than 64 KiB handed over at
+		 * once, and that no wire sees (RFC 2675, 8 bytes). Two segments on loopback are
+		 * that large.
+		 */
 		if (next == IPPROTO_HOPOPTS && !bpf_skb_load_bytes(skb, 40, first, 2) &&
 		    !first[1]) {
 			next = first[0];
@@ -206,10 +204,10 @@ static __always_inline void note_verdict(struct __sk_buff *skb, __u64 now, __u64
 }
 
 /*
- * The rate in force. A work-conserving limit takes what is left of the line, an
- * eighth of it at a look so that several do not overshoot together, and gives back
- * half of what is too much. A sixteenth of the line stays free: it is how others
- * show that they want more.
+ * The rate in force. A work-conserving limit takes the unused part of the line, an
+ * eighth of it per measurement. So several limits do not overshoot together. It gives
+ * back half of its excess. A sixteenth of the line stays free: it lets others show that
+ * they want more.
  */
 static __always_inline void conserve_work(struct thalweg_limit_state *s,
 					  const struct thalweg_limit_settings *set,
@@ -238,11 +236,11 @@ static __always_inline void conserve_work(struct thalweg_limit_state *s,
 /*
  * RCP's control law: the share changes by
  *	(elapsed / d) * (1/2 * (1 - used / rate) - 1/4 * queue / d)
- * where d is how long a connection takes to obey: its round-trip time, or, if that is
- * longer, twice what a paced sender sleeps after its largest packet (on short paths
- * TCP hands over 64 KiB at once, however slow it is paced). Credit counts as a queue
- * below zero, so that what was missed a moment ago is made up for and the mean comes
- * out exactly. What TCP sends and is dropped is used, too.
+ * where d is the reaction time of a connection: its round-trip time, or, if that is
+ * longer, twice the pause of a paced sender after its largest packet (on short paths
+ * TCP hands over 64 KiB at once, however slowly it is paced). Credit counts as a
+ * negative queue. So a recent shortfall is made up for, and the mean is exact. TCP's
+ * dropped packets count as used, too.
  */
 static __always_inline void control(struct thalweg_limit_state *s,
 				    const struct thalweg_limit_settings *set, __s64 queue_ns,
@@ -268,7 +266,7 @@ static __always_inline void control(struct thalweg_limit_state *s,
 		change = ONE_Q16 / 2;
 	if (change < -ONE_Q16 / 2)
 		change = -ONE_Q16 / 2;
-	/* Who was dropped is silent for a while: that is no room for others. */
+	/* A sender with drops is silent for a while: that is no spare capacity. */
 	if (change > 0 && s->look_ns - s->drop_ns < SILENT_NS)
 		return;
 	if (elapsed < d)
@@ -281,9 +279,9 @@ static __always_inline void control(struct thalweg_limit_state *s,
 }
 
 /*
- * A connection is light until it has sent LIGHT_BYTES, less what it may send in
- * the time that has passed at a quarter of a share. So one at its share is not,
- * and one that has paused becomes so again.
+ * A connection is light until it has sent LIGHT_BYTES, less what it may send in the
+ * elapsed time at a quarter of a share. So one at its share is not light, and one that
+ * has paused becomes light again.
  */
 static __always_inline int spend(struct thalweg_limit_flow *f, __u64 share_bps, __u64 bytes,
 				 __u64 now)
@@ -316,7 +314,7 @@ static __always_inline void look(struct thalweg_limit_state *s,
 			conserve_work(s, set, line_bytes, elapsed);
 		else
 			s->rate_bps = set->rate_bps;
-		/* A new rate is shared as the old one was. */
+		/* A new rate is shared in the proportions of the old one. */
 		if (s->rate_bps != rate)
 			s->share_bps = share_q16 * s->rate_bps >> 16;
 		control(s, set, queue_ns, elapsed);
@@ -331,8 +329,7 @@ static __always_inline void look(struct thalweg_limit_state *s,
 	}
 }
 
-/* `moved`: of the packets of all cgroups, those of sockets that have moved into
- * this one. */
+/* `moved`: among the packets of all cgroups, those of sockets that have moved into this one. */
 static __always_inline int police(struct __sk_buff *skb, int moved)
 {
 	__u32 zero = 0;
@@ -372,14 +369,14 @@ static __always_inline int police(struct __sk_buff *skb, int moved)
 	s = &locked->s;
 	drop_ns = set->drop_ns;
 	/*
-   * Room beyond the threshold lets ACKs, handshakes and those that send little
-   * past those that fill the queue.
-   */
+	 * Space beyond the threshold lets ACKs, handshakes and light senders pass those that
+	 * fill the queue.
+	 */
 	if (p.is_empty || (p.is_tcp && flow && spend(flow, s->share_bps, p.bytes, now)))
 		drop_ns *= 2;
 
 	bpf_spin_lock(&locked->lock);
-	/* Another CPU may have looked at the clock after this one and been first. */
+	/* Another CPU may have read the clock later and been first. */
 	if (now < s->look_ns)
 		now = s->look_ns;
 	if (s->next_ns + set->burst_ns < now)
@@ -416,7 +413,7 @@ static __always_inline int police(struct __sk_buff *skb, int moved)
 		skb->tstamp = departure;
 	if (!slow)
 		return PASS;
-	/* Marks are counted without the lock: the helper cannot be called under it. */
+	/* Marks are counted without the lock, under which the helper cannot be called. */
 	if (p.can_mark) {
 		if (bpf_skb_ecn_set_ce(skb))
 			__sync_fetch_and_add(&s->marked, p.count);
@@ -435,9 +432,9 @@ int limit_egress(struct __sk_buff *skb)
 }
 
 /*
- * On the root cgroup. The kernel binds a socket to the cgroup that it was made
- * in, and what it accepts to the same, whoever holds it later. The agent marks
- * those that have moved.
+ * On the root cgroup. The kernel binds a socket, and the connections that it accepts, to
+ * the cgroup of its creation, whoever holds it later. The agent marks those that have
+ * moved.
  */
 SEC("cgroup_skb/egress")
 int limit_egress_moved(struct __sk_buff *skb)
@@ -445,7 +442,7 @@ int limit_egress_moved(struct __sk_buff *skb)
 	return police(skb, 1);
 }
 
-/* On the root cgroup: what the whole machine sends. */
+/* On the root cgroup: bytes sent by the whole machine. */
 SEC("cgroup_skb/egress")
 int limit_line(struct __sk_buff *skb)
 {
@@ -460,7 +457,7 @@ int limit_line(struct __sk_buff *skb)
 	return PASS;
 }
 
-/* A connection of the machine with itself, which will go over loopback. */
+/* A connection of the machine to itself, which will use loopback. */
 static __always_inline int is_local(struct bpf_sock_ops *ops)
 {
 	if (ops->family == AF_INET)
@@ -469,7 +466,7 @@ static __always_inline int is_local(struct bpf_sock_ops *ops)
 	       ops->local_ip6[2] == ops->remote_ip6[2] && ops->local_ip6[3] == ops->remote_ip6[3];
 }
 
-/* Sets a connection's maximum pacing rate to the least of what it may have. */
+/* Sets a connection's maximum pacing rate to the minimum of its limits. */
 static __always_inline void pace(struct bpf_sock_ops *ops, struct bpf_sock *sk, __u32 slot,
 				 __u32 share)
 {
@@ -480,7 +477,7 @@ static __always_inline void pace(struct bpf_sock_ops *ops, struct bpf_sock *sk, 
 	p = bpf_sk_storage_get(&pacing, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!p)
 		return;
-	/* A rate that is not ours is the application's. */
+	/* Any other rate is the application's. */
 	if (bpf_getsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &now, sizeof(now)))
 		now = p->set ? p->set : UNLIMITED;
 	if (now != p->set)
@@ -490,7 +487,7 @@ static __always_inline void pace(struct bpf_sock_ops *ops, struct bpf_sock *sk, 
 	for (i = 0; i < 2 * THALWEG_LIMIT_SLOTS; i++)
 		if (p->shares[i] && p->shares[i] < want)
 			want = p->shares[i];
-	/* Under one part in 128 is not worth the call. */
+	/* A change of less than one part in 128 is not worth the call. */
 	if (p->set && want <= now + now / 128 && want >= now - now / 128)
 		return;
 	if (!bpf_setsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &want, sizeof(want)))
@@ -518,7 +515,7 @@ static __always_inline int pace_at_share(struct bpf_sock_ops *ops, int moved)
 	if (is_local(ops) && !(set->flags & THALWEG_LIMIT_LOOPBACK))
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_RTT_CB) {
-		/* The kernel's figure is in eighths of a microsecond. */
+		/* The kernel's value is in eighths of a microsecond. */
 		rtt_ns = (__u64)ops->srtt_us * 125;
 		/* Two CPUs may lose one measurement of many. */
 		locked->s.rtt_ns += ((__s64)rtt_ns - (__s64)locked->s.rtt_ns) >> 4;
@@ -532,7 +529,7 @@ static __always_inline int pace_at_share(struct bpf_sock_ops *ops, int moved)
 		return 1;
 	}
 	share = locked->s.share_bps;
-	/* Those that send little need no share. */
+	/* Light connections need no share. */
 	if (!share || !flow || flow->spent <= LIGHT_BYTES)
 		share = set->rate_bps;
 	share = share / 8 + 1;
@@ -547,7 +544,7 @@ int limit_sockops(struct bpf_sock_ops *ops)
 	return pace_at_share(ops, 0);
 }
 
-/* On the root cgroup: those that have moved. */
+/* On the root cgroup: connections that have moved. */
 SEC("sockops")
 int limit_sockops_moved(struct bpf_sock_ops *ops)
 {
@@ -555,10 +552,9 @@ int limit_sockops_moved(struct bpf_sock_ops *ops)
 }
 
 /*
- * Has TCP call the pacer for a connection that is older than the limit. Only
- * BPF can ask for that, so the agent sets an option of a level that the kernel
- * does not have, on a copy of the socket. It fails where the kernel cannot
- * (before 6.12).
+ * Makes TCP call the pacer for a connection older than the limit. Only BPF can request
+ * that, so the agent sets an option with a level unknown to the kernel, on a copy of the
+ * socket. It fails on kernels without support (before 6.12).
  */
 SEC("cgroup/setsockopt")
 int limit_follow(struct bpf_sockopt *ctx)
@@ -568,7 +564,7 @@ int limit_follow(struct bpf_sockopt *ctx)
 
 	if (ctx->level != THALWEG_LIMIT_LEVEL)
 		return 1;
-	/* The kernel is not to look at it. */
+	/* The kernel must not handle it. */
 	ctx->optlen = -1;
 	if (!sk || bpf_getsockopt(sk, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
 		return 0;

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Packet loss for the laboratory: one TC program, attached to the egress of a
- * sender's link, drops packets by a two-state Markov chain.
+ * Packet loss for the laboratory: one TC program, attached to the egress of a sender's
+ * link, drops packets by a two-state Markov chain.
  *
- * The chain is that of Gilbert (1960) and Elliott (1963). It has a good and a
- * bad state, each with its own probability of loss. For each packet it first
- * moves (good to bad with probability to_bad, bad to good with to_good) and
- * then draws whether the packet is lost. Independent (Bernoulli) loss is the
- * special case that never leaves the good state.
+ * The chain is that of Gilbert (1960) and Elliott (1963). It has a good and a bad state,
+ * each with its own probability of loss. For each packet it first moves: good to bad
+ * with probability to_bad, bad to good with to_good. Then it draws whether the packet is
+ * lost. Independent (Bernoulli) loss is the special case that never leaves the good
+ * state.
  *
- * How it departs from netem's "loss gemodel":
- *  - the draws come from a counter-based generator with a seed, so the fate of
- *    the n-th packet is a pure function of seed and n;
- *  - what the sender hears of a drop is a choice. TC_ACT_STOLEN makes the
- *    transmit path return NET_XMIT_SUCCESS, as netem does: the sender finds out
- *    by missing acknowledgements. TC_ACT_SHOT makes it return NET_XMIT_DROP,
- *    which TCP takes as a full local queue: it enters CWR at once and leaves the
- *    segment unsent at the head of its queue (__tcp_transmit_skb and
- *    tcp_write_xmit, net/ipv4/tcp_output.c).
+ * Departures from netem's "loss gemodel":
+ *  - the draws come from a counter-based generator: the fate of the n-th packet is a
+ *    pure function of seed and n;
+ *  - the sender's notice of a drop is a choice. TC_ACT_STOLEN makes the transmit path
+ *    return NET_XMIT_SUCCESS, as netem does: the sender finds out by missing ACKs.
+ *    TC_ACT_SHOT makes it return NET_XMIT_DROP, which TCP takes as a full local queue.
+ *    It enters CWR at once and leaves the segment unsent at the head of its queue
+ *    (__tcp_transmit_skb and tcp_write_xmit, net/ipv4/tcp_output.c).
  *
  * Only UAPI types are used, so that the program loads on a kernel without BTF.
  */
@@ -26,8 +25,8 @@
 #include <bpf/bpf_helpers.h>
 
 /*
- * Probabilities are Q32: 1 << 32 is certainty. In a section of their own that
- * user space writes to while packets pass, when the path changes.
+ * Probabilities are Q32: 1 << 32 is certainty. They have their own section, which user
+ * space writes to while packets pass, when the path changes.
  */
 struct probabilities {
 	__u64 to_bad_q32;
@@ -42,7 +41,7 @@ const volatile __u64 seed;
 /* TC_ACT_STOLEN or TC_ACT_SHOT. */
 const volatile __u32 drop_action;
 
-/* What passed since the program was loaded. Written under the chain's lock. */
+/* Packets since the program was loaded. Written under the chain's lock. */
 struct counters {
 	__u64 seen_packets;
 	__u64 seen_bytes;
@@ -52,7 +51,7 @@ struct counters {
 	__u64 dropped_segments;
 	__u64 bursts; /* runs of consecutive drops */
 	__u64 bad_packets; /* packets that met the bad state */
-	__u64 largest_bytes; /* longest packet, link header included */
+	__u64 largest_bytes; /* longest packet, including the link header */
 	__u64 digest; /* FNV-1a over the fates, one byte a packet */
 };
 
@@ -120,7 +119,7 @@ int lose(struct __sk_buff *skb)
 	counters.digest = (counters.digest ^ drop) * 0x100000001b3ULL;
 	bpf_spin_unlock(&chain->lock);
 
-	/* Not TC_ACT_OK: the programs behind this one see what it lets pass. */
+	/* Not TC_ACT_OK: the programs after this one see the packets that it lets pass. */
 	return drop ? drop_action : TC_ACT_UNSPEC;
 }
 

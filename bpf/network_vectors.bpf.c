@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * network_vectors: the learned rate controller's arithmetic as a program that a
- * test runs (never loaded by the agent). Model and request come through maps, as
- * they do in the controller itself.
+ * network_vectors: the learned rate controller's arithmetic as a program that a test
+ * runs (never loaded by the agent). Model and request come through maps, as in the
+ * controller itself.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

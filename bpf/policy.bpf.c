@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * policy: sets TCP parameters of flows as the rules of a compiled policy say
- * (sockops; tables in thalweg_policy_abi.h).
+ * policy: sets TCP parameters of flows by the rules of a compiled policy (sockops;
+ * tables in thalweg_policy_abi.h).
  *
- * It covers what the published TCP-BPF samples do, from a table instead of one
- * program an effect. Departures from them:
- *  - flags of callbacks, and answers to what the kernel asks, are left to other
- *    programs where no rule speaks: nothing is overwritten;
- *  - a flow keeps the rule it was given while policies change;
- *  - what fails is counted by operation, stage and errno.
+ * It covers the published TCP-BPF samples, from a table instead of one program per
+ * effect. Departures from them:
+ *  - flags of callbacks, and answers to the kernel's queries, are left to other programs
+ *    unless a rule sets them: nothing is overwritten;
+ *  - a flow keeps its rule while policies change;
+ *  - failures are counted by operation, stage and errno.
  *
- * Nothing here runs per packet unless a rule asks for it.
+ * Nothing here runs per packet unless a rule requests it.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -68,7 +68,7 @@ static __always_inline void listening(struct bpf_sock_ops *ops)
 		carry_out(ops, flow, THALWEG_STAGE_LISTEN);
 }
 
-/* Answers what the kernel asks for, where the flow's rule does. */
+/* Answers a query of the kernel if the flow's rule does. */
 static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 {
 	const struct thalweg_policy_head *h = load_head();
@@ -84,7 +84,7 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 	direction = sk ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;
 	cookie = bpf_get_socket_cookie(ops);
 	if (kind == THALWEG_OP_BASE_RTT) {
-		/* Congestion controls ask when they begin: after the handshake, too. */
+		/* Congestion controls query when they start: after the handshake, too. */
 		if (sk)
 			flow = bpf_sk_storage_get(&flows, sk, 0, 0);
 		if (!flow) {
@@ -100,9 +100,9 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 	} else {
 		flow = handshake_flow(ops, cookie, direction);
 		/*
-		 * The kernel asks about ECN before the call that begins a flow (of a SYN that
-		 * offers it), and again with each SYN-ACK. Answered without being remembered, it
-		 * is right for the former, and marks no more than a SYN-ACK of an older flow.
+		 * The kernel queries ECN before the call at a flow's start (for a SYN that offers
+		 * it), and again with each SYN-ACK. An answer without a record is right for the
+		 * former. Otherwise it marks at most a SYN-ACK of an older flow.
 		 */
 		if (!flow && !sk && kind == THALWEG_OP_NEEDS_ECN && began_before() &&
 		    !probe_of(cookie, direction)) {
@@ -124,7 +124,7 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 		__sync_fetch_and_add(&count->asked, 1);
 }
 
-/* Keeps what a flow was given beyond its handshake, and asks for its callbacks. */
+/* Keeps a flow's operations beyond its handshake, and requests its callbacks. */
 static __noinline int keep(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 {
 	struct thalweg_policy_flow *kept;
@@ -156,8 +156,8 @@ static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 }
 
 /*
- * Which slot remembers a flow whose handshake is over, and marks it so: until the caller frees
- * it nobody else takes it.
+ * The slot of a flow whose handshake is over, marked so: until the caller frees it,
+ * nobody else takes it.
  */
 static __always_inline struct thalweg_policy_handshake *finish(struct bpf_sock_ops *ops,
 							       __u32 direction)
@@ -166,7 +166,7 @@ static __always_inline struct thalweg_policy_handshake *finish(struct bpf_sock_o
 	struct thalweg_policy_handshake *slot;
 
 	slot = handshake_of(cookie, direction);
-	/* Both ends may have opened it. */
+	/* It may be a simultaneous open. */
 	if (!slot && direction == THALWEG_RULE_PASSIVE)
 		slot = handshake_of(cookie, THALWEG_RULE_ACTIVE);
 	if (!slot ||
@@ -186,7 +186,10 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 
 	if (!sk)
 		return;
-	/* The options of a handshake are written: from here on that would be per packet. */
+	/*
+	 * The options of a handshake are written: from here on the callback would run per
+	 * packet.
+	 */
 	if (ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) {
 		mark = bpf_sk_storage_get(&listeners, sk, 0, 0);
 		if (mark)
@@ -221,11 +224,11 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		if (!(h->stages & CONNECTIONS))
 			return;
 		early = h->stages & early_stages(direction);
-		/* Then it is remembered, unless it began before. */
+		/* Then it is remembered, unless it started before the policy. */
 		if (early && may_have_begun_before(ops, direction))
 			return;
 		rule = look_up(ops, direction);
-		/* Otherwise it was counted when it began. */
+		/* Otherwise it was counted at its start. */
 		if (!early)
 			count_matched(rule);
 		flow = bpf_map_lookup_elem(&actions, &rule);
@@ -276,7 +279,7 @@ static __always_inline void changed_state(struct bpf_sock_ops *ops)
 {
 	__u32 old = ops->args[0], state = ops->args[1];
 
-	/* From SYN_SENT to SYN_RECV: both ends opened it. */
+	/* From SYN_SENT to SYN_RECV: a simultaneous open. */
 	if ((old == BPF_TCP_SYN_SENT && state == BPF_TCP_CLOSE) ||
 	    (old == BPF_TCP_SYN_RECV && state != BPF_TCP_ESTABLISHED))
 		failed(ops);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * policy_existing: gives connections that were open before a policy what its rules say.
+ * policy_existing: applies a policy's rules to connections that were open before it.
  *
  * A TCP iterator: reading it once visits every socket of one network namespace, the
  * listeners first, each under its lock. It shares the tables of the policy that has just
- * come into force, and finds a connection's rule as policy.bpf.c does. It differs where
- * an old connection does:
+ * come into force, and finds a connection's rule as policy.bpf.c does. Differences for
+ * old connections:
  *  - whether this machine opened it is not recorded. It counts as passive if a socket
  *    listens on its local port in the same namespace, otherwise as active;
  *  - the draw for rules with `sample` comes from the socket's cookie, so that a second
  *    visit draws the same;
- *  - operations of the stage ESTABLISHED are carried out, but for those that need the
+ *  - operations of the stage ESTABLISHED are carried out, except those that need the
  *    handshake (initial window, the peer's SYN);
- *  - the application may have chosen its congestion control after the handshake, so what it
- *    is known to have chosen stays.
+ *  - the application may have chosen its congestion control after the handshake, so its
+ *    known choice stays.
  *
  * It needs the kernel's BTF, and Linux 5.15 for bpf_setsockopt in iterators.
  */
@@ -30,10 +30,13 @@ char LICENSE[] SEC("license") = "GPL";
 /* Levels from a socket's cgroup to the root: deeper ones are not reached. */
 #define LEVELS 64
 
-/* In the values of map `cgroups`, beside the bits of named cgroups: the policy is attached here. */
+/*
+ * Flag in the values of map `cgroups`, beside the bits of named cgroups: the policy is
+ * attached here.
+ */
 #define ATTACHED (1ull << 32)
 
-/* Bits of cgroups, and where the policy is attached, by number of the cgroup. */
+/* Bits of cgroups, and the policy's attachment, by id of the cgroup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, THALWEG_POLICY_MAX_CGROUPS + 1);
@@ -46,7 +49,7 @@ struct listener {
 	__u64 port;
 };
 
-/* Ports that sockets listen on; where it is full, connections to the rest count as active. */
+/* Ports that sockets listen on; if it is full, connections to other ports count as active. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -55,7 +58,7 @@ struct {
 	__type(value, __u32);
 } ports SEC(".maps");
 
-/* By rule; the loader gives it the policy's size. */
+/* By rule; the loader sets its size to the policy's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -70,7 +73,7 @@ struct {
 	__type(value, struct thalweg_policy_seen);
 } seen SEC(".maps");
 
-/* The cgroups that a socket lies in, as bits; ATTACHED if the policy's is among them. */
+/* The cgroups that contain a socket, as bits; ATTACHED if the policy's is among them. */
 static __always_inline __u64 cgroups_of(struct tcp_sock *tp)
 {
 	struct cgroup *cgroup = ((struct sock *)tp)->sk_cgrp_data.cgroup;
@@ -91,7 +94,7 @@ static __always_inline __u64 cgroups_of(struct tcp_sock *tp)
 	return all;
 }
 
-/* Both addresses, IPv4 mapped; the flag of the family, or 0 for what is no TCP over IP. */
+/* Both addresses, IPv4 mapped; the flag of the family, or 0 if it is not TCP over IP. */
 static __always_inline __u32 addresses_of(struct sock_common *skc, __u32 *remote, __u32 *local)
 {
 	const __u32 mapped = bpf_htonl(0xffff);
@@ -116,7 +119,7 @@ static __always_inline __u32 addresses_of(struct sock_common *skc, __u32 *remote
 	return THALWEG_RULE_IPV6;
 }
 
-/* The lowest bits of sequential cookies, spread: a draw that stays the same. */
+/* The lowest bits of sequential cookies, spread: a constant draw. */
 static __always_inline __u32 draw_of(__u64 cookie)
 {
 	cookie = (cookie ^ cookie >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -149,7 +152,7 @@ static __noinline __u32 rule_of(struct tcp_sock *tp, __u32 in_cgroups)
 	return find(&q);
 }
 
-/* What an operation came to; a negative errno otherwise. */
+/* Result of an operation; a negative errno otherwise. */
 enum outcome {
 	CHANGED,
 	UNCHANGED,
@@ -168,7 +171,7 @@ static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_pol
 	if (op->level == SOL_TCP && op->name == TCP_BPF_SNDCWND_CLAMP &&
 	    tp->snd_cwnd_clamp == op->value)
 		return UNCHANGED;
-	/* Not all kernels read what they set: then it counts as changed. */
+	/* Some kernels cannot read the option that they set: then it counts as changed. */
 	known = !bpf_getsockopt(tp, op->level, op->name, &before, sizeof(before));
 	/* As set_tos of policy_apply.h. */
 	keeps = op->level == SOL_IP && op->name == IP_TOS && flow->flags & THALWEG_FLOW_PRIORITY &&
@@ -259,7 +262,7 @@ static __always_inline void count_outcome(struct thalweg_policy_reached *count,
 	}
 }
 
-/* Carries out one operation of the stage ESTABLISHED, and counts what became of it. */
+/* Carries out one operation of the stage ESTABLISHED, and counts the result. */
 static __noinline int carry_out_one(struct tcp_sock *tp, struct thalweg_policy_flow *flow,
 				    __u32 place, __u32 family)
 {
@@ -292,7 +295,7 @@ static __noinline int carry_out_one(struct tcp_sock *tp, struct thalweg_policy_f
 	return 0;
 }
 
-/* Keeps what a connection was given for later stages, and asks for its callbacks. */
+/* Keeps a connection's operations for later stages, and requests its callbacks. */
 static __noinline int keep(struct tcp_sock *tp, struct thalweg_policy_flow *flow,
 			   struct thalweg_policy_reached *count)
 {
@@ -325,10 +328,10 @@ static __noinline int give_rule(struct tcp_sock *tp, __u32 rule)
 	__sync_fetch_and_add(&count->matched, 1);
 	if (load_head()->flags & THALWEG_POLICY_DRY_RUN)
 		return 0;
-	/* What an earlier policy would have done later on is over. */
+	/* Later operations of an earlier policy are cancelled. */
 	bpf_sk_storage_delete(&flows, tp);
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		/* The learner keeps off, too; what the application chose stays its own. */
+		/* The learner does not touch it either; an application's choice stays its own. */
 		arms = bpf_sk_storage_get(&owned, tp, 0, 0);
 		if (arms && !*arms)
 			return 0;
@@ -374,7 +377,7 @@ int policy_existing(struct bpf_iter__tcp *ctx)
 		note_listener(skc);
 		return 0;
 	}
-	/* Those in their handshake meet the policy by themselves. */
+	/* Connections in their handshake meet the policy by themselves. */
 	if (skc->skc_state != BPF_TCP_ESTABLISHED && skc->skc_state != BPF_TCP_CLOSE_WAIT)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);

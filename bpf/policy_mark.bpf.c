@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * policy_mark: tells policy.bpf.c which named cgroups a socket lies in.
+ * policy_mark: tells policy.bpf.c which named cgroups contain a socket.
  *
- * A sockops program cannot ask for a socket's cgroup. So each cgroup that a rule
- * names gets this program, with a bit of its own. The kernel runs the programs of a
- * cgroup before those of its parents, so in any event the marks are there when the
- * main program, attached further up, looks. Marks lie by cookie on their CPU, since a
- * soft interrupt or another task may run programs of another socket in between.
+ * A sockops program cannot query a socket's cgroup. So each cgroup that a rule names
+ * gets this program, with a bit of its own. The kernel runs the programs of a cgroup
+ * before those of its ancestors. So in any event the marks are there when the main
+ * program runs, which is attached further up. Marks are stored by cookie on their CPU,
+ * since a soft interrupt or another task may run programs of another socket in between.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,43 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rate: the learned rate controller as a congestion control. Once per round trip
- * a model (docs/reference/model.md) sees how long the queue and how high the rate is, and
- * multiplies the rate by 0.83 to 1.2. The arithmetic is thalweg_network.h's; what
- * is here makes measurements of what TCP knows, and says what else moves the rate.
- * docs/reference/cc.md has it in words, with the reasons.
+ * rate: the learned rate controller as a congestion control. Once per round trip a model
+ * (docs/reference/model.md) sees the queue and the rate, and multiplies the rate by 0.83
+ * to 1.2. The arithmetic is in thalweg_network.h. This file turns TCP's state into
+ * measurements, and has the other rules for the rate. docs/reference/cc.md explains
+ * them, with the reasons.
  *
- * What the model sees is not that of one simulated network, but fits its terms:
+ * The model's inputs are not those of one simulated network, but fit its terms:
  *  - the line rate is a reference, the same for all flows (settings);
- *  - the base round trip is the shortest one, but no shorter than a reference;
- *  - the round trip is the base plus the queue: what the shortest one of this
- *    round has above the shortest one of the last seconds.
+ *  - the base round-trip time is the shortest one, but at least a reference;
+ *  - the round-trip time is the base plus the queue: the excess of this round's shortest
+ *    one over the shortest one of the last seconds.
  *
- * From TCP's side:
- *  - TCP paces, at our rate; the window is only a cap. At rates beyond the
- *    reference TCP does not pace, because its timers would be what limits.
+ * On TCP's side:
+ *  - TCP paces, at our rate; the window is only a cap. At rates beyond the reference TCP
+ *    does not pace, because its timers would be the limit.
  *  - A flow is in one of three phases, as in BBR. In STARTUP the rate doubles each
- *    round until the model's signal is at its target, or much is lost, something is
- *    marked, or no more arrives. In STEADY the model decides. In PROBE_RTT the queue
- *    is let go for the shortest round trip; flows do that all at the same moments.
- *  - After a round that lost 2 % or more, or had marks, the rate is cut and does
- *    not grow; a round after a cut is not cut, or random loss would end in nothing.
+ *    round. It ends when the model's signal is at its target, much is lost, something is
+ *    marked, or the delivery rate stops growing. In STEADY the model decides. In
+ *    PROBE_RTT the queue is drained to measure the shortest round-trip time; all flows
+ *    do that at the same moments.
+ *  - After a round that lost 2 % or more, or had marks, the rate is cut and does not
+ *    grow. A round after a cut is not cut, or random loss would drive the rate to zero.
  */
 #include "rate_decide.h"
 
-/* How often a flow probes for the shortest round trip, and how long at least. */
+/* Interval of probes for the shortest round-trip time, and their least duration. */
 #define PROBE_PERIOD_NS 5000000000ull
 #define PROBE_US 20000u
-/* How long at most for the queue to go. */
+/* Longest time for the queue to drain. */
 #define PROBE_QUEUE_US 500000u
-/* A probe that takes longer than this, after one that found nothing, waits for the fourth period. */
+/* A longer probe, after one that found nothing, waits for the fourth period. */
 #define LONG_PROBE_US 250000u
-/* So many rounds at the start in which hardly more arrived, and it is over. */
+/* Rounds with hardly more delivered after which STARTUP ends. */
 #define FULL_ROUNDS 3
-/* So many decisions for less in a row, and the shortest round trip must have changed. */
+/*
+ * Decisions in a row that reduce the rate, after which the shortest round-trip time must
+ * have changed.
+ */
 #define FALLING_MAX 48
-/* A pause that a flow starts anew after. */
+/* A pause after which a flow starts over. */
 #define IDLE_US 1000000u
-/* So many base round trips such a flow waits at most for the second one measured. */
+/* Longest wait of a coarse flow for its second measurement, in base round-trip times. */
 #define COARSE_ROUND_TRIPS 4
 
 char LICENSE[] SEC("license") = "GPL";
@@ -45,9 +49,9 @@ char LICENSE[] SEC("license") = "GPL";
 THALWEG_KERNEL;
 
 /*
- * Counts up at the same moments for all flows, and on all hosts whose clocks agree:
- * a queue that flows share goes only where they probe together. Of a probe alone
- * each would take the queue of the others for the length of the path.
+ * Advances at the same moments for all flows, and on all hosts whose clocks agree: a
+ * shared queue drains only if its flows probe together. If one probes alone, it takes
+ * the others' queue for the length of the path.
  */
 static __always_inline __u32 epoch_now(void)
 {
@@ -55,8 +59,8 @@ static __always_inline __u32 epoch_now(void)
 }
 
 /*
- * How long a probe takes: at half the rate a queue takes twice its length to go. Of
- * a very long one a part goes each time.
+ * Duration of a probe: at half the rate a queue takes twice its length to drain. Of a
+ * very long queue a part drains each time.
  */
 static __always_inline __u32 probe_us(const struct rate *ca, __u32 base_us)
 {
@@ -74,7 +78,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 
 	if (!set)
 		return;
-	/* The kernel has set all to 0, so the phase is STARTUP. */
+	/* The kernel has set all fields to 0, so the phase is STARTUP. */
 	ca->min_rtt_us = rtt_us;
 	ca->epoch = epoch_now();
 	start_round(ca, tp);
@@ -82,11 +86,11 @@ void BPF_PROG(rate_init, struct sock *sk)
 	ca->rate = max_u64(thalweg_min(rate, THALWEG_MAX_RATE), THALWEG_RATE_FLOOR);
 	apply(sk, ca, ca->rate, base_rtt_us(ca, set), rtt_us);
 	tp->snd_ssthresh = 0x7fffffff;
-	/* The qdisc fq would have set its own by now: no race that matters. */
+	/* The qdisc fq would have set its own status by now: this race does not matter. */
 	pace(sk, 1);
 }
 
-/* Begins a phase that a probe may follow. */
+/* Starts a phase that a probe may follow. */
 static __always_inline void enter(struct rate *ca, __u8 phase)
 {
 	ca->phase = phase;
@@ -94,8 +98,8 @@ static __always_inline void enter(struct rate *ca, __u8 phase)
 }
 
 /*
- * Whether STARTUP has found the capacity: at twice the rate hardly more arrives,
- * round after round. A flow that begins in a queue of others sees none grow.
+ * Whether STARTUP has found the capacity: at twice the rate hardly more is delivered,
+ * round after round. A flow that starts in a queue of others sees none grow.
  */
 static __always_inline int is_full(struct rate *ca, const struct round *round)
 {
@@ -118,7 +122,7 @@ static __always_inline void start_up(struct sock *sk, struct rate *ca,
 
 	if (full || round->keep_q16 < THALWEG_ONE_Q16 ||
 	    is_at_target(set, round->delivered_rate, round->rtt_us, round->base_us)) {
-		/* Full without a queue: the path looks longer than it is. */
+		/* Full without a queue: the path seems longer than it is. */
 		if (full)
 			round->flags |= THALWEG_RATE_PROBING;
 		enter(ca, STEADY);
@@ -130,19 +134,19 @@ static __always_inline void start_up(struct sock *sk, struct rate *ca,
 	apply(sk, ca, ca->rate, round->base_us, round->rtt_us);
 }
 
-/* On to PROBE_RTT; `common`: all flows do that now. */
+/* On to PROBE_RTT; `common`: all flows do so now. */
 static __always_inline void begin_probe(struct sock *sk, struct rate *ca, const struct round *round,
 					int common)
 {
 	/*
-	 * Half of what arrives: the rate may be more than the flow's part. What an
-	 * application sends that has little to send makes no queue, and is not held up.
+	 * Half of the delivery rate, because the rate may exceed the flow's share. An
+	 * application with little to send makes no queue, and is not held up.
 	 */
 	__u64 rate = thalweg_min(ca->rate, round->arriving) / 2;
 
 	if (round->flags & THALWEG_RATE_LIMITED)
 		rate = max_u64(ca->rate / 2, round->arriving);
-	/* What a flow finds alone may be the others' queue. */
+	/* The result of a flow that probes alone may include the others' queue. */
 	ca->flags &= ~SURE;
 	if (common)
 		ca->flags |= SURE;
@@ -152,7 +156,7 @@ static __always_inline void begin_probe(struct sock *sk, struct rate *ca, const 
 	apply(sk, ca, max_u64(rate, THALWEG_RATE_FLOOR), round->base_us, round->base_us);
 }
 
-/* Half the rate, long enough for the queue to go, and this is what is left. */
+/* Half the rate, long enough for the queue to drain: this is the remaining round-trip time. */
 static __always_inline void end_probe(struct sock *sk, struct rate *ca,
 				      const struct thalweg_rate_settings *set)
 {
@@ -213,7 +217,7 @@ static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ac
 		ca->min_rtt_us = rtt_us;
 }
 
-/* Whether a round that is long enough waits for one more round trip. */
+/* Whether a round that is long enough waits for one more round-trip time. */
 static __always_inline int is_waiting(const struct rate *ca, __u32 elapsed_us, __u32 base_us)
 {
 	return ca->phase != PROBE_RTT && !(ca->flags & SEVERAL) && is_coarse(ca, base_us) &&
@@ -256,7 +260,7 @@ int rate_control(__u64 *ctx)
 		end_round(sk, ca, set, base_us);
 
 	if (BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == CA_STATE_LOSS) {
-		/* As much as leaves the network may enter it. */
+		/* As much may enter the network as leaves it. */
 		__u32 window = tp->snd_cwnd + sample->acked_sacked;
 
 		tp->snd_cwnd = window < ca->window ? window : ca->window;
@@ -272,7 +276,7 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u8 phase
 	struct thalweg_rate_settings *set = the_settings();
 
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
-	/* Without a probe between them, the one phase counts on from what the other has. */
+	/* Without a probe between them, one phase would count on from the other's counter. */
 	if (ca->phase == PROBE_RTT)
 		enter(ca, phase);
 	ca->phase = phase;
@@ -294,12 +298,12 @@ void BPF_PROG(rate_cwnd_event, struct sock *sk, int event)
 		restart(sk, ca, STEADY, ca->rate / 2);
 	} else if (event == CA_EVENT_TX_START && idle_us > IDLE_US &&
 		   idle_us > ca->min_rtt_us * 4) {
-		/* The rate ages with the pause; what was halved is soon back. */
+		/* The rate decays with the pause; a halved rate soon recovers. */
 		restart(sk, ca, STARTUP, ca->rate >> thalweg_min(idle_us / IDLE_US, 4));
 	}
 }
 
-/* The window is no measure of what the path holds: it is never cut by it. */
+/* The window does not measure the path's capacity: losses never cut it. */
 SEC("struct_ops")
 __u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 {

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Round-trip times for the laboratory: two TC programs on a sender's link, one at
- * its egress and one at its ingress, that take one sample for each value of the
- * TCP timestamp clock (RFC 7323) that data went out with.
+ * Round-trip times for the laboratory: two TC programs on a sender's link, one at its
+ * egress and one at its ingress. They take one sample for each value of the TCP
+ * timestamp clock (RFC 7323) that data was sent with.
  *
- * The method is that of K. Nichols' pping: note when a TSval is first sent, and
- * when it first comes back as TSecr. Only data is noted, so a sample is a round
- * trip under load. How it departs from pping:
+ * The method is that of K. Nichols' pping: record when a TSval is first sent, and when
+ * it first returns as TSecr. Only data is recorded, so a sample is a round-trip time
+ * under load. Departures from pping:
  *  - it counts samples in a histogram per connection instead of printing them;
- *  - the time of sending is when the packet may leave the host: what fq holds
- *    back for pacing waits in the sender and not in the network. TCP's own
- *    samples begin there too (tcp_update_skb_after_send, net/ipv4/tcp_output.c);
- *  - the times of sending lie in one array for all connections, found by the sum
- *    of the connection's random number and TSval. Two that meet there cost one
- *    of them a sample; there is nothing to clean up.
+ *  - the sending time is when the packet may leave the host: a packet that fq holds back
+ *    for pacing waits in the sender and not in the network. TCP's own samples start
+ *    there, too (tcp_update_skb_after_send, net/ipv4/tcp_output.c);
+ *  - the sending times are in one array for all connections, indexed by the sum of the
+ *    connection's random number and TSval. A collision costs one sample; there is
+ *    nothing to clean up.
  *
- * A receiver echoes the TSval of the earliest segment that it has not
- * acknowledged yet, and none that arrived out of order, so a retransmission is
- * never taken for the original. A sample includes the delay of a delayed
- * acknowledgement, as TCP's own does.
+ * A receiver echoes the TSval of the earliest segment that it has not acknowledged yet,
+ * and none that arrived out of order. So a retransmission is never taken for the
+ * original. A sample includes the delay of a delayed ACK, as TCP's own does.
  *
  * Only UAPI types are used, so that the programs load on a kernel without BTF.
  */
@@ -42,9 +41,9 @@
 #define BUCKETS (27 * PARTS)
 /* A power of two. At 1000 a second it holds a minute of one connection. */
 #define STAMPS 65536
-/* Connections between two readings; what is beyond has no samples. */
+/* Connections between two readings; further ones have no samples. */
 #define FLOWS 16384
-/* NOP, NOP, timestamps, 10 bytes: how Linux and RFC 7323 appendix A begin. */
+/* NOP, NOP, timestamps, 10 bytes: the start of the options in Linux and RFC 7323 appendix A. */
 #define TIMESTAMPS 0x0101080a
 
 struct endpoints {
@@ -56,7 +55,7 @@ struct endpoints {
 struct flow {
 	__u32 id; /* random, odd */
 	__u32 last_sent; /* TSval of the last data segment */
-	__u32 last_echoed; /* TSecr of the last segment that came */
+	__u32 last_echoed; /* TSecr of the last segment that arrived */
 	__u32 buckets[BUCKETS];
 };
 
@@ -66,7 +65,7 @@ struct stamp {
 	__u32 tsval;
 };
 
-/* What matters of a segment. */
+/* The needed fields of a segment. */
 struct segment {
 	struct endpoints endpoints;
 	__u32 payload_bytes;
@@ -107,7 +106,7 @@ static __always_inline __u64 bucket(__u64 ns)
 
 	if (units >> 30)
 		return BUCKETS - 1;
-	/* The place of the highest bit, less those that select the part. */
+	/* The position of the highest bit, less those that select the part. */
 	if (units >> (PART_BITS + 16))
 		shift += 16;
 	if (units >> (PART_BITS + 8 + shift))
@@ -140,8 +139,8 @@ static __always_inline void read_tcp(struct segment *segment,
 }
 
 /*
- * Reads a TCP segment with timestamps; false where it is none, or has options of
- * IP before it. Relative to the network header, because a TUN device has no other.
+ * Reads a TCP segment with timestamps; false if it is none, or has IP options before it.
+ * Relative to the network header, because a TUN device has no other.
  */
 static __always_inline bool read_segment(struct __sk_buff *skb, bool outgoing,
 					 struct segment *segment)
@@ -203,7 +202,7 @@ static __always_inline struct flow *create(const struct endpoints *endpoints, __
 	return flow;
 }
 
-/* At the egress, behind the loss program: what that drops never gets here. */
+/* At the egress, after the loss program: dropped packets never get here. */
 SEC("tc")
 int note_sent(struct __sk_buff *skb)
 {
@@ -225,7 +224,7 @@ int note_sent(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	now = bpf_ktime_get_ns();
 	departs = skb->tstamp;
-	/* Of another clock where it lies far ahead. */
+	/* The time is of another clock if it is far ahead. */
 	if (departs < now || departs - now > 1000000000)
 		departs = now;
 	stamp->sent_ns = departs;

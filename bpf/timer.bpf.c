@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * How late the kernel's timers of high resolution are: each one's callback notes it, and arms
- * the next. A program would see its way back from the kernel as well.
+ * Lateness of the kernel's high-resolution timers: each one's callback records it, and
+ * arms the next. A user program would include its return from the kernel.
  *
  * Only UAPI types are used, so that it loads on a kernel without BTF of its own.
  */
@@ -23,10 +23,10 @@ struct {
 	__type(value, struct element);
 } timers SEC(".maps");
 
-/* How far ahead timers are set, one after the other and from the start again. */
+/* How far ahead timers are set, in turn, and over again. */
 const volatile __u64 ahead_ns[KINDS];
 const volatile __u32 kinds = 1;
-/* How many there shall be. */
+/* Number of timers to run. */
 const volatile __u32 wanted;
 
 __u64 late_ns[MOST];

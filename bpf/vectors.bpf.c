@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * vectors: the learner's arithmetic as programs that a test runs (never loaded
- * by the agent). Parameters, record and inputs come through a map, so neither
- * the compiler nor the verifier knows a number of them in advance. One program
- * for each operation: together they have more paths than the verifier walks.
+ * vectors: the learner's arithmetic as programs that a test runs (never loaded by the
+ * agent). Parameters, record and inputs come through a map, so neither the compiler nor
+ * the verifier knows any of the numbers. There is one program per operation: together
+ * they have more paths than the verifier's limit.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

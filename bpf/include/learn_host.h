@@ -8,8 +8,8 @@
 #include "learn_state.h"
 
 /*
- * A new record is made here before it goes into the map, because it is too large for the
- * stack. With its tag in it, a record never lies in the map unclaimed.
+ * A new record is built here before it goes into the map, because it is too large for
+ * the stack. It has its tag, so a record in the map is never without an owner.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -18,16 +18,16 @@ struct {
 	__type(value, struct thalweg_host);
 } blank SEC(".maps");
 
-/* The record of a host, or NULL. It may be recycled for another at any time (LRU). */
+/* The record of a host, or NULL. The map may recycle it for another at any time (LRU). */
 static __always_inline struct thalweg_host *find_host(struct request *r)
 {
-	/* Linux 6.1 takes a key from the function's own stack only. */
+	/* Linux 6.1 takes a key only from the function's own stack. */
 	struct thalweg_host_key key = r->key;
 
 	return bpf_map_lookup_elem(&hosts, &key);
 }
 
-/* The record of a host, made if there is none; NULL if none can be had. */
+/* The record of a host, created if there is none; NULL if that fails. */
 static __always_inline struct thalweg_host *make_host(struct request *r)
 {
 	struct thalweg_host_key key = r->key;
@@ -39,10 +39,10 @@ static __always_inline struct thalweg_host *make_host(struct request *r)
 		new = bpf_map_lookup_elem(&blank, &zero);
 		if (!new)
 			return 0;
-		/* All else in it is 0, for good. */
+		/* All other fields are always 0. */
 		new->tag = r->tag;
 		new->tag_tail = r->tag;
-		new->connections = 1; /* the one that is being scored */
+		new->connections = 1; /* the scored one */
 		if (!bpf_map_update_elem(&hosts, &key, new, BPF_NOEXIST)) {
 			count = bpf_map_lookup_elem(&counters, &zero);
 			if (count)
@@ -50,7 +50,7 @@ static __always_inline struct thalweg_host *make_host(struct request *r)
 		}
 		host = bpf_map_lookup_elem(&hosts, &key);
 	}
-	/* An interrupt may have put its own tag into the blank one: nobody can use that record. */
+	/* An interrupt may have put its own tag into the blank one: then the record is unusable. */
 	if (host && host->tag != r->tag) {
 		bpf_map_delete_elem(&hosts, &key);
 		return 0;
@@ -68,7 +68,7 @@ static __always_inline struct thalweg_lock *host_lock(struct request *r)
 /*
  * To be called with the lock held. Recognises a recycled record (returns 0), and opens
  * the write for readers without the lock. An exchange is a full barrier: on arm64 plain
- * stores may pass each other.
+ * stores may be reordered.
  */
 static __always_inline int open_host(struct thalweg_host *host, __u64 tag)
 {
@@ -83,7 +83,7 @@ static __always_inline void close_host(struct thalweg_host *host)
 	__sync_lock_test_and_set(&host->seq_head, host->seq_tail);
 }
 
-/* Forgets what is known of some arms towards a host. */
+/* Clears some arms of a host's record. */
 static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 {
 	struct request r = { .key = forget->key };
@@ -108,8 +108,8 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 }
 
 /*
- * Counts the connection and chooses its arm. Where there is no record nothing is known of
- * the host, and the system's arm stays: peers that are never measured leave no trace.
+ * Counts the connection and chooses its arm. Without a record nothing is known of the
+ * host, and the system's arm stays: peers that are never measured leave no trace.
  */
 __noinline int choose(struct request *r)
 {
@@ -121,7 +121,7 @@ __noinline int choose(struct request *r)
 
 	if (!r)
 		return 0;
-	/* Classic counts connections from the first on, as published. */
+	/* Classic counts connections from the first one, as published. */
 	host = classic ? make_host(r) : find_host(r);
 	lock = host_lock(r);
 	if (lock && host) {
@@ -154,8 +154,8 @@ __noinline int choose(struct request *r)
 }
 
 /*
- * Scores a sample of arm r->arm; 0 if no record could be had. What is not to be scored only
- * ends a trial.
+ * Scores a sample of arm r->arm; 0 if there is no record and none can be created. An
+ * unscored sample only ends a trial.
  */
 __noinline int learn(struct request *r, struct lesson *l)
 {
@@ -167,7 +167,7 @@ __noinline int learn(struct request *r, struct lesson *l)
 	if (!r || !l)
 		return 0;
 	scores = l->verdict.outcome == THALWEG_SCORED;
-	/* A time-out is scored beside another measurement only, so never in a new record. */
+	/* A time-out is scored only beside another measurement, so never in a new record. */
 	beside = l->sample.end == THALWEG_END_TIMEOUT && params->mode == THALWEG_MODE_THALWEG;
 	host = scores && !beside ? make_host(r) : find_host(r);
 	if (!host && scores && beside)
@@ -189,7 +189,7 @@ __noinline int learn(struct request *r, struct lesson *l)
 	return found;
 }
 
-/* Asks whether to change the arm mid-flow, and counts a change; the answer is r->decision. */
+/* Decides on a change of arm mid-flow, and counts it; the result is r->decision. */
 __noinline int change(struct request *r)
 {
 	const struct thalweg_params *params = load_params();

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * learn: what a connection was like, and the events that tell of it.
- */
+/* learn: samples of connections, and events. */
 #ifndef THALWEG_LEARN_SAMPLE_H
 #define THALWEG_LEARN_SAMPLE_H
 
@@ -9,22 +7,22 @@
 
 /*
  * No arm is changed before a connection has had it for this long (thalweg): one
- * retransmission time-out, so that the stretch shows what the losses did to the arm,
- * and not the burst before them.
+ * retransmission time-out. So the stretch shows the effect of losses on the arm, and not
+ * the burst before them.
  */
 #define CHANGE_MIN_NS (200 * 1000 * 1000ull)
-/* Slow start takes as many round trips at most, and that time on top. */
+/* Slow start takes at most this many round trips plus this time. */
 #define SLOW_START_ROUNDS 16
-/* The losses of so many segments are looked at together, at most. */
+/* Largest number of segments whose losses are evaluated together. */
 #define LOOK_SEGS_MAX 8192
 
-/* Wake the agent once this much waits in the ring; below, it looks by itself. */
+/* Wakes the agent once the ring has this many bytes; below, the agent polls. */
 #define WAKE_BYTES (256 * 1024)
 
 #ifdef THALWEG_KERNEL_BTF
 /*
- * Time with data outstanding, us since the connection began, waits for the
- * receiver's window included (kernel: tcp_get_info_chrono_stats).
+ * Time with data outstanding, us since the connection's start, including waits for the
+ * receiver's window (kernel: tcp_get_info_chrono_stats).
  */
 static __always_inline int busy_time(struct context *c, __u64 *busy_us)
 {
@@ -60,7 +58,7 @@ static __always_inline int timed_out(struct context *c)
 }
 #endif
 
-/* Begins a measured stretch on `arm`. */
+/* Starts a measured stretch on `arm`. */
 static __always_inline void start_stretch(struct context *c, const struct bpf_tcp_sock *tp,
 					  __u32 arm)
 {
@@ -85,8 +83,8 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 }
 
 /*
- * Whether a stretch is past its slow start, which overflows queues whatever the arm: what
- * is lost there does not count where there is something after it.
+ * Whether a stretch is past its slow start, which overflows queues on any arm. Losses in
+ * slow start do not count if there are segments after it.
  */
 static __always_inline int is_steady(struct context *c, const struct bpf_tcp_sock *tp)
 {
@@ -96,8 +94,8 @@ static __always_inline int is_steady(struct context *c, const struct bpf_tcp_soc
 }
 
 /*
- * Notes the RTT at a retransmission after slow start. What a full queue drops finds it
- * full; at the end of a connection it may be empty.
+ * Records the RTT at a retransmission after slow start. A drop at a full queue shows the
+ * queue's length; at the end of a connection it may be empty.
  */
 static __always_inline void note_loss_rtt(struct thalweg_conn *conn, __u32 srtt_us)
 {
@@ -137,13 +135,16 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	if (!busy_time(c, &busy_us))
 		return;
 	busy_us -= conn->start_busy_us;
-	/* Counted in whole ticks, so it may be one tick short: no matter but for the shortest. */
+	/*
+	 * Counted in whole ticks, so it may be one tick short, which matters only for the
+	 * shortest times.
+	 */
 	busy_us += c->params->jiffy_us;
 	sample->duration_us = thalweg_min(sample->duration_us, busy_us);
 	sample->flags |= THALWEG_SAMPLE_BUSY_TIME;
 }
 
-/* Reserves an event and fills what all events share. */
+/* Reserves an event and fills the fields that all events share. */
 static __always_inline struct thalweg_event *new_event(struct context *c, __u32 kind)
 {
 	struct thalweg_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);

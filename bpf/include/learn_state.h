@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * learn: its maps, and what an operation on a socket needs of them.
- */
+/* learn: its maps, and the state of an operation on a socket. */
 #ifndef THALWEG_LEARN_STATE_H
 #define THALWEG_LEARN_STATE_H
 
@@ -22,7 +20,7 @@ struct {
 	__type(value, struct thalweg_host);
 } hosts SEC(".maps");
 
-/* Writers of `hosts` take lock `tag % THALWEG_LOCKS`: an LRU map holds none itself. */
+/* Writers of `hosts` take lock `tag % THALWEG_LOCKS`: an LRU map cannot hold locks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, THALWEG_LOCKS);
@@ -37,7 +35,7 @@ struct {
 	__type(value, struct thalweg_arms);
 } arms SEC(".maps");
 
-/* Read and written by the agent alone: which version of this file owns the pins. */
+/* Read and written only by the agent: the version of this file that owns the pins. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -46,9 +44,9 @@ struct {
 } meta SEC(".maps");
 
 /*
- * Arm that a network namespace gives by default, THALWEG_NO_ARM if that is no arm. Written by
- * the agent. Connections of namespaces that are not in here are left alone: whoever may make
- * namespaces could otherwise teach the learner, and fill its tables.
+ * Default arm of a network namespace, THALWEG_NO_ARM if the default is not an arm.
+ * Written by the agent. Connections of other namespaces are not touched: a user who may
+ * create namespaces could otherwise train the learner, and fill its tables.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -57,7 +55,7 @@ struct {
 	__type(value, __u32);
 } defaults SEC(".maps");
 
-/* Namespaces that are not in `defaults` and had a connection, for the agent to look at. */
+/* Namespaces that are not in `defaults` and had a connection, for the agent to check. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, THALWEG_STRANGERS);
@@ -65,7 +63,7 @@ struct {
 	__type(value, __u64); /* bpf_ktime_get_ns() of the first connection */
 } strangers SEC(".maps");
 
-/* Remote prefixes towards which arms that need ECN may be chosen. Written by the agent. */
+/* Remote prefixes where arms that need ECN may be chosen. Written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, THALWEG_ECN_PREFIXES);
@@ -75,8 +73,9 @@ struct {
 } ecn_prefixes SEC(".maps");
 
 /*
- * Connections being measured. A connection lies in one of THALWEG_PROBES slots, which its
- * socket cookie tells. Not socket storage, nor a hash map: those cost 0.8 and 0.4 us a connection.
+ * Connections being measured. A connection has one of THALWEG_PROBES slots, given by its
+ * socket cookie. Neither socket storage nor a hash map, which cost 0.8 and 0.4 us a
+ * connection.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -86,10 +85,9 @@ struct {
 } conns SEC(".maps");
 
 /*
- * Sockets that are not free: 0 where the application chose its congestion control
- * itself, or a policy did; otherwise the mask of the arms that a policy leaves to
- * choose from (policy.bpf.c has this map too). BPF_F_CLONE: a listener's mark passes
- * to what it accepts.
+ * Sockets with an owner. 0 if the application chose its congestion control itself, or a
+ * policy did; otherwise the mask of arms that a policy allows (policy.bpf.c has this
+ * map, too). BPF_F_CLONE: accepted connections inherit a listener's mark.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -111,10 +109,10 @@ struct {
 } events SEC(".maps");
 
 /*
- * What a host record is asked. It goes to the functions that hold the lock; those are
- * global, so that the verifier checks each of them once and not again for every path
- * that leads there. Hence no pointers in here. It lies on the stack, of which Linux 6.1 allows
- * 512 bytes to a chain of calls and counts each in steps of 32: not one step is left.
+ * A request to a host record. It goes to the functions that hold the lock. Those are
+ * global, so that the verifier checks each of them once, and not again for every path to
+ * it. So it has no pointers. It is on the stack. Linux 6.1 allows 512 bytes to a chain
+ * of calls and counts each in steps of 32. No step is left.
  */
 struct request {
 	struct thalweg_host_key key;
@@ -122,21 +120,21 @@ struct request {
 	__u64 now_ns;
 	__u32 segs; /* change */
 	__u32 retrans; /* change */
-	__u32 arm; /* what the connection runs (learn, change) */
+	__u32 arm; /* the connection's arm (learn, change) */
 	__u32 system_arm;
 	__u32 allowed; /* mask of arms (choose, change) */
-	struct thalweg_decision decision; /* answer of choose and change */
+	struct thalweg_decision decision; /* result of choose and change */
 };
 
-/* What a host record is told. */
+/* A sample for a host record. */
 struct lesson {
 	struct thalweg_sample sample;
-	struct thalweg_verdict verdict; /* the outcome so far; then the record's answer */
+	struct thalweg_verdict verdict; /* the outcome so far; then the record's verdict */
 	__u32 trial; /* a trial is over */
 	__u32 reserved;
 };
 
-/* Everything about one socket operation that several steps need. */
+/* State of one socket operation, shared by its steps. */
 struct context {
 	struct bpf_sock_ops *ops;
 	const struct thalweg_params *params;
@@ -150,7 +148,7 @@ struct context {
 	struct request request;
 };
 
-/* Atomic although per CPU: a softirq may run this program on top of itself. */
+/* Atomic although per CPU: a softirq may interrupt this program and run it again. */
 #define COUNT(context, field) __sync_fetch_and_add(&(context)->counters->field, 1)
 
 /* The parameters, hidden from the compiler, which would fold their initial zeros. */
@@ -172,8 +170,8 @@ static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
 }
 
 /*
- * Remote address and key. Returns 0 for what is left alone: no TCP over IP, loopback, and
- * link-local addresses, which mean another host on each interface.
+ * Remote address and key. Returns 0 for connections out of scope: no TCP over IP,
+ * loopback, and link-local addresses, which mean another host on each interface.
  */
 static __always_inline int find_key(struct context *c)
 {
@@ -218,7 +216,7 @@ static __always_inline int find_key(struct context *c)
 	return 1;
 }
 
-/* What every operation needs; returns 0 where there is nothing to do. */
+/* State that every operation needs; returns 0 if there is nothing to do. */
 static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
 {
 	__u32 zero = 0;
@@ -238,7 +236,7 @@ static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
 	return bpf_map_lookup_elem(&conns, &slot);
 }
 
-/* Finds the record of a connection that is being measured; returns 0 if there is none. */
+/* Finds the record of a connection being measured; returns 0 if there is none. */
 static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops)
 {
 	__u32 i;
@@ -255,8 +253,8 @@ static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops
 }
 
 /*
- * Takes a slot for a new connection, which the caller fills; NULL if none can be had. Where
- * all its slots are taken the oldest gives way: it may be one whose end nobody saw.
+ * Takes a slot for a new connection, which the caller fills; NULL if none is free. If
+ * all its slots are taken, the oldest is reused: its connection may have ended unseen.
  */
 static __always_inline struct thalweg_conn *take_slot(struct context *c)
 {
@@ -280,7 +278,7 @@ static __always_inline struct thalweg_conn *take_slot(struct context *c)
 	return 0;
 }
 
-/* Mask of the arms that the socket may be given, 0 where it is to be left alone. */
+/* Mask of the arms allowed for the socket, 0 if it must not be changed. */
 static __always_inline __u32 permitted_arms(struct context *c)
 {
 	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Policies: the operations that the sockops program carries out on a flow.
- */
+/* Policies: the operations of the sockops program on a flow. */
 #ifndef THALWEG_POLICY_APPLY_H
 #define THALWEG_POLICY_APPLY_H
 
 #include "policy_handshake.h"
 #include "policy_statistics.h"
 
-/* The learner leaves the socket's congestion control alone from now on. */
+/* From now on the learner does not touch the socket's congestion control. */
 static __always_inline void own(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
@@ -21,7 +19,7 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 		*arms = THALWEG_OWNED_BY_POLICY;
 }
 
-/* The learner gives the socket one of a set of arms, unless the application has chosen. */
+/* Restricts the learner to a set of arms for the socket, unless the application has chosen. */
 static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
 {
 	struct bpf_sock *sk = ops->sk;
@@ -43,7 +41,10 @@ static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
 	return addresses(ops, remote, local) == THALWEG_RULE_IPV4;
 }
 
-/* Sets the type of service. The kernel derives the priority from it, unless the rule sets that. */
+/*
+ * Sets the type of service. The kernel derives the priority from it, unless the rule
+ * sets the priority.
+ */
 static __always_inline int set_tos(struct bpf_sock_ops *ops, const struct thalweg_policy_flow *flow,
 				   int tos)
 {
@@ -60,14 +61,14 @@ static __always_inline int set_tos(struct bpf_sock_ops *ops, const struct thalwe
 }
 
 /*
- * Sets the greatest window. The first flight would be above it: by the time the kernel calls,
- * its initial window is set.
+ * Sets the largest window. The first flight would exceed it: when the kernel calls, its
+ * initial window is already set.
  */
 static __always_inline int set_clamp(struct bpf_sock_ops *ops, int clamp)
 {
 	int error = bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
 
-	/* Refused once data has been sent: then the window comes down by itself. */
+	/* Refused once data has been sent: then the window shrinks by itself. */
 	if (!error && ops->snd_cwnd > (__u32)clamp)
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));
 	return error;
@@ -102,14 +103,14 @@ static __always_inline int set_text(struct bpf_sock_ops *ops, const struct thalw
 	return error;
 }
 
-/* Sets the type of service (traffic class) that the peer's SYN had. */
+/* Sets the type of service (traffic class) of the peer's SYN. */
 static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
 				       const struct thalweg_policy_flow *flow)
 {
 	__u8 ip[4] = {};
 	int tos, error;
 
-	/* The rest does not fit, and is not wanted. */
+	/* The rest does not fit, and is not needed. */
 	error = bpf_getsockopt(ops, SOL_TCP, TCP_BPF_SYN_IP, ip, sizeof(ip));
 	if (error < 0 && error != -ENOSPC)
 		return error;
@@ -119,7 +120,7 @@ static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
 	return bpf_setsockopt(ops, SOL_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
 }
 
-/* Carries out one operation of a flow, and counts what became of it. */
+/* Carries out one operation of a flow, and counts the result. */
 static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
 				    __u32 place, __u32 stage)
 {
@@ -132,13 +133,13 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 	op = &flow->ops[place];
 	if (!(op->stages & 1u << (stage & 7)))
 		return 0;
-	/* What was set before the SYN is the application's since then. */
+	/* A setting from before the SYN now counts as the application's. */
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
 	    op->stages & 1u << THALWEG_STAGE_CONNECT)
 		return 0;
 	switch (op->kind) {
 	case THALWEG_OP_SET_INT:
-		/* A traffic class is set by two operations: one is the family's. */
+		/* Two operations set a traffic class, one per family. */
 		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
 		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
 			return 0;
@@ -169,7 +170,7 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 	return 0;
 }
 
-/* Carries out what a flow was given for a stage. */
+/* Carries out a flow's operations for a stage. */
 static __noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
 				__u32 stage)
 {
@@ -183,7 +184,7 @@ static __noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_
 	return 0;
 }
 
-/* Asks for (or gives back) callbacks without touching what others asked for. */
+/* Requests (or releases) callbacks without changing requests of others. */
 static __always_inline void callbacks(struct bpf_sock_ops *ops, int on, int off)
 {
 	int have = ops->bpf_sock_ops_cb_flags, want = (have | on) & ~off;

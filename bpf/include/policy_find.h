@@ -8,13 +8,13 @@
 #include "thalweg_compat.h"
 #include "thalweg_abi.h"
 
-/* Rules of a chain of nodes, and the nodes. */
+/* Rules of a chain of nodes, plus the nodes. */
 #define STEPS (2 * THALWEG_POLICY_MAX_CANDIDATES + 2)
 
 /* A section of its own: the loader writes this map's value whole before load. */
 const volatile struct thalweg_policy_head head SEC(".rodata.head") = {};
 
-/* The loader gives these maps the policy's size. */
+/* The loader sets the size of these maps to the policy's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
@@ -46,9 +46,9 @@ struct {
 } rules SEC(".maps");
 
 /*
- * A flow, as conditions see it. No pointers: it goes to global functions, which the verifier
- * checks once and not again for every path that leads there. (Those that need the context
- * cannot be global: Linux 6.1 wants kernel BTF for that.)
+ * A flow, as conditions see it. It has no pointers: it goes to global functions, which
+ * the verifier checks once and not again for every path. (Functions that need the
+ * context cannot be global: Linux 6.1 requires kernel BTF for that.)
  */
 struct query {
 	__u32 remote[4]; /* network byte order, IPv4 mapped */
@@ -56,8 +56,8 @@ struct query {
 	__u64 netns;
 	__u32 needs; /* flags that a rule must have: family and direction */
 	__u32 cgroups;
-	__u32 draw; /* one random number a flow */
-	__u32 listener; /* there is no remote end */
+	__u32 draw; /* one random number per flow */
+	__u32 listener; /* whether it is a listener, without a remote end */
 	__u32 remote_port; /* host byte order */
 	__u32 local_port;
 };
@@ -103,8 +103,9 @@ static __always_inline int in_ranges(const struct thalweg_policy_ports *ranges, 
 }
 
 /*
- * The precedence of a rule whose conditions hold (but for the remote prefix): greater goes
- * first; 0 where they do not. Global: verified once, not in every turn of a loop.
+ * The precedence of a rule whose conditions match (apart from the remote prefix):
+ * greater goes first; 0 if they do not match. Global: verified once, not in every
+ * iteration of a loop.
  */
 __noinline __u64 rank(struct thalweg_policy_rule *rule, struct query *q)
 {
@@ -134,7 +135,7 @@ __noinline __u64 rank(struct thalweg_policy_rule *rule, struct query *q)
 	       (~rule->id & 0xffffffffu);
 }
 
-/* The id of the rule that holds for a flow, or THALWEG_POLICY_NONE. */
+/* The id of the rule that matches a flow, or THALWEG_POLICY_NONE. */
 __noinline __u32 find(struct query *q)
 {
 	__u32 i, node, at = 0, left = 0, found = THALWEG_POLICY_NONE;
@@ -177,7 +178,7 @@ __noinline __u32 find(struct query *q)
 		key = rank(rule, q);
 		if (!key)
 			continue;
-		/* The others of this node come after it. */
+		/* The other rules of this node come after it. */
 		left = 0;
 		if (key > best) {
 			best = key;

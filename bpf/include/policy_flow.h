@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Policies: what a flow is given, what it keeps, and what is counted of it.
- */
+/* Policies: a flow's operations, its state, and its counters. */
 #ifndef THALWEG_POLICY_FLOW_H
 #define THALWEG_POLICY_FLOW_H
 
 #include "policy_find.h"
 
-/* Stages after the handshake: what a flow was given is kept for them. */
+/* Stages after the handshake: a flow's operations are kept for them. */
 #define LATER                                                                                 \
 	(1u << THALWEG_STAGE_RETRANSMIT | 1u << THALWEG_STAGE_RTO | 1u << THALWEG_STAGE_RTT | \
 	 1u << THALWEG_STAGE_CLOSE)
@@ -26,7 +24,7 @@ struct {
 	__type(value, struct thalweg_policy_counters);
 } counters SEC(".maps");
 
-/* What could not be remembered, told or counted. */
+/* Flows and events that could not be remembered, reported or counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -34,7 +32,10 @@ struct {
 	__type(value, struct thalweg_policy_missed);
 } missed SEC(".maps");
 
-/* Arms of each set that rules name, by the number of the set; the loader and the agent write it. */
+/*
+ * Arms of each set that rules name, by the number of the set. Written by the loader and
+ * the agent.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, THALWEG_POLICY_MAX_ARM_SETS + 1);
@@ -58,7 +59,7 @@ struct {
 	__type(value, __u64);
 } failures SEC(".maps");
 
-/* Established flows whose rule has something to do later on. */
+/* Established flows whose rule has later operations. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -66,7 +67,10 @@ struct {
 	__type(value, struct thalweg_policy_flow);
 } flows SEC(".maps");
 
-/* learn's map of that name: sockets that it leaves alone (0), or may give some arms (a mask). */
+/*
+ * learn's map of that name: sockets that it must not touch (0), or whose arms are
+ * restricted (a mask).
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -88,13 +92,13 @@ counters_of(const struct thalweg_policy_flow *flow)
 {
 	__u32 rule = flow->rule;
 
-	/* An earlier policy's flow: its counters are gone with it. */
+	/* An earlier policy's flow: its counters no longer exist. */
 	if (flow->generation != load_head()->generation)
 		return 0;
 	return bpf_map_lookup_elem(&counters, &rule);
 }
 
-/* Counts a flow that is given a rule, if it is given one. */
+/* Counts a flow that gets a rule, if it gets one. */
 static __always_inline void count_matched(__u32 rule)
 {
 	struct thalweg_policy_counters *count = bpf_map_lookup_elem(&counters, &rule);
@@ -121,7 +125,7 @@ static __always_inline void count_failure(const struct thalweg_policy_flow *flow
 		COUNT_MISSED(failures);
 }
 
-/* The place of the first operation of a kind, or -1. Global: see rank. */
+/* The index of the first operation of a kind, or -1. Global: see rank. */
 __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 {
 	__u32 i;
@@ -137,7 +141,7 @@ __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 	return -1;
 }
 
-/* The callbacks that a flow's later stages need. */
+/* The callbacks for a flow's later stages. */
 static __always_inline int callbacks_of(const struct thalweg_policy_flow *flow)
 {
 	int on = 0;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Policies: the rule of a flow of the sockops program, remembered until its handshake is over.
- */
+/* Policies: the rule of a flow in the sockops program, remembered until the handshake is over. */
 #ifndef THALWEG_POLICY_HANDSHAKE_H
 #define THALWEG_POLICY_HANDSHAKE_H
 
 #include "policy_flow.h"
 #include "thalweg_algo.h"
 
-/* Stages before its end: what a flow was given is remembered from there on. */
+/* Stages before the handshake's end: a flow's operations are remembered from there on. */
 #define EARLY (1u << THALWEG_STAGE_CONNECT | 1u << THALWEG_STAGE_ASKED)
 
-/* What the programs of named cgroups (policy_mark.bpf.c) say of the event under way. */
+/* Marks by the programs of named cgroups (policy_mark.bpf.c) for the current event. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, THALWEG_POLICY_MARKS);
@@ -20,8 +18,8 @@ struct {
 } marks SEC(".maps");
 
 /*
- * Until when (bpf_ktime_get_ns) flows that nobody remembers began before this policy; 0 where
- * the policy before it remembered them. User space writes it just before each swap.
+ * Time (bpf_ktime_get_ns) before which flows without a record began under an earlier
+ * policy; 0 if that policy remembered them. User space writes it just before each swap.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -31,8 +29,8 @@ struct {
 } swap SEC(".maps");
 
 /*
- * Flows in their handshake, in an array like learn's: socket storage and hash maps cost
- * several times as much a connection, and request sockets cannot have socket storage.
+ * Flows in their handshake, in an array like learn's. Socket storage and hash maps cost
+ * several times as much per connection, and request sockets cannot have socket storage.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -41,7 +39,7 @@ struct {
 	__type(value, struct thalweg_policy_handshake);
 } handshakes SEC(".maps");
 
-/* The bits of named cgroups that the socket lies in; their programs ran just before. */
+/* The bits of named cgroups that contain the socket; their programs ran just before. */
 static __always_inline __u32 marked(struct bpf_sock_ops *ops)
 {
 	const struct thalweg_policy_head *h = load_head();
@@ -60,7 +58,7 @@ static __always_inline __u32 marked(struct bpf_sock_ops *ops)
 	return mark->cgroups | h->cgroups;
 }
 
-/* Both addresses, IPv4 mapped; the flag of the family, or 0 for what is no TCP over IP. */
+/* Both addresses, IPv4 mapped; the flag of the family, or 0 if it is not TCP over IP. */
 static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, __u32 *local)
 {
 	const __u32 mapped = bpf_htonl(0xffff);
@@ -87,10 +85,10 @@ static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, 
 	local[1] = ops->local_ip6[1];
 	local[2] = ops->local_ip6[2];
 	local[3] = ops->local_ip6[3];
-	/* A listener has no peer: its own address tells. */
+	/* A listener has no peer: its own address shows the family. */
 	end = remote[0] | remote[1] | (remote[2] ^ mapped);
 	own_end = local[0] | local[1] | (local[2] ^ mapped);
-	/* For the verifier: no choice of one pointer into the context out of two. */
+	/* For the verifier: it does not accept a choice between two pointers into the context. */
 	barrier_var(own_end);
 	if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB)
 		end = own_end;
@@ -120,7 +118,7 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 	return find(&q);
 }
 
-/* A slot in which a handshake may lie; there are THALWEG_POLICY_PROBES of them. */
+/* A slot for a handshake; there are THALWEG_POLICY_PROBES of them. */
 static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 cookie, __u32 probe,
 								       __u32 direction)
 {
@@ -131,7 +129,7 @@ static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 coo
 	return bpf_map_lookup_elem(&handshakes, &slot);
 }
 
-/* Which of its slots a handshake lies in, from 1; 0 = in none. */
+/* The slot of a handshake, from 1; 0 = none. */
 __noinline __u32 probe_of(__u64 cookie, __u32 direction)
 {
 	struct thalweg_policy_handshake *slot;
@@ -168,9 +166,9 @@ static __always_inline void fill(struct thalweg_policy_handshake *slot,
 }
 
 /*
- * Remembers what a flow was given until its handshake is over, in the first of its slots that is
- * free or whose handshake must be dead. Otherwise the oldest gives way, if peers opened them.
- * Returns which slot it is, from 1; 0 where none can be had.
+ * Remembers a flow's operations until its handshake is over. It takes the first of its
+ * slots that is free or whose handshake must be dead. Otherwise the oldest is replaced,
+ * if peers opened the handshakes. Returns the slot, from 1; 0 if there is none.
  */
 static __always_inline __u32 remember(__u64 cookie, __u32 direction,
 				      const struct thalweg_policy_flow *flow)
@@ -207,13 +205,13 @@ static __always_inline __u32 remember(__u64 cookie, __u32 direction,
 	return oldest;
 }
 
-/* The stages of a policy for which flows of a direction are remembered from the beginning. */
+/* The stages of a policy for which flows of a direction are remembered from their start. */
 static __always_inline __u32 early_stages(__u32 direction)
 {
 	return direction == THALWEG_RULE_ACTIVE ? EARLY : 1u << THALWEG_STAGE_ASKED;
 }
 
-/* Whether a flow that nobody remembers, past its beginning, may have begun before this policy. */
+/* Whether a flow without a record, past its start, may have begun before this policy. */
 static __always_inline int began_before(void)
 {
 	__u32 zero = 0;
@@ -223,9 +221,10 @@ static __always_inline int began_before(void)
 }
 
 /*
- * The same of a flow that is established now. The kernel asks nothing, and nobody remembers,
- * where it answers a SYN with a cookie. The SYN-ACK was then sent once, and the time since then
- * is known if timestamps are in use; of other handshakes without a second SYN-ACK it always is.
+ * The same for a flow that is established now. If the kernel answers a SYN with a
+ * cookie, it makes no queries, and there is no record. The SYN-ACK was then sent once,
+ * and the time since then is known if timestamps are in use. For other handshakes
+ * without a second SYN-ACK it is always known.
  */
 static __always_inline int may_have_begun_before(struct bpf_sock_ops *ops, __u32 direction)
 {
@@ -240,16 +239,16 @@ static __always_inline int may_have_begun_before(struct bpf_sock_ops *ops, __u32
 	return age_ns && now - age_ns + THALWEG_POLICY_HANDSHAKE_NS <= *until;
 }
 
-/* Whether the kernel makes this call for a flow at its beginning, and then no more. */
+/* Whether the kernel makes this call at a flow's start, and never later. */
 static __always_inline int begins(struct bpf_sock_ops *ops)
 {
 	return ops->op == (ops->is_fullsock ? BPF_SOCK_OPS_TCP_CONNECT_CB : BPF_SOCK_OPS_RWND_INIT);
 }
 
 /*
- * Looks up the rule of a flow in its handshake and remembers it. Of a flow that this machine
- * opens socket storage remembers it where no slot can be had; that costs more, and requests of
- * peers have none.
+ * Looks up the rule of a flow in its handshake and remembers it. If there is no slot,
+ * socket storage remembers a flow that this machine opens. That costs more, and peers'
+ * requests have none.
  */
 static __noinline __u32 decide(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
 {
@@ -275,7 +274,7 @@ static __noinline __u32 decide(struct bpf_sock_ops *ops, __u64 cookie, __u32 dir
 	return rule;
 }
 
-/* What socket storage remembers of a flow in its handshake, or NULL. */
+/* The record of a flow in its handshake in socket storage, or NULL. */
 static __always_inline struct thalweg_policy_flow *stored_opening(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_flow *flow;
@@ -288,8 +287,8 @@ static __always_inline struct thalweg_policy_flow *stored_opening(struct bpf_soc
 }
 
 /*
- * What a flow in its handshake is given: as it is remembered, or else looked up now. NULL where
- * there is nothing to do for it.
+ * The operations of a flow in its handshake: as remembered, or else looked up now. NULL
+ * if there is nothing to do for it.
  */
 static __always_inline struct thalweg_policy_flow *handshake_flow(struct bpf_sock_ops *ops,
 								  __u64 cookie, __u32 direction)
@@ -299,7 +298,7 @@ static __always_inline struct thalweg_policy_flow *handshake_flow(struct bpf_soc
 	int first = begins(ops);
 	__u32 rule;
 
-	/* A socket that failed to connect may try again, with another peer. */
+	/* A socket that failed to connect may try again, to another peer. */
 	if (slot && first && direction == THALWEG_RULE_ACTIVE) {
 		slot->cookie = 0;
 		slot = 0;

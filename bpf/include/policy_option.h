@@ -7,7 +7,7 @@
 
 #include "policy_apply.h"
 
-/* Listeners that write options; what they accept inherits the mark as it does the flag. */
+/* Listeners that write options; accepted connections inherit the mark like the flag. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -15,7 +15,7 @@ struct {
 	__type(value, __u32);
 } listeners SEC(".maps");
 
-/* Reads the peer's option out of the SYN or the SYN-ACK. 1: read, 0: there is none. */
+/* Reads the peer's option from the SYN or the SYN-ACK. 1: read, 0: there is none. */
 static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 {
 	__u8 option[THALWEG_OPTION_LENGTH] = { THALWEG_OPTION_KIND, 4, THALWEG_OPTION_MAGIC >> 8,
@@ -47,7 +47,7 @@ static __always_inline void reserve_option(struct bpf_sock_ops *ops)
 		bpf_reserve_hdr_opt(ops, THALWEG_OPTION_LENGTH, 0);
 }
 
-/* FNV-1a of the name of the congestion control in use; 0 where it is not known yet. */
+/* FNV-1a of the name of the congestion control in use; 0 if it is not known yet. */
 static __always_inline __u32 hash_of_cc(struct bpf_sock_ops *ops)
 {
 	char name[THALWEG_POLICY_NAME] = {};

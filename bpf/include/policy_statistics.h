@@ -12,7 +12,7 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
 
-/* Sends the flow's statistics, unless that was done less than `interval_us` ago. */
+/* Sends the flow's statistics, unless it did so less than `interval_us` ago. */
 static __noinline int tell(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
 			   __u32 interval_us)
 {

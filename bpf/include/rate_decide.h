@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * rate: the model's decision, and the ring that tells of it.
- */
+/* rate: the model's decision, and the ring that reports it. */
 #ifndef THALWEG_RATE_DECIDE_H
 #define THALWEG_RATE_DECIDE_H
 
@@ -13,8 +11,8 @@
 #define SLOTS 4
 
 /*
- * What a decision works on: the network indexes it by variables, which it cannot
- * do in a socket, and it is too large for the stack.
+ * Data of a decision. The network indexes it by variables, which is impossible in a
+ * socket, and it is too large for the stack.
  */
 struct slot {
 	__u32 taken;
@@ -25,8 +23,8 @@ struct slot {
 };
 
 /*
- * Several a CPU: while a process handles its ACKs, an interrupt may bring one of
- * another flow, and another process may take the CPU where the kernel preempts.
+ * Several per CPU. While a process handles its ACKs, an interrupt may bring one of
+ * another flow. If the kernel preempts, another process may take the CPU.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -47,7 +45,7 @@ struct {
 	__uint(max_entries, THALWEG_RATE_RING);
 } decisions SEC(".maps");
 
-/* The number of a slot that nobody else has, or SLOTS. */
+/* The number of a free slot, now taken, or SLOTS. */
 static __always_inline __u32 take_slot(void)
 {
 	__u32 i;
@@ -63,8 +61,8 @@ static __always_inline __u32 take_slot(void)
 }
 
 /*
- * Has the model decide on what is in a slot. A global function, so that the
- * verifier checks it once and apart from the rest, without which it gives up.
+ * Runs the model on a slot. A global function, so that the verifier checks it once and
+ * separately; otherwise it gives up.
  */
 __noinline int rate_think(__u32 number)
 {
@@ -76,7 +74,7 @@ __noinline int rate_think(__u32 number)
 	return 0;
 }
 
-/* Copies what the model remembers of a flow, 8 bytes at a time. */
+/* Copies the model's state of a flow, 8 bytes at a time. */
 static __always_inline void copy_flow(void *to, const void *from)
 {
 	__u64 *out = to;
@@ -148,7 +146,7 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	bpf_ringbuf_submit(decision, 0);
 }
 
-/* The model's decision; false where it has to wait for the next ACK. */
+/* The model's decision; false if it must wait for the next ACK. */
 static __always_inline int decide(struct sock *sk, struct rate *ca,
 				  const struct thalweg_rate_settings *set, struct round *round)
 {

@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * rate: what a round has shown, and the bounds that follow for the next rate.
- */
+/* rate: the measurements of a round, and the resulting bounds for the next rate. */
 #ifndef THALWEG_RATE_ROUND_H
 #define THALWEG_RATE_ROUND_H
 
 #include "rate_state.h"
 
-/* TCP sends up to so many bytes at a time, whatever the rate: the grain of measurements. */
+/* Largest burst of TCP, whatever the rate: the resolution of measurements. */
 #define BURST_BYTES 65536
-/* A queue is given so many base round trips to go. */
+/* Base round trips in which a queue should drain. */
 #define DRAIN_ROUNDS 4
-/* Less than one packet lost in so many is random loss. */
+/* Less than one packet lost in this many counts as random loss. */
 #define LOSS_SHARE 50
 /*
- * Of less in a base round trip one burst or two are all that there is: what arrives
- * in a round says nothing exact of the rate, and few round trips are measured.
+ * With fewer bytes in a base round trip, a round has one burst or two. Then its delivery
+ * rate is inexact, and few round-trip times are measured.
  */
 #define COARSE_BYTES 16384
 
-/* A round that is over: what was measured, and what follows for the rate. */
+/* A finished round: its measurements, and their consequences for the rate. */
 struct round {
 	__u64 delivered_rate;
-	__u64 arriving; /* the greater rate of two rounds, because ACKs may come in one for two */
+	__u64 arriving; /* the higher rate of two rounds, because ACKs of both may come in one */
 	__u64 floor;
 	__u64 cap;
-	__u32 rtt_us; /* the base and the queue */
+	__u32 rtt_us; /* the base plus the queue */
 	__u32 base_us;
 	__u32 keep_q16;
 	__u32 flags; /* enum thalweg_rate_flag */
@@ -33,7 +31,7 @@ struct round {
 	int at_target;
 };
 
-/* Whether the signal of the model is at its target, for this rate and queue. */
+/* Whether the model's signal is at its target, for this rate and queue. */
 static __always_inline int is_at_target(const struct thalweg_rate_settings *set, __u64 rate,
 					__u64 rtt_us, __u64 base_us)
 {
@@ -45,15 +43,15 @@ static __always_inline int is_at_target(const struct thalweg_rate_settings *set,
 }
 
 /*
- * Whether the rate is so low that a round has a burst or two of it. Not what arrives:
- * an application that pauses has its flow send little, but not coarsely.
+ * Whether the rate is so low that a round has only a burst or two. Not by the delivery
+ * rate: while an application pauses, its flow sends little, but not coarsely.
  */
 static __always_inline int is_coarse(const struct rate *ca, __u32 base_us)
 {
 	return ca->phase != STARTUP && ca->rate * base_us < COARSE_BYTES * US_PER_S;
 }
 
-/* What is left of the rate after what was lost and marked in the round, Q16. */
+/* Share of the rate that is kept after the round's losses and marks, Q16. */
 static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __u64 lost,
 				      __u64 marked)
 {
@@ -65,36 +63,36 @@ static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __
 		keep = thalweg_positive((__s64)(THALWEG_ONE_Q16 - lost * THALWEG_ONE_Q16 / all));
 	if (keep < THALWEG_ONE_Q16 / 2)
 		keep = THALWEG_ONE_Q16 / 2;
-	/* A round of nothing but marks costs a fifth (RFC 8511). */
+	/* A round with nothing but marks costs a fifth (RFC 8511). */
 	marked = thalweg_min(marked, all);
 	return keep - keep * marked / (5 * all);
 }
 
 /*
- * The queue that stood for two rounds. A round that this host slept through (busy
- * CPUs, ACKs held back and sent together) looks like one with a queue; two in a
- * row are rare. A shrinking queue is seen at once.
+ * The queue that persisted for two rounds. A round that this host slept through (busy
+ * CPUs, ACKs held back and sent together) looks like one with a queue; two in a row are
+ * rare. A shrinking queue is seen at once.
  *
- * Many flows that share a queue have one round trip a round each. Were theirs to
- * look back as well, every decision would rest on half of what the one before it
- * did, and all of them together would drive the queue up and down; so they wait for
- * two in a round, and these count alone. The round of a flow that waited in vain is
- * taken as any other.
+ * Many flows that share a queue have one round-trip time per round each. If they also
+ * looked back a round, half of each decision's data would be that of the one before. All
+ * of them together would make the queue oscillate. So they wait for two measurements in
+ * a round, and only these count. If a flow waits in vain, its round counts like any
+ * other.
  */
 static __always_inline __u32 queue_us(struct rate *ca, int coarse)
 {
-	/* Where all came with delayed ACKs nothing is known but what was. */
+	/* If all ACKs were delayed, only the earlier value is known. */
 	__u32 now = ca->round_rtt_us ? ca->round_rtt_us : ca->last_rtt_us;
 	__u32 last = ca->last_rtt_us;
 
 	ca->last_rtt_us = now;
 	if (last && last < now && !(coarse && ca->flags & SEVERAL))
 		now = last;
-	/* The shortest may be newer than the round before. */
+	/* The minimum may be newer than the round before. */
 	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
 }
 
-/* What the round has shown. */
+/* The measurements of the round. */
 static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 				    const struct thalweg_rate_settings *set, __u32 base_us,
 				    struct round *round)
@@ -118,7 +116,7 @@ static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 		round->flags |= THALWEG_RATE_LIMITED;
 }
 
-/* Between which bounds the next rate is. */
+/* The bounds of the next rate. */
 static __always_inline void bound(const struct rate *ca, const struct tcp_sock *tp,
 				  struct round *round)
 {
@@ -126,32 +124,32 @@ static __always_inline void bound(const struct rate *ca, const struct tcp_sock *
 	__u64 burst, used, queue, drained;
 
 	/*
-	 * What is not used does not grow, however the model sees an empty queue, and is
-	 * given up in a while, unless it is the application that does not use it.
+	 * An unused rate does not grow, however empty the model sees the queue, and decays after
+	 * a while. The decay is left out if the application limits the rate.
 	 */
 	burst = thalweg_min(BURST_BYTES, ca->window * mss_of(tp));
 	used = 2 * arriving + burst * US_PER_S / base_us;
 	round->cap = ca->rate - (ca->flags & LIMITED ? 0 : ca->rate / 8);
 	round->cap = thalweg_min(max_u64(round->cap, used), THALWEG_MAX_RATE);
 	/*
-	 * Below what arrives by no more than empties the queue in DRAIN_ROUNDS, a quarter
-	 * at most, and a sixteenth where none is seen. The model would go on for the rounds
-	 * in which it does not yet see it gone, and needs many more to come back from a
-	 * rate that leaves the link idle.
+	 * Below the delivery rate only by what drains the queue in DRAIN_ROUNDS: a quarter at
+	 * most, and a sixteenth if no queue is seen. The model would go on for the rounds in
+	 * which it still sees the queue. It would then need many more to recover from a rate
+	 * that leaves the link idle.
 	 */
 	queue = thalweg_min(max_u64(round->rtt_us - base_us, base_us / 4), base_us);
 	drained = arriving - arriving * queue / (DRAIN_ROUNDS * base_us);
 	round->floor = max_u64(thalweg_min(ca->rate, drained), THALWEG_RATE_FLOOR);
 	/*
-	 * Both bounds hold a flow to what it has, and what makes flows equal is only that
-	 * the model takes more from the one that has more. Where what arrives is known to a
-	 * burst they would also cut or lift by chance, most where least arrives.
+	 * Both bounds hold a flow to its present rate. Flows become equal only because the model
+	 * takes more from the faster one. With a delivery rate known only to a burst, the bounds
+	 * would also change rates by chance, most at low rates.
 	 */
 	if (round->coarse)
 		round->floor = THALWEG_RATE_FLOOR;
 	/*
-	 * While a queue stands, more than what arrives only lengthens it. The model
-	 * hears of the queue rounds late and goes down in small steps.
+	 * While there is a queue, a rate above the delivery rate only lengthens it. The model
+	 * sees the queue rounds late and reduces the rate in small steps.
 	 */
 	if (ca->phase != STARTUP && round->at_target && !round->coarse)
 		round->cap = thalweg_min(round->cap, max_u64(arriving * 9 / 8, ca->rate / 2));

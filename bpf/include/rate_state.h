@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * rate: what a flow keeps, and how TCP is made to send at a rate.
- */
+/* rate: the state of a flow, and how TCP is made to send at a rate. */
 #ifndef THALWEG_RATE_STATE_H
 #define THALWEG_RATE_STATE_H
 
@@ -11,7 +9,7 @@
 #include "thalweg_rate_abi.h"
 
 #define US_PER_S 1000000ull
-/* The round trip that counts for the window, in base round trips, at most. */
+/* Largest round-trip time for the window, in base round-trip times. */
 #define WINDOW_ROUND_TRIPS 8
 #define WINDOW_MAX (1 << 20)
 
@@ -23,34 +21,34 @@ enum phase {
 
 enum {
 	LIMITED = 1, /* by the application, in this round */
-	CUT = 2, /* the last round was */
-	SURE = 4, /* the last probe, a common one, found no path that is much shorter */
-	SEVERAL = 8, /* round trips were measured in this round, not one or none */
+	CUT = 2, /* in the last round */
+	SURE = 4, /* the last probe, a common one, found no much shorter path */
+	SEVERAL = 8, /* several round-trip times were measured in this round */
 };
 
-/* What a flow keeps. Times are the low half of TCP's clock in microseconds. */
+/* State of a flow. Times are the low half of TCP's clock in microseconds. */
 struct rate {
 	struct thalweg_rate_flow network;
 	__u64 rate; /* bytes/s */
-	/* As it was when this round began. */
+	/* Values at the start of this round. */
 	__u32 round_us;
 	__u32 round_delivered;
 	__u32 round_lost;
 	__u32 round_marked;
 	__u32 round_rtt_us; /* shortest so far; 0: none */
 	__u32 min_rtt_us; /* 0: none */
-	__u32 epoch; /* of the clock, when the last probe began */
+	__u32 epoch; /* of the clock, when the last probe started */
 	__u32 window; /* segments */
 	__u8 phase; /* enum phase */
 	__u8 resumed; /* PROBE_RTT: the phase that follows */
 	__u16 flags;
 	union {
-		__u32 full_rounds; /* STARTUP: rounds in a row in which hardly more arrived */
-		__u32 falls; /* STEADY: decisions for less in a row */
-		__u32 prior_min_rtt_us; /* PROBE_RTT: the shortest round trip before it */
+		__u32 full_rounds; /* STARTUP: rounds in a row with hardly more delivered */
+		__u32 falls; /* STEADY: decisions in a row that reduce the rate */
+		__u32 prior_min_rtt_us; /* PROBE_RTT: the shortest round-trip time before it */
 	};
 	__u32 last_rtt_us; /* shortest of the round before; 0: none */
-	__u32 last_delivered; /* in the round before, KiB/s; in STARTUP, the most so far */
+	__u32 last_delivered; /* in the round before, KiB/s; in STARTUP, the maximum so far */
 };
 
 _Static_assert(sizeof(struct rate) == THALWEG_CA_PRIV_BYTES, "a flow's record fits");
@@ -74,7 +72,7 @@ static __always_inline struct thalweg_rate_settings *the_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-/* No shorter than the reference: hosts that are nearer are all alike. */
+/* At least the reference: nearer hosts all count alike. */
 static __always_inline __u32 base_rtt_us(const struct rate *ca,
 					 const struct thalweg_rate_settings *set)
 {
@@ -100,10 +98,10 @@ static __always_inline void start_round(struct rate *ca, const struct tcp_sock *
 }
 
 /*
- * Whether TCP spaces what it sends. A timer for each burst costs more CPU than all
- * else of TCP, so where a flow wants all that the fastest link has and no queue
- * stands, it goes without; SO_MAX_PACING_RATE cannot. The qdisc fq, which has a
- * status of its own, paces as it did.
+ * Whether TCP paces. A timer for each burst costs more CPU than the rest of TCP. So a
+ * flow goes without pacing if it has the whole rate of the fastest link and there is no
+ * queue. With SO_MAX_PACING_RATE it must pace. The qdisc fq, which has a status of its
+ * own, paces anyway.
  */
 static __always_inline void pace(struct sock *sk, int needed)
 {
@@ -115,7 +113,7 @@ static __always_inline void pace(struct sock *sk, int needed)
 		sk->sk_pacing_status = status;
 }
 
-/* Has TCP send at `rate`, with at most twice of what that has under way. */
+/* Makes TCP send at `rate`, with at most twice that rate's data in flight. */
 static __always_inline void apply(struct sock *sk, struct rate *ca, __u64 rate, __u32 base_us,
 				  __u32 rtt_us)
 {
@@ -126,11 +124,11 @@ static __always_inline void apply(struct sock *sk, struct rate *ca, __u64 rate, 
 		rtt_us = base_us * WINDOW_ROUND_TRIPS;
 	if (rtt_us < base_us)
 		rtt_us = base_us;
-	/* Below 2^40 times below 2^24 for round trips of 10 s. */
+	/* Below 2^40 times below 2^24 for round-trip times of 10 s. */
 	rtt_us = thalweg_min(rtt_us, (1 << 23) - 1);
 	/*
-	 * Even, as segments go in pairs: the other host acknowledges each second one
-	 * at once, and a single one up to 40 ms late.
+	 * Even, as segments go in pairs: the other host acknowledges each second one at once,
+	 * and a single one up to 40 ms late.
 	 */
 	window = (2 * rate * rtt_us / US_PER_S / mss_of(tp) + 3) & ~1ull;
 	ca->window = thalweg_min(thalweg_min(window, WINDOW_MAX), tp->snd_cwnd_clamp);

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Everything that crosses the border between the kernel programs and the
- * agent: structs, enums, constants, each defined here and nowhere else. Rust
- * takes its types from this file (bindgen, crates/bpf-types/tests/generated.rs).
+ * All data that crosses the border between the kernel programs and the agent: structs,
+ * enums, constants, each defined here and nowhere else. Rust takes its types from this
+ * file (bindgen, crates/bpf-types/tests/generated.rs).
  *
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
- *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent
- *    compares it with the pinned `meta` map, converts the records of the
- *    version before (crates/bpf-types/src/version4.rs), and refuses newer ones.
+ *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent compares it
+ *    with the pinned `meta` map, converts the records of the previous version
+ *    (crates/bpf-types/src/version4.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
- * Room kept for what comes next, so that it needs no new layout:
- *  - control group: THALWEG_CONN_CONTROL marks connections left on the system
- *    default on purpose; every decision event carries its propensity;
- *  - back-off from host to prefix: the key carries its prefix length, so
- *    prefix records can live in the same map;
+ * Reserved for extensions that need no new layout:
+ *  - control group: THALWEG_CONN_CONTROL marks connections left on the system default on
+ *    purpose; every decision event has its propensity;
+ *  - back-off from host to prefix: the key has its prefix length, so prefix records can
+ *    be in the same map;
  *  - policy rules that limit the arms: the choice takes a mask of allowed arms;
- *  - arms supplied by struct_ops: an arm is a name, THALWEG_ARM_STRUCT_OPS says
- *    where it came from.
+ *  - arms supplied by struct_ops: an arm is a name, THALWEG_ARM_STRUCT_OPS shows its
+ *    origin.
  */
 #ifndef THALWEG_ABI_H
 #define THALWEG_ABI_H
@@ -31,33 +31,36 @@
 
 #define THALWEG_ABI_VERSION 5
 
-/* Congestion controls one agent chooses from. Masks of arms are __u16. */
+/* Largest number of congestion controls of an agent. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
 /* TCP_CA_NAME_MAX of the kernel, with the closing NUL. */
 #define THALWEG_CC_NAME 16
-/* "No arm": the connection runs a congestion control that is not in the table. */
+/* "No arm": the connection uses a congestion control that is not in the table. */
 #define THALWEG_NO_ARM 255
-/* In the values of map `owned`, beside the mask of arms: a policy wrote it, not the application. */
+/*
+ * Flag in the values of map `owned`, beside the mask of arms: a policy wrote it, not the
+ * application.
+ */
 #define THALWEG_OWNED_BY_POLICY (1u << 31)
 /* Default capacity of the `hosts` map; the agent sets it before load. */
 #define THALWEG_DEFAULT_HOSTS 65536
-/* Slots for connections being measured at a time (a power of two). */
+/* Slots for connections being measured (a power of two). */
 #define THALWEG_CONNECTIONS 65536
-/* Slots a connection may lie in; if all are taken, the oldest is not scored. */
+/* Possible slots of a connection; if all are taken, the oldest is not scored. */
 #define THALWEG_PROBES 4
-/* Network namespaces left alone that the agent is told of at a time. */
+/* Largest number of out-of-scope network namespaces that the agent is told of at a time. */
 #define THALWEG_STRANGERS 1024
-/* Remote prefixes towards which arms that need ECN may be chosen. */
+/* Remote prefixes where arms that need ECN may be chosen. */
 #define THALWEG_ECN_PREFIXES 1024
-/* Locks that writers of host records share: LRU maps cannot hold their own. */
+/* Locks shared by writers of host records: LRU maps cannot hold their own. */
 #define THALWEG_LOCKS 1024
-/* Default size of the event ring in bytes: a power of two, a multiple of the page. */
+/* Default size of the event ring in bytes: a power of two, a multiple of the page size. */
 #define THALWEG_DEFAULT_RING (4 * 1024 * 1024)
 
 /* Fixed point with 16 fractional bits. */
 #define THALWEG_ONE_Q16 65536u
 
-/* How connections are chosen and scored. */
+/* How arms are chosen and connections scored. */
 enum thalweg_mode {
 	/* The published algorithm, faults included, for comparison. */
 	THALWEG_MODE_CLASSIC = 0,
@@ -69,7 +72,7 @@ enum thalweg_mode {
 enum thalweg_arm_flag {
 	/* The kernel offers it and the operator allows it. */
 	THALWEG_ARM_PRESENT = 1 << 0,
-	/* Chosen only towards ECN prefixes, and where ECN was negotiated (dctcp). */
+	/* Chosen only for ECN prefixes, and if ECN was negotiated (dctcp). */
 	THALWEG_ARM_NEEDS_ECN = 1 << 1,
 	/* The kernel does not have it; not chosen until the agent clears this. */
 	THALWEG_ARM_REFUSED = 1 << 2,
@@ -81,7 +84,7 @@ enum thalweg_arm_flag {
 enum thalweg_conn_flag {
 	/* The learner decided for it (its arm may still be the system's own). */
 	THALWEG_CONN_DECIDED = 1 << 0,
-	/* The application called setsockopt(TCP_CONGESTION): hands off. */
+	/* The application called setsockopt(TCP_CONGESTION): the connection is not changed. */
 	THALWEG_CONN_APP_OWNED = 1 << 1,
 	/* The loss rule moved it to another arm mid-flow. */
 	THALWEG_CONN_SWITCHED = 1 << 2,
@@ -95,13 +98,13 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_ECN = 1 << 6,
 	/* bpf_setsockopt(TCP_CONGESTION) failed for the chosen arm. */
 	THALWEG_CONN_SET_FAILED = 1 << 7,
-	/* A trial that is under way (not in events, whose flags end here). */
+	/* An open trial (not in events, whose flags end here). */
 	THALWEG_CONN_TRIAL = 1 << 8,
 };
 
 /* Why an arm was chosen. */
 enum thalweg_reason {
-	/* Too little evidence about the host: system default kept. */
+	/* Too little evidence about the host: the system default is kept. */
 	THALWEG_REASON_WARM_UP = 0,
 	/* Lowest estimated cost. */
 	THALWEG_REASON_GREEDY = 1,
@@ -109,13 +112,13 @@ enum thalweg_reason {
 	THALWEG_REASON_EXPLORE = 2,
 	/* First trial of an arm that was never measured on this host. */
 	THALWEG_REASON_UNTRIED = 3,
-	/* The application chose for itself. */
+	/* The application made its own choice. */
 	THALWEG_REASON_APPLICATION = 4,
 	/* Neither application nor system default: a route or an older listener chose. */
 	THALWEG_REASON_FOREIGN = 5,
 	/* The loss rule, mid-flow: to an arm known to be better, or kept by the draw. */
 	THALWEG_REASON_LOSS = 6,
-	/* Mid-flow, back to the system default: the arm made losses of its own. */
+	/* Mid-flow, back to the system default: the arm caused losses of its own. */
 	THALWEG_REASON_WITHDRAWN = 7,
 };
 
@@ -124,20 +127,20 @@ enum thalweg_end {
 	THALWEG_END_FIN_LOCAL = 0, /* orderly, closed here first */
 	THALWEG_END_FIN_REMOTE = 1, /* orderly, closed by the peer first */
 	THALWEG_END_RESET = 2, /* RST either way */
-	THALWEG_END_TIMEOUT = 3, /* retransmissions unanswered */
+	THALWEG_END_TIMEOUT = 3, /* retransmissions unacknowledged */
 	THALWEG_END_SWITCH = 4, /* the arm was changed mid-flow */
 };
 
-/* What became of a measurement. */
+/* Outcome of a measurement. */
 enum thalweg_outcome {
 	THALWEG_SCORED = 0,
-	/* Fewer acknowledged bytes than score_min_bytes: says nothing about a CC. */
+	/* Fewer acknowledged bytes than score_min_bytes: too few to judge a CC. */
 	THALWEG_SKIPPED_SMALL = 1,
 	/* The application, not the path, limited the rate. */
 	THALWEG_SKIPPED_APP_LIMITED = 2,
 	/* Not ours to score (application's own CC, unknown CC, below threshold). */
 	THALWEG_SKIPPED_NOT_TRACKED = 3,
-	/* A time-out that there is nothing to compare with yet. */
+	/* A time-out, with no other measurement to compare with yet. */
 	THALWEG_SKIPPED_TIMEOUT = 4,
 	THALWEG_OUTCOMES = 5,
 };
@@ -159,7 +162,7 @@ struct thalweg_host_key {
 	__u32 reserved; /* 0 */
 };
 
-/* What is known of one arm towards one host. */
+/* Record of one arm for one host. */
 struct thalweg_arm_state {
 	/*
 	 * classic: the published cost, scale 1,000,000, 0 = unset.
@@ -174,41 +177,41 @@ struct thalweg_arm_state {
 	__u32 srtt_us; /* thalweg: discounted mean of the smoothed RTT at close */
 	__u32 min_rtt_us; /* lowest RTT seen with this arm */
 	__u32 chosen; /* decisions for this arm ("Count") */
-	__u32 greedy; /* those of them that took the lowest cost ("Greedy") */
+	__u32 greedy; /* decisions because of the lowest cost ("Greedy") */
 	__u32 scored; /* measurements taken */
 	__u32 segs; /* thalweg: discounted number of data segments sent ... */
 	__u32 retrans; /* ... and how many of them were retransmissions */
 };
 
 /*
- * Everything known of one remote host (or prefix). Writers hold the lock
- * `tag % THALWEG_LOCKS`. A reader without the lock (the agent) is safe because
- * writers raise seq_tail first and seq_head last, and a copy runs from head to
- * tail: equal numbers mean that no writer came between. So do equal tags at both
- * ends: the map may recycle the record for another host in the middle of a copy.
+ * Record of one remote host (or prefix). Writers hold the lock `tag % THALWEG_LOCKS`.
+ * Readers without the lock (the agent) are safe. Writers raise seq_tail first and
+ * seq_head last, and a copy runs from head to tail: equal numbers mean that no writer
+ * came between. The same holds for equal tags at both ends: the map may recycle the
+ * record for another host in the middle of a copy.
  */
 struct thalweg_host {
 	__u32 seq_head;
-	__u32 connections; /* established, whoever chose their CC */
-	__u64 tag; /* hash of the key; tells a record that was recycled by the LRU */
+	__u32 connections; /* established, however their CC was chosen */
+	__u64 tag; /* hash of the key; shows whether the LRU recycled the record */
 	__u64 seen_ns; /* CLOCK_MONOTONIC of the last connection or score */
-	__u64 forgot_ns; /* CLOCK_MONOTONIC up to which time-forgetting was applied */
+	__u64 forgot_ns; /* CLOCK_MONOTONIC up to which evidence was discounted */
 	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */
-	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial began */
+	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial started */
 	__u32 min_rtt_us; /* lowest RTT seen to the host */
 	__u32 scored; /* measurements taken */
 	__u32 switched; /* connections whose arm was changed mid-flow */
 	__u32 harmful; /* thalweg: mask of arms that gain at the expense of others */
-	__u32 queue_q16; /* thalweg: how much longer the RTT is under the system's arm, bits */
+	__u32 queue_q16; /* thalweg: log2 of the RTT under the system's arm over the base RTT */
 	__u32 base_rtt_us; /* thalweg: lowest RTT since the last half-life; 0 = none yet */
 	__u32 last_base_rtt_us; /* thalweg: ... and in the one before */
-	__u32 trials; /* thalweg: trials under way */
+	__u32 trials; /* thalweg: open trials */
 	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
-	__u32 tag_tail; /* the tag's lower half once more: see above */
+	__u32 tag_tail; /* the tag's lower half again: see above */
 	__u32 seq_tail;
 };
 
-/* What the agent tells forget_arms. */
+/* Input of forget_arms. */
 struct thalweg_forget {
 	struct thalweg_host_key key;
 	__u32 arms; /* mask */
@@ -223,10 +226,10 @@ struct thalweg_sample {
 	__u64 rate_interval_us; /* ... over this time */
 	__u32 srtt_us;
 	__u32 min_rtt_us;
-	__u32 segs_out; /* data segments sent in the stretch, retransmissions included */
-	__u32 retrans; /* of them retransmissions */
-	__u32 steady_segs; /* of the segments those after slow start, if there were any ... */
-	__u32 steady_retrans; /* ... and of the retransmissions; else all */
+	__u32 segs_out; /* data segments sent in the stretch, including retransmissions */
+	__u32 retrans; /* retransmissions among them */
+	__u32 steady_segs; /* segments after slow start, if any ... */
+	__u32 steady_retrans; /* ... and retransmissions among them; else all */
 	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after slow start; 0 = none */
 	__u16 flags; /* enum thalweg_sample_flag */
 	__u16 end; /* enum thalweg_end */
@@ -237,22 +240,22 @@ enum thalweg_sample_flag {
 	THALWEG_SAMPLE_BUSY_TIME = 1 << 0,
 };
 
-/* Everything settable about the learner; documented in docs/reference/configuration.md. */
+/* Parameters of the learner; documented in docs/reference/configuration.md. */
 struct thalweg_params {
 	__u32 mode; /* enum thalweg_mode */
 	__u32 dry_run; /* 0 or 1 */
 	__u32 warm_up; /* thalweg: scored measurements before the first exploration */
 	__u32 gap_scale; /* thalweg: how fast exploration falls with cost gap x evidence */
 	__u32 weight_max_q16; /* thalweg: cap of an arm's evidence = memory length */
-	__u32 idle_shift; /* thalweg: the arms not taken lose 1/2^idle_shift a measurement */
-	__u64 half_life_ns; /* thalweg: evidence halves in this time; 0 = never */
+	__u32 idle_shift; /* thalweg: the other arms lose 1/2^idle_shift per measurement */
+	__u64 half_life_ns; /* thalweg: half-life of evidence; 0 = never halved */
 	__u32 latency_weight_q16; /* thalweg: bits of cost for a doubled RTT */
 	__u32 latency_guard_us; /* thalweg: added to the RTT, so that small queues cost nothing */
 	__u64 score_min_bytes; /* thalweg: smaller transfers are not scored */
-	__u64 score_full_bytes; /* thalweg: from here on a transfer has full weight */
+	__u64 score_full_bytes; /* thalweg: transfers of at least this size have full weight */
 	__u32 loss_shift; /* loss rule: retransmissions > segments >> loss_shift */
-	__u32 loss_min_segs; /* thalweg: segments before the loss rule may fire */
-	__u32 rescue_arm; /* arm the loss rule falls back on (bbr), or THALWEG_NO_ARM */
+	__u32 loss_min_segs; /* thalweg: segments before the loss rule applies */
+	__u32 rescue_arm; /* arm that the loss rule chooses (bbr), or THALWEG_NO_ARM */
 	__u32 ipv4_prefix; /* host key, 1..32 */
 	__u32 ipv6_prefix; /* host key, 1..128 */
 	__u32 jiffy_us; /* length of a kernel tick; 0 = kernel's busy time not readable */
@@ -267,8 +270,8 @@ struct thalweg_arm {
 };
 
 /*
- * Value of the one-element `arms` map. The masks say which arms a connection may be
- * given: with thalweg those present and not refused, with classic its four.
+ * Value of the one-element `arms` map. The masks are the allowed arms of a connection:
+ * in thalweg those present and not refused, in classic its four.
  */
 struct thalweg_arms {
 	__u32 allowed; /* without ECN */
@@ -276,7 +279,7 @@ struct thalweg_arms {
 	struct thalweg_arm arms[THALWEG_MAX_ARMS];
 };
 
-/* Value of the one-element `meta` map: what a restarted agent checks first. */
+/* Value of the one-element `meta` map, which a restarted agent checks first. */
 struct thalweg_meta {
 	__u32 abi_version;
 	__u32 mode;
@@ -285,17 +288,17 @@ struct thalweg_meta {
 	__u64 hosts_max;
 };
 
-/* How a connection came by its arm. */
+/* The origin of a connection's arm. */
 struct thalweg_origin {
 	__u32 flags; /* enum thalweg_conn_flag */
 	__u32 propensity_q16;
-	__u8 arm; /* what it runs */
+	__u8 arm; /* the arm in use */
 	__u8 reason; /* enum thalweg_reason */
-	__u8 system_arm; /* what the system had given it */
-	__u8 chosen_arm; /* what the learner chose; differs from arm in a dry run */
+	__u8 system_arm; /* the arm that the system gave it */
+	__u8 chosen_arm; /* the arm that the learner chose; differs from arm in a dry run */
 };
 
-/* A connection that is being measured. */
+/* A connection being measured. */
 struct thalweg_conn {
 	__u64 cookie; /* of the socket; 0 = the slot is free */
 	__u64 start_ns; /* of the stretch being measured */
@@ -305,8 +308,8 @@ struct thalweg_conn {
 	__u32 start_segs;
 	__u32 start_retrans;
 	struct thalweg_origin origin;
-	__u32 look_segs; /* losses are looked at after so many more segments */
-	__u64 look_ns; /* the last look: its time, ... */
+	__u32 look_segs; /* losses are evaluated after this many more segments */
+	__u64 look_ns; /* the last evaluation: its time, ... */
 	__u32 looked_segs; /* ... the segments up to then ... */
 	__u32 looked_retrans; /* ... and the retransmissions */
 	__u32 slow_start_segs; /* segments up to the last retransmission in slow start ... */
@@ -331,13 +334,13 @@ struct thalweg_event {
 	__u8 end; /* close only: enum thalweg_end */
 	__u8 outcome; /* close only: enum thalweg_outcome */
 	__u8 chosen_arm;
-	__u32 propensity_q16; /* probability with which chosen_arm was chosen */
+	__u32 propensity_q16; /* probability of chosen_arm */
 	__s32 error; /* negative errno of a refused arm, or 0 */
-	/* Close only; zero in decisions. */
+	/* For close only; zero in decisions. */
 	__u64 bytes;
 	__u64 duration_us;
 	__u64 cost; /* classic: scale 1,000,000; thalweg: Q16 bits */
-	__u32 weight_q16; /* weight the measurement entered with */
+	__u32 weight_q16; /* weight of the measurement */
 	__u32 srtt_us;
 	__u32 min_rtt_us;
 	__u32 segs_out;
@@ -348,20 +351,20 @@ struct thalweg_event {
 /* Value of the per-CPU `counters` map (sum over CPUs). */
 struct thalweg_counters {
 	__u64 established; /* connections seen */
-	__u64 decided; /* decisions taken by the learner */
+	__u64 decided; /* decisions by the learner */
 	__u64 changed; /* connections whose CC was changed */
 	__u64 refused; /* arms the kernel refused to set */
 	__u64 closed; /* ends of connections seen */
 	__u64 outcomes[THALWEG_OUTCOMES]; /* by enum thalweg_outcome */
-	__u64 switched; /* loss rule fired */
-	__u64 withdrawn; /* taken back to the system default mid-flow */
+	__u64 switched; /* loss rule applied */
+	__u64 withdrawn; /* returned to the system default mid-flow */
 	__u64 app_owned; /* left to the application */
-	__u64 events; /* handed to the ring */
+	__u64 events; /* delivered to the ring */
 	__u64 events_dropped; /* ring full */
 	__u64 hosts_created;
-	__u64 hosts_missed; /* no record of the host could be had */
-	__u64 conns_missed; /* connections that lost their slot, and were not scored */
-	__u64 outside; /* connections of network namespaces that are left alone */
+	__u64 hosts_missed; /* no host record existed or could be created */
+	__u64 conns_missed; /* connections whose slot was reused, and which were not scored */
+	__u64 outside; /* connections of network namespaces out of scope */
 };
 
 /*
@@ -371,17 +374,17 @@ struct thalweg_counters {
 #define THALWEG_LIMIT_VERSION 2
 /* Limits that may act on one socket, itself and those of cgroups above it. */
 #define THALWEG_LIMIT_SLOTS 8
-/* Level of the socket option that has TCP call the pacer ("thal"); no protocol's. */
+/* Level of the socket option that makes TCP call the pacer ("thal"); no protocol uses it. */
 #define THALWEG_LIMIT_LEVEL 0x7468616c
 
 enum thalweg_limit_flag {
 	/* Packets get a departure time, for fq to obey. */
 	THALWEG_LIMIT_EDT = 1 << 0,
-	/* The rate rises while the line has room. */
+	/* The rate rises while the line has spare capacity. */
 	THALWEG_LIMIT_WORK_CONSERVING = 1 << 1,
 	/* TCP is paced at its share. */
 	THALWEG_LIMIT_PACE = 1 << 2,
-	/* Loopback counts too. */
+	/* Loopback counts, too. */
 	THALWEG_LIMIT_LOOPBACK = 1 << 3,
 };
 
@@ -390,59 +393,59 @@ struct thalweg_limit_settings {
 	__u32 version;
 	__u32 flags; /* enum thalweg_limit_flag */
 	__u64 rate_bps; /* bits of IP packets per second */
-	__u64 line_bps; /* work-conserving: what all cgroups together may send */
-	__u64 burst_ns; /* credit that an idle cgroup gathers, as time at the rate */
+	__u64 line_bps; /* work-conserving: rate of all cgroups together */
+	__u64 burst_ns; /* credit that an idle cgroup accumulates, as time at the rate */
 	__u64 mark_ns; /* queue beyond which packets are marked, or senders told */
 	__u64 drop_ns; /* queue beyond which packets are dropped */
-	__u64 interval_ns; /* between two looks at the rate */
-	__u32 depth; /* of the cgroup's directory; its remainder by SLOTS is its place in pacing */
+	__u64 interval_ns; /* between two measurements of the rate */
+	__u32 depth; /* of the cgroup's directory; modulo SLOTS its index in pacing */
 	__u32 reserved; /* 0 */
 };
 
-/* Value of a limit's `state` map, but for the lock behind it. */
+/* Value of a limit's `state` map, without the lock after it. */
 struct thalweg_limit_state {
 	__u64 next_ns; /* CLOCK_MONOTONIC when the virtual queue will be empty */
 	__u64 rate_bps; /* in force; above that of the settings if work-conserving */
-	__u64 share_bps; /* at which each TCP connection is paced */
+	__u64 share_bps; /* pacing rate of each TCP connection */
 	__u64 rtt_ns; /* running mean of the connections, weighted by measurements */
-	__u64 line_bytes; /* work-conserving: meter at the last look */
-	__u64 look_ns; /* CLOCK_MONOTONIC of the last look at the rate */
+	__u64 line_bytes; /* work-conserving: the meter at the last measurement */
+	__u64 look_ns; /* CLOCK_MONOTONIC of the last measurement of the rate */
 	__u64 look_bytes; /* passed since */
 	__u64 drop_ns; /* CLOCK_MONOTONIC of the last TCP packet that was dropped */
-	__u64 largest_bytes; /* of the TCP packets lately handed over at once */
-	__u64 second_ns; /* when the present second of measuring began */
+	__u64 largest_bytes; /* of TCP's recent bursts */
+	__u64 second_ns; /* start of the present second of measuring */
 	__u64 second_bytes; /* passed since */
 	__u64 measured_bps; /* over the last whole second */
-	__s64 credit_q8_ns; /* running mean; below 0: queue */
-	__u64 packets; /* passed, as on the wire; so everything below */
+	__s64 credit_q8_ns; /* running mean; negative for a queue */
+	__u64 packets; /* passed, as on the wire; likewise the fields below */
 	__u64 bytes;
-	__u64 marked; /* got CE */
+	__u64 marked; /* passed with CE */
 	__u64 notified; /* passed, and TCP was told to slow down */
 	__u64 dropped_packets;
 	__u64 dropped_bytes;
 };
 
-/* Where a socket that has changed hands belongs, whatever the cgroup it was made in. */
+/* The place of a socket that has changed hands, whatever the cgroup of its creation. */
 enum thalweg_limit_place {
 	THALWEG_LIMIT_WHERE_MADE,
-	/* Made elsewhere, and held by a process of the limit's cgroup. */
+	/* Created elsewhere, and held by a process of the limit's cgroup. */
 	THALWEG_LIMIT_IN,
-	/* Made in the limit's cgroup, and held by processes elsewhere only. */
+	/* Created in the limit's cgroup, and held only by processes elsewhere. */
 	THALWEG_LIMIT_OUT,
 };
 
-/* What a limit knows of a socket. */
+/* A limit's record of a socket. */
 struct thalweg_limit_flow {
 	__u64 time_ns; /* CLOCK_MONOTONIC of its last packet */
-	__u32 spent; /* bytes that it sent lately */
-	__u32 place; /* enum thalweg_limit_place; what it accepts has the same */
+	__u32 spent; /* bytes that it sent recently */
+	__u32 place; /* enum thalweg_limit_place; accepted connections inherit it */
 };
 
-/* What a socket's pacing rate is made of; bytes per second, 0 = none, ~0 = unlimited. */
+/* The parts of a socket's pacing rate; bytes per second, 0 = none, ~0 = unlimited. */
 struct thalweg_pacing {
-	__u32 own; /* of the application */
-	__u32 set; /* what was set last */
-	/* Of the limits that act on it: by the cgroup that it was made in, then by who holds it. */
+	__u32 own; /* the application's */
+	__u32 set; /* the last value set */
+	/* Shares of the limits on it: by the cgroup of its creation, then by its holder. */
 	__u32 shares[2 * THALWEG_LIMIT_SLOTS];
 };
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The learner's arithmetic, freestanding: no helpers, no clock, no randomness
- * of its own. It compiles for BPF and natively. crates/learner is the documented
- * reference of the same arithmetic and docs/reference/learner.md says it in words; the
- * vectors in tests/vectors/ keep the three bit-identical.
+ * The learner's arithmetic, freestanding: no helpers, no clock, no randomness of its
+ * own. It compiles for BPF and natively. crates/learner is the documented reference of
+ * the same arithmetic, and docs/reference/learner.md describes it. The vectors in
+ * tests/vectors/ keep the three bit-identical.
  *
- * Masks such as `arm & THALWEG_ARM_MASK` are there for the verifier: callers
- * pass indices below THALWEG_MAX_ARMS.
+ * Masks such as `arm & THALWEG_ARM_MASK` are for the verifier: callers pass indices
+ * below THALWEG_MAX_ARMS.
  */
 #ifndef THALWEG_ALGO_H
 #define THALWEG_ALGO_H
@@ -22,9 +22,9 @@
 #define THALWEG_U32_MAX (~(__u32)0)
 
 /*
- * The number x, which the BPF verifier does not know. It follows each known
- * number through every branch by itself, and a choice among 16 arms has more
- * paths than it is willing to walk; of unknown numbers it follows one.
+ * The number x, unknown to the BPF verifier. It follows each known number through every
+ * branch separately, and a choice among 16 arms has more paths than its limit. Unknown
+ * numbers share one path.
  */
 #ifdef __bpf__
 static volatile __u32 thalweg_zero; /* never written */
@@ -46,34 +46,35 @@ static volatile __u32 thalweg_zero; /* never written */
 
 /* thalweg: offset that keeps a cost above 0 whatever the rate; bits, Q16. */
 #define THALWEG_COST_OFFSET_Q16 (64u << 16)
-/* thalweg: a measurement counts as no worse, no better than the mean by more; bits, Q16. */
+/* thalweg: a measurement counts as at most this much worse or better than the mean; bits, Q16. */
 #define THALWEG_CLIP_WORSE_Q16 (1u << 16)
 #define THALWEG_CLIP_BETTER_Q16 (4u << 16)
-/* thalweg: a sample clipped for being worse leaves 1/2^this of the evidence. */
+/* thalweg: a measurement clipped as worse leaves 1/2^this of the evidence. */
 #define THALWEG_SURPRISE_SHIFT 1
-/* thalweg: evidence from which on the clip applies. */
+/* thalweg: the clip applies from this evidence on. */
 #define THALWEG_CLIP_WEIGHT_Q16 (1u << 15)
 /* thalweg: handicap of an arm without evidence against the system's own; bits, Q16. */
 #define THALWEG_CAUTION_Q16 (1u << 15)
-/* thalweg: the loss rule changes arms for an advantage of half a bit at least ... */
+/* thalweg: the loss rule changes arms for an advantage of at least half a bit ... */
 #define THALWEG_RESCUE_GAP_Q16 (1u << 15)
-/* ... and in three cases of four, so that staying is measured too. */
+/* ... and in three cases of four, so that the present arm is measured too. */
 #define THALWEG_RESCUE_SHARE_Q16 (THALWEG_ONE_Q16 / 4 * 3)
 /*
- * thalweg: an arm makes losses of its own if it retransmits more than half as much again
- * as the system's, by more than one segment in 256, these many, and what chance adds.
+ * thalweg: an arm causes losses of its own if its retransmissions exceed a sum: 1.5
+ * times those expected of the system's arm, one segment in 256, this number, and an
+ * allowance for chance.
  */
 #define THALWEG_OWN_LOSS_SHIFT 8
 #define THALWEG_OWN_LOSS_GRACE 8
-/* thalweg: what the system's arm may have retransmitted beyond what was seen. */
+/* thalweg: added to the retransmissions of the system's arm, for its uncertainty. */
 #define THALWEG_OWN_LOSS_DOUBT 4
-/* thalweg: chance adds 2^(this/2) times the root of what is expected: losses come in bursts. */
+/* thalweg: chance adds 2^(this/2) times the root of the expected number: losses come in bursts. */
 #define THALWEG_OWN_LOSS_CHANCE_SHIFT 8
 /*
- * thalweg: a bottleneck is full where the system's arm loses so many segments, and
- * lengthens the RTT (plus the guard) by more than a quarter of a bit; or by more than half a
- * bit, whatever it loses. Who carries more than the system's arm there, by a quarter of a bit,
- * takes it from others.
+ * thalweg: a bottleneck is full if the system's arm loses this many segments, and
+ * lengthens the RTT (plus the guard) by a quarter of a bit. Half a bit suffices without
+ * losses. An arm whose rate there exceeds the system's arm's by a quarter of a bit takes
+ * it from others.
  */
 #define THALWEG_FULL_RETRANS 4
 #define THALWEG_QUEUE_GUARD_US 4000u
@@ -81,39 +82,46 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_DEEP_QUEUE_Q16 (1u << 15)
 #define THALWEG_TAKES_Q16 (1u << 14)
 /*
- * thalweg: ... and by up to a bit and a half where it loses a little: as much is won by being
- * bolder than others. Random loss costs the system's arm a multiple.
+ * thalweg: if the system's arm loses a little, a gain of up to this counts as taken,
+ * too: a bit and a half. A bolder arm can win that much from others. Random loss costs
+ * the system's arm a multiple.
  */
 #define THALWEG_BOLDER_Q16 (3u << 15)
-/* thalweg: of the RTTs under the system's arm the last counts 1/2^this. */
+/* thalweg: weight of the last RTT under the system's arm, 1/2^this. */
 #define THALWEG_QUEUE_SHIFT 2
-/* thalweg: a harmful arm is judged worse than the system's by this; bits, Q16. */
+/* thalweg: handicap of a harmful arm against the system's arm; bits, Q16. */
 #define THALWEG_HARM_Q16 (4u << 16)
-/* thalweg: segments that one stretch adds at most, and what older ones lose by it: 1/2^this. */
+/*
+ * thalweg: largest number of segments that one stretch adds, and its discount of older
+ * ones: 1/2^this.
+ */
 #define THALWEG_SEGS_MAX 8192
 #define THALWEG_SEGS_SHIFT 3
 /* thalweg: least weight of a scored measurement, and of a time-out. */
 #define THALWEG_WEIGHT_MIN_Q16 (1u << 12)
 #define THALWEG_WEIGHT_TIMEOUT_Q16 (1u << 15)
-/* thalweg: a time-out, or a change of arm, after this many segments is scored whatever arrived. */
+/*
+ * thalweg: a time-out, or a change of arm, after this many segments is scored however
+ * little was delivered.
+ */
 #define THALWEG_STALLED_SEGS 32
-/* thalweg: trials of one host that may be under way at a time ... */
+/* thalweg: largest number of open trials per host ... */
 #define THALWEG_TRIALS 2
-/* ... and when they are taken for over, ns. */
+/* ... and the time after which they expire, ns. */
 #define THALWEG_TRIAL_NS 10000000000ull
-/* thalweg: kernel's rate sample this many times above the mean = application-limited. */
+/* thalweg: the kernel's rate sample at this many times the mean means application-limited ... */
 #define THALWEG_APP_LIMITED_RATIO 16
-/* thalweg: ... unless more than one segment in this many was lost. */
+/* ... unless more than one segment in this many was lost. */
 #define THALWEG_APP_LIMITED_LOSS 256
 
-/* thalweg: after this many trials without a measurement, an untried arm's share halves ... */
+/* thalweg: trials without a measurement that halve an untried arm's share ... */
 #define THALWEG_FRUITLESS_HALF 8
-/* ... and does not fall further after this many: an eighth. */
+/* ... which falls no further after this many: an eighth is left. */
 #define THALWEG_FRUITLESS_MAX 56
 
 /*
- * The state of an arm. The compiler drops a mask whose effect it knows from a comparison
- * before, and then the verifier misses it.
+ * The state of an arm. The compiler drops a mask if an earlier comparison makes it
+ * redundant, and then the verifier misses it.
  */
 static __always_inline const struct thalweg_arm_state *
 thalweg_arm_at(const struct thalweg_host *host, __u32 i)
@@ -124,14 +132,14 @@ thalweg_arm_at(const struct thalweg_host *host, __u32 i)
 	return &host->arms[i & THALWEG_ARM_MASK];
 }
 
-/* What thalweg_decide() answers. */
+/* The result of thalweg_decide(). */
 struct thalweg_decision {
-	__u32 arm; /* index, or THALWEG_NO_ARM: leave the connection alone */
+	__u32 arm; /* index, or THALWEG_NO_ARM: leave the connection unchanged */
 	__u32 reason; /* enum thalweg_reason */
 	__u32 propensity_q16;
 };
 
-/* What thalweg_score() answers. */
+/* The result of thalweg_score(). */
 struct thalweg_verdict {
 	__u32 outcome; /* enum thalweg_outcome */
 	__u32 weight_q16;
@@ -148,8 +156,8 @@ static __always_inline __u64 thalweg_mix(__u64 hash, __u64 word)
 }
 
 /*
- * The hash of a key by which a record knows itself. Its upper half chooses the lock. Never
- * 0: that is an empty record.
+ * The hash of a key that identifies a record. Its upper half chooses the lock. Never 0,
+ * which marks an empty record.
  */
 static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 {
@@ -159,15 +167,15 @@ static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
 }
 
-/* Socket cookies that a CPU takes at a time, as a power of two (Linux, COOKIE_LOCAL_BATCH). */
+/* Socket cookies that a CPU reserves at a time, as a power of two (Linux, COOKIE_LOCAL_BATCH). */
 #define THALWEG_COOKIE_BATCH_SHIFT 12
 
 /*
- * A place for the state of a socket, 16 bits, of which the caller takes what its table has;
- * `probe` is 0 to 3. Cookies are given out in sequence, but each CPU takes a batch at a time:
- * the remainder alone would put many CPUs' connections on top of each other. So each batch
- * begins at a random place. What follows each other lies side by side, which the caches
- * reward; where that is taken, the other probes are random.
+ * An index for the state of a socket, 16 bits, of which the caller takes as many as its
+ * table has; `probe` is 0 to 3. Cookies are sequential, but each CPU reserves a batch at
+ * a time: the remainder alone would put many CPUs' connections on top of each other. So
+ * each batch starts at a random index. Consecutive cookies are adjacent, which suits the
+ * caches. If that slot is taken, the other probes are random.
  */
 static __always_inline __u32 thalweg_place(__u64 cookie, __u32 probe)
 {
@@ -178,7 +186,7 @@ static __always_inline __u32 thalweg_place(__u64 cookie, __u32 probe)
 	return thalweg_mix(thalweg_mix(cookie, 0), 0) >> (16 * (probe & 3)) & 0xffff;
 }
 
-/* The slot of `conns` in which a connection may lie; there are THALWEG_PROBES of them. */
+/* A possible slot of a connection in `conns`; there are THALWEG_PROBES of them. */
 static __always_inline __u32 thalweg_conn_slot(__u64 cookie, __u32 probe)
 {
 	return thalweg_place(cookie, probe) & (THALWEG_CONNECTIONS - 1);
@@ -210,8 +218,8 @@ static __always_inline __u64 thalweg_blend(__u64 old, __u64 new, __u64 weight, _
 }
 
 /*
- * log2(x) in Q16; 0 for x = 0. Piecewise parabola through the powers of two,
- * exact there, never off by more than 0.009 bits, never falling.
+ * log2(x) in Q16; 0 for x = 0. Piecewise parabola through the powers of two, exact there
+ * and monotonic; the error is at most 0.009 bits.
  */
 static __always_inline __u32 thalweg_log2_q16(__u64 x)
 {
@@ -245,7 +253,7 @@ static __always_inline __u32 thalweg_log2_q16(__u64 x)
 		whole -= 1;
 	}
 	fraction = (x << 1) >> 48;
-	/* 22528 = 0.34375 in Q16, the bulge of log2 over the chord. */
+	/* 22528 = 0.34375 in Q16, the excess of log2 over the chord. */
 	return (whole << 16) + fraction +
 	       (((((__u64)fraction * (THALWEG_ONE_Q16 - fraction)) >> 16) * 22528) >> 16);
 }
@@ -265,7 +273,7 @@ static __always_inline __u64 thalweg_rate(__u64 bytes, __u64 duration_us)
 
 /*
  * thalweg's cost of a measurement in bits, Q16, below 2^32: 64 - log2(rate) +
- * latency_weight * log2(srtt + guard). A rate twice as high costs one bit less.
+ * latency_weight * log2(srtt + guard). A doubled rate costs one bit less.
  */
 static __always_inline __u64 thalweg_cost(__u64 rate, __u32 srtt_us,
 					  const struct thalweg_params *params)
@@ -296,8 +304,8 @@ static __always_inline __u64 thalweg_classic_term(__u64 excess, __u64 base)
 }
 
 /*
- * The published cost; it lowers the host's minimum RTT and raises its maximum
- * rate on the way, as published. `rate` is the arm's highest, bytes per us.
+ * The published cost. As published, it also lowers the host's minimum RTT and raises its
+ * maximum rate. `rate` is the arm's highest, bytes per us.
  */
 static __always_inline __u64 thalweg_classic_cost(struct thalweg_host *host, __u32 min_rtt_us,
 						  __u64 rate)
@@ -310,7 +318,7 @@ static __always_inline __u64 thalweg_classic_cost(struct thalweg_host *host, __u
 	       thalweg_classic_term(host->max_rate - rate, host->max_rate);
 }
 
-/* The published delta rule: the first cost as it is, then a quarter of the way. */
+/* The published delta rule: the first cost unchanged, then a quarter of the way. */
 static __always_inline __u64 thalweg_classic_update(__u64 value, __u64 cost)
 {
 	if (!value)
@@ -349,15 +357,15 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 }
 
 /*
- * Whether `retrans` of `segs` segments are more than the path loses by itself, which
- * the system's arm tells. Random loss meets all arms alike.
+ * Whether `retrans` of `segs` segments are more than the path itself loses, by the
+ * system's arm. Random loss does not depend on the arm.
  */
 static __always_inline int thalweg_too_many(const struct thalweg_arm_state *system, __u64 segs,
 					    __u64 retrans)
 {
 	__u64 expected, usual;
 
-	/* Too few whatever is expected: spares most calls the division. */
+	/* Too few in any case: saves most calls the division. */
 	if (!system->segs || retrans <= THALWEG_OWN_LOSS_GRACE)
 		return 0;
 	expected = ((__u64)system->retrans + THALWEG_OWN_LOSS_DOUBT) * segs / system->segs;
@@ -367,9 +375,9 @@ static __always_inline int thalweg_too_many(const struct thalweg_arm_state *syst
 }
 
 /*
- * Notes the base RTT of the path, and how much longer it is under the system's arm: at its
- * losses, when a queue that overflows is full, or else at the end. To be called before the
- * sample is learned.
+ * Updates the base RTT of the path, and its excess under the system's arm. That RTT is
+ * taken at losses, when an overflowing queue is full, or else at the end. Must be called
+ * before the sample is learned.
  */
 static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 index,
 					       __u32 system_arm,
@@ -393,7 +401,7 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 	host->queue_q16 = queue_q16;
 }
 
-/* Whether what an arm carries beyond the system's is taken from others, by the signs there are. */
+/* Whether an arm takes its gain over the system's arm from others, by the available signs. */
 static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
 					 const struct thalweg_arm_state *system, int full,
 					 int bolder)
@@ -406,8 +414,8 @@ static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
 }
 
 /*
- * Notes which arms gain at the expense of others: those that retransmit much more than the
- * system's, and, where that fills the bottleneck already, those that carry more.
+ * Updates which arms gain at the expense of others: those that retransmit much more than
+ * the system's arm, and, if that already fills the bottleneck, those with a higher rate.
  */
 static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 system_arm,
 					      const struct thalweg_params *params)
@@ -436,7 +444,7 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 	host->harmful = mask;
 }
 
-/* By what arms are judged, beside their own states. */
+/* Inputs of an arm's judgement beside its own state. */
 struct thalweg_judge {
 	__u32 system; /* mask of the system's own arm; not its index: see thalweg_arm_at */
 	__u32 harmful; /* mask */
@@ -457,9 +465,8 @@ static __always_inline void thalweg_convene(struct thalweg_judge *judge,
 }
 
 /*
- * What an arm is judged by, bits in Q16: its mean cost, and for every arm but the
- * system's own a handicap of CAUTION / (1 + evidence). A harmful one is worse than the
- * system's.
+ * Judged cost of an arm, bits in Q16: its mean cost, plus CAUTION / (1 + evidence) for
+ * every arm but the system's. A harmful one is judged worse than the system's.
  */
 static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host, __u32 i,
 						const struct thalweg_judge *judge)
@@ -499,9 +506,9 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 }
 
 /*
- * Probability (Q16) of a measured arm that is not the best: 1 / (2 * arms +
- * gap_scale * gap * evidence). Inverse gap weighting: rarely where the gap is
- * wide and well known, often where it is narrow or the evidence old.
+ * Probability (Q16) of a measured arm that is not the best: 1 / (2 * arms + gap_scale *
+ * gap * evidence). Inverse gap weighting: rare if the gap is wide and certain, frequent
+ * if it is narrow or the evidence old.
  */
 static __always_inline __u32 thalweg_explore_q16(__u64 gap_q16, __u32 weight_q16, __u32 arms,
 						 __u32 gap_scale)
@@ -532,7 +539,7 @@ static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __
 	return mask;
 }
 
-/* Trials under way. One whose end does not come is taken for over after a while. */
+/* Open trials. A trial without an end expires after a while. */
 static __always_inline __u32 thalweg_trials(const struct thalweg_host *host, __u64 now_ns)
 {
 	if (now_ns > host->trial_ns && now_ns - host->trial_ns >= THALWEG_TRIAL_NS)
@@ -540,7 +547,7 @@ static __always_inline __u32 thalweg_trials(const struct thalweg_host *host, __u
 	return host->trials;
 }
 
-/* Part (Q16) of the first trials that an arm takes: less, the more brought no measurement. */
+/* Share (Q16) of an arm in the first trials: it falls with trials that brought no measurement. */
 static __always_inline __u32 thalweg_hope_q16(const struct thalweg_arm_state *arm)
 {
 	__u32 fruitless = arm->chosen > arm->scored ? arm->chosen - arm->scored : 0;
@@ -549,7 +556,7 @@ static __always_inline __u32 thalweg_hope_q16(const struct thalweg_arm_state *ar
 	return THALWEG_ONE_Q16 * THALWEG_FRUITLESS_HALF / (THALWEG_FRUITLESS_HALF + fruitless);
 }
 
-/* What the probabilities of thalweg_decide() depend on beside the arm. */
+/* Inputs of thalweg_decide()'s probabilities beside the arm. */
 struct thalweg_shares {
 	struct thalweg_judge judge;
 	__u64 lowest; /* judgement of the best arm */
@@ -557,13 +564,13 @@ struct thalweg_shares {
 	__u32 untried;
 	__u32 first; /* the untried arm that goes before the others, if any */
 	__u32 first_q16; /* its share */
-	__u32 others_q16; /* what the first trials of the others share */
+	__u32 others_q16; /* shared by the first trials of the others */
 	__u32 gap_scale;
 };
 
 /*
- * All first trials together take half of the connections. Where the system's arm loses
- * much the rescue arm goes first, and the others share what it leaves.
+ * All first trials together take half of the connections. If the system's arm loses
+ * much, the rescue arm goes first, and the others share the rest.
  */
 static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 						 const struct thalweg_host *host, __u32 system_arm,
@@ -585,7 +592,7 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 	shares->others_q16 -= shares->first_q16;
 }
 
-/* Probability (Q16) that thalweg_decide() takes arm `i`, if `i` is not the best. */
+/* Probability (Q16) that thalweg_decide() chooses arm `i`, if `i` is not the best. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
 						    const struct thalweg_shares *shares)
 {
@@ -661,9 +668,9 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 }
 
 /*
- * Chooses the arm of a new connection; the caller has counted the connection.
- * `allowed` is the mask of arms that may be taken, `system_arm` what the system
- * gave it, `random` three uniform numbers (thalweg uses the first).
+ * Chooses the arm of a new connection; the caller has counted the connection. `allowed`
+ * is the mask of allowed arms, and `system_arm` the arm that the system gave it.
+ * `random` has three uniform numbers (thalweg uses the first).
  */
 static __always_inline void thalweg_decide(const struct thalweg_host *host, __u32 system_arm,
 					   __u32 allowed, const struct thalweg_params *params,
@@ -703,7 +710,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 			if (i == best)
 				continue;
 			share_q16 = thalweg_propensity_q16(host, i, &shares);
-			/* Tickets count down from the top; what is left is the best arm's. */
+			/* Tickets count down from the top; the rest belong to the best arm. */
 			if (pick == best && ticket < left && ticket >= left - share_q16) {
 				pick = THALWEG_UNKNOWN(i);
 				pick_q16 = share_q16;
@@ -722,27 +729,27 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 	}
 }
 
-/* Whether a connection was given its arm to learn of it. */
+/* Whether a connection got its arm for learning about it. */
 static __always_inline int thalweg_is_trial(__u32 reason)
 {
 	return reason == THALWEG_REASON_EXPLORE || reason == THALWEG_REASON_UNTRIED;
 }
 
-/* Notes that a trial has been put into effect. */
+/* Records that a trial was applied. */
 static __always_inline void thalweg_begin_trial(struct thalweg_host *host, __u64 now_ns)
 {
 	host->trials = thalweg_trials(host, now_ns) + 1;
 	host->trial_ns = now_ns;
 }
 
-/* Notes the end of a trial. */
+/* Records the end of a trial. */
 static __always_inline void thalweg_end_trial(struct thalweg_host *host)
 {
 	if (host->trials)
 		host->trials--;
 }
 
-/* Counts a decision that was put into effect (or would have been, in a dry run). */
+/* Counts a decision that was applied (or would have been, in a dry run). */
 static __always_inline void thalweg_count_decision(struct thalweg_host *host,
 						   const struct thalweg_decision *decision)
 {
@@ -755,12 +762,12 @@ static __always_inline void thalweg_count_decision(struct thalweg_host *host,
 		thalweg_increment(&arm->greedy);
 }
 
-/* A connection mid-flow, as far as the question whether to change its arm goes. */
+/* A connection mid-flow, as input of thalweg_change(). */
 struct thalweg_flow {
 	__u32 arm; /* index, or THALWEG_NO_ARM */
 	__u32 system_arm;
-	__u64 segs; /* data segments sent on its arm, retransmissions included */
-	__u64 retrans; /* of them retransmissions */
+	__u64 segs; /* data segments sent on its arm, including retransmissions */
+	__u64 retrans; /* retransmissions among them */
 };
 
 static __always_inline void thalweg_answer(struct thalweg_decision *out, __u32 arm, __u32 reason,
@@ -772,10 +779,10 @@ static __always_inline void thalweg_answer(struct thalweg_decision *out, __u32 a
 }
 
 /*
- * Whether to change the arm of a connection mid-flow. 0: nothing is due. A connection on
- * the system's arm that loses much goes to an arm known to be better, in three cases of
- * four; the answer is its present arm where the draw is to stay. One on another arm that
- * loses much more than the system's would is taken back to that.
+ * The change of arm that is due for a connection mid-flow. 0: no change is due. If a
+ * connection on the system's arm loses much, it moves to an arm known to be better, in
+ * three cases of four. In the fourth, the result is its present arm. A connection on
+ * another arm goes back to the system's arm if it loses much more than that arm would.
  */
 static __always_inline int thalweg_change(const struct thalweg_host *host,
 					  const struct thalweg_flow *flow, __u32 allowed,
@@ -826,7 +833,7 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	    !((sample->end == THALWEG_END_TIMEOUT || sample->end == THALWEG_END_SWITCH) &&
 	      sample->segs_out >= THALWEG_STALLED_SEGS))
 		return THALWEG_SKIPPED_SMALL;
-	/* Busy time leaves pauses out by itself; wall time shows them as a low mean. */
+	/* Busy time excludes pauses; in wall time they show as a low mean rate. */
 	if (sample->flags & THALWEG_SAMPLE_BUSY_TIME)
 		return THALWEG_SCORED;
 	burst = thalweg_rate(sample->rate_delivered_bytes, sample->rate_interval_us);
@@ -838,7 +845,7 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	return THALWEG_SCORED;
 }
 
-/* Weight (Q16) of a measurement: by bytes moved, up to one at score_full_bytes. */
+/* Weight (Q16) of a measurement, by bytes, up to one at score_full_bytes. */
 static __always_inline __u32 thalweg_weight_q16(const struct thalweg_sample *sample,
 						const struct thalweg_params *params)
 {
@@ -867,7 +874,7 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 	return least;
 }
 
-/* Adds a stretch's segments to those remembered; one of many counts as one of SEGS_MAX. */
+/* Adds a stretch's segments to the count; a large number counts as SEGS_MAX. */
 static __always_inline void thalweg_count_segments(struct thalweg_arm_state *arm,
 						   const struct thalweg_sample *sample)
 {
@@ -898,7 +905,7 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
 			if (cost > arm->value + THALWEG_CLIP_WORSE_Q16) {
 				cost = arm->value + THALWEG_CLIP_WORSE_Q16;
-				/* Once is luck, again and again is another path. */
+				/* Once is luck; several times in a row is another path. */
 				kept >>= THALWEG_SURPRISE_SHIFT;
 			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
@@ -934,10 +941,7 @@ static __always_inline void thalweg_classic_score(struct thalweg_host *host,
 	thalweg_increment(&host->scored);
 }
 
-/*
- * Scores one measured stretch of a connection that ran on `index`, and that the system
- * had given `system_arm`.
- */
+/* Scores one measured stretch of a connection on `index`; the system had given it `system_arm`. */
 static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index, __u32 system_arm,
 					  const struct thalweg_sample *sample,
 					  const struct thalweg_params *params, __u64 now_ns,
@@ -960,7 +964,7 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	rate = thalweg_rate(sample->bytes, sample->duration_us);
 	out->cost = thalweg_cost(rate, sample->srtt_us, params);
 	if (sample->end == THALWEG_END_TIMEOUT) {
-		/* Alone, a time-out may as well be a peer that vanished. */
+		/* A time-out alone may be a peer that vanished. */
 		known = thalweg_least_known(host);
 		if (known == THALWEG_U64_MAX) {
 			out->cost = 0;

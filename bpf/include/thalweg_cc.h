@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The arithmetic of H-TCP and DCTCP, freestanding: the programs htcp.bpf.c and
- * dctcp.bpf.c run it in the kernel, tests run it on the machine that builds.
- * No state and no clock: every number is an argument.
+ * The arithmetic of H-TCP and DCTCP, freestanding. The programs htcp.bpf.c and
+ * dctcp.bpf.c run it in the kernel, tests run it natively. No state and no clock: every
+ * number is an argument.
  */
 #ifndef THALWEG_CC_H
 #define THALWEG_CC_H
@@ -12,14 +12,14 @@
 #define THALWEG_ONE_Q7 128
 #define THALWEG_CC_ONE_Q16 65536
 
-/* H-TCP: within this long after a congestion event it grows as Reno does. */
+/* H-TCP: for this long after a congestion event it grows as Reno does. */
 #define THALWEG_HTCP_LOW_SPEED_US 1000000ull
-/* H-TCP: growth is scaled to this round trip, within the two factors below. */
+/* H-TCP: growth is scaled to this round-trip time, within the two factors below. */
 #define THALWEG_HTCP_REFERENCE_RTT_US 100000u
 /* Bounds of the backoff factor: 0.5 and 0.8. */
 #define THALWEG_HTCP_BETA_MIN_Q7 64
 #define THALWEG_HTCP_BETA_MAX_Q7 102
-/* The elapsed time stops counting here, so that nothing overflows: 1000 s. */
+/* Limit of the elapsed time, so that nothing overflows: 1000 s. */
 #define THALWEG_HTCP_ELAPSED_MAX_MS 1000000ull
 
 /* DCTCP: weight of a new measurement, 2^-4 (RFC 8257, section 4.2). */
@@ -28,14 +28,14 @@
 #define THALWEG_CC_MIN_CWND 2
 
 /*
- * H-TCP: segments by which the window grows per round trip, Q7, at least 1.
- * elapsed_us: time since the last congestion event; beta_q7: the backoff factor
- * of that event; min_rtt_us: 0 where none is known, and nothing is scaled then.
+ * H-TCP: segments by which the window grows per round trip, Q7, at least 1. elapsed_us:
+ * time since the last congestion event; beta_q7: the backoff factor of that event;
+ * min_rtt_us: 0 if unknown, which disables the scaling.
  *
- * alpha = 2 (1 - beta) s a(t), a(t) = 1 + 10 t + t^2 / 4, t in seconds beyond
- * the first (Leith and Shorten, PFLDnet 2004; draft-leith-tcp-htcp-06, section
- * 2). s = min_rtt / 100 ms within 0.1 and 2 is the draft's scaling by round
- * trip; s a(t) is never below 1, Reno's growth.
+ * alpha = 2 (1 - beta) s a(t), a(t) = 1 + 10 t + t^2 / 4, t in seconds beyond the first
+ * (Leith and Shorten, PFLDnet 2004; draft-leith-tcp-htcp-06, section 2). s = min_rtt /
+ * 100 ms within 0.1 and 2 is the draft's scaling by round-trip time; s a(t) is never
+ * below 1, Reno's growth.
  */
 static inline __u32 thalweg_htcp_alpha_q7(__u64 elapsed_us, __u32 beta_q7, __u32 min_rtt_us)
 {
@@ -67,11 +67,11 @@ static inline __u32 thalweg_htcp_alpha_q7(__u64 elapsed_us, __u32 beta_q7, __u32
 }
 
 /*
- * H-TCP: what remains of the window after a congestion event, Q7. The shortest
- * and the longest round trip tell how much of the longest was queue; where the
- * rate just before differs from that before the event before by more than a
- * fifth, or nothing is known, it is one half (adaptive backoff, section 2.2).
- * Rates are in any unit, 0 for unknown.
+ * H-TCP: share of the window that is kept at a congestion event, Q7. The shortest and
+ * the longest round-trip time show how much of the longest was queueing delay. The share
+ * is one half if the rate is unknown, or differs by more than a fifth from that before
+ * the previous event (adaptive backoff, section 2.2). Rates are in any unit, 0 for
+ * unknown.
  */
 static inline __u32 thalweg_htcp_beta_q7(__u32 min_rtt_us, __u32 max_rtt_us, __u32 rate,
 					 __u32 previous_rate)
@@ -91,7 +91,7 @@ static inline __u32 thalweg_htcp_beta_q7(__u32 min_rtt_us, __u32 max_rtt_us, __u
 	return beta_q7;
 }
 
-/* Segments of a window after it was multiplied by a factor, Q7. */
+/* Segments of a window times a factor, Q7. */
 static inline __u32 thalweg_htcp_ssthresh(__u32 cwnd, __u32 beta_q7)
 {
 	__u32 left = (__u64)cwnd * beta_q7 / THALWEG_ONE_Q7;
@@ -100,8 +100,8 @@ static inline __u32 thalweg_htcp_ssthresh(__u32 cwnd, __u32 beta_q7)
 }
 
 /*
- * H-TCP: acknowledged segments after which a window grows by one, at least 1, so
- * that growth is never faster than slow start's.
+ * H-TCP: acknowledged segments per segment of growth, at least 1, so that growth is
+ * never faster than in slow start.
  */
 static inline __u32 thalweg_htcp_acks_per_segment(__u32 cwnd, __u32 alpha_q7)
 {
@@ -111,9 +111,9 @@ static inline __u32 thalweg_htcp_acks_per_segment(__u32 cwnd, __u32 alpha_q7)
 }
 
 /*
- * DCTCP: the estimate of the share of marked segments, Q16, after a window in
- * which `marked` of `acked` were: alpha (1 - g) + g marked/acked (RFC 8257,
- * section 3.3). It falls by at least the smallest step, so that it reaches 0.
+ * DCTCP: the estimated share of marked segments, Q16, after a window in which `marked`
+ * of `acked` were marked: alpha (1 - g) + g marked/acked (RFC 8257, section 3.3). It
+ * falls by at least the smallest step, so that it reaches 0.
  */
 static inline __u32 thalweg_dctcp_alpha_q16(__u32 alpha_q16, __u32 marked, __u32 acked)
 {

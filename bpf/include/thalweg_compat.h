@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the programs need beyond <linux/bpf.h>: constants of headers that do not
- * mix with it, and the kernel's own structures for the optional variant.
+ * Additions of the programs to <linux/bpf.h>: constants of headers that do not mix with
+ * it, and the kernel's own structures for the optional variant.
  *
- * The programs are written against the UAPI alone, so that they load on kernels
- * without BTF of their own (user-mode Linux, small embedded builds). Built with
- * -DTHALWEG_KERNEL_BTF the same source reads three fields of the kernel's
- * tcp_sock through CO-RE; the agent loads that object where /sys/kernel/btf
- * exists. Oldest kernel aimed at: 5.15 (bpf_get_netns_cookie for sockops).
+ * The programs are written against the UAPI alone. So they load on kernels without BTF
+ * of their own (user-mode Linux, small embedded builds). Built with
+ * -DTHALWEG_KERNEL_BTF the same source reads three fields of the kernel's tcp_sock
+ * through CO-RE; the agent loads that object where /sys/kernel/btf exists. Oldest kernel
+ * aimed at: 5.15 (bpf_get_netns_cookie for sockops).
  */
 #ifndef THALWEG_COMPAT_H
 #define THALWEG_COMPAT_H
@@ -31,7 +31,7 @@
 #define EINVAL 22
 #define ENOSPC 28
 #define ETIMEDOUT 110
-/* Of the kernel alone, not of user space. */
+/* Internal to the kernel, not in user space. */
 #define ENOTSUPP 524
 /* tcp_sock.ecn_flags: ECN was negotiated. */
 #define TCP_ECN_OK 1

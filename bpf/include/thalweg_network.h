@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The learned rate controller in integers, freestanding: features of a flow, the
- * network or trees of a model, the next rate. It compiles for BPF (after
- * <bpf/bpf_helpers.h>) and natively. docs/reference/model.md says it in words, crates/rate
- * is the documented reference; vectors made by tests/vectors/network.py keep all
- * bit-identical.
+ * The learned rate controller in integers, freestanding: features of a flow, the network
+ * or trees of a model, the next rate. It compiles for BPF (after <bpf/bpf_helpers.h>)
+ * and natively. docs/reference/model.md specifies it, crates/rate is the documented
+ * reference; vectors made by tests/vectors/network.py keep all bit-identical.
  *
- * For the verifier: rows and trees are walked by bpf_loop(), which it checks once
- * for all; limits are applied without branches, each of which would double the
- * paths it walks; masks repeat what user space has checked. No division happens
- * within a layer, and no float anywhere. Right shifts of negative numbers keep
- * the sign, as every compiler in question has them.
+ * For the verifier, bpf_loop() walks through rows and trees: it checks the body only
+ * once. Limits are applied without branches, each of which would double its paths. Masks
+ * repeat checks of user space. There is no division within a layer, and no floating
+ * point. Right shifts of negative numbers keep the sign, as in every compiler used here.
  */
 #ifndef THALWEG_NETWORK_H
 #define THALWEG_NETWORK_H
 
 #include "thalweg_algo.h"
 
-/* The largest feature and action, just below one in Q15. */
+/* Largest feature and action, just below one in Q15. */
 #define THALWEG_ONE_Q15 32767
 #define THALWEG_MAX_RTT_NS 10000000000ull
 #define THALWEG_MAX_RATE (((__u64)1 << 40) - 1)
-/* Differences between target and signal count as this at most: 128. */
+/* Differences between target and signal are limited to this: 128. */
 #define THALWEG_MAX_DIFFERENCE_Q24 ((__s64)1 << 31)
 /* The largest step, 0.2, for an action in Q15 and a step in Q16: 0.4 in Q16. */
 #define THALWEG_STEP_Q16 26214
@@ -57,7 +55,7 @@ static __always_inline __s64 thalweg_limit(__s64 x, __s64 low, __s64 high)
 	return high - thalweg_positive(high - x);
 }
 
-/* x / 2^shift to the nearest integer, halves upwards; shift is 1 to 62. */
+/* x / 2^shift to the nearest integer, ties upwards; shift is 1 to 62. */
 static __always_inline __s64 thalweg_rounded_shift(__s64 x, __u32 shift)
 {
 	return (x + ((__s64)1 << ((shift - 1) & 63))) >> (shift & 63);
@@ -108,7 +106,7 @@ static __always_inline void thalweg_observe(const struct thalweg_model *model,
 					    struct thalweg_rate_flow *flow,
 					    const struct thalweg_measurement *measurement)
 {
-	/* By enum thalweg_feature: unscaled, and what its fixed points add up to, less 15. */
+	/* By enum thalweg_feature: unscaled, and the sum of their fixed points less 15. */
 	__s64 values[8] = {};
 	const __u32 shifts = 16 | 25 << 5 | 21 << 10 | 17 << 15 | 25 << 20;
 	__u32 i, inputs = model->features * model->history;
@@ -153,14 +151,14 @@ static __always_inline void thalweg_observe(const struct thalweg_model *model,
 	}
 }
 
-/* What the rows of a layer work on. */
+/* Data of a layer's rows. */
 struct thalweg_rows {
 	const struct thalweg_model_layer *layer;
 	const __s64 *in;
 	__s64 *out;
 };
 
-/* Brings a row's sum into the range of the next layer: below 2^25 times below 2^31. */
+/* Scales a row's sum to the range of the next layer: below 2^25 times below 2^31. */
 static __always_inline __s64 thalweg_requantise(const struct thalweg_model_layer *layer, __u32 row,
 						__s64 sum)
 {
@@ -222,7 +220,7 @@ static const __s16 thalweg_tanh_q15[257] = {
 };
 /* clang-format on */
 
-/* tanh of a number in Q12, -32767 to 32767: the table, a straight line between its entries. */
+/* tanh of a number in Q12, -32767 to 32767, by linear interpolation in the table. */
 static __always_inline __s32 thalweg_tanh(__s64 z_q12)
 {
 	__s64 sign = z_q12 >> 63, value;
@@ -266,7 +264,7 @@ static __always_inline __s32 thalweg_infer_layers(const struct thalweg_model *mo
 	return thalweg_tanh(in[0]);
 }
 
-/* What the trees work on. */
+/* Data of a walk through the trees. */
 struct thalweg_walk {
 	const struct thalweg_model *model;
 	const struct thalweg_rate_flow *flow;
@@ -317,7 +315,7 @@ static __always_inline __s32 thalweg_infer(const struct thalweg_model *model,
 			     : thalweg_infer_trees(model, flow);
 }
 
-/* Observes, decides and remembers; returns the action, Q15. */
+/* Observes, decides and stores the action; returns it, Q15. */
 static __always_inline __s32 thalweg_act(const struct thalweg_model *model,
 					 struct thalweg_rate_flow *flow,
 					 const struct thalweg_measurement *measurement,
@@ -329,8 +327,9 @@ static __always_inline __s32 thalweg_act(const struct thalweg_model *model,
 }
 
 /*
- * The rate after an action: times 1 + 0.2u for u >= 0, times 1 / (1 - 0.2u) for
- * u < 0, to the nearest integer, then at most `cap`, then at least `floor`.
+ * The rate after an action: times 1 + 0.2u for u >= 0, times 1 / (1 - 0.2u) for u < 0.
+ * It is rounded to the nearest integer, then limited to at most `cap`, then to at least
+ * `floor`.
  */
 static __always_inline __u64 thalweg_next_rate(__u64 rate, __s32 action_q15, __u64 floor, __u64 cap)
 {

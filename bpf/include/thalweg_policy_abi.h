@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The part of thalweg_abi.h that concerns policy (included there, under its rules):
- * a compiled policy, as user space writes it into maps and policy.bpf.c reads it.
+ * The part of thalweg_abi.h for policies (included there, under its rules): a compiled
+ * policy, as user space writes it into maps and policy.bpf.c reads it.
  *
  * A policy is compiled into tables:
  *   prefixes4, prefixes6   longest matching remote prefix -> index of a node
  *   nodes                  the rules of that prefix, and the next shorter prefix
- *   rules                  conditions, and which rule of the file it is
- *   actions                by rule of the file: what a flow is given
- *   counters               by rule of the file: what became of it
- * Each policy in force is a program instance with tables of its own, sized for it and
- * filled before it is attached; a new policy takes the old one's place in the link. So
- * a run of the program sees one policy and never a table that is gone, without slots,
- * retries or waiting for grace periods, and tables are read without an outer map.
+ *   rules                  conditions, and the index of the rule in the file
+ *   actions                by rule of the file: operations of a flow
+ *   counters               by rule of the file: results
  *
- * A flow is given its rule once, at the first stage that the policy has anything for,
- * and what it was given is kept until its handshake is over (`handshakes`), then, if
- * its rule asks for more, in socket storage (`flows`): whatever becomes of the policy
- * meanwhile, it never sees parts of two. Only a policy with something for the handshake
- * remembers flows in theirs. So that a flow does not get the later part alone of a policy
- * that came in the middle of its handshake, such a policy knows until when flows that
- * nobody remembers began before it (`swap`), and leaves them alone.
+ * Each policy in force is a program instance with its own tables, sized and filled
+ * before it is attached. A new policy replaces the old one in the link. So a run of the
+ * program sees one policy and never a table that is gone. This needs no slots, retries
+ * or waits for grace periods, and tables are read without an outer map.
  *
- * Which rule: among those whose conditions all hold, a `never` rule before any
- * other; then the longest remote prefix (same_prefix counts as one of its length),
- * then the longest local prefix, then the first in the file. User space has sorted
- * the rules of a node by that order.
+ * A flow gets its rule once, at the first stage at which the policy does anything. Its
+ * operations are kept until the handshake is over (`handshakes`), then, if its rule
+ * needs more, in socket storage (`flows`). Whatever happens to the policy meanwhile, the
+ * flow never sees parts of two. Only a policy that acts on handshakes remembers flows in
+ * theirs. A flow must not get only the later part of a policy that came in the middle of
+ * its handshake. So such a policy knows a time (`swap`). Before it, flows without a
+ * record started under an earlier policy. They are not touched.
+ *
+ * Precedence among the rules whose conditions all match: a `never` rule before any
+ * other; then the longest remote prefix (same_prefix counts as one of its length), then
+ * the longest local prefix, then the first in the file. User space has sorted the rules
+ * of a node by that order.
  */
 #ifndef THALWEG_POLICY_ABI_H
 #define THALWEG_POLICY_ABI_H
@@ -36,7 +37,7 @@
 #define THALWEG_POLICY_VERSION 1
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
-/* Rules looked at for one flow; a policy that could need more is refused. */
+/* Rules compared with one flow; a policy that could need more is refused. */
 #define THALWEG_POLICY_MAX_CANDIDATES 64
 /* Operations of one rule. */
 #define THALWEG_POLICY_MAX_OPS 16
@@ -50,11 +51,11 @@
 #define THALWEG_POLICY_NAME 16
 /* Texts of all policies since the program was first attached. */
 #define THALWEG_POLICY_MAX_TEXTS 1024
-/* Handshakes under way whose flow is remembered, of each direction (a power of two up to 2^15). */
+/* Open handshakes whose flow is remembered, per direction (a power of two up to 2^15). */
 #define THALWEG_POLICY_HANDSHAKES 8192
-/* Slots one handshake may lie in: 16 bits of one hash each. */
+/* Possible slots of a handshake: 16 bits of one hash each. */
 #define THALWEG_POLICY_PROBES 4
-/* A handshake that began this long ago, in ns, is over or dead. */
+/* A handshake that started this long ago, in ns, is over or dead. */
 #define THALWEG_POLICY_HANDSHAKE_NS 130000000000ull
 /* Marks that cgroups' programs leave for the main one, on each CPU (a power of two). */
 #define THALWEG_POLICY_MARKS 64
@@ -74,13 +75,13 @@ enum thalweg_stage {
 	THALWEG_STAGES = 8,
 };
 
-/* What an operation does. */
+/* Kinds of operations. */
 enum thalweg_policy_op_kind {
 	/* bpf_setsockopt(level, name, value as an int) */
 	THALWEG_OP_SET_INT = 1,
 	/* bpf_setsockopt(level, name, text): TCP_CONGESTION, SO_BINDTODEVICE */
 	THALWEG_OP_SET_TEXT = 2,
-	/* Answers to what the kernel asks (stage ASKED). */
+	/* Answers to queries of the kernel (stage ASKED). */
 	THALWEG_OP_TIMEOUT_INIT = 3, /* value in microseconds */
 	THALWEG_OP_RWND_INIT = 4, /* value in packets */
 	THALWEG_OP_NEEDS_ECN = 5, /* value 0 or 1 */
@@ -94,7 +95,7 @@ enum thalweg_policy_op_kind {
 	THALWEG_OP_SEND_OPTION = 9,
 	/* The same, with the hash of the congestion control's name at that time. */
 	THALWEG_OP_SEND_OPTION_CC = 10,
-	/* Reads the peer's option: kept with the flow, counted, told in events. */
+	/* Reads the peer's option: stored with the flow, counted, reported in events. */
 	THALWEG_OP_READ_OPTION = 11,
 	/* The learner may choose from a set of arms only; value: index of the set. */
 	THALWEG_OP_LEARN_FROM = 12,
@@ -115,12 +116,12 @@ struct thalweg_policy_op {
 };
 
 enum thalweg_policy_rule_flag {
-	THALWEG_RULE_NEVER = 1 << 0, /* protects: no operations, and the learner keeps off */
-	THALWEG_RULE_ACTIVE = 1 << 1, /* holds for flows opened by this machine */
-	THALWEG_RULE_PASSIVE = 1 << 2, /* holds for flows opened by the peer, and listeners */
-	THALWEG_RULE_REMOTE_PORTS = 1 << 3, /* the ranges below count */
+	THALWEG_RULE_NEVER = 1 << 0, /* protects: no operations, and no learner */
+	THALWEG_RULE_ACTIVE = 1 << 1, /* matches flows opened by this machine */
+	THALWEG_RULE_PASSIVE = 1 << 2, /* matches flows opened by the peer, and listeners */
+	THALWEG_RULE_REMOTE_PORTS = 1 << 3, /* the ranges below are conditions */
 	THALWEG_RULE_LOCAL_PORTS = 1 << 4,
-	THALWEG_RULE_IPV4 = 1 << 5, /* holds for IPv4 flows */
+	THALWEG_RULE_IPV4 = 1 << 5, /* matches IPv4 flows */
 	THALWEG_RULE_IPV6 = 1 << 6,
 };
 
@@ -131,34 +132,36 @@ struct thalweg_policy_ports {
 };
 
 /*
- * One rule. Prefix lengths count in the 128-bit address (IPv4 as ::ffff:a.b.c.d, so
- * 96 + n); a condition that is not set holds for all.
+ * One rule. Prefix lengths count in the 128-bit address (IPv4 as ::ffff:a.b.c.d, so 96 +
+ * n); an unset condition matches all flows.
  */
 struct thalweg_policy_rule {
-	__u32 id; /* its place in the file: counters, and the last resort of the order */
+	__u32 id; /* index in the file: for counters, and the last criterion of precedence */
 	__u32 flags; /* enum thalweg_policy_rule_flag */
 	__u64 netns; /* network namespace cookie; 0 = any */
-	__u32 cgroups; /* mask of cgroup bits, of which one must be the flow's; 0 = any */
-	__u32 sample; /* of 2^32 flows that many; 0 = all */
+	__u32 cgroups; /* mask of cgroup bits, one of which the flow must have; 0 = any */
+	__u32 sample; /* number of matching flows of 2^32; 0 = all */
 	__u8 local[16];
 	__u8 local_len; /* 0 = any */
-	__u8 same_len; /* both ends share that many leading bits; 0 = any */
-	__u8 remote_len; /* for the order only: the trie has tested it */
+	__u8 same_len; /* leading bits that both ends share; 0 = any */
+	__u8 remote_len; /* only for precedence: the trie has tested it */
 	__u8 stages; /* mask of the stages at which it has operations */
-	__u32 first_op; /* its operations in the table, one behind the other */
+	__u32 first_op; /* its operations in the table, adjacent */
 	__u32 ops;
 	__u32 reserved; /* 0 */
 	struct thalweg_policy_ports remote_ports[THALWEG_POLICY_MAX_PORTS];
 	struct thalweg_policy_ports local_ports[THALWEG_POLICY_MAX_PORTS];
 };
 
-/* A remote prefix that rules name. Node 0 is ::/0 of IPv4 and node 1 of IPv6; they
- * also hold the rules with same_prefix and those without a remote prefix. */
+/*
+ * A remote prefix of rules. Node 0 is ::/0 of IPv4 and node 1 of IPv6. They also have
+ * the rules with same_prefix and those without a remote prefix.
+ */
 struct thalweg_policy_node {
 	__u32 first; /* its rules in the table, in order of precedence */
 	__u32 rules;
 	__u32 parent; /* node of the next shorter prefix, or THALWEG_POLICY_NONE */
-	__u32 never; /* how many of them are `never` rules: they come first */
+	__u32 never; /* number of `never` rules, which come first */
 };
 
 /* Key of the tries; IPv4 uses 4 bytes of it. */
@@ -177,18 +180,18 @@ struct thalweg_policy_text {
 	char text[THALWEG_POLICY_NAME];
 };
 
-/* What a program instance knows of its policy, written before load. */
+/* A program instance's description of its policy, written before load. */
 struct thalweg_policy_head {
 	__u32 generation; /* counts policies, from 1 */
-	__u32 stages; /* union of all rules' stages: others need no look */
+	__u32 stages; /* union of all rules' stages: others are skipped */
 	__u32 flags; /* enum thalweg_policy_head_flag */
 	__u32 jiffy_us; /* the kernel takes TIMEOUT_INIT in ticks */
-	__u32 cgroups; /* bits that all flows have: of the cgroup it is attached to */
-	__u32 version; /* THALWEG_POLICY_VERSION; 0 before there were versions */
+	__u32 cgroups; /* bits of all flows: of the cgroup it is attached to */
+	__u32 version; /* THALWEG_POLICY_VERSION; 0 in pins without a version */
 };
 
 enum thalweg_policy_head_flag {
-	/* The actions are empty: what would match is counted, and nothing done. */
+	/* The actions are empty: matches are counted, and nothing is set. */
 	THALWEG_POLICY_DRY_RUN = 1 << 0,
 	/* This policy or an earlier one remembers flows in their handshake. */
 	THALWEG_POLICY_REMEMBERS = 1 << 2,
@@ -203,49 +206,49 @@ enum thalweg_policy_head_flag {
 };
 
 enum thalweg_policy_flow_flag {
-	/* It is protected: no operations, and the learner keeps off. */
+	/* Protected: no operations, and the learner does not touch it. */
 	THALWEG_FLOW_NEVER = 1 << 0,
-	/* What it was given is needed after the handshake. */
+	/* Its operations are needed after the handshake. */
 	THALWEG_FLOW_KEEPS = 1 << 1,
-	/* It sends, it reads the option. */
+	/* Whether it sends, or reads, the option. */
 	THALWEG_FLOW_SENDS = 1 << 2,
 	THALWEG_FLOW_READS = 1 << 3,
-	/* In socket storage until its handshake is over: no slot could be had for it. */
+	/* In socket storage until its handshake is over, because no slot was free. */
 	THALWEG_FLOW_OPENING = 1 << 4,
 	/* It sets the priority, which IP_TOS would overwrite. */
 	THALWEG_FLOW_PRIORITY = 1 << 5,
 };
 
-/* What a flow is given (table `actions`) and keeps (`handshakes`, `flows`). */
+/* Operations (table `actions`) and state (`handshakes`, `flows`) of a flow. */
 struct thalweg_policy_flow {
 	__u32 generation;
 	__u32 rule; /* its id, or THALWEG_POLICY_NONE: looked up, none matched */
 	__u8 count; /* of ops */
-	__u8 stages; /* at which it has something to do */
+	__u8 stages; /* stages with operations */
 	__u8 flags; /* enum thalweg_policy_flow_flag */
-	__u8 has_received; /* the peer's option came */
+	__u8 has_received; /* the peer's option arrived */
 	__u32 received; /* its value */
-	__u64 told_ns; /* last STATISTICS event */
+	__u64 told_ns; /* time of the last STATISTICS event */
 	__u64 reserved;
 	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
 };
 
 /*
- * A flow in its handshake. One that this machine opens lies in the first half of the table until
- * it is established or fails, at most for THALWEG_POLICY_HANDSHAKE_NS. One that the peer opens
- * lies in the second half and gives way to younger ones, for anybody can begin handshakes and
- * never finish them.
+ * A flow in its handshake. One that this machine opens is in the first half of the table
+ * until it is established or fails, or for THALWEG_POLICY_HANDSHAKE_NS. One that the
+ * peer opens is in the second half and is replaced by newer ones: anybody can start
+ * handshakes and never finish them.
  */
 struct thalweg_policy_handshake {
-	__u64 cookie; /* of the socket (a request's passes to the connection); 0 = free */
+	__u64 cookie; /* of the socket (a connection inherits its request's); 0 = free */
 	__u64 since_ns;
 	struct thalweg_policy_flow flow;
 };
 
-/* Of `cookie` above: the handshake is just over, and nobody else may take the slot. */
+/* Value of `cookie` above: the handshake is just over, and the slot is still in use. */
 #define THALWEG_POLICY_OVER 0xffffffffffffffffull
 
-/* Left by the programs of named cgroups, for the main program in the same event. */
+/* Set by the programs of named cgroups, for the main program in the same event. */
 struct thalweg_policy_mark {
 	__u64 cookie; /* of the socket */
 	__u32 op; /* enum of the kernel: BPF_SOCK_OPS_... */
@@ -254,7 +257,7 @@ struct thalweg_policy_mark {
 
 /* One per rule id. */
 struct thalweg_policy_counters {
-	__u64 matched; /* flows given this rule */
+	__u64 matched; /* flows that got this rule */
 	__u64 done; /* operations that succeeded */
 	__u64 failed; /* operations that failed; by errno in `failures` */
 	__u64 asked; /* answers given to the kernel */
@@ -264,38 +267,38 @@ struct thalweg_policy_counters {
 struct thalweg_policy_failure {
 	__u32 generation;
 	__u32 rule;
-	__u16 op; /* its place in the rule */
+	__u16 op; /* its index in the rule */
 	__u16 stage;
 	__s32 error; /* negative errno */
 };
 
-/* Of `op` in a failure: the callbacks of an open connection could not be asked for. */
+/* Value of `op` in a failure: the callbacks of an open connection could not be requested. */
 #define THALWEG_POLICY_CALLBACKS 16
-/* Of `stage` in a failure: a connection that was open before the policy. */
+/* Value of `stage` in a failure: a connection that was open before the policy. */
 #define THALWEG_POLICY_EXISTING 8
 
-/* What became of connections that were open before the policy; one per rule id. */
+/* Results for connections that were open before the policy; one per rule id. */
 struct thalweg_policy_reached {
-	__u64 matched; /* connections given this rule */
-	__u64 done; /* operations that changed something */
-	__u64 unchanged; /* operations whose value the connection had already */
-	__u64 left; /* operations left out because the application has chosen for itself */
+	__u64 matched; /* connections that got this rule */
+	__u64 done; /* operations that changed a value */
+	__u64 unchanged; /* operations whose value the connection already had */
+	__u64 left; /* operations left out because of the application's own choice */
 	__u64 failed; /* operations that failed; by errno in `failures` */
 };
 
-/* Open connections that were looked at, in all network namespaces. */
+/* Open connections that were visited, in all network namespaces. */
 struct thalweg_policy_seen {
 	__u64 open; /* in the cgroup of the policy */
-	__u64 outside; /* in another cgroup: not touched */
-	__u64 unmatched; /* in the cgroup, and no rule holds */
-	__u64 newer; /* in the cgroup, and given a rule of this policy already */
+	__u64 outside; /* in another cgroup: not changed */
+	__u64 unmatched; /* in the cgroup, and matched by no rule */
+	__u64 newer; /* in the cgroup, and already with a rule of this policy */
 };
 
-/* What could not be remembered, told or counted; one per policy. */
+/* Flows and events that could not be remembered, reported or counted; one per policy. */
 struct thalweg_policy_missed {
-	__u64 handshakes; /* flows forgotten in their handshake: looked up again at its end */
+	__u64 handshakes; /* flows evicted in their handshake: looked up again at its end */
 	__u64 statistics; /* events that found the ring full */
-	__u64 failures; /* failures of kinds for which `failures` had no room */
+	__u64 failures; /* failures of kinds that did not fit `failures` */
 };
 
 /* A STATISTICS event through the ring. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The part of thalweg_abi.h that concerns rate.bpf.c (included there, under its
- * rules): what user space gives it, and what it tells of its decisions.
+ * The part of thalweg_abi.h for rate.bpf.c (included there, under its rules): its
+ * settings, and its reports of decisions.
  */
 #ifndef THALWEG_RATE_ABI_H
 #define THALWEG_RATE_ABI_H
@@ -12,15 +12,18 @@
 
 /* The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms. */
 #define THALWEG_RATE_FLOOR 25000ull
-/* Rates that count as 1, bytes/s, and round-trip times below which all are alike, us. */
+/*
+ * Default reference: the rate that counts as 1, bytes/s, and the round-trip time below
+ * which all count alike, us.
+ */
 #define THALWEG_RATE_DEFAULT_REFERENCE 1250000000ull
 #define THALWEG_RATE_DEFAULT_REFERENCE_RTT_US 2000u
-/* Bytes of a model's name, for those who list; cut where it is longer. */
+/* Bytes of a model's name, for lists; longer names are cut. */
 #define THALWEG_RATE_NAME 64
-/* Bytes of the ring of decisions: a power of two, a multiple of the page. */
+/* Bytes of the ring of decisions: a power of two, a multiple of the page size. */
 #define THALWEG_RATE_RING (256 * 1024)
 
-/* What user space writes before any flow can have the congestion control. */
+/* Settings, written before any flow can use the congestion control. */
 struct thalweg_rate_settings {
 	__u64 reference_rate; /* bytes/s */
 	__u32 reference_rtt_us;
@@ -29,19 +32,19 @@ struct thalweg_rate_settings {
 	struct thalweg_model model;
 };
 
-/* Which decisions are told; all zero: none. */
+/* Which decisions are reported; all zero: none. */
 struct thalweg_rate_trace {
-	__u64 until_ns; /* CLOCK_MONOTONIC: a tracer that has died is not served for ever */
+	__u64 until_ns; /* CLOCK_MONOTONIC: a dead tracer is not served forever */
 	__u8 remote[16]; /* IPv4 as ::ffff:a.b.c.d; all zero: every host */
-	__u64 lost; /* decisions that did not fit the ring; the program counts */
+	__u64 lost; /* decisions that did not fit the ring; counted by the program */
 };
 
-/* What a decision was subject to. */
+/* Circumstances of a decision. */
 enum thalweg_rate_flag {
-	THALWEG_RATE_HELD = 1, /* no growth: the flow did not use its rate, or lost or was marked */
+	THALWEG_RATE_HELD = 1, /* no growth: the rate was not used, or losses or marks */
 	THALWEG_RATE_LIMITED = 2, /* the application or the receiver held the flow back */
 	THALWEG_RATE_FIRST = 4, /* the first decision of the flow */
-	THALWEG_RATE_PROBING = 8, /* a probe for the shortest round trip begins */
+	THALWEG_RATE_PROBING = 8, /* a probe for the shortest round-trip time starts */
 };
 
 /* One decision. rate * action, limited to floor and cap, times keep_q16: next_rate. */
@@ -52,14 +55,14 @@ struct thalweg_rate_decision {
 	__u16 local_port;
 	__u32 netns; /* inode of the flow's network namespace */
 	struct thalweg_measurement measurement; /* rates in bytes/s */
-	__u64 floor; /* bytes/s, as are those that follow */
+	__u64 floor; /* bytes/s, like the following rates */
 	__u64 cap;
 	__u64 next_rate;
 	__u64 delivered_rate;
 	__s16 inputs[THALWEG_MODEL_INPUTS]; /* Q15, oldest decision first */
 	__s16 action_q15;
 	__u16 flags; /* enum thalweg_rate_flag */
-	__u32 keep_q16; /* what is left of the rate after loss and marks; 65536: all */
+	__u32 keep_q16; /* share of the rate kept after losses and marks; 65536: all */
 	__u32 min_rtt_us;
 	__u32 round_rtt_us; /* shortest of the round */
 	__u32 window; /* segments */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a congestion control as BPF struct_ops needs of the kernel: the fields of
- * its structures (found by name at load time, CO-RE), the functions that it lends
- * and the table of callbacks. Such programs need a kernel with BTF, and Linux 6.4
- * for the link that keeps them registered without a process.
+ * The kernel's interface for a congestion control as BPF struct_ops: fields of its
+ * structures (found by name at load time, CO-RE), its functions and the table of
+ * callbacks. Such programs need a kernel with BTF, and Linux 6.4 for the link that keeps
+ * them registered without a process.
  *
- * What these programs may write (bpf_tcp_ca.c): sk_pacing_rate, icsk_ca_priv,
- * icsk_ack.pending, snd_cwnd, snd_cwnd_cnt, snd_cwnd_stamp, snd_ssthresh,
- * ecn_flags, app_limited; sk_pacing_status since 6.0. The verifier refuses others.
+ * Fields that these programs may write (bpf_tcp_ca.c): sk_pacing_rate, icsk_ca_priv,
+ * icsk_ack.pending, snd_cwnd, snd_cwnd_cnt, snd_cwnd_stamp, snd_ssthresh, ecn_flags,
+ * app_limited; sk_pacing_status since 6.0. The verifier refuses others.
  */
 #ifndef THALWEG_TCP_H
 #define THALWEG_TCP_H
@@ -17,17 +17,17 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
-/* Bytes of icsk_ca_priv: what a congestion control may keep for each flow. */
+/* Bytes of icsk_ca_priv, the state of a congestion control for each flow. */
 #define THALWEG_CA_PRIV_BYTES 104
 
-/* tcp_congestion_ops.flags: only for flows with ECN, and their SYN asks for it. */
+/* tcp_congestion_ops.flags: only for flows with ECN, and their SYN requests it. */
 #define TCP_CONG_NEEDS_ECN 2
 
 /* tcp_sock.ecn_flags: negotiated (RFC 3168); our ACKs carry ECE until CWR comes. */
 #define TCP_ECN_OK 1
 #define TCP_ECN_DEMAND_CWR 4
 
-/* inet_connection_sock.icsk_ack.pending: an ACK is delayed; one is to go at once. */
+/* inet_connection_sock.icsk_ack.pending: an ACK is delayed; one must go at once. */
 #define ICSK_ACK_TIMER 2
 #define ICSK_ACK_NOW 16
 
@@ -54,11 +54,11 @@ enum {
 
 /* enum tcp_ca_event, an int to the verifier. Numbers as since Linux 4.19. */
 enum {
-	CA_EVENT_TX_START = 0, /* sends with nothing under way */
-	CA_EVENT_CWND_RESTART = 1, /* sends again after idling for longer than an RTO */
+	CA_EVENT_TX_START = 0, /* sends with nothing in flight */
+	CA_EVENT_CWND_RESTART = 1, /* sends again after an idle time longer than an RTO */
 	CA_EVENT_LOSS = 3, /* retransmission time-out */
-	CA_EVENT_ECN_NO_CE = 4, /* a segment came without CE mark */
-	CA_EVENT_ECN_IS_CE = 5, /* a segment came with one */
+	CA_EVENT_ECN_NO_CE = 4, /* a segment arrived without CE mark */
+	CA_EVENT_ECN_IS_CE = 5, /* a segment arrived with one */
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -118,42 +118,42 @@ struct tcp_sock {
 	__u32 snd_cwnd_clamp; /* segments, at most */
 	__u32 mss_cache; /* bytes */
 	__u32 srtt_us; /* smoothed, times 8 */
-	__u32 lost; /* segments taken for lost, ever */
+	__u32 lost; /* segments counted as lost, ever */
 	__u32 snd_una; /* first sequence number that is not acknowledged */
 	__u32 snd_nxt;
 	__u32 rcv_nxt;
-	__u32 max_packets_out; /* most segments under way in the last window */
+	__u32 max_packets_out; /* most segments in flight in the last window */
 	__u32 delivered; /* segments that arrived, ever */
-	__u32 delivered_ce; /* of them, those that an ACK with ECE acknowledged */
-	__u64 tcp_mstamp; /* us; of the segment that is being handled */
+	__u32 delivered_ce; /* acknowledged by an ACK with ECE */
+	__u64 tcp_mstamp; /* us; of the present segment */
 	__u8 is_cwnd_limited : 1;
 	__u8 ecn_flags;
 };
 
 struct ack_sample {
 	__u32 pkts_acked;
-	__s32 rtt_us; /* negative where there is none */
+	__s32 rtt_us; /* negative if there is none */
 	__u32 in_flight;
 };
 
-/* What cong_control learns of an ACK. */
+/* A sample of an ACK for cong_control. */
 struct rate_sample {
-	__u64 prior_mstamp; /* us; 0: the ACK is of nothing that was timed */
-	__u32 prior_delivered; /* tcp_sock.delivered when what was acknowledged was sent */
-	long rtt_us; /* negative where there is none */
+	__u64 prior_mstamp; /* us; 0: the acknowledged segments were not timed */
+	__u32 prior_delivered; /* tcp_sock.delivered when the acknowledged segment was sent */
+	long rtt_us; /* negative if there is none */
 	__u32 acked_sacked;
 	_Bool is_app_limited; /* the application had nothing to send */
-	_Bool is_ack_delayed; /* the other host may have waited before it acknowledged */
+	_Bool is_ack_delayed; /* the other host may have delayed the ACK */
 };
 
 #pragma clang attribute pop
 
 /*
- * What the loader tells a program of the kernel before it loads it, where the
- * program has a line THALWEG_KERNEL. Linux 6.10 gave cong_control two more
- * arguments in the middle: (sk, rs) became (sk, ack, flag, rs). A program that
- * has it takes the bare context and reads ctx[args - 1] for rs; the verifier
- * knows the number and does not look at the other branch.
+ * Facts about the kernel, which the loader sets before load in a program that uses
+ * THALWEG_KERNEL. Linux 6.10 gave cong_control two more arguments in the middle: (sk,
+ * rs) became (sk, ack, flag, rs). A program with such a callback takes the bare context
+ * and reads ctx[args - 1] for rs. The verifier knows the number and does not check the
+ * other branch.
  */
 struct thalweg_kernel {
 	__u32 cong_control_args; /* 2 or 4 */
@@ -162,7 +162,7 @@ struct thalweg_kernel {
 #define THALWEG_KERNEL \
 	const volatile struct thalweg_kernel thalweg_kernel SEC(".rodata.kernel") = {}
 
-/* Callbacks by name; the kernel has more, and libbpf finds each one's place. */
+/* Callbacks by name; the kernel has more, and libbpf finds each one's offset. */
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
@@ -178,7 +178,7 @@ struct tcp_congestion_ops {
 	void (*release)(struct sock *sk);
 };
 
-/* Functions that the kernel lends to congestion controls (kfuncs). */
+/* The kernel's functions for congestion controls (kfuncs). */
 extern __u32 tcp_slow_start(struct tcp_sock *tp, __u32 acked) __ksym;
 extern void tcp_cong_avoid_ai(struct tcp_sock *tp, __u32 w, __u32 acked) __ksym;
 extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
@@ -209,7 +209,7 @@ static __always_inline int in_slow_start(const struct tcp_sock *tp)
 	return tp->snd_cwnd < tp->snd_ssthresh;
 }
 
-/* Whether the window, and not the application, holds the flow back (RFC 7661). */
+/* Whether the window, and not the application, limits the flow (RFC 7661). */
 static __always_inline int cwnd_limited(struct tcp_sock *tp)
 {
 	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
