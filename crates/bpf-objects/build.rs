@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
-/// What is not a skeleton: it is kept for as long as the command runs, and pinned.
+/// Objects without a skeleton: kept as long as the command runs, and pinned.
 const OBJECTS: [&str; 8] = [
     "learn",
     "policy",
@@ -64,7 +64,7 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
 }
 
-/// A module of an object: a constant for the name of each map and program.
+/// The module of an object: a constant for the name of each map and program.
 fn names_of(out: &Path, object: &str) -> Result<String> {
     let open = ObjectBuilder::default().open_file(out.join(format!("{object}.bpf.o")))?;
     let maps = open.maps().map(|map| map.name().to_owned());

@@ -36,8 +36,8 @@ skeleton!(
     "timer.skel.rs"
 );
 
-/// Names of maps and programs, as the compiler put them into the objects: a module an object. Those
-/// of `learn` are in both of its objects.
+/// Names of maps and programs in the compiled objects, one module per object. Both objects of
+/// `learn` have the same names.
 #[allow(missing_docs)]
 pub mod names {
     include!(concat!(env!("OUT_DIR"), "/names.rs"));

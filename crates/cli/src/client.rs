@@ -1,4 +1,4 @@
-//! What the command asks of the agent.
+//! Requests of the command to the agent.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek};
@@ -25,7 +25,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the agent on a socket; `pin` is where that agent pins its programs.
+    /// A client of the agent on a socket; `pin` is that agent's directory of pins.
     pub fn new(socket: PathBuf, pin: PathBuf) -> Self {
         Self { socket, pin }
     }
@@ -35,7 +35,7 @@ impl Client {
         self.ask("GET", path, None)
     }
 
-    /// A resource, part by part as it comes.
+    /// Gets a resource, part by part as it arrives.
     pub fn get_parts(&self, path: &str, mut part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut answer = self.send("GET", path, None)?;
         let mut buffer = vec![0; PART];
@@ -99,7 +99,7 @@ impl Client {
         })
     }
 
-    /// An answer that is not an error.
+    /// Sends a request; returns a response that is not an error.
     fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Answer> {
         let connection =
             Connection::open(&self.socket).map_err(|error| self.not_connected(error))?;
@@ -114,7 +114,7 @@ impl Client {
             return Ok(answer);
         }
         let mut body = Vec::new();
-        // The status says enough.
+        // The status is enough for a message.
         let _ = answer.read_to_end(&mut body);
         #[derive(serde::Deserialize)]
         struct Told {

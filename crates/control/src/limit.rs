@@ -416,7 +416,7 @@ fn open(path: PathBuf) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).with_context(|| format!("opening {}", path.display()))
 }
 
-/// The maps that know sockets.
+/// The maps with entries per socket.
 fn maps_of(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) -> Result<Maps> {
     Ok(Maps {
         pacing: open(directory.join(maps::PACING))?,

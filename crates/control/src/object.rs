@@ -19,10 +19,10 @@ const MOST_TYPES: usize = 32;
 /// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
 const EM_BPF: u16 = 247;
 
-/// Opens an object of Thalweg's own under a name.
+/// Opens one of Thalweg's own objects under a name.
 ///
 /// # Errors
-/// libbpf's.
+/// Errors of libbpf.
 pub fn open(name: &str, bytes: &[u8]) -> Result<OpenObject> {
     ObjectBuilder::default()
         .name(name)

@@ -49,7 +49,7 @@ const SHARED: [&str; 6] = [
     maps::LISTENERS,
     maps::EVENTS,
 ];
-/// Maps of one policy, pinned by their names: for `policy show`, and to be looked at.
+/// Maps of one policy, pinned by their names: for `policy show`, and for inspection.
 const OWN: [&str; 10] = [
     maps::ARM_SETS,
     maps::COUNTERS,

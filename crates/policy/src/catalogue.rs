@@ -274,7 +274,7 @@ pub fn markdown() -> String {
             option => format!("`{option}`"),
         };
         let (set, on) = (names(key.set), names(key.on & !key.set));
-        // The quotes and units of a range tell what it is.
+        // The quotes and units of a range show its type.
         let accepts = key.expected();
         let accepts = ["a whole number ", "a duration ", "a size ", "a rate "]
             .iter()

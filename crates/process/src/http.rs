@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
-/// How often it is looked whether the agent still runs.
+/// Interval of checks whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest line of a head or between chunks, bytes.
 const LONGEST_LINE: u64 = 16 << 10;
@@ -44,19 +44,19 @@ pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> 
 #[derive(Debug)]
 pub struct Connection(Patient);
 
-/// A stream that is waited for, but not for ever.
+/// A stream with a limit on each wait.
 #[derive(Debug)]
 struct Patient {
     stream: UnixStream,
-    /// Its process at the other end, where this one can know it.
+    /// The process at the other end, if this one can know it.
     agent: Option<i32>,
-    /// How long each wait may be; `None`: as long as it takes.
+    /// Limit of each wait; `None`: no limit.
     patience: Option<Duration>,
-    /// The whole answer's beginning is awaited since then; afterwards each part for itself.
+    /// Start of the wait for the whole head of a response; later, each part has its own limit.
     since: Option<Instant>,
 }
 
-/// The beginning of an answer. Its body is to be read: one that breaks off is an error.
+/// The head of a response. Its body must be read: an incomplete one is an error.
 #[derive(Debug)]
 pub struct Answer {
     /// Its status code.
@@ -67,16 +67,16 @@ pub struct Answer {
     left: Left,
 }
 
-/// What is to come of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(u64),
-    /// Chunks, the first of them not begun.
+    /// Chunks, the first of them not started.
     Chunks,
-    /// So many bytes of a chunk, and what follows it.
+    /// This number of bytes of a chunk, and the following chunks.
     Chunk(u64),
-    /// All until the connection ends.
+    /// Everything until the connection ends.
     All,
 }
 
@@ -84,7 +84,7 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// The system's; [`ErrorKind::WouldBlock`] where too many wait already.
+    /// System errors; [`ErrorKind::WouldBlock`] if the agent's queue is full.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -102,13 +102,13 @@ impl Connection {
         }))
     }
 
-    /// Sends a request, with a JSON document of a known length if there is one, and waits for
-    /// the beginning of the answer, both together no longer than `patience`.
+    /// Sends a request, optionally with a JSON document of a known length, and waits for the head
+    /// of the response. Both together take at most `patience`.
     ///
     /// # Errors
-    /// The system's; [`ErrorKind::TimedOut`] where the agent is stopped or silent;
-    /// [`ErrorKind::UnexpectedEof`] where it breaks off; [`ErrorKind::InvalidData`] where the
-    /// answer is not HTTP.
+    /// System errors; [`ErrorKind::TimedOut`] if the agent is stopped or silent;
+    /// [`ErrorKind::UnexpectedEof`] if the response is incomplete; [`ErrorKind::InvalidData`] if it
+    /// is not HTTP.
     pub fn send(
         self,
         method: &str,
@@ -133,7 +133,7 @@ impl Connection {
             });
         }
         match sent {
-            // It may have answered before it had read everything.
+            // The agent may respond before it has read everything.
             Err(error) if !is_broken(&error) => return Err(error),
             _ => {}
         }
@@ -170,7 +170,7 @@ impl Patient {
         }
     }
 
-    /// Whether there is a reason to wait on.
+    /// Fails if there is no reason to wait longer.
     fn check(&self, since: Instant) -> io::Result<()> {
         let Some(patience) = self.patience else {
             return Ok(());
@@ -208,19 +208,19 @@ impl Write for Patient {
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger.
+/// Whether a signal or a debugger has stopped a process.
 fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
 impl Answer {
-    /// How long each part of the body may be waited for; `None`: as long as it takes.
+    /// Sets the limit of the wait for each part of the body; `None`: no limit.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.patience = patience;
@@ -276,7 +276,7 @@ fn line(stream: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// The beginning of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
+/// The head of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
 fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
     let size = line(stream)?;
     let digits = size.split(';').next().unwrap_or_default().trim();
@@ -300,7 +300,7 @@ impl Read for Answer {
 
 impl Answer {
     fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Not before more is wanted: the next chunk of a stream may be long in coming.
+        // Only when more is wanted: the next chunk of a stream may take long.
         if self.left == Left::Chunk(0) {
             line(&mut self.stream)?;
             self.left = Left::Chunks;
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client makes of these bytes, after which the connection ends.
+    /// The client's result for these bytes, after which the connection ends.
     fn answer(bytes: &'static [u8]) -> io::Result<(u16, String)> {
         let (stream, mut agent) = UnixStream::pair()?;
         stream.set_read_timeout(Some(LOOK))?;

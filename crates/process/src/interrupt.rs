@@ -81,7 +81,7 @@ impl Guard {
             SigSet::empty(),
         );
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
-            // SAFETY: the handler only stores to an atomic and calls write(2).
+            // SAFETY: the handler only stores to atomics and calls write(2) or _exit(2).
             match unsafe { sigaction(signal, &action) } {
                 Ok(former) => before.push((signal, former)),
                 Err(errno) => {
@@ -113,11 +113,11 @@ fn restore(before: &mut Vec<(Signal, SigAction)>) {
     }
 }
 
-/// A flag that SIGINT and SIGTERM raise from here to the end of the process, which a second signal
-/// brings about at once.
+/// A flag that SIGINT and SIGTERM set from here to the end of the process. A second signal ends the
+/// process at once.
 ///
 /// # Errors
-/// The system's answer.
+/// System errors.
 pub fn flag() -> Result<&'static AtomicBool, Error> {
     std::mem::forget(Guard::install()?);
     HASTY.store(true, Ordering::SeqCst);

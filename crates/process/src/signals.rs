@@ -19,7 +19,7 @@ const CAUGHT: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// While it lives, the signals in [`CAUGHT`] and further ones are read from a descriptor. Dropping
+/// While it lives, the signals in `CAUGHT` and further ones are read from a descriptor. Dropping
 /// it restores the previous mask. Signals until then have had their effect: the command has ended,
 /// and everything is removed.
 #[derive(Debug)]

@@ -1,26 +1,26 @@
 //! Statistics of a sample: a handful of measurements.
 
-/// The arithmetic mean; `None` of nothing.
+/// The arithmetic mean; `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The median; `None` of nothing.
+/// The median; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// A quantile between 0 and 1, interpolated linearly between the two nearest
-/// order statistics (Hyndman and Fan 1996, type 7); `None` of nothing.
+/// A quantile between 0 and 1, interpolated linearly between the two nearest order statistics
+/// (Hyndman and Fan 1996, type 7); `None` without values.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let once: Vec<Weighted> = values.iter().map(|value| (*value, 1)).collect();
     weighted_quantile(&once, share)
 }
 
-/// The value at a share of the way through sorted ones, at the nearest place.
+/// The nearest of the sorted values at a share between 0 and 1.
 ///
 /// # Panics
-/// Of nothing.
+/// There are no values.
 pub fn nearest(sorted: &[f64], share: f64) -> f64 {
     sorted[(share * (sorted.len() - 1) as f64).round() as usize]
 }
@@ -99,7 +99,7 @@ mod tests {
                 quantile(&repeated, share)
             );
         }
-        // Half way between the third, 1, and the fourth, 4.
+        // Midway between the third, 1, and the fourth, 4.
         assert_eq!(weighted_quantile(&weighted, 0.5), Some(2.5));
         assert_eq!(weighted_mean(&weighted), Some(3.5));
         assert_eq!(weighted_quantile(&[(1.0, 0)], 0.5), None);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn quantiles_interpolate() {
-        // The worked values of R's quantile(c(1, 2, 3, 4, 10), type = 7).
+        // The values of R's quantile(c(1, 2, 3, 4, 10), type = 7).
         let values = [10.0, 1.0, 3.0, 2.0, 4.0];
         assert_eq!(median(&values), Some(3.0));
         assert_eq!(quantile(&values, 0.25), Some(2.0));

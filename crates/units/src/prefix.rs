@@ -126,7 +126,7 @@ impl Prefix {
             && other.bits & mask(self.length) == self.bits
     }
 
-    /// Whether some address lies in both.
+    /// Whether the two have an address in common.
     pub fn overlaps(self, other: Self) -> bool {
         self.covers(other) || other.covers(self)
     }

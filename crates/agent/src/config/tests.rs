@@ -347,7 +347,7 @@ fn the_documentation_has_every_key() {
         let plain = |cell: &str| cell.replace('`', "");
         documented.push((plain(cells[0]), plain(cells[1]), plain(cells[2])));
     }
-    // The page says of a range what its quotes and units do not tell.
+    // The page adds to a range only what its quotes and units do not show.
     let short = |expected: String| {
         let kinds = [
             "a whole number from ",
