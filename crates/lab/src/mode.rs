@@ -15,7 +15,7 @@ pub enum Mode {
     /// Every congestion control that the kernel offers. [`expand`] replaces it by one mode for
     /// each.
     EveryFixed,
-    /// The agent as bpftune's connection tuner.
+    /// The agent with bpftune's rule.
     Classic,
     /// The agent in its default mode.
     Thalweg,

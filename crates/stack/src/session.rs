@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
             }
             FromInside::Failed { why } => return Err(failed_inside(why)),
             FromInside::Ended { code } => return Ok(code),
-            // Handled before.
+            // These are handled when they arrive.
             FromInside::Note { .. } | FromInside::Learned | FromInside::NotLearned { .. } => {}
         }
         let raw = job.terminal.is_some_and(|it| it.raw);

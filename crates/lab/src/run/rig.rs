@@ -137,7 +137,7 @@ impl Rig {
         let remotes = self.pair.remotes();
         let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
         if let Some(warmup) = scenario.traffic.warmup {
-            // Round-trip times before the round are not measured.
+            // Round-trip times of the warm-up are not measured.
             for (pauses, remote) in pauses.iter_mut().zip(remotes) {
                 pauses.push(Pause {
                     after: warmup.duration(),
