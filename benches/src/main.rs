@@ -101,7 +101,7 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// (internal) What `kernels` finds, on this kernel.
+    /// (internal) The results of `kernels`, on this kernel.
     #[command(hide = true)]
     Probe {
         /// A model of the learned rate controller.
