@@ -1,10 +1,14 @@
 //! `docs/reference/cli.md`: every command and option, from the text of `--help`.
 
+use std::collections::BTreeMap;
+
 use clap::{Arg, Command};
 
 use super::shown;
 use crate::options::EXIT_CODES;
 
+/// Bytes from which on a line that repeats is replaced by a reference.
+const LONG: usize = 90;
 /// Beginning of the page.
 const HEAD: &str = "\
 # The command line
@@ -25,13 +29,15 @@ pub(super) fn page(command: &Command) -> String {
             None => text.push_str(&format!("\n{line}\n")),
         }
     }
+    let mut seen = BTreeMap::new();
     for sub in shown(command) {
-        section(sub, &mut text);
+        section(sub, &mut text, &mut seen);
     }
     text
 }
 
-fn section(command: &Command, text: &mut String) {
+/// `seen` has the long lines of arguments so far, each with its first command.
+fn section(command: &Command, text: &mut String, seen: &mut BTreeMap<String, String>) {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let about = command.get_long_about().or(command.get_about());
     text.push_str(&format!("\n## `{name}`\n\n"));
@@ -52,10 +58,19 @@ fn section(command: &Command, text: &mut String) {
     }
     if own().next().is_some() {
         text.push('\n');
-        text.push_str(&list(own()));
+        for (argument, line) in own().zip(list(own()).lines()) {
+            if line.len() < LONG {
+                text.push_str(&format!("{line}\n"));
+            } else if let Some(first) = seen.get(line) {
+                text.push_str(&format!("- `{argument}`: as of `{first}`.\n"));
+            } else {
+                seen.insert(line.to_owned(), name.to_owned());
+                text.push_str(&format!("{line}\n"));
+            }
+        }
     }
     for sub in shown(command) {
-        section(sub, text);
+        section(sub, text, seen);
     }
 }
 
