@@ -56,6 +56,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/events/stream", get(stream))
         .route("/v1/export", get(list::export))
         .route("/v1/import", post(import::import))
+        .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
         .method_not_allowed_fallback(async |method: Method| {
             let text = format!("no {method} here; the header Allow has what there is");
@@ -202,12 +203,17 @@ async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
     list::events(api, query.since, limit, query.host).await
 }
 
-/// Live events, one JSON object a line, until the client disconnects.
+/// Live events, one JSON object a line, until the client disconnects or the session ends.
 async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
     let mut live = api.shared.live.subscribe();
+    let mut stopped = api.shared.stopped();
     let stream = async_stream::stream! {
         loop {
-            let line = match live.recv().await {
+            let received = tokio::select! {
+                received = live.recv() => received,
+                _ = stopped.wait_for(|stop| *stop) => break,
+            };
+            let line = match received {
                 Ok(event) => {
                     if query.host.as_ref().is_some_and(|host| *host != event.host && *host != event.remote) {
                         continue;
@@ -237,9 +243,22 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
         fail_point!("detach::saved");
         let removed = kernel::detach(&shared.kernel.setup().pin)?;
         fail_point!("detach::removed");
-        shared.stop();
+        shared.end();
         let unsaved = unsaved.map(|error| format!("{error:#}"));
         Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
+    })
+    .await
+}
+
+/// Reads the configuration again, checks it whole, and has the agent go on with it: `session` is
+/// the number that `status` has then. One that is refused changes nothing.
+async fn reload(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
+    api.always(|shared| match shared.reload() {
+        Ok(changed) => {
+            let session = shared.session + u64::from(changed);
+            Ok(Json(json!({ "changed": changed, "session": session })))
+        }
+        Err(why) => Err(Failure(StatusCode::CONFLICT, why.to_string())),
     })
     .await
 }

@@ -20,6 +20,8 @@ use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::lock::{Lock, Locks, PinLock};
+use crate::reload::{Reload, Reread};
+use crate::service;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
 
@@ -34,90 +36,160 @@ fn make_state_directory(path: &Path) -> Result<()> {
     Ok(Store::make_private(path)?)
 }
 
-/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached when it
-/// ends, unless they were detached.
+/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
+/// when it ends, unless they were detached. On SIGHUP, or when asked, it reads its configuration
+/// again by `reread` and goes on with that; where it is refused, with the one in force.
 ///
 /// # Errors
 /// Any failure of the start. Programs in force before still are; otherwise nothing is left.
-pub fn run(config: Config) -> Result<()> {
+pub fn run(config: Config, reread: Reread) -> Result<()> {
     check_privileges()?;
     // Files of the agent are private; files for others get their group explicitly.
     umask(Mode::from_bits_truncate(0o077));
     // This comes first: a signal during the start ends the agent once it has started.
-    let ends = Ends::new()?;
+    let mut ends = Ends::new()?;
+    let ground = Ground::prepare(&config, reread)?;
+    let mut session = Session::start(&ground, config, 1)?;
+    loop {
+        service::ready();
+        let (before, number) = (session.shared.config.clone(), session.shared.session + 1);
+        let outcome = session.run(&ground, &mut ends);
+        let next = match (outcome, ground.reload.take()) {
+            (Ok(()), Some(next)) => next,
+            (outcome, _) => {
+                service::stopping();
+                let left = match learner::is_attached(&before.paths.pin) {
+                    true => "the programs stay attached and go on (`thalweg detach` removes them)",
+                    false => "nothing is left in the kernel",
+                };
+                tracing::info!("agent ends; {left}");
+                return outcome;
+            }
+        };
+        service::reloading();
+        session = match Session::start(&ground, next, number) {
+            Ok(session) => session,
+            Err(error) => {
+                let session = Session::start(&ground, before, number)
+                    .context("going back to the configuration before")?;
+                session.shared.refuse_configuration(&format!("{error:#}"));
+                session
+            }
+        };
+    }
+}
+
+/// Locks, socket and privileges: they outlive a change of the configuration.
+struct Ground {
+    socket: Socket,
+    locks: Locks,
+    own_netns: u64,
+    reload: Arc<Reload>,
+}
+
+impl Ground {
+    /// Takes them, then gives up the privileges for that.
+    fn prepare(config: &Config, reread: Reread) -> Result<Self> {
+        // Before anything is made.
+        cgroup_of(config)?;
+        make_state_directory(&config.paths.state)?;
+        // Before the lock: a child inherits it until it execs modprobe, and may outlive an agent.
+        system::load_modules(&config.arms.load);
+        let state = Lock::take(&config.paths.state.join("agent.lock"))?;
+        let own_netns = system::netns_cookie()?;
+
+        let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
+        system::ensure_bpffs(&config.paths.pin)?;
+        let pins = PinLock::take(&config.paths.pin)?;
+        check_private(&config.paths.pin)?;
+        // From here on the agent creates its threads, and reads data of others.
+        privileges::give_up()?;
+        check_reachable(&config.paths.state)?;
+        check_reachable(&config.paths.pin)?;
+        Ok(Self {
+            socket,
+            locks: Locks { state, pins },
+            own_netns,
+            reload: Arc::new(Reload::new(reread)),
+        })
+    }
+}
+
+fn cgroup_of(config: &Config) -> Result<PathBuf> {
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
         None => system::cgroup2_mount()?,
     };
     system::check_cgroup2(&cgroup).context("`cgroup` of the configuration")?;
-    make_state_directory(&config.paths.state)?;
-    // Before the lock: a child inherits it until it execs modprobe, and may outlive an agent.
-    system::load_modules(&config.arms.load);
-    let state = Lock::take(&config.paths.state.join("agent.lock"))?;
-    let own_netns = system::netns_cookie()?;
+    Ok(cgroup)
+}
 
-    let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
-    system::ensure_bpffs(&config.paths.pin)?;
-    let pins = PinLock::take(&config.paths.pin)?;
-    check_private(&config.paths.pin)?;
-    let locks = Arc::new(Locks { state, pins });
-    // From here on the agent creates its threads, and reads data of others.
-    privileges::give_up()?;
-    check_reachable(&config.paths.state)?;
-    check_reachable(&config.paths.pin)?;
-    let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
-    let remembered = opened.store.arm_names(config.params().mode)?;
-    let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
-    let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
-    if let Some(set_aside) = opened.set_aside {
-        shared.problem("store-set-aside", Some(set_aside.to_string()));
-    }
-    if let Some(previous) = &left.previous {
-        keep_previous(&shared, previous)?;
-        fail_point!("mode::kept");
-    }
-    fail_point!("start::prepared");
-    // The table is complete before the programs use it, so no snapshot can have less.
-    if !left.is_whole {
-        restore(&shared)?;
-    }
-    shared.kernel.insert_left(&left.hosts)?;
-    fail_point!("start::restored");
-    drop(left);
-    shared.kernel.attach()?;
-    fail_point!("start::attached");
-    // Arms without a slot beside the missing ones.
-    shared
-        .kernel
-        .refresh_arms(&shared.kernel.setup().arms, false)?;
-    let without_btf = shared.kernel.without_btf().map(without_btf_in_words);
-    shared.problem("kernel-btf", without_btf);
-    log_start(&shared)?;
-    restore_policy(&shared);
+/// An agent with one configuration, from its start to its end or to the next configuration.
+struct Session {
+    shared: Arc<Shared>,
+    keeper: Keeper,
+}
 
-    let keeper = Keeper::new(Arc::clone(&shared))?;
-    let server = {
-        let shared = Arc::clone(&shared);
-        let locks = Arc::clone(&locks);
-        std::thread::Builder::new()
-            .name("api".into())
-            .spawn(move || {
-                let outcome = serve(&shared, socket, ends, &locks);
-                shared.stop();
-                outcome
-            })?
-    };
-    let kept = keeper.run();
-    shared.stop();
-    let served = server
-        .join()
-        .unwrap_or_else(|_| bail!("the API thread panicked"));
-    let left = match learner::is_attached(&shared.kernel.setup().pin) {
-        true => "the programs stay attached and go on (`thalweg detach` removes them)",
-        false => "nothing is left in the kernel",
-    };
-    tracing::info!("agent ends; {left}");
-    kept.and(served)
+impl Session {
+    /// Puts the configuration in force. Programs that are attached stay so until others take their
+    /// place, so no connection is missed.
+    fn start(ground: &Ground, config: Config, number: u64) -> Result<Self> {
+        let cgroup = cgroup_of(&config)?;
+        let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
+        let remembered = opened.store.arm_names(config.params().mode)?;
+        let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
+        let reload = Arc::clone(&ground.reload);
+        let store = opened.store;
+        let shared = Shared::new(kernel, config, store, ground.own_netns, number, reload)?;
+        let shared = Arc::new(shared);
+        if let Some(set_aside) = opened.set_aside {
+            shared.problem("store-set-aside", Some(set_aside.to_string()));
+        }
+        if let Some(previous) = &left.previous {
+            keep_previous(&shared, previous)?;
+            fail_point!("mode::kept");
+        }
+        fail_point!("start::prepared");
+        // The table is complete before the programs use it, so no snapshot can have less.
+        if !left.is_whole {
+            restore(&shared)?;
+        }
+        shared.kernel.insert_left(&left.hosts)?;
+        fail_point!("start::restored");
+        drop(left);
+        shared.kernel.attach()?;
+        fail_point!("start::attached");
+        // Arms without a slot beside the missing ones.
+        shared
+            .kernel
+            .refresh_arms(&shared.kernel.setup().arms, false)?;
+        let without_btf = shared.kernel.without_btf().map(without_btf_in_words);
+        shared.problem("kernel-btf", without_btf);
+        log_start(&shared)?;
+        restore_policy(&shared);
+        let keeper = Keeper::new(Arc::clone(&shared))?;
+        Ok(Self { shared, keeper })
+    }
+
+    /// Runs until the agent is to end, or to go on with another configuration.
+    fn run(self, ground: &Ground, ends: &mut Ends) -> Result<()> {
+        let Self { shared, keeper } = self;
+        std::thread::scope(|scope| {
+            let server = std::thread::Builder::new()
+                .name("api".into())
+                .spawn_scoped(scope, || {
+                    let outcome = serve(&shared, ground, ends);
+                    shared.stop();
+                    outcome
+                })?;
+            let kept = keeper.run();
+            shared.stop();
+            let served = server
+                .join()
+                .unwrap_or_else(|_| bail!("the API thread panicked"));
+            kept.and(served)
+        })
+    }
 }
 
 fn without_btf_in_words(why: &str) -> String {
@@ -317,37 +389,48 @@ impl Ends {
     }
 }
 
-/// Answers requests and watches for signals until asked to end.
-fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, locks: &Locks) -> Result<()> {
+/// Answers requests and watches for signals until the end is asked for.
+fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
     let Ends {
         runtime,
-        mut terminate,
-        mut interrupt,
-        mut hang_up,
+        terminate,
+        interrupt,
+        hang_up,
     } = ends;
     runtime.block_on(async {
-        let listener = tokio::net::UnixListener::from_std(socket.listen()?)?;
+        let listener = tokio::net::UnixListener::from_std(ground.socket.listen()?)?;
         let mut stopped = shared.stopped();
-        let mut server = std::pin::pin!(api::serve(listener, Arc::clone(shared)));
+        let mut server = Box::pin(api::serve(listener, Arc::clone(shared)));
         loop {
             tokio::select! {
                 never = &mut server => match never {},
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hang_up.recv() => tracing::info!(
-                    "SIGHUP changes nothing: restart the agent to have it read its configuration \
-                     (no connection is missed)"
-                ),
+                _ = terminate.recv() => {
+                    ground.reload.end();
+                    break;
+                }
+                _ = interrupt.recv() => {
+                    ground.reload.end();
+                    break;
+                }
+                // How that went is logged, and a problem where it failed.
+                _ = hang_up.recv() => drop(shared.reload()),
                 _ = stopped.wait_for(|stop| *stop) => {
-                    locks.note_end();
-                    // The response to the request for the end is still being sent.
+                    if !ground.reload.is_planned() {
+                        ground.locks.note_end();
+                    }
+                    // The answer to the request that asked for the end is still on its way.
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     break;
                 }
             }
         }
-        // Before the socket is removed, by which others see that the agent ends.
-        locks.note_end();
+        // Before the socket goes, by which others tell that the agent ends.
+        if !ground.reload.is_planned() {
+            ground.locks.note_end();
+        }
+        // Connections end with it, and what they hold of the session.
+        drop(server);
+        tokio::task::yield_now().await;
         Ok(())
     })
 }

@@ -13,12 +13,16 @@ use tokio::sync::{broadcast, watch};
 use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
+use crate::reload::{Refused, Reload};
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
 
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
+
+/// How a problem begins that a refused configuration is.
+pub const NOT_TAKEN: &str = "the new configuration was not taken";
 
 /// The agent's state, except the event ring.
 pub struct Shared {
@@ -46,6 +50,10 @@ pub struct Shared {
     problems: Mutex<BTreeMap<&'static str, String>>,
     stopping: AtomicBool,
     stop: watch::Sender<bool>,
+    /// Configurations that the agent has begun with: 1, and one more for each reload.
+    pub session: u64,
+    /// The way to the next one.
+    reload: Arc<Reload>,
 }
 
 /// Outcome of restoring records into the kernel.
@@ -65,8 +73,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Puts the parts together.
-    pub fn new(kernel: Kernel, config: Config, store: Store, own_netns: u64) -> Result<Self> {
+    /// Puts the parts of a session together.
+    pub fn new(
+        kernel: Kernel,
+        config: Config,
+        store: Store,
+        own_netns: u64,
+        session: u64,
+        reload: Arc<Reload>,
+    ) -> Result<Self> {
         let asked = store.again()?;
         let (mailbox, desk) = writer::prepare(store);
         Ok(Self {
@@ -85,7 +100,40 @@ impl Shared {
             problems: Mutex::new(BTreeMap::new()),
             stopping: AtomicBool::new(false),
             stop: watch::channel(false).0,
+            session,
+            reload,
         })
+    }
+
+    /// Reads the configuration again. True: it has changed, and another session begins with it.
+    ///
+    /// # Errors
+    /// It is refused; the one in force stays, and `status` says so until another is taken.
+    pub fn reload(&self) -> Result<bool, Refused> {
+        let outcome = self.reload.prepare(&self.config);
+        match &outcome {
+            Ok(true) => {
+                tracing::info!("a new configuration is taken up");
+                self.stop();
+            }
+            Ok(false) => {
+                self.problem("configuration", None);
+                tracing::info!("the configuration is as it was");
+            }
+            Err(why) => self.refuse_configuration(&why.to_string()),
+        }
+        outcome
+    }
+
+    /// States that a new configuration was not taken.
+    pub fn refuse_configuration(&self, why: &str) {
+        self.problem("configuration", Some(format!("{NOT_TAKEN}: {why}")));
+    }
+
+    /// The agent ends, and takes no other configuration.
+    pub fn end(&self) {
+        self.reload.end();
+        self.stop();
     }
 
     /// State of the thread that writes to the store; only once.
@@ -245,6 +293,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
+            session: self.session,
             mode: self.mode().name().to_string(),
             dry_run: setup.dry_run,
             cgroup: setup.cgroup.display().to_string(),

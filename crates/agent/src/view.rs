@@ -12,6 +12,9 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the agent started.
     pub uptime_s: u64,
+    /// Configurations that the agent has begun with: 1, and one more for each reload.
+    #[serde(default)]
+    pub session: u64,
     /// `classic` or `thalweg`.
     pub mode: String,
     /// Decides, logs and scores, but sets nothing.

@@ -38,7 +38,7 @@ pub(super) struct Peer {
     pub(super) uid: u32,
 }
 
-/// A connection that may have ended.
+/// A connection that may have ended; it ends with this.
 struct Held {
     peer: Peer,
     progress: Arc<Progress>,
@@ -65,7 +65,7 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
             let all: Vec<(u32, u64)> = held.iter().map(Held::rank).collect();
             let silent = held.swap_remove(gives_way(&all, uid));
             tracing::debug!(uid = silent.peer.uid, "a connection of the API gives way");
-            silent.task.abort();
+            drop(silent);
         }
         let progress = Arc::new(Progress::now());
         let service = router.clone().layer(Extension(peer));
@@ -81,6 +81,12 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
 impl Held {
     fn rank(&self) -> (u32, u64) {
         (self.peer.uid, self.progress.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 

@@ -216,19 +216,6 @@ fn a_start_right_after_detach_waits_for_the_one_that_goes() {
 }
 
 #[test]
-fn a_hang_up_ends_nothing() {
-    if !privileged() {
-        return;
-    }
-    let (bed, address, _sink) = learned("hup", "");
-    bed.signal(Signal::SIGHUP);
-    wait_for("a line about it", || {
-        bed.logged().contains("SIGHUP").then_some(())
-    });
-    assert_known(&bed, &address);
-}
-
-#[test]
 fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
     if !privileged() {
         return;

@@ -47,6 +47,7 @@ mod policy_protocols;
 mod policy_size;
 mod policy_swap;
 mod privileges;
+mod reload;
 mod sim;
 mod sim_conformance;
 mod sockops;

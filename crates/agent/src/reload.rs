@@ -1,0 +1,178 @@
+//! A new configuration for an agent that runs: taken whole, or refused whole.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use thalweg_control::system;
+
+use crate::config::Config;
+
+/// Reads the configuration again, as the agent was started with it.
+pub type Reread = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
+
+/// The way to another configuration.
+pub struct Reload {
+    reread: Reread,
+    plan: Mutex<Plan>,
+}
+
+/// What follows when the session ends.
+enum Plan {
+    /// Nothing is planned.
+    None,
+    /// Another session, with this configuration.
+    Next(Box<Config>),
+    /// The agent ends, whatever is asked for from now on.
+    End,
+}
+
+/// Why a configuration is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It cannot be read, or has faults.
+    #[error("{0:#}")]
+    Faults(anyhow::Error),
+    /// Keys differ that are used only when the agent starts.
+    #[error(
+        "{} changed, which takes a restart, as systemctl restart thalweg: no connection is lost by it",
+        .0.join(", ")
+    )]
+    Restart(Vec<&'static str>),
+    /// The agent is about to end.
+    #[error("the agent ends")]
+    Ending,
+    /// Something that it names is missing.
+    #[error("`cgroup` of the configuration: {0:#}")]
+    Cgroup(anyhow::Error),
+}
+
+impl Reload {
+    /// A way to what `reread` reads.
+    pub fn new(reread: Reread) -> Self {
+        Self {
+            reread,
+            plan: Mutex::new(Plan::None),
+        }
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the configuration and checks what can be checked while the old one is in force.
+    /// False: nothing has changed.
+    ///
+    /// # Errors
+    /// It is not taken; the old one stays.
+    pub fn prepare(&self, now: &Config) -> Result<bool, Refused> {
+        let next = (self.reread)().map_err(Refused::Faults)?;
+        let changed = takes_restart(now, &next);
+        if !changed.is_empty() {
+            return Err(Refused::Restart(changed));
+        }
+        if let Some(cgroup) = &next.cgroup {
+            system::check_cgroup2(cgroup).map_err(Refused::Cgroup)?;
+        }
+        if next == *now {
+            return Ok(false);
+        }
+        let mut plan = self.plan();
+        if matches!(*plan, Plan::End) {
+            return Err(Refused::Ending);
+        }
+        *plan = Plan::Next(Box::new(next));
+        Ok(true)
+    }
+
+    /// From now on no configuration is taken: the agent ends.
+    pub fn end(&self) {
+        *self.plan() = Plan::End;
+    }
+
+    /// Whether another session follows.
+    pub fn is_planned(&self) -> bool {
+        matches!(*self.plan(), Plan::Next(_))
+    }
+
+    /// The configuration to go on with, if there is one.
+    pub fn take(&self) -> Option<Config> {
+        let mut plan = self.plan();
+        match std::mem::replace(&mut *plan, Plan::None) {
+            Plan::Next(next) => Some(*next),
+            other => {
+                *plan = other;
+                None
+            }
+        }
+    }
+}
+
+/// Keys that differ and are used before the agent gives up its privileges.
+fn takes_restart(now: &Config, next: &Config) -> Vec<&'static str> {
+    let (old, new) = (&now.paths, &next.paths);
+    [
+        ("paths.pin", old.pin != new.pin),
+        ("paths.state", old.state != new.state),
+        ("paths.socket", old.socket != new.socket),
+        ("paths.socket_group", old.socket_group != new.socket_group),
+        ("arms.load", now.arms.load != next.arms.load),
+    ]
+    .into_iter()
+    .filter_map(|(key, differs)| differs.then_some(key))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, Path::new("thalweg.toml")).unwrap()
+    }
+
+    fn reload(to: &'static str) -> Reload {
+        Reload::new(Box::new(|| {
+            Ok(Config::parse(to, Path::new("thalweg.toml"))
+                .map_err(crate::config::ConfigError::from)?)
+        }))
+    }
+
+    #[test]
+    fn what_has_changed_is_taken() {
+        let way = reload("[learning]\nwarm_up = 3\n");
+        assert!(way.prepare(&config("")).unwrap());
+        assert_eq!(way.take().unwrap().learning.warm_up, 3);
+        assert!(way.take().is_none());
+    }
+
+    #[test]
+    fn nothing_new_changes_nothing() {
+        let way = reload("mode = \"thalweg\"\n");
+        assert!(!way.prepare(&config("")).unwrap());
+        assert!(way.take().is_none());
+    }
+
+    #[test]
+    fn faults_and_keys_of_the_start_are_refused_whole() {
+        let way = reload("mode = \"fast\"\nwarmup = 1\n");
+        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        assert!(refused.contains("thalweg.toml:1:8"), "{refused}");
+        let way = reload("[paths]\npin = \"/sys/fs/bpf/other\"\n[arms]\nload = []\n");
+        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("paths.pin, arms.load changed"),
+            "{refused}"
+        );
+        assert!(way.take().is_none());
+        let way = reload("dry_run = true\n");
+        way.end();
+        assert!(matches!(way.prepare(&config("")), Err(Refused::Ending)));
+        let way = reload("cgroup = \"/proc/self\"\n");
+        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("`cgroup` of the configuration"),
+            "{refused}"
+        );
+    }
+}

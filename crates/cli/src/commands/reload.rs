@@ -1,0 +1,66 @@
+//! `thalweg reload`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use thalweg_agent::shared::NOT_TAKEN;
+use thalweg_agent::view::Status;
+
+use crate::client::Client;
+use crate::options::Global;
+use crate::output;
+
+/// How long the agent may take to go on with another configuration.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Deserialize, Serialize)]
+struct Answer {
+    changed: bool,
+    /// The number that the status has once the new configuration is in force.
+    session: u64,
+}
+
+/// Has the agent read its configuration again, and waits until it is in force.
+pub fn run(global: &Global) -> Result<()> {
+    let client = global.client()?;
+    let answer: Answer = client.post("/v1/reload")?;
+    if answer.changed {
+        wait(&client, answer.session)?;
+    }
+    if global.json {
+        return output::print_json(&answer);
+    }
+    output::print(match answer.changed {
+        true => "the new configuration is in force\n",
+        false => "the configuration is as it was\n",
+    })
+}
+
+/// Waits until the agent has gone on with that session.
+fn wait(client: &Client, session: u64) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let outcome = client.get::<Status>("/v1/status");
+        if let Ok(status) = &outcome
+            && status.session >= session
+        {
+            let refused = |problem: &&String| problem.starts_with(NOT_TAKEN);
+            return match status.problems.iter().find(refused) {
+                Some(refused) => bail!("{refused}"),
+                None => Ok(()),
+            };
+        }
+        if Instant::now() >= deadline {
+            outcome?;
+            bail!(
+                "the agent does not go on with the new configuration within {} s; its log says why",
+                PATIENCE.as_secs()
+            );
+        }
+        // Between two configurations it answers nobody.
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,329 @@
+//! A new configuration for an agent that runs, and what a service manager and monitoring see of it.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Output;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Bed, plain, privileged, wait_for};
+
+fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn problems(bed: &Bed) -> String {
+    bed.json(&["status"])["problems"].to_string()
+}
+
+#[test]
+fn a_new_configuration_is_in_force_once_reload_returns() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("reload", "[learning]\nwarm_up = 1\n");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("scored", 1);
+    let program = bed.running_program();
+
+    let answer = bed.json(&["reload"]);
+    assert_eq!(answer["changed"], false, "{answer}");
+    assert_eq!(bed.running_program(), program, "it was loaded anew");
+
+    bed.configure("dry_run = true\n[hosts]\nmax = 1000\n");
+    let answer = bed.json(&["reload"]);
+    assert_eq!(answer, serde_json::json!({"changed": true, "session": 2}));
+    let status = bed.json(&["status"]);
+    assert_eq!(status["dry_run"], true);
+    assert_eq!(status["hosts_max"], 1000);
+    assert_eq!(status["session"], 2);
+    assert_eq!(status["pid"], bed.pid());
+    assert_ne!(bed.running_program(), program);
+    let host = bed.host(&address).expect("the host is known still");
+    assert_eq!(host["scored"], 1, "{host}");
+    // It learns as before.
+    bed.connect(&address, 1, 1_000_000);
+    wait_for("the next measurement", || {
+        (bed.host(&address)?["scored"] == 2).then_some(())
+    });
+}
+
+#[test]
+fn a_configuration_that_is_refused_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("refused", "[learning]\nwarm_up = 2\n");
+    let program = bed.running_program();
+    bed.configure("mode = \"fast\"\n[learning]\nwarmup = 3\nmemory = 0\n");
+    let output = bed.thalweg(&["reload"]);
+    // The file is the one that the command reads, too: its faults are told by it.
+    assert_eq!(output.status.code(), Some(1), "{}", error(&output));
+    assert!(
+        error(&output).contains("agent.toml:2:8"),
+        "{}",
+        error(&output)
+    );
+    // Whoever asks the agent itself is told so by the agent.
+    bed.signal(Signal::SIGHUP);
+    wait_for("the problem", || {
+        bed.logged()
+            .contains("the new configuration was not taken")
+            .then_some(())
+    });
+    assert!(bed.logged().contains("agent.toml:2:8"), "{}", bed.logged());
+    assert_eq!(bed.running_program(), program);
+
+    // Keys of the start are refused with their names, and nothing beside them is taken.
+    bed.configure("dry_run = true\n[arms]\nload = []\n");
+    let output = bed.thalweg(&["reload"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = error(&output);
+    assert!(
+        said.contains("arms.load changed, which takes a restart"),
+        "{said}"
+    );
+    assert_eq!(bed.json(&["status"])["dry_run"], false);
+    assert!(problems(&bed).contains("arms.load"), "{}", problems(&bed));
+    assert_eq!(bed.json(&["status"])["session"], 1);
+
+    // The next good one ends the problem.
+    bed.configure("[learning]\nwarm_up = 2\n");
+    bed.json(&["reload"]);
+    assert_eq!(problems(&bed), "[]");
+}
+
+#[test]
+fn a_hang_up_reads_the_configuration_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("hup", "");
+    bed.configure("dry_run = true\n");
+    bed.signal(Signal::SIGHUP);
+    wait_for("the new configuration", || {
+        (bed.json(&["status"])["dry_run"] == true).then_some(())
+    });
+    // A half-written file is no configuration.
+    fs::write(bed.configuration(), "dry_run = fal").unwrap();
+    bed.signal(Signal::SIGHUP);
+    wait_for("the refusal", || {
+        bed.logged().contains("was not taken").then_some(())
+    });
+}
+
+#[test]
+fn detach_wins_over_a_reload() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("both", "");
+    bed.configure("dry_run = true\n");
+    bed.signal(Signal::SIGHUP);
+    bed.json(&["detach"]);
+    bed.reap();
+    assert!(!bed.pin.exists(), "programs are pinned again");
+}
+
+/// Attaches the agent's own program to a cgroup in such a way that no other can be beside it.
+fn occupy(cgroup: &fs::File, program: u32) {
+    use libbpf_rs::libbpf_sys as sys;
+    // SAFETY: both descriptors are open throughout.
+    let done = unsafe {
+        let program = sys::bpf_prog_get_fd_by_id(program);
+        let done = sys::bpf_prog_attach(program, cgroup.as_raw_fd(), sys::BPF_CGROUP_SOCK_OPS, 0);
+        nix::libc::close(program);
+        done
+    };
+    assert_eq!(done, 0, "attaching");
+}
+
+#[test]
+fn a_configuration_that_cannot_start_gives_way_to_the_old_one() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("back", "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let other = bed.pair.cgroup().join("occupied");
+    fs::create_dir(&other).unwrap();
+    let cgroup = fs::File::open(&other).unwrap();
+    occupy(&cgroup, bed.running_program().unwrap());
+    let before = fs::read_to_string(bed.configuration()).unwrap();
+    let (old, new) = (bed.pair.cgroup().to_str().unwrap(), other.to_str().unwrap());
+    fs::write(bed.configuration(), before.replace(old, new)).unwrap();
+    let output = bed.thalweg(&["reload"]);
+    assert_eq!(output.status.code(), Some(1), "{}", error(&output));
+    assert!(
+        error(&output).contains("was not taken"),
+        "{}",
+        error(&output)
+    );
+    let status = bed.json(&["status"]);
+    assert_eq!(
+        (&status["cgroup"], &status["session"]),
+        (&old.into(), &2.into())
+    );
+    let decided = bed.counter("decided");
+    bed.connect(&address, 1, 1000);
+    bed.counter_reaches("decided", decided + 2);
+    // The program goes with its cgroup.
+    drop(cgroup);
+    fs::remove_dir(&other).unwrap();
+}
+
+#[test]
+fn reloads_under_traffic_lose_no_connection_and_no_decision() {
+    if !privileged() {
+        return;
+    }
+    reload_under_load(4, 50, 5);
+}
+
+/// A minute at 1,000 connections a second.
+#[test]
+#[ignore = "slow"]
+fn reloads_under_a_thousand_connections_a_second() {
+    if !privileged() {
+        return;
+    }
+    reload_under_load(10, 100, 20);
+}
+
+fn reload_under_load(threads: u32, rate: u32, reloads: u32) {
+    let bed = Bed::running("load", "[events]\nlog = \"none\"\n");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let load = bed.load(&address, threads, rate);
+    for number in 0..reloads {
+        let before = bed.counter("established");
+        bed.configure(&format!(
+            "[learning]\nwarm_up = {}\n[events]\nlog = \"none\"\n",
+            number % 2 + 2
+        ));
+        assert_eq!(bed.json(&["reload"])["changed"], true);
+        bed.counter_reaches("established", before + 10);
+    }
+    // No connection failed, or this fails.
+    let (made, _) = load.finish();
+    bed.counter_reaches("closed", 2 * made);
+    let counters = &bed.json(&["status"])["counters"];
+    // Both ends of each are in the cgroup and in namespaces that count.
+    assert_eq!(counters["established"], 2 * made, "{counters}");
+    assert_eq!(counters["decided"], 2 * made, "{counters}");
+    assert_eq!(counters["events_dropped"], 0, "{counters}");
+}
+
+#[test]
+fn a_service_manager_hears_of_start_life_reload_and_end() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("notify"), "");
+    let path = bed.directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let next = || {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).expect("a notice");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut command = bed.run_command();
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "1000000");
+    bed.start_by(command);
+    assert_eq!(next(), "READY=1\n");
+    for _ in 0..3 {
+        assert_eq!(next(), "WATCHDOG=1\n");
+    }
+    bed.configure("dry_run = true\n");
+    bed.json(&["reload"]);
+    let mut heard = String::new();
+    while !heard.ends_with("READY=1\n") {
+        heard += &next();
+    }
+    let heard = heard.replace("WATCHDOG=1\n", "");
+    assert!(heard.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{heard}");
+    assert!(bed.end(Signal::SIGTERM).success());
+    let mut heard = next();
+    while heard == "WATCHDOG=1\n" {
+        heard = next();
+    }
+    assert_eq!(heard, "STOPPING=1\n");
+}
+
+#[test]
+fn a_check_is_one_line_and_a_code() {
+    if !privileged() {
+        return;
+    }
+    let check = |bed: &Bed| {
+        let output = bed.thalweg(&["status", "--check"]);
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert_eq!(error(&output), "");
+        (line, output.status.code().unwrap())
+    };
+    let mut bed = Bed::running("check", "");
+    let (line, code) = check(&bed);
+    assert_eq!(code, 0, "{line}");
+    assert!(line.starts_with("THALWEG OK - "), "{line}");
+    assert!(line.contains(" | hosts=0;;;0;65536 established="), "{line}");
+
+    bed.configure("[arms]\nload = []\n");
+    bed.thalweg(&["reload"]);
+    let (line, code) = check(&bed);
+    assert_eq!(code, 1, "{line}");
+    assert!(
+        line.starts_with("THALWEG WARNING - the new configuration was not taken"),
+        "{line}"
+    );
+
+    assert!(bed.end(Signal::SIGTERM).success());
+    let (line, code) = check(&bed);
+    assert_eq!(code, 2, "{line}");
+    assert!(
+        line.starts_with("THALWEG CRITICAL - the agent is not running"),
+        "{line}"
+    );
+
+    fs::write(bed.configuration(), "[nonsense]\n").unwrap();
+    let (line, code) = check(&bed);
+    assert_eq!(code, 3, "{line}");
+    assert!(line.starts_with("THALWEG UNKNOWN - "), "{line}");
+    bed.configure("");
+}
+
+#[test]
+fn the_stream_of_events_ends_with_its_session() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("follow", "");
+    let mut command = std::process::Command::new(crate::support::THALWEG);
+    command
+        .arg("--config")
+        .arg(bed.configuration())
+        .args(["events", "--follow", "--json"])
+        .stdout(std::process::Stdio::piped());
+    let mut follower = command.spawn().unwrap();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    let mut lines =
+        std::io::BufRead::lines(std::io::BufReader::new(follower.stdout.take().unwrap()));
+    let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(first["kind"].is_string(), "{first}");
+    bed.configure("dry_run = true\n");
+    bed.json(&["reload"]);
+    assert!(follower.wait().unwrap().success());
+}
