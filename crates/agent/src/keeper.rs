@@ -15,6 +15,7 @@ use thalweg_control::{cc, policy, system};
 use crate::config::EventLog;
 use crate::events::Decoder;
 use crate::kernel::ArmSpec;
+use crate::service::Watchdog;
 use crate::shared::Shared;
 use crate::silence::Silence;
 use crate::view::Event;
@@ -70,6 +71,7 @@ pub struct Keeper {
     silence: Silence,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
+    watchdog: Watchdog,
 }
 
 impl Keeper {
@@ -92,6 +94,7 @@ impl Keeper {
             silence: Silence::new(),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
+            watchdog: Watchdog::new(),
             shared,
         })
     }
@@ -126,6 +129,7 @@ impl Keeper {
             ring.consume().context("reading events")?;
             let events = std::mem::take(&mut *pending.borrow_mut());
             self.take(&events);
+            self.watchdog.tick();
             if shared.is_stopping() {
                 break;
             }

@@ -1,0 +1,57 @@
+//! Notices to a service manager (sd_notify(3)): without one nothing is sent.
+
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+/// The agent learns: units that are ordered after it may start.
+pub fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The agent takes a new configuration; [`ready`] follows.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!("the clock cannot be read: {error}"),
+    }
+}
+
+/// The agent ends.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn tell(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("the service manager cannot be told: {error}");
+    }
+}
+
+/// Signs of life for the manager's watchdog, if it has one for this process.
+pub struct Watchdog {
+    interval: Option<Duration>,
+    last: Instant,
+}
+
+impl Watchdog {
+    /// A watchdog as the environment tells (`WATCHDOG_USEC`).
+    pub fn new() -> Self {
+        Self {
+            // Twice within the time that the manager allows.
+            interval: sd_notify::watchdog_enabled().map(|allowed| allowed / 2),
+            last: Instant::now(),
+        }
+    }
+
+    /// Gives a sign of life if one is due.
+    pub fn tick(&mut self) {
+        if self
+            .interval
+            .is_some_and(|interval| self.last.elapsed() >= interval)
+        {
+            self.last = Instant::now();
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+}
