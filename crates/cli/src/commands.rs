@@ -2,6 +2,7 @@
 
 pub mod arms;
 pub mod cc;
+pub mod completions;
 pub mod config;
 pub mod detach;
 pub mod doctor;
@@ -16,6 +17,7 @@ pub mod link;
 pub mod manual;
 pub mod model;
 pub mod policy;
+pub mod reload;
 pub mod reset;
 pub mod run;
 mod scenarios;

@@ -45,6 +45,9 @@ pub enum Failure {
     /// The command of `link` or `stack` ended with this code: not a failure of ours.
     #[error("the command ended with exit code {0}")]
     Command(u8),
+    /// `status --check` has said what is wrong in its line.
+    #[error("the check ended with exit code {0}")]
+    Check(u8),
     /// Nobody listens on the socket.
     #[error("{}", agent_down(.socket, .pin, *.pinned))]
     AgentDown {
@@ -83,7 +86,7 @@ impl Failure {
             // As in env(1) and the shells.
             Self::Start { found: true, .. } => 126,
             Self::Start { found: false, .. } => 127,
-            Self::Command(code) => *code,
+            Self::Command(code) | Self::Check(code) => *code,
             Self::Worse => 6,
             Self::Faults(_) | Self::Model(_) => 1,
         }
@@ -113,7 +116,7 @@ fn agent_down(socket: &std::path::Path, pin: &std::path::Path, pinned: Pinned) -
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     let code = failure.map_or(1, Failure::code);
-    if code != 0 && !matches!(failure, Some(Failure::Command(_))) {
+    if code != 0 && !matches!(failure, Some(Failure::Command(_) | Failure::Check(_))) {
         let message = match scenario_faults(error) {
             Some(faults) if !json => with_excerpts(faults),
             _ => format!("{error:#}"),

@@ -9,8 +9,8 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
     (
         "The agent, which learns per remote host which congestion control works best",
         &[
-            "run", "status", "arms", "hosts", "explain", "events", "reset", "export", "import",
-            "detach",
+            "run", "reload", "status", "arms", "hosts", "explain", "events", "reset", "export",
+            "import", "detach",
         ],
         "thalweg explain 192.0.2.7",
     ),
@@ -36,7 +36,7 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
     ),
     (
         "This machine",
-        &["doctor", "config", "help"],
+        &["doctor", "config", "completions", "help"],
         "thalweg doctor",
     ),
 ];
@@ -60,7 +60,7 @@ fn groups(command: &Command) -> String {
                 Some(sub) => sub.get_about().map(ToString::to_string).unwrap_or_default(),
                 None => "Print this message or the help of a command".to_owned(),
             };
-            text += &format!("  {name:8} {about}\n");
+            text += &format!("  {name:11} {about}\n");
         }
         text += &format!("  Example: {example}\n\n");
     }

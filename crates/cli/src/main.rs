@@ -29,7 +29,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let global = &cli.global;
     match &cli.command {
         Command::Run(options) => commands::run::run(global, options),
-        Command::Status => commands::status::run(global),
+        Command::Status(options) => commands::status::run(global, options),
+        Command::Reload => commands::reload::run(global),
         Command::Arms => commands::arms::run(global),
         Command::Hosts(options) => commands::hosts::run(global, options),
         Command::Explain(options) => commands::explain::run(global, options),
@@ -49,6 +50,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Sim(what) => commands::sim::run(global, what),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
+        Command::Completions(options) => commands::completions::run(options),
         Command::Manual(options) => commands::manual::run(options),
     }
 }

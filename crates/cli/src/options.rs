@@ -23,7 +23,8 @@ Exit codes:
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
-link and stack end with the exit code of their command.";
+link and stack end with the exit code of their command, status --check with those of
+monitoring plugins.";
 
 const GLOBAL: &str = "Options of every command";
 
@@ -56,7 +57,7 @@ where
 }
 
 /// Options of every sub-command.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Configuration file; it must exist.
     ///
@@ -164,7 +165,12 @@ pub enum Command {
     /// Run the agent in the foreground.
     Run(commands::run::Options),
     /// Show the agent's mode, counters, memory and problems.
-    Status,
+    Status(commands::status::Options),
+    /// Have the agent read its configuration again.
+    ///
+    /// The whole configuration is checked first. One with faults changes nothing: all faults are
+    /// shown, and the agent goes on as before. No connection is lost or missed.
+    Reload,
     /// List the agent's arms: the congestion controls that it chooses from.
     Arms,
     /// List what is known of remote hosts.
@@ -224,6 +230,8 @@ pub enum Command {
     Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),
+    /// Print the completions of a shell.
+    Completions(commands::completions::Options),
     /// Write the manual pages.
     #[command(hide = true)]
     Manual(commands::manual::Options),

@@ -1,18 +1,83 @@
 //! `thalweg status`.
 
 use anyhow::Result;
+use clap::Args;
 use thalweg_agent::view::Status;
+use thalweg_units::one_line;
 
+use crate::failure::Failure;
 use crate::options::Global;
 use crate::output::{self, bytes, span};
 
+/// The form of the answer.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// One line and an exit code as monitoring plugins have them.
+    ///
+    /// 0 OK; 1 WARNING: there are problems; 2 CRITICAL: the agent does not run or does not answer;
+    /// 3 UNKNOWN: the configuration cannot be read. After "|" come figures with their limits.
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
+}
+
 /// Shows the state of the agent.
-pub fn run(global: &Global) -> Result<()> {
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    if options.check {
+        let (line, code) = check(global);
+        output::print(&line)?;
+        return match code {
+            0 => Ok(()),
+            code => Err(Failure::Check(code).into()),
+        };
+    }
     let status: Status = global.client()?.get("/v1/status")?;
     if global.json {
         return output::print_json(&status);
     }
     output::print(&text(&status))
+}
+
+/// A line for a monitoring system, and the exit code that goes with it.
+fn check(global: &Global) -> (String, u8) {
+    let client = match global.client() {
+        Ok(client) => client,
+        Err(error) => return (format!("THALWEG UNKNOWN - {}\n", in_one_line(&error)), 3),
+    };
+    match client.get::<Status>("/v1/status") {
+        Ok(status) => verdict(&status),
+        Err(error) => (format!("THALWEG CRITICAL - {}\n", in_one_line(&error)), 2),
+    }
+}
+
+/// A bar would begin the figures.
+fn in_one_line(error: &anyhow::Error) -> String {
+    one_line(&format!("{error:#}")).replace('|', "/")
+}
+
+fn verdict(status: &Status) -> (String, u8) {
+    let c = &status.counters;
+    let figures = format!(
+        "hosts={};;;0;{} established={}c decided={}c changed={}c refused={}c events_lost={}c \
+         memory={}B uptime={}s",
+        status.hosts,
+        status.hosts_max,
+        c.established,
+        c.decided,
+        c.changed,
+        c.refused,
+        c.events_dropped + status.events_lost,
+        status.resident_bytes + status.map_bytes,
+        status.uptime_s
+    );
+    if status.problems.is_empty() {
+        let told = format!(
+            "{} hosts, {} of {} connections changed",
+            status.hosts, c.changed, c.established
+        );
+        return (format!("THALWEG OK - {told} | {figures}\n"), 0);
+    }
+    let problems = one_line(&status.problems.join("; ")).replace('|', "/");
+    (format!("THALWEG WARNING - {problems} | {figures}\n"), 1)
 }
 
 fn text(status: &Status) -> String {

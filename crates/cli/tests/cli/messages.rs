@@ -435,3 +435,23 @@ fn the_help_has_groups_with_examples() {
     assert!(help.contains("Options of every command:"), "{help}");
     assert!(help.contains("Exit codes:"), "{help}");
 }
+
+#[test]
+fn completions_name_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(&["completions", shell]);
+        assert_eq!((ran.code, &*ran.error), (0, ""));
+        let text = ran.out;
+        for command in ["status", "reload", "policy", "lab"] {
+            assert!(text.contains(command), "{shell}: {command}");
+        }
+    }
+    let script = run(&["completions", "bash"]).out;
+    let complete = format!(
+        "{script}\nCOMP_WORDS=(thalweg stat); COMP_CWORD=1; _thalweg thalweg stat thalweg\n\
+         echo \"${{COMPREPLY[@]}}\"\n"
+    );
+    let (_keep, path) = file("completions.bash", &complete);
+    let output = Command::new("bash").arg(path).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n");
+}
