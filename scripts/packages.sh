@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Builds the Debian and the RPM package of the release binary: target/packages.
+# What goes in, and where, is in crates/cli/Cargo.toml.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/rust-env.sh
+source scripts/rust-env.sh
+rust_use
+# Paths of the packages' contents are relative to the default place.
+unset CARGO_TARGET_DIR
+
+tools=target/tools
+# cargo install does nothing where this version is there already.
+cargo install --quiet --locked --root "$tools" cargo-deb@3.8.0 cargo-generate-rpm@0.21.1
+PATH=$PWD/$tools/bin:$PATH
+
+# Where the C compiler finds libelf.a and libz.a.
+LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(gcc -print-file-name=libelf.a)"):$(dirname "$(gcc -print-file-name=libz.a)")
+export LIBBPF_SYS_LIBRARY_PATH
+cargo build --locked --release -p thalweg-cli --bin thalweg --features static
+thalweg=target/release/thalweg
+stage=target/package
+rm -rf "$stage" target/packages
+mkdir -p "$stage"/{man,completions} target/packages
+"$thalweg" manual "$stage/man"
+gzip -n9 "$stage"/man/*
+"$thalweg" completions bash >"$stage/completions/thalweg"
+"$thalweg" completions zsh >"$stage/completions/_thalweg"
+"$thalweg" completions fish >"$stage/completions/thalweg.fish"
+
+cargo deb --quiet --locked --no-build -p thalweg-cli --output target/packages
+cargo generate-rpm --package crates/cli --output target/packages
+(cd target/packages && sha256sum -- *.deb *.rpm >SHA256SUMS)
+ls -l target/packages
