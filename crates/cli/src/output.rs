@@ -10,6 +10,7 @@ pub use thalweg_units::figures::bytes;
 use thalweg_units::figures::{self, three};
 
 use crate::failure::Failure;
+use crate::options::Global;
 
 /// Largest width of a table.
 const WIDTH: u16 = 100;
@@ -31,6 +32,14 @@ pub fn write(bytes: &[u8]) -> Result<()> {
 /// Writes a value as JSON for people and programs.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Shows a value: as JSON where that was asked for, otherwise as text.
+pub fn show(global: &Global, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    match global.json {
+        true => print_json(value),
+        false => print(&text()),
+    }
 }
 
 /// Writes a value as one line of JSON.

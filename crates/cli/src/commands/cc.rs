@@ -128,10 +128,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
             let all = cc::list(pin)?;
-            if global.json {
-                return output::print_json(&all);
-            }
-            output::print(&table(&all))
+            output::show(global, &all, || table(&all))
         }
         Command::Load(load) => {
             let program = load.what.program()?;
@@ -218,10 +215,9 @@ fn line(decision: &Decision) -> String {
 }
 
 fn done(global: &Global, what: &str, name: &str) -> Result<()> {
-    if global.json {
-        return output::print_json(&serde_json::json!({ what: name }));
-    }
-    output::print(&format!("{what} {name}\n"))
+    output::show(global, &serde_json::json!({ what: name }), || {
+        format!("{what} {name}\n")
+    })
 }
 
 /// Gives an error its documented exit code.

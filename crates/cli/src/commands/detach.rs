@@ -46,16 +46,10 @@ pub fn run(global: &Global) -> Result<()> {
         }
         answer => answer?,
     };
-    if global.json {
-        output::print_json(&answer)?;
-    } else if answer.removed.is_empty() {
-        output::print("nothing was attached\n")?;
-    } else {
-        output::print(&format!(
-            "removed from the kernel: {}\n",
-            answer.removed.join(", ")
-        ))?;
-    }
+    output::show(global, &answer, || match answer.removed.join(", ") {
+        removed if removed.is_empty() => "nothing was attached\n".to_owned(),
+        removed => format!("removed from the kernel: {removed}\n"),
+    })?;
     // A later start must not meet this agent.
     if agent.is_some_and(|agent| !agent.ends_within(END)) {
         bail!("the programs are gone, but the agent has not ended yet");

@@ -13,11 +13,7 @@ pub fn run(global: &Global) -> Result<()> {
     let mut checks = thalweg_agent::doctor::doctor(&global.config()?);
     checks.push(user_mode_kernel()?);
     checks.push(virtual_time()?);
-    if global.json {
-        output::print_json(&checks)?;
-    } else {
-        output::print(&text(&checks))?;
-    }
+    output::show(global, &checks, || text(&checks))?;
     if checks
         .iter()
         .any(|check| check.state == CheckState::Missing)

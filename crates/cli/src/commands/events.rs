@@ -52,10 +52,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if !options.follow {
         let mut events: Vec<Event> = client.get(&latest)?;
         events.reverse();
-        if global.json {
-            return output::print_json(&events);
-        }
-        return output::print(&events.iter().map(line).collect::<String>());
+        return output::show(global, &events, || events.iter().map(line).collect());
     }
     // An event between the two requests is in both responses.
     let seen = std::cell::RefCell::new(HashSet::new());

@@ -21,15 +21,11 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let path = format!("/v1/hosts/{}", encode(&options.host));
     let explanations: Vec<Explanation> = global.client()?.get(&path)?;
-    if global.json {
-        return output::print_json(&explanations);
-    }
     let several = explanations.len() > 1;
-    let texts: Vec<String> = explanations
-        .iter()
-        .map(|explanation| text(explanation, several))
-        .collect();
-    output::print(&texts.join("\n"))
+    let texts = explanations.iter().map(|one| text(one, several));
+    output::show(global, &explanations, || {
+        texts.collect::<Vec<_>>().join("\n")
+    })
 }
 
 fn text(explanation: &Explanation, several: bool) -> String {

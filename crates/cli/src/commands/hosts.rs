@@ -87,10 +87,7 @@ fn overlap(host: &str, prefix: Prefix) -> bool {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut hosts: Hosts = global.client()?.get("/v1/hosts")?;
     choose(&mut hosts.hosts, options);
-    if global.json {
-        return output::print_json(&hosts);
-    }
-    output::print(&match options.classic {
+    output::show(global, &hosts, || match options.classic {
         true => published(&hosts.hosts),
         false => table(&hosts.hosts),
     })

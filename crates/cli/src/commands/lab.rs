@@ -218,9 +218,7 @@ fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
         modes: options.mode.iter().map(Mode::to_string).collect(),
     };
     let comparison = compare::compare(&options.a, &options.b, &settings)?;
-    if global.json {
-        output::print_json(&comparison)?;
-    } else {
+    output::show(global, &comparison, || {
         let mut text = format!("{}\n", compare::title(&comparison));
         for table in compare::tables(&comparison) {
             let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
@@ -230,8 +228,8 @@ fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
         for remark in compare::remarks(&comparison) {
             text.push_str(&format!("{remark}\n"));
         }
-        output::print(&text)?;
-    }
+        text
+    })?;
     if comparison.is_worse() {
         return Err(Failure::Worse.into());
     }
@@ -269,11 +267,7 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
         ..defaults
     };
     let finished = thalweg_lab::backend::run(&settings)?;
-    if global.json {
-        output::print_json(&finished.document)?;
-    } else {
-        output::print(&finished.text)?;
-    }
+    output::show(global, &finished.document, || finished.text)?;
     if finished.passed {
         Ok(())
     } else {
@@ -283,9 +277,6 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
 
 fn build_kernel(global: &Global, hz: u32) -> Result<()> {
     let program = thalweg_guest::virtual_kernel::build(hz, std::io::stderr().is_terminal())?;
-    if global.json {
-        output::print_json(&serde_json::json!({ "kernel": program }))
-    } else {
-        output::print(&format!("{}\n", program.display()))
-    }
+    let document = serde_json::json!({ "kernel": program });
+    output::show(global, &document, || format!("{}\n", program.display()))
 }

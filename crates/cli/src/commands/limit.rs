@@ -122,20 +122,14 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
     match (&options.command, &options.set) {
         (Some(Command::List), _) => {
             let limits = limit::list(pin)?;
-            if global.json {
-                return output::print_json(&limits);
-            }
-            if limits.is_empty() {
-                return output::print("there is no limit\n");
-            }
-            output::print(&table(&limits))
+            output::show(global, &limits, || match limits.is_empty() {
+                true => "there is no limit\n".to_owned(),
+                false => table(&limits),
+            })
         }
         (Some(Command::Show(which)), _) => {
             let limit = limit::show(pin, &cgroup(&which.cgroup)?)?;
-            if global.json {
-                return output::print_json(&limit);
-            }
-            output::print(&text(&limit))
+            output::show(global, &limit, || text(&limit))
         }
         (Some(Command::Remove(remove)), _) => {
             let removed = match &remove.cgroup {
@@ -145,10 +139,9 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
                 }
                 None => limit::remove_all(pin)?,
             };
-            if global.json {
-                return output::print_json(&serde_json::json!({ "removed": removed }));
-            }
-            output::print(&format!("limits removed: {removed}\n"))
+            output::show(global, &serde_json::json!({ "removed": removed }), || {
+                format!("limits removed: {removed}\n")
+            })
         }
         (None, Some(set)) => {
             let request = set.request(cgroup(&set.cgroup)?);

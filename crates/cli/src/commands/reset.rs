@@ -43,10 +43,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         None => "/v1/hosts".to_owned(),
     };
     let answer: Removed = global.client()?.delete(&path)?;
-    if global.json {
-        return output::print_json(&answer);
-    }
-    output::print(&format!("{} host records forgotten\n", answer.removed))
+    output::show(global, &answer, || {
+        format!("{} host records forgotten\n", answer.removed)
+    })
 }
 
 fn confirmed(what: &str) -> Result<bool> {

@@ -70,15 +70,9 @@ fn controllers(global: &Global) -> Result<()> {
         })
         .chain([of_file])
         .collect();
-    if global.json {
-        return output::print_json(&all);
-    }
-    let rows = all
-        .iter()
-        .map(|one| vec![one.name.to_owned(), one.description.to_owned()]);
-    output::print(&output::table(
-        &["Controller", "What it does"],
-        &[],
-        rows.collect(),
-    ))
+    let row = |one: &Controller| vec![one.name.to_owned(), one.description.to_owned()];
+    output::show(global, &all, || {
+        let rows = all.iter().map(row).collect();
+        output::table(&["Controller", "What it does"], &[], rows)
+    })
 }

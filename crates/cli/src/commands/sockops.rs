@@ -100,20 +100,18 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::Unload(name) => {
             sockops::unload(pin, &name.name)?;
-            if global.json {
-                return output::print_json(&serde_json::json!({ "unloaded": name.name }));
-            }
-            output::print(&format!("unloaded {}\n", name.name))
+            output::show(
+                global,
+                &serde_json::json!({ "unloaded": name.name }),
+                || format!("unloaded {}\n", name.name),
+            )
         }
         Command::List => {
             let loaded = sockops::list(pin)?;
-            if global.json {
-                return output::print_json(&loaded);
-            }
-            if loaded.is_empty() {
-                return output::print("nothing is loaded\n");
-            }
-            output::print(&table(&loaded))
+            output::show(global, &loaded, || match loaded.is_empty() {
+                true => "nothing is loaded\n".to_owned(),
+                false => table(&loaded),
+            })
         }
         Command::Trace(trace) => follow(global, pin, trace),
     }

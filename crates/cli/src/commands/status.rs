@@ -31,10 +31,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         };
     }
     let status: Status = global.client()?.get("/v1/status")?;
-    if global.json {
-        return output::print_json(&status);
-    }
-    output::print(&text(&status))
+    output::show(global, &status, || text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.

@@ -38,10 +38,7 @@ pub fn run(global: &Global) -> Result<()> {
         .into_iter()
         .map(|key| described(key, file, global))
         .collect();
-    if global.json {
-        return output::print_json(&keys);
-    }
-    output::print(&toml(&keys))
+    output::show(global, &keys, || toml(&keys))
 }
 
 fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {

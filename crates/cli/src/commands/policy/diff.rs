@@ -24,10 +24,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
     let difference = Difference::between(&before, &after);
-    if global.json {
-        return output::print_json(&difference);
-    }
-    output::print(&text(&difference))
+    output::show(global, &difference, || text(&difference))
 }
 
 fn text(difference: &Difference) -> String {

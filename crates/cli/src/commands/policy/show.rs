@@ -12,13 +12,10 @@ pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
     history.attend(&place)?;
     let report = Report::read(&place.pin, &history)?;
-    if global.json {
-        return output::print_json(&report);
-    }
-    match report {
-        None => output::print("no policy is in force\n"),
-        Some(report) => output::print(&text(&report)),
-    }
+    output::show(global, &report, || match &report {
+        None => "no policy is in force\n".to_owned(),
+        Some(report) => text(report),
+    })
 }
 
 fn text(report: &Report) -> String {

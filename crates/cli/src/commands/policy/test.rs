@@ -128,10 +128,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(usage("--local is missing: rules of this policy look at it"));
     }
     let answer = answer(&policy, &flow, options);
-    if global.json {
-        return output::print_json(&answer);
-    }
-    output::print(&text(&answer, options.all))
+    output::show(global, &answer, || text(&answer, options.all))
 }
 
 fn usage(message: &str) -> anyhow::Error {
