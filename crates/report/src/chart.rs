@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
+use crate::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, grid, open};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,16 +66,7 @@ impl Chart<'_> {
         );
         let mut svg = open(HEIGHT, self.id, self.title, &words);
         for tick in self.y.ticks() {
-            let place = y(tick);
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
-                 <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                place + 4.0,
-                figure(tick)
-            );
+            grid(&mut svg, y(tick), figure(tick));
         }
         for tick in self.x.ticks() {
             let place = x(tick);

@@ -103,6 +103,18 @@ impl Scale {
     }
 }
 
+/// Draws a line of the grid at a height, with its label.
+pub fn grid(svg: &mut String, height: f64, label: impl std::fmt::Display) {
+    let _ = write!(
+        svg,
+        "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{height:.1}\" y2=\"{height:.1}\"/>\
+         <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
+        WIDTH - RIGHT,
+        LEFT - 8.0,
+        height + 4.0,
+    );
+}
+
 /// The start of a picture, with its title and a description in words. `id` is unique in the page.
 pub fn open(height: f64, id: &str, title: &str, description: &str) -> String {
     format!(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use thalweg_report::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, escape, open};
+use thalweg_report::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, escape, grid, open};
 
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
 use crate::query::{Query, WINDOW, running_median};
@@ -261,15 +261,7 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
     let mut svg = open(HEIGHT, id, title, &ends.join(" "));
     let ticks = [low, (low + high) / 2.0, high];
     for tick in ticks {
-        let place = y(tick);
-        let _ = write!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
-             <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{tick:.2}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            place + 4.0,
-        );
+        grid(&mut svg, y(tick), format!("{tick:.2}"));
     }
     if let Some(mark) = mark {
         let place = y(mark);

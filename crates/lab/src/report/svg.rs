@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use thalweg_report::sample::{self, Weighted};
-use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
+use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, grid, open};
 use thalweg_units::figures::rate;
 
 use crate::figure::Unit;
@@ -71,16 +71,7 @@ impl Plane {
 
     fn axes(&self, svg: &mut String, outcome: &ScenarioOutcome) {
         for tick in self.scale.ticks() {
-            let place = self.y(tick);
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
-                 <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                place + 4.0,
-                rate(tick)
-            );
+            grid(svg, self.y(tick), rate(tick));
         }
         for round in round_ticks(self.rounds) {
             let _ = write!(
