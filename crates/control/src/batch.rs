@@ -1,4 +1,4 @@
-//! Reads whole maps, many entries per system call.
+//! Reads whole maps, many entries per system call, and removes entries.
 //!
 //! The batched iterator of libbpf-rs is not used: it treats a batch that is not full as the last
 //! one. The kernel returns such a batch wherever the next bucket of a hash map does not fit.
@@ -48,6 +48,18 @@ pub fn page<M: MapCore>(
     visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Cursor>> {
     Part::new(room, map).read(map, from, visit)
+}
+
+/// Removes an entry; false if there was none.
+///
+/// # Errors
+/// The kernel's.
+pub fn delete(map: &impl MapCore, key: &[u8]) -> Result<bool> {
+    match map.delete(key) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The end of a part of a map. It holds nothing open, and may be used at any time.

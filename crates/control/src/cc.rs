@@ -247,14 +247,9 @@ fn check_name(name: &str) -> Result<()> {
 /// The directory of all congestion controls, after recovery.
 struct Controls(Locked);
 
-impl From<Locked> for Controls {
-    fn from(locked: Locked) -> Self {
-        Self(locked)
-    }
-}
-
 impl Kept for Controls {
     const DIRECTORY: &str = DIRECTORY;
+    const OF: fn(Locked) -> Self = Self;
 
     fn mend(&self) -> Result<()> {
         for file in entries(&self.0.directory)? {

@@ -175,14 +175,9 @@ fn none(cgroup: &Path) -> anyhow::Error {
 /// The directory of all limits.
 struct Limits(Locked);
 
-impl From<Locked> for Limits {
-    fn from(locked: Locked) -> Self {
-        Self(locked)
-    }
-}
-
 impl Kept for Limits {
     const DIRECTORY: &str = DIRECTORY;
+    const OF: fn(Locked) -> Self = Self;
 
     /// Reverts what an interrupted call has left.
     fn mend(&self) -> Result<()> {

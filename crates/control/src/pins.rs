@@ -70,23 +70,25 @@ impl Locked {
 
 /// Objects of one kind, a directory each, below one that is locked while they are read or changed.
 /// Opening the directory recovers from an interrupted call.
-pub(crate) trait Kept: From<Locked> {
+pub(crate) trait Kept: Sized {
     /// Name of the directory below the agent's.
     const DIRECTORY: &str;
+    /// The objects in such a directory.
+    const OF: fn(Locked) -> Self;
 
     /// Finishes or reverts what an earlier call has left.
     fn mend(&self) -> Result<()>;
 
     /// The directory, created if needed.
     fn create(pin: &Path) -> Result<Self> {
-        let all = Self::from(Locked::create(&pin.join(Self::DIRECTORY))?);
+        let all = (Self::OF)(Locked::create(&pin.join(Self::DIRECTORY))?);
         all.mend()?;
         Ok(all)
     }
 
     /// The directory; `None` if nothing is kept.
     fn open(pin: &Path) -> Result<Option<Self>> {
-        let all = Locked::open(&pin.join(Self::DIRECTORY))?.map(Self::from);
+        let all = Locked::open(&pin.join(Self::DIRECTORY))?.map(Self::OF);
         all.as_ref().map_or(Ok(()), Self::mend)?;
         Ok(all)
     }

@@ -176,14 +176,9 @@ fn missing(name: &str) -> anyhow::Error {
 /// The directory of all objects, without the rest of interrupted calls.
 struct Objects(Locked);
 
-impl From<Locked> for Objects {
-    fn from(locked: Locked) -> Self {
-        Self(locked)
-    }
-}
-
 impl Kept for Objects {
     const DIRECTORY: &str = DIRECTORY;
+    const OF: fn(Locked) -> Self = Self;
 
     fn mend(&self) -> Result<()> {
         for name in entries(&self.0.directory)? {

@@ -212,22 +212,14 @@ impl Kernel {
 
     /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
-        match self.map(names::HOSTS).delete(bytes_of(&key_to_raw(key))) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
     /// Removes all hosts; returns their number.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
         for key in batch::keys(self.map(names::HOSTS))? {
-            match self.map(names::HOSTS).delete(&key) {
-                Ok(()) => removed += 1,
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
-            }
+            removed += u64::from(batch::delete(self.map(names::HOSTS), &key)?);
         }
         Ok(removed)
     }
@@ -313,12 +305,8 @@ impl Kernel {
         let keys = batch::keys(map)?;
         let mut strangers = Vec::with_capacity(keys.len());
         for key in keys {
-            match map.delete(&key) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error.into());
-                }
-                _ => strangers.extend(key.try_into().map(u64::from_ne_bytes)),
-            }
+            batch::delete(map, &key)?;
+            strangers.extend(key.try_into().map(u64::from_ne_bytes));
         }
         Ok(strangers)
     }
@@ -346,10 +334,8 @@ impl Kernel {
 
     /// Removes the default of a namespace: its connections are not touched any more.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
-        match self.map(names::DEFAULTS).delete(&netns.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        batch::delete(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
+        Ok(())
     }
 
     /// The event ring, for [`libbpf_rs::RingBufferBuilder`].

@@ -18,7 +18,7 @@ use thalweg_policy::{Compiled, Policy};
 
 use super::pins::Pins;
 use super::{Applied, How, Place};
-use crate::pins::remove_file;
+use crate::pins::{entries, remove_file};
 use crate::system;
 
 /// Number of policies kept.
@@ -318,17 +318,9 @@ impl History {
 
     /// Numbers of all kept policies, in order.
     fn numbers(&self) -> Result<Vec<u32>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.with_context(|| format!("reading {}", self.directory.display()))?,
-        };
-        let mut numbers: Vec<u32> = entries
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.file_name();
-                name.to_str()?.strip_suffix(".json")?.parse().ok()
-            })
-            .collect();
+        let names = entries(&self.directory)?;
+        let number = |name: &String| name.strip_suffix(".json")?.parse().ok();
+        let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }
