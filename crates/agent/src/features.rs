@@ -85,126 +85,66 @@ pub enum Need {
     Tun,
 }
 
-/// The table.
-pub const FEATURES: [Feature; 13] = [
-    Feature {
-        id: Id::Learning,
-        name: "learning",
-        means: "`thalweg run` measures connections and chooses for new ones",
-        since: Version(5, 15),
-        because: "`bpf_get_netns_cookie` in sockops programs",
-        needs: &[Need::SockOps, Need::CgroupSockopt],
-        required: true,
-    },
-    Feature {
-        id: Id::BusyTime,
-        name: "learning by busy time",
-        means: "connections are scored by the time in which they had something to send, not by wall time",
-        since: Version(5, 15),
-        because: "as learning",
-        needs: &[Need::SockOps, Need::CgroupSockopt, Need::KernelBtf],
-        required: false,
-    },
-    Feature {
-        id: Id::Policies,
-        name: "policies",
-        means: "`thalweg policy apply`, `statistics` and `on.rtt` included",
-        since: Version(5, 15),
-        because: "`bpf_get_netns_cookie` in sockops programs; later for some keys ([policy.md](policy.md))",
-        needs: &[Need::SockOps],
-        required: false,
-    },
-    Feature {
-        id: Id::OpenConnections,
-        name: "policies: open connections",
-        means: "`thalweg policy apply --existing`",
-        since: Version(5, 15),
-        because: "`bpf_setsockopt` in TCP iterators",
-        needs: &[Need::SockOps, Need::KernelBtf, Need::TcpIterator],
-        required: false,
-    },
-    Feature {
-        id: Id::LaterStages,
-        name: "policies: later stages",
-        means: "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections",
-        since: Version(6, 12),
-        because: "`TCP_BPF_SOCK_OPS_CB_FLAGS`",
-        needs: &[Need::SockOps, Need::KernelBtf, Need::TcpIterator],
-        required: false,
-    },
-    Feature {
-        id: Id::Limits,
-        name: "limits",
-        means: "`thalweg limit`",
-        since: Version(5, 15),
-        because: "as learning; nothing newer than 5.11, whose maps need no RLIMIT_MEMLOCK",
-        needs: &[Need::CgroupSkb, Need::SockOps],
-        required: false,
-    },
-    Feature {
-        id: Id::DepartureTimes,
-        name: "limits by departure times",
-        means: "`thalweg limit --edt`, and fq for what else paces",
-        since: Version(5, 15),
-        because: "as limits",
-        needs: &[Need::CgroupSkb, Need::SockOps, Need::Qdisc("fq")],
-        required: false,
-    },
-    Feature {
-        id: Id::CongestionControls,
-        name: "congestion controls in BPF",
-        means: "`thalweg cc load` brings those that the kernel lacks, and learned ones",
-        since: Version(6, 4),
-        because: "links for `struct_ops`",
-        needs: &[Need::StructOps],
-        required: false,
-    },
-    Feature {
-        id: Id::MachineCode,
-        name: "programs as machine code",
-        means: "programs are not interpreted, which takes several times as long",
-        since: Version(5, 15),
-        because: "as learning; on arm64 5.18, whose JIT has all atomic operations",
-        needs: &[Need::Jit],
-        required: false,
-    },
-    Feature {
-        id: Id::Laboratory,
-        name: "lab: rates and losses",
-        means: "`thalweg lab run` on this kernel",
-        since: Version(5, 15),
-        because: "as learning; nothing newer than 5.11",
-        needs: &[Need::TcFilter, Need::Qdisc("tbf")],
-        required: false,
-    },
-    Feature {
-        id: Id::Delays,
-        name: "lab: delays",
-        means: "`delay` of a scenario on this kernel",
-        since: Version(5, 15),
-        because: "as above",
-        needs: &[Need::TcFilter, Need::Qdisc("tbf"), Need::Qdisc("netem")],
-        required: false,
-    },
-    Feature {
-        id: Id::Marks,
-        name: "lab: ECN marks",
-        means: "`aqm = \"red\"` of a scenario on this kernel",
-        since: Version(5, 15),
-        because: "as above",
-        needs: &[Need::TcFilter, Need::Qdisc("tbf"), Need::Qdisc("red")],
-        required: false,
-    },
-    Feature {
-        id: Id::Link,
-        name: "links",
-        means: "`thalweg link`: a command behind an emulated path",
-        since: Version(5, 15),
-        because: "as learning; nothing newer than 5.11",
-        needs: &[Need::Tun],
-        required: false,
-    },
-];
+/// A feature per row: identity, name, oldest kernel, needs; use; what that kernel has for it.
+macro_rules! features {
+    ($($id:ident, $name:literal, ($major:literal, $minor:literal),
+        [$($need:ident$(($kind:literal))?),*],
+        $means:literal,
+        $because:literal;)*) => {
+        /// The table.
+        pub const FEATURES: [Feature; [$($name),*].len()] = [$(Feature {
+            id: Id::$id,
+            name: $name,
+            means: $means,
+            since: Version($major, $minor),
+            because: $because,
+            needs: &[$(Need::$need$(($kind))?),*],
+            required: matches!(Id::$id, Id::Learning),
+        },)*];
+    };
+}
+
+features! {
+    Learning, "learning", (5, 15), [SockOps, CgroupSockopt],
+        "`thalweg run` measures connections and chooses for new ones",
+        "`bpf_get_netns_cookie` in sockops programs";
+    BusyTime, "learning by busy time", (5, 15), [SockOps, CgroupSockopt, KernelBtf],
+        "connections are scored by the time in which they had something to send, not by wall time",
+        "as learning";
+    Policies, "policies", (5, 15), [SockOps],
+        "`thalweg policy apply`, `statistics` and `on.rtt` included",
+        "`bpf_get_netns_cookie` in sockops programs; later for some keys ([policy.md](policy.md))";
+    OpenConnections, "policies: open connections", (5, 15), [SockOps, KernelBtf, TcpIterator],
+        "`thalweg policy apply --existing`",
+        "`bpf_setsockopt` in TCP iterators";
+    LaterStages, "policies: later stages", (6, 12), [SockOps, KernelBtf, TcpIterator],
+        "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections",
+        "`TCP_BPF_SOCK_OPS_CB_FLAGS`";
+    Limits, "limits", (5, 15), [CgroupSkb, SockOps],
+        "`thalweg limit`",
+        "as learning; nothing newer than 5.11, whose maps need no RLIMIT_MEMLOCK";
+    DepartureTimes, "limits by departure times", (5, 15), [CgroupSkb, SockOps, Qdisc("fq")],
+        "`thalweg limit --edt`, and fq for what else paces",
+        "as limits";
+    CongestionControls, "congestion controls in BPF", (6, 4), [StructOps],
+        "`thalweg cc load` brings those that the kernel lacks, and learned ones",
+        "links for `struct_ops`";
+    MachineCode, "programs as machine code", (5, 15), [Jit],
+        "programs are not interpreted, which takes several times as long",
+        "as learning; on arm64 5.18, whose JIT has all atomic operations";
+    Laboratory, "lab: rates and losses", (5, 15), [TcFilter, Qdisc("tbf")],
+        "`thalweg lab run` on this kernel",
+        "as learning; nothing newer than 5.11";
+    Delays, "lab: delays", (5, 15), [TcFilter, Qdisc("tbf"), Qdisc("netem")],
+        "`delay` of a scenario on this kernel",
+        "as above";
+    Marks, "lab: ECN marks", (5, 15), [TcFilter, Qdisc("tbf"), Qdisc("red")],
+        "`aqm = \"red\"` of a scenario on this kernel",
+        "as above";
+    Link, "links", (5, 15), [Tun],
+        "`thalweg link`: a command behind an emulated path",
+        "as learning; nothing newer than 5.11";
+}
 
 /// Result of a check of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
