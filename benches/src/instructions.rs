@@ -11,9 +11,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use thalweg_guest::kernels;
-use thalweg_guest::qemu::{self, Program};
+use thalweg_guest::qemu;
 use thalweg_lab::units::Size;
 
+use crate::kernels::inside;
 use crate::table::spread;
 use crate::{cc, kernel, limit, policy};
 
@@ -62,26 +63,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
         Some(_) => kernels::find(asked)?,
         None => kernels::find(Some(before.kernel.as_ref())).or_else(|_| kernels::find(None))?,
     };
-    let own = std::env::current_exe().context("this program's path")?;
-    let model = Path::new(cc::MODEL);
-    let text = qemu::execute(
-        &stock,
-        &Program {
-            thalweg: binary,
-            program: &own,
-            arguments: ["--binary", "/usr/bin/thalweg", "count"]
-                .map(Into::into)
-                .into_iter()
-                .chain([qemu::place(model).into()])
-                .collect(),
-            environment: Vec::new(),
-            data: &[model],
-            files: BTreeMap::new(),
-            memory: Some(MEMORY),
-        },
-    )?;
-    let counted: BTreeMap<String, f64> =
-        serde_json::from_str(&text).with_context(|| format!("what was counted: {text:?}"))?;
+    let counted: BTreeMap<String, f64> = inside(&stock, binary, "count", cc::MODEL, &[], MEMORY)?;
     let costs = Costs {
         kernel: stock.name,
         qemu: qemu::version()?,

@@ -12,7 +12,7 @@ use thalweg_lab::host::Pair;
 
 use crate::bed;
 use crate::kernel::{enable_statistics, run_time};
-use crate::rate::Lane;
+use crate::rate::{Lane, in_turn};
 use crate::table::{Target, line, spread};
 
 /// Prefixes of the policy, each a rule.
@@ -236,20 +236,8 @@ fn applying(policies: &Policies, established: &str) -> Result<bool> {
 
 /// Connections a second with a policy and without, in turn; returns whether the target is met.
 fn connections(with: &mut Lane, without: &mut Lane) -> Result<bool> {
-    let mut ratios = Vec::new();
-    for round in 0..=2 * ROUNDS {
-        // Alternating, so that neither always comes first; the first round warms caches up.
-        let (fast, slow) = if round % 2 == 0 {
-            let with = with.round()?;
-            (with, without.round()?)
-        } else {
-            let without = without.round()?;
-            (with.round()?, without)
-        };
-        if round > 0 {
-            ratios.push(fast / slow);
-        }
-    }
+    let rounds = in_turn(2 * ROUNDS, with, without)?;
+    let ratios: Vec<f64> = rounds.iter().map(|(fast, slow)| fast / slow).collect();
     Ok(line(
         "connections/s with the policy at both ends / without",
         "",

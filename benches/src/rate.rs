@@ -54,6 +54,22 @@ impl Lane {
     }
 }
 
+/// Connections per second of each round with something and without it. They alternate, so that
+/// neither always comes first. The first round warms caches up and does not count.
+pub fn in_turn(rounds: usize, with: &mut Lane, without: &mut Lane) -> Result<Vec<(f64, f64)>> {
+    let round = |round: usize| {
+        Ok(if round.is_multiple_of(2) {
+            let with = with.round()?;
+            (with, without.round()?)
+        } else {
+            let without = without.round()?;
+            (with.round()?, without)
+        })
+    };
+    let all: Result<Vec<_>> = (0..=rounds).map(round).collect();
+    Ok(all?.split_off(1))
+}
+
 /// The ends of the connections that the agent sees.
 #[derive(Clone, Copy)]
 enum Reach {
@@ -87,24 +103,9 @@ fn compare(agent: &Agent, what: &str, reach: Reach, with: &Pair, without: &Pair)
     let mut with = Lane::new(with, cgroup)?;
     let mut without = Lane::new(without, without.cgroup())?;
     let before = agent.figure("/counters/events")?;
-    let mut ratios = Vec::new();
-    let (mut fast, mut slow) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
-        // Alternating, so that neither always comes first.
-        let (with, without) = if round % 2 == 0 {
-            let with = with.round()?;
-            (with, without.round()?)
-        } else {
-            let without = without.round()?;
-            (with.round()?, without)
-        };
-        // The first round warms caches up.
-        if round > 0 {
-            ratios.push(with / without);
-            fast.push(with);
-            slow.push(without);
-        }
-    }
+    let rounds = in_turn(ROUNDS, &mut with, &mut without)?;
+    let ratios: Vec<f64> = rounds.iter().map(|(fast, slow)| fast / slow).collect();
+    let (fast, slow): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
     println!(
         "connect/close loop, agent at {ends}, {what}: {:.0} connections/s with the agent, {:.0} \
          without; {} events, {} dropped",

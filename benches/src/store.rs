@@ -1,9 +1,7 @@
 //! Costs of a full table of hosts for the agent: bytes written, memory, and waits of the API.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_learner::{ArmState, Host, HostKey};
+use thalweg_process::http;
 
 use crate::bed::{self, Agent};
 use crate::table::{Target, line, spread};
@@ -138,13 +137,8 @@ fn learn(agent: &Agent, step: usize, connections: u32) -> Result<()> {
 
 /// Requests an event, which only the store has.
 fn ask(agent: &Agent) -> Result<()> {
-    let mut socket = UnixStream::connect(&agent.socket)?;
-    socket.write_all(
-        b"GET /v1/events?limit=1 HTTP/1.1\r\nHost: thalweg\r\nConnection: close\r\n\r\n",
-    )?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = http::request(&agent.socket, "GET", "/v1/events?limit=1")?;
+    ensure!(answer.status == 200, "{}", answer.body);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use thalweg_agent::features::FEATURES;
 use thalweg_guest::kernels::{self, Stock};
 use thalweg_guest::qemu::{self, Program};
@@ -129,35 +130,45 @@ fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
     })
 }
 
+/// The JSON that a sub-command of this program prints on a stock kernel in QEMU. Its arguments are
+/// a model and further ones.
+pub fn inside<T: DeserializeOwned>(
+    stock: &Stock,
+    binary: &Path,
+    command: &str,
+    model: &str,
+    further: &[String],
+    memory: Size,
+) -> Result<T> {
+    let model = Path::new(model);
+    let program = Program {
+        thalweg: binary,
+        program: &std::env::current_exe().context("this program's path")?,
+        arguments: ["--binary", "/usr/bin/thalweg", command]
+            .map(Into::into)
+            .into_iter()
+            .chain([qemu::place(model).into()])
+            .chain(further.iter().map(Into::into))
+            .collect(),
+        environment: Vec::new(),
+        data: &[model],
+        files: BTreeMap::new(),
+        memory: Some(memory),
+    };
+    let text = qemu::execute(stock, &program)?;
+    serde_json::from_str(&text).with_context(|| format!("{command} printed {text:?}"))
+}
+
 /// Results of a stock kernel.
 fn in_qemu(binary: &Path, stock: &Stock, features: &[String]) -> Result<Tried> {
     eprint!("{} in QEMU: ", stock.name);
     let begun = Instant::now();
-    let model = Path::new(MODEL);
-    let text = qemu::execute(
-        stock,
-        &Program {
-            thalweg: binary,
-            program: &std::env::current_exe().context("this program's path")?,
-            arguments: ["--binary", "/usr/bin/thalweg", "probe"]
-                .map(Into::into)
-                .into_iter()
-                .chain([qemu::place(model).into()])
-                .chain(features.iter().map(Into::into))
-                .collect(),
-            environment: Vec::new(),
-            data: &[model],
-            files: BTreeMap::new(),
-            memory: Some(MEMORY),
-        },
-    )?;
+    let column: Column = inside(stock, binary, "probe", MODEL, features, MEMORY)?;
     eprintln!(
         "{:.0} s, {} MiB of memory",
         begun.elapsed().as_secs_f64(),
         MEMORY.bytes() >> 20
     );
-    let column: Column =
-        serde_json::from_str(&text).with_context(|| format!("what was found: {text:?}"))?;
     check_options(stock, &column)?;
     let package = stock.package.as_ref();
     Ok(Tried {
