@@ -23,7 +23,7 @@ Exit codes:
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
-link and stack end with the exit code of their command, status --check with those of
+link and stack end with the exit code of their command, status --check with those of \
 monitoring plugins.";
 
 const GLOBAL: &str = "Options of every command";

@@ -22,13 +22,8 @@ pub(super) fn page(command: &Command) -> String {
     let mut text = HEAD.to_owned();
     text.push_str("\n## Options of every command\n\n");
     text.push_str(&list(command.get_arguments().filter(|it| listed(it))));
-    text.push_str("\n## Exit codes\n\n| Code | Meaning |\n|---|---|\n");
-    for line in EXIT_CODES.lines().skip(1) {
-        match line.trim_start().split_once("  ") {
-            Some((code, meaning)) => text.push_str(&format!("| {code} | {meaning} |\n")),
-            None => text.push_str(&format!("\n{line}\n")),
-        }
-    }
+    let codes = EXIT_CODES.trim_start_matches("Exit codes:\n");
+    text.push_str(&format!("\n## Exit codes\n\n```text\n{codes}\n```\n"));
     let mut seen = BTreeMap::new();
     for sub in shown(command) {
         section(sub, &mut text, &mut seen);
