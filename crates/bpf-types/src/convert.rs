@@ -1,8 +1,29 @@
 //! Conversions between the structs of the header and the types of `thalweg-learner`.
 
-use thalweg_learner::{ArmState, Host, HostKey, same_arm};
+use thalweg_learner::{ArmState, Host, HostKey};
 
 use crate::raw;
+
+/// Converts [`ArmState`] to and from another struct with the same fields.
+macro_rules! same_arm {
+    ($type:path, $arm:expr) => {{
+        let arm = $arm;
+        $type {
+            value: arm.value,
+            max_rate: arm.max_rate,
+            weight_q16: arm.weight_q16,
+            deviation_q16: arm.deviation_q16,
+            log_rate_q16: arm.log_rate_q16,
+            srtt_us: arm.srtt_us,
+            min_rtt_us: arm.min_rtt_us,
+            chosen: arm.chosen,
+            greedy: arm.greedy,
+            scored: arm.scored,
+            segs: arm.segs,
+            retrans: arm.retrans,
+        }
+    }};
+}
 
 /// A key as the kernel stores it.
 pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {

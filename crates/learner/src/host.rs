@@ -33,28 +33,6 @@ pub struct ArmState {
     pub retrans: u32,
 }
 
-/// Converts [`ArmState`] to and from another struct with the same fields.
-#[macro_export]
-macro_rules! same_arm {
-    ($type:path, $arm:expr) => {{
-        let arm = $arm;
-        $type {
-            value: arm.value,
-            max_rate: arm.max_rate,
-            weight_q16: arm.weight_q16,
-            deviation_q16: arm.deviation_q16,
-            log_rate_q16: arm.log_rate_q16,
-            srtt_us: arm.srtt_us,
-            min_rtt_us: arm.min_rtt_us,
-            chosen: arm.chosen,
-            greedy: arm.greedy,
-            scored: arm.scored,
-            segs: arm.segs,
-            retrans: arm.retrans,
-        }
-    }};
-}
-
 /// Record of one remote host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {

@@ -8,7 +8,7 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
-use thalweg_learner::{ArmState, same_arm};
+use thalweg_learner::ArmState;
 use thalweg_units::one_line;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
@@ -137,11 +137,15 @@ struct DocumentHost {
     base_rtt_us: u32,
     seen_age_ms: u64,
     forgot_age_ms: Option<u64>,
-    arms: BTreeMap<String, DocumentArm>,
+    arms: BTreeMap<String, Arm>,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(transparent)]
+struct Arm(#[serde(with = "DocumentArm")] ArmState);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ArmState", deny_unknown_fields)]
 struct DocumentArm {
     value: u64,
     max_rate: u64,
@@ -315,7 +319,7 @@ impl From<&HostRow> for DocumentHost {
             arms: row
                 .arms
                 .iter()
-                .map(|(name, arm)| (name.clone(), arm.into()))
+                .map(|(name, arm)| (name.clone(), Arm(*arm)))
                 .collect(),
         }
     }
@@ -337,20 +341,8 @@ impl DocumentHost {
             arms: self
                 .arms
                 .into_iter()
-                .map(|(name, arm)| (name, arm.into()))
+                .map(|(name, Arm(arm))| (name, arm))
                 .collect(),
         })
-    }
-}
-
-impl From<&ArmState> for DocumentArm {
-    fn from(arm: &ArmState) -> Self {
-        same_arm!(Self, arm)
-    }
-}
-
-impl From<DocumentArm> for ArmState {
-    fn from(arm: DocumentArm) -> Self {
-        same_arm!(Self, arm)
     }
 }
