@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use thalweg_agent::config::Config;
+use thalweg_agent::config::{Config, Paths};
 use thalweg_control::system;
 
 use crate::client::Client;
@@ -87,9 +87,16 @@ impl Global {
         Ok(config)
     }
 
-    /// A client of the agent.
+    /// A client of the agent. With `--socket` a configuration that is being mended is no obstacle.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let paths = self.config()?.paths;
+        let paths = match (self.config(), &self.socket) {
+            (Ok(config), _) => config.paths,
+            (Err(_), Some(socket)) => Paths {
+                socket: socket.clone(),
+                ..Config::default().paths
+            },
+            (Err(error), None) => return Err(error),
+        };
         Ok(Client::new(paths.socket, paths.pin))
     }
 }

@@ -78,6 +78,10 @@ fn a_configuration_that_is_refused_changes_nothing() {
     });
     assert!(bed.logged().contains("agent.toml:2:8"), "{}", bed.logged());
     assert_eq!(bed.running_program(), program);
+    // Whoever names the socket can ask all the same.
+    let socket = bed.socket();
+    let output = bed.thalweg(&["--socket", socket.to_str().unwrap(), "status"]);
+    assert!(output.status.success(), "{}", error(&output));
 
     // Keys of the start are refused with their names, and nothing beside them is taken.
     bed.configure("dry_run = true\n[arms]\nload = []\n");
