@@ -9,22 +9,24 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
-MANDIR ?= $(PREFIX)/share/man
-DOCDIR ?= $(PREFIX)/share/doc/thalweg
+SHAREDIR ?= $(PREFIX)/share
+MANDIR ?= $(SHAREDIR)/man
+DOCDIR ?= $(SHAREDIR)/doc/thalweg
 CARGO_TARGET_DIR ?= target
 INSTALL ?= install
 SECONDS_EACH ?= 60
 COUNT ?= 20
 
+completions := bash-completion/completions/thalweg zsh/site-functions/_thalweg fish/vendor_completions.d/thalweg.fish
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 mdbook := $(CARGO_TARGET_DIR)/mdbook/bin/mdbook
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs packages lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
-	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), MANDIR (PREFIX/share/man), DOCDIR (PREFIX/share/doc/thalweg)"
+	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), SHAREDIR (PREFIX/share), MANDIR (SHAREDIR/man), DOCDIR (SHAREDIR/doc/thalweg)"
 
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
 	@scripts/setup.sh
@@ -84,6 +86,10 @@ docs: build ## Write docs/reference/cli.md, and the book of all pages to target/
 		--no-default-features --features search --root $(CARGO_TARGET_DIR)/mdbook
 	@$(mdbook) build --dest-dir $(abspath $(CARGO_TARGET_DIR))/book
 
+packages: ## Build the Debian and the RPM package: target/packages (brings cargo-deb, minutes the first time)
+	@scripts/setup.sh
+	@scripts/packages.sh
+
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh
 
@@ -96,12 +102,17 @@ clean: ## Remove what was built
 
 # Builds nothing, so that `sudo make install` leaves no root-owned files here.
 # The sample goes beside the documentation: /etc/thalweg/thalweg.toml is the administrator's.
-install: ## Install the binary that `make build` made, its manual pages and the sample configuration
+install: ## Install what `make build` made: binary, manual pages, completions, sample configuration
 	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
 	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
 	$(binary) manual $(DESTDIR)$(MANDIR)/man1
+	$(INSTALL) -d $(addprefix $(DESTDIR)$(SHAREDIR)/,$(dir $(completions)))
+	$(binary) completions bash >$(DESTDIR)$(SHAREDIR)/$(word 1,$(completions))
+	$(binary) completions zsh >$(DESTDIR)$(SHAREDIR)/$(word 2,$(completions))
+	$(binary) completions fish >$(DESTDIR)$(SHAREDIR)/$(word 3,$(completions))
 	$(INSTALL) -D -m 0644 packaging/thalweg.toml $(DESTDIR)$(DOCDIR)/thalweg.toml
 
 uninstall: ## Remove what `make install` installed
 	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1 $(DESTDIR)$(DOCDIR)/thalweg.toml
+	rm -f $(addprefix $(DESTDIR)$(SHAREDIR)/,$(completions))
 	[[ ! -d $(DESTDIR)$(DOCDIR) ]] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DOCDIR)

@@ -19,11 +19,12 @@ PATH=$PWD/$tools/bin:$PATH
 # Where the C compiler finds libelf.a and libz.a.
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(gcc -print-file-name=libelf.a)"):$(dirname "$(gcc -print-file-name=libz.a)")
 export LIBBPF_SYS_LIBRARY_PATH
-cargo build --locked --release -p thalweg-cli --bin thalweg --features static
+cargo build --quiet --locked --release -p thalweg-cli --bin thalweg --features static
 thalweg=target/release/thalweg
 stage=target/package
 rm -rf "$stage" target/packages
 mkdir -p "$stage"/{man,completions} target/packages
+strip -o "$stage/thalweg" "$thalweg"
 "$thalweg" manual "$stage/man"
 gzip -n9 "$stage"/man/*
 "$thalweg" completions bash >"$stage/completions/thalweg"
