@@ -199,7 +199,7 @@ def _grid(table: lists.Grid, results: Iterator[Result | None]) -> Iterator[str]:
 def _compared(
     table: lists.Compared, results: Iterator[Result | None], pictures: dict[str, bytes]
 ) -> Iterator[str]:
-    yield "Median of the rounds, in brackets the least and the greatest.\n"
+    yield "Medians of rounds [least to greatest].\n"
     if table.picture is not None:
         yield f"![{table.title}]({table.picture})\n"
     yield from markdown.header([table.across, "", *(column.name for column in table.column)])
