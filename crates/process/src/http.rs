@@ -13,6 +13,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, get
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest line of a head or between chunks, bytes.
 const LONGEST_LINE: u64 = 16 << 10;
+/// Most lines of a head or after the last chunk.
+const MOST_LINES: usize = 128;
 /// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
 /// Longest time for a response.
@@ -36,7 +38,11 @@ pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> 
     answer.patience(Some(PATIENCE))?;
     let mut body = String::new();
     let status = answer.status;
-    answer.take(LONGEST).read_to_string(&mut body)?;
+    answer.take(LONGEST + 1).read_to_string(&mut body)?;
+    if body.len() as u64 > LONGEST {
+        let text = format!("the agent's answer has more than {LONGEST} bytes");
+        return Err(io::Error::new(ErrorKind::InvalidData, text));
+    }
     Ok(Response { status, body })
 }
 
@@ -237,11 +243,7 @@ impl Answer {
         };
         let reason = words.next().unwrap_or_default().to_owned();
         let mut left = Left::All;
-        loop {
-            let field = line(&mut stream)?;
-            if field.is_empty() {
-                break;
-            }
+        for field in fields(&mut stream)? {
             let (name, value) = field.split_once(':').ok_or_else(not_http)?;
             let value = value.trim();
             if name.eq_ignore_ascii_case("transfer-encoding")
@@ -276,6 +278,21 @@ fn line(stream: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
+/// The fields of a head, or those after the last chunk.
+fn fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
+    let mut fields = Vec::new();
+    loop {
+        let field = line(stream)?;
+        if field.is_empty() {
+            return Ok(fields);
+        }
+        if fields.len() == MOST_LINES {
+            return Err(not_http());
+        }
+        fields.push(field);
+    }
+}
+
 /// The head of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
 fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
     let size = line(stream)?;
@@ -284,7 +301,7 @@ fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
     if size > 0 {
         return Ok(Left::Chunk(size));
     }
-    while !line(stream)?.is_empty() {}
+    fields(stream)?;
     Ok(Left::Bytes(0))
 }
 
@@ -302,7 +319,9 @@ impl Answer {
     fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // Only when more is wanted: the next chunk of a stream may take long.
         if self.left == Left::Chunk(0) {
-            line(&mut self.stream)?;
+            if !line(&mut self.stream)?.is_empty() {
+                return Err(not_http());
+            }
             self.left = Left::Chunks;
         }
         if self.left == Left::Chunks {
@@ -312,8 +331,12 @@ impl Answer {
             return self.stream.read(buffer);
         };
         let most = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        // At the end of the body nothing is read: the agent may leave the connection open.
+        if most == 0 {
+            return Ok(0);
+        }
         let count = self.stream.read(&mut buffer[..most])?;
-        if count == 0 && most > 0 {
+        if count == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         *left -= count as u64;
@@ -327,26 +350,91 @@ mod tests {
 
     use super::*;
 
-    /// The client's result for these bytes, after which the connection ends.
-    fn answer(bytes: &'static [u8]) -> io::Result<(u16, String)> {
-        let (stream, mut agent) = UnixStream::pair()?;
+    /// A connection, and the agent's end of it.
+    fn pair() -> io::Result<(Connection, UnixStream)> {
+        let (stream, agent) = UnixStream::pair()?;
         stream.set_read_timeout(Some(LOOK))?;
+        stream.set_write_timeout(Some(LOOK))?;
         let connection = Connection(Patient {
             stream,
             agent: None,
             patience: None,
             since: None,
         });
+        Ok((connection, agent))
+    }
+
+    /// The client's result for these bytes, after which the connection ends.
+    fn answer(bytes: &'static [u8]) -> io::Result<(u16, String)> {
+        let (connection, mut agent) = pair()?;
         let served = thread::spawn(move || {
             let mut asked = BufReader::new(agent.try_clone()?);
             while !line(&mut asked)?.is_empty() {}
             agent.write_all(bytes)
         });
+        let outcome = read(connection);
+        // A client that has seen enough is gone before the end.
+        let _ = served.join().map_err(|_| io::Error::other("panic"))?;
+        outcome
+    }
+
+    fn read(connection: Connection) -> io::Result<(u16, String)> {
         let mut answer = connection.send("GET", "/", None, PATIENCE)?;
         let mut body = String::new();
         answer.read_to_string(&mut body)?;
-        served.join().map_err(|_| io::Error::other("panic"))??;
         Ok((answer.status, body))
+    }
+
+    #[test]
+    fn a_body_ends_by_its_length_on_an_open_connection() {
+        for bytes in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"[..],
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n",
+        ] {
+            let (connection, mut agent) = pair().unwrap();
+            agent.write_all(bytes).unwrap();
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let reader = thread::spawn(move || sender.send(read(connection)));
+            let answered = receiver.recv_timeout(PATIENCE);
+            drop(agent);
+            reader.join().unwrap().unwrap();
+            assert_eq!(answered.unwrap().unwrap(), (200, "no".to_owned()));
+        }
+    }
+
+    /// The agent answers before it has read a document larger than any buffer.
+    #[test]
+    fn an_early_answer_is_read() {
+        let (connection, mut agent) = pair().unwrap();
+        let served = thread::spawn(move || {
+            agent.read_exact(&mut [0; 100])?;
+            agent.write_all(b"HTTP/1.1 413 X\r\nContent-Length: 5\r\n\r\nlarge")
+        });
+        let length = 8 << 20;
+        let body: (&mut dyn Read, u64) = (&mut io::repeat(b' '), length);
+        let mut answer = connection.send("POST", "/", Some(body), PATIENCE).unwrap();
+        let mut body = String::new();
+        answer.read_to_string(&mut body).unwrap();
+        assert_eq!((answer.status, body.as_str()), (413, "large"));
+        served.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_long_answer_is_an_error_and_not_cut() {
+        let directory = std::env::temp_dir().join(format!("thalweg-http-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let served = thread::spawn(move || {
+            let (mut agent, _) = listener.accept()?;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", LONGEST + 1);
+            agent.write_all(head.as_bytes())?;
+            io::copy(&mut io::repeat(b'x').take(LONGEST + 1), &mut agent)
+        });
+        let error = request(&path, "GET", "/").unwrap_err();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        assert_eq!(served.join().unwrap().unwrap(), LONGEST + 1);
     }
 
     #[test]
@@ -394,9 +482,13 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
         ] {
             let error = answer(bytes).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         }
+        let endless = "HTTP/1.1 200 OK\r\n".to_owned() + &"A: b\r\n".repeat(1000) + "\r\n";
+        let error = answer(endless.leak().as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     }
 }
