@@ -130,7 +130,7 @@ impl Keeper {
             let events = std::mem::take(&mut *pending.borrow_mut());
             self.take(&events);
             self.watchdog.tick();
-            if shared.is_stopping() {
+            if shared.is_stopping() && shared.is_done() {
                 break;
             }
             self.upkeep();

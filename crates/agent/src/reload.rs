@@ -12,6 +12,8 @@ pub type Reread = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 /// The way to another configuration.
 pub struct Reload {
     reread: Reread,
+    /// Held while the configuration is read: of two requests, the later has the later file.
+    reading: Mutex<()>,
     plan: Mutex<Plan>,
 }
 
@@ -50,6 +52,7 @@ impl Reload {
     pub fn new(reread: Reread) -> Self {
         Self {
             reread,
+            reading: Mutex::new(()),
             plan: Mutex::new(Plan::None),
         }
     }
@@ -64,6 +67,7 @@ impl Reload {
     /// # Errors
     /// It is not taken; the old one stays.
     pub fn prepare(&self, now: &Config) -> Result<bool, Refused> {
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let next = (self.reread)().map_err(Refused::Faults)?;
         let changed = takes_restart(now, &next);
         if !changed.is_empty() {
@@ -72,15 +76,16 @@ impl Reload {
         if let Some(cgroup) = &next.cgroup {
             system::check_cgroup2(cgroup).map_err(Refused::Cgroup)?;
         }
-        if next == *now {
-            return Ok(false);
-        }
         let mut plan = self.plan();
-        if matches!(*plan, Plan::End) {
-            return Err(Refused::Ending);
+        match *plan {
+            Plan::End => Err(Refused::Ending),
+            Plan::None if next == *now => Ok(false),
+            // Also the present one takes the place of a planned one.
+            Plan::None | Plan::Next(_) => {
+                *plan = Plan::Next(Box::new(next));
+                Ok(true)
+            }
         }
-        *plan = Plan::Next(Box::new(next));
-        Ok(true)
     }
 
     /// From now on no configuration is taken: the agent ends.
@@ -151,6 +156,19 @@ mod tests {
         let way = reload("mode = \"thalweg\"\n");
         assert!(!way.prepare(&config("")).unwrap());
         assert!(way.take().is_none());
+    }
+
+    #[test]
+    fn the_last_request_has_its_way() {
+        let texts = Mutex::new(vec!["", "dry_run = true\n"]);
+        let way = Reload::new(Box::new(move || {
+            let text = texts.lock().unwrap().pop().unwrap();
+            Ok(config(text))
+        }));
+        assert!(way.prepare(&config("")).unwrap());
+        // The file is as it was again before the planned session has begun.
+        assert!(way.prepare(&config("")).unwrap());
+        assert!(!way.take().unwrap().dry_run);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, umask};
@@ -24,6 +25,12 @@ use crate::reload::{Reload, Reread};
 use crate::service;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
+use crate::writer::Life;
+
+/// Time for the last answers to leave.
+const ANSWERS: Duration = Duration::from_millis(50);
+/// Interval of checks whether the API's jobs are done.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Creates the directory of the store, which belongs to the agent only.
 fn make_state_directory(path: &Path) -> Result<()> {
@@ -85,6 +92,7 @@ struct Ground {
     locks: Locks,
     own_netns: u64,
     reload: Arc<Reload>,
+    life: Arc<Life>,
 }
 
 impl Ground {
@@ -111,6 +119,7 @@ impl Ground {
             locks: Locks { state, pins },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
+            life: Arc::new(Life::begin()),
         })
     }
 }
@@ -138,9 +147,17 @@ impl Session {
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
         let remembered = opened.store.arm_names(config.params().mode)?;
         let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
-        let reload = Arc::clone(&ground.reload);
+        let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
-        let shared = Shared::new(kernel, config, store, ground.own_netns, number, reload)?;
+        let shared = Shared::new(
+            kernel,
+            config,
+            store,
+            ground.own_netns,
+            number,
+            reload,
+            life,
+        )?;
         let shared = Arc::new(shared);
         if let Some(set_aside) = opened.set_aside {
             shared.problem("store-set-aside", Some(set_aside.to_string()));
@@ -179,6 +196,7 @@ impl Session {
                 .name("api".into())
                 .spawn_scoped(scope, || {
                     let outcome = serve(&shared, ground, ends);
+                    shared.close();
                     shared.stop();
                     outcome
                 })?;
@@ -404,27 +422,27 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         loop {
             tokio::select! {
                 never = &mut server => match never {},
-                _ = terminate.recv() => {
-                    ground.reload.end();
-                    break;
-                }
-                _ = interrupt.recv() => {
-                    ground.reload.end();
-                    break;
-                }
+                _ = terminate.recv() => shared.end(),
+                _ = interrupt.recv() => shared.end(),
                 // How that went is logged, and a problem where it failed.
                 _ = hang_up.recv() => drop(shared.reload()),
                 _ = stopped.wait_for(|stop| *stop) => {
                     if !ground.reload.is_planned() {
                         ground.locks.note_end();
                     }
-                    // The answer to the request that asked for the end is still on its way.
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     break;
                 }
             }
         }
-        // Before the socket goes, by which others tell that the agent ends.
+        // What has begun is finished, as an import or a detach: it must not meet another session.
+        shared.close();
+        while !shared.is_done() {
+            tokio::time::sleep(LOOK).await;
+        }
+        // Its answers are still on their way.
+        tokio::time::sleep(ANSWERS).await;
+        // Before the socket goes, by which others tell that the agent ends. A detach may have ended
+        // what was to go on.
         if !ground.reload.is_planned() {
             ground.locks.note_end();
         }

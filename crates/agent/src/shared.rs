@@ -16,7 +16,7 @@ use crate::present::Presenter;
 use crate::reload::{Refused, Reload};
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
-use crate::writer::{self, Desk, Mailbox};
+use crate::writer::{self, Desk, Life, Mailbox};
 
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
@@ -45,15 +45,34 @@ pub struct Shared {
     /// Number of imported documents.
     imports: AtomicU64,
     boot_id: String,
-    started: Instant,
+    life: Arc<Life>,
     snapshot_at: Mutex<Option<Instant>>,
     problems: Mutex<BTreeMap<&'static str, String>>,
     stopping: AtomicBool,
+    jobs: Mutex<Jobs>,
     stop: watch::Sender<bool>,
     /// Configurations that the agent has begun with: 1, and one more for each reload.
     pub session: u64,
     /// The way to the next one.
     reload: Arc<Reload>,
+}
+
+/// Jobs of the API that use the session.
+#[derive(Default)]
+struct Jobs {
+    /// Their number.
+    running: usize,
+    /// No others begin.
+    closed: bool,
+}
+
+/// One of them, until it is dropped.
+pub struct Job(Arc<Shared>);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        lock(&self.0.jobs).running -= 1;
+    }
 }
 
 /// Outcome of restoring records into the kernel.
@@ -81,9 +100,10 @@ impl Shared {
         own_netns: u64,
         session: u64,
         reload: Arc<Reload>,
+        life: Arc<Life>,
     ) -> Result<Self> {
         let asked = store.again()?;
-        let (mailbox, desk) = writer::prepare(store);
+        let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,
             config,
@@ -95,10 +115,11 @@ impl Shared {
             store: Mutex::new(asked),
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
-            started: Instant::now(),
+            life,
             snapshot_at: Mutex::new(None),
             problems: Mutex::new(BTreeMap::new()),
             stopping: AtomicBool::new(false),
+            jobs: Mutex::new(Jobs::default()),
             stop: watch::channel(false).0,
             session,
             reload,
@@ -292,7 +313,7 @@ impl Shared {
         Ok(view::Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
+            uptime_s: self.life.started.elapsed().as_secs(),
             session: self.session,
             mode: self.mode().name().to_string(),
             dry_run: setup.dry_run,
@@ -313,8 +334,8 @@ impl Shared {
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
-            events_stored: self.mailbox.stored.load(Ordering::Relaxed),
-            events_lost: self.mailbox.lost.load(Ordering::Relaxed),
+            events_stored: self.life.stored.load(Ordering::Relaxed),
+            events_lost: self.life.lost.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
             problems: lock(&self.problems).values().cloned().collect(),
         })
@@ -325,6 +346,27 @@ impl Shared {
         self.stopping.store(true, Ordering::Relaxed);
         // Without receivers this fails: all threads have ended already.
         let _ = self.stop.send(true);
+    }
+
+    /// Begins a job: the session goes on until its end. `None`: the session is ending.
+    pub fn begin(self: &Arc<Self>) -> Option<Job> {
+        let mut jobs = lock(&self.jobs);
+        if jobs.closed {
+            return None;
+        }
+        jobs.running += 1;
+        Some(Job(Arc::clone(self)))
+    }
+
+    /// From now on no job begins.
+    pub fn close(&self) {
+        lock(&self.jobs).closed = true;
+    }
+
+    /// Whether no job runs, and none will.
+    pub fn is_done(&self) -> bool {
+        let jobs = lock(&self.jobs);
+        jobs.closed && jobs.running == 0
     }
 
     /// Whether the threads were asked to end.

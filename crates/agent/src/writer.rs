@@ -35,10 +35,28 @@ pub struct Mailbox {
     jobs: mpsc::Sender<Job>,
     /// Pending events.
     waiting: AtomicU64,
+    life: Arc<Life>,
+}
+
+/// Figures of the agent from its start on; sessions follow each other in it.
+pub struct Life {
+    /// Its start.
+    pub started: Instant,
     /// Events written to the store.
     pub stored: AtomicU64,
     /// Events that could not be written.
     pub lost: AtomicU64,
+}
+
+impl Life {
+    /// Of an agent that starts now.
+    pub fn begin() -> Self {
+        Self {
+            started: Instant::now(),
+            stored: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
 }
 
 /// State that the thread takes over when it starts.
@@ -48,13 +66,12 @@ pub struct Desk {
 }
 
 /// The mailbox of a thread that does not run yet, and its state.
-pub fn prepare(store: Store) -> (Mailbox, Desk) {
+pub fn prepare(store: Store, life: Arc<Life>) -> (Mailbox, Desk) {
     let (sender, receiver) = mpsc::channel();
     let mailbox = Mailbox {
         jobs: sender,
         waiting: AtomicU64::new(0),
-        stored: AtomicU64::new(0),
-        lost: AtomicU64::new(0),
+        life,
     };
     let desk = Desk {
         jobs: receiver,
@@ -72,7 +89,7 @@ impl Mailbox {
             return true;
         }
         self.waiting.fetch_sub(count, Ordering::Relaxed);
-        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.life.lost.fetch_add(count, Ordering::Relaxed);
         false
     }
 
@@ -192,14 +209,14 @@ impl State {
         mailbox.waiting.fetch_sub(count, Ordering::Relaxed);
         match self.store.append_events(events, Moment::now()) {
             Ok(_) => {
-                mailbox.stored.fetch_add(count, Ordering::Relaxed);
+                mailbox.life.stored.fetch_add(count, Ordering::Relaxed);
                 if let Some(lost) = self.failing.take() {
                     let how = format!("events are stored again; {lost} were lost");
                     self.shared.trouble_ends("store", &how);
                 }
             }
             Err(error) => {
-                mailbox.lost.fetch_add(count, Ordering::Relaxed);
+                mailbox.life.lost.fetch_add(count, Ordering::Relaxed);
                 *self.failing.get_or_insert(0) += count;
                 let error = anyhow::Error::from(error);
                 let text = format!("events are not stored: {error:#}");

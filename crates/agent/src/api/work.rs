@@ -70,7 +70,15 @@ impl Api {
         action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
         let shared = Arc::clone(&self.shared);
-        match spawn_blocking(move || action(&shared)).await {
+        let Some(job) = shared.begin() else {
+            let text = "the agent ends or takes up a new configuration; try again".to_string();
+            return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        let run = move || {
+            let _job = job;
+            action(&shared)
+        };
+        match spawn_blocking(run).await {
             Ok(answer) => answer,
             Err(error) => Err(anyhow::anyhow!("the request failed: {error}").into()),
         }
@@ -88,8 +96,12 @@ impl Api {
             return;
         }
         let shared = Arc::clone(&self.shared);
+        let Some(job) = shared.begin() else {
+            return;
+        };
         // Continues if the wait ends first.
         let counting = spawn_blocking(move || {
+            let _job = job;
             let begin = Instant::now();
             let counted_now = shared.count_hosts();
             shared.problem("count", counted_now.err().map(|error| format!("{error:#}")));

@@ -134,6 +134,145 @@ fn detach_wins_over_a_reload() {
     assert!(!bed.pin.exists(), "programs are pinned again");
 }
 
+/// A bed whose agent waits for a while at a point.
+fn waiting_at(point: &str, settings: &str) -> Bed {
+    let mut bed = Bed::new(&plain("waits"), settings);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", format!("{point}=1*sleep(2000)"));
+    bed.start_by(command);
+    bed
+}
+
+/// Runs a command of which the agent waits at its point; meanwhile, the configuration changes.
+fn reload_during(bed: &Bed, arguments: &[&str], configuration: &str) -> Value {
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| bed.json(arguments));
+        wait_for("the agent at its point", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", bed.pid())).unwrap();
+            let sleeps = |task: fs::DirEntry| {
+                let waits = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+                waits.contains("nanosleep")
+            };
+            tasks.flatten().any(sleeps).then_some(())
+        });
+        bed.configure(configuration);
+        bed.signal(Signal::SIGHUP);
+        asked.join().unwrap()
+    })
+}
+
+#[test]
+fn a_detach_that_has_begun_wins_over_a_reload() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = waiting_at("detach::saved", "");
+    let answer = reload_during(&bed, &["detach"], "dry_run = true\n");
+    assert!(answer["removed"].to_string().contains("hosts"), "{answer}");
+    bed.reap();
+    assert!(!bed.pin.exists(), "programs are pinned again");
+}
+
+#[test]
+fn an_import_that_has_begun_is_finished_before_a_reload() {
+    if !privileged() {
+        return;
+    }
+    let bed = waiting_at("restore::host", "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("scored", 1);
+    let file = bed.directory.path().join("hosts.json");
+    let file = file.to_str().unwrap();
+    assert!(bed.thalweg(&["export", file]).status.success());
+    bed.json(&["reset", "--yes"]);
+    let answer = reload_during(&bed, &["import", file], "[hosts]\nmax = 1000\n");
+    assert_eq!(answer["imported"], 1, "{answer}");
+    wait_for("the next session", || {
+        (bed.json(&["status"])["hosts_max"] == 1000).then_some(())
+    });
+    assert_eq!(bed.host(&address).expect("the host")["scored"], 1);
+}
+
+/// The agent's open files, and its own memory in KiB: not pages of its file.
+fn holds(bed: &Bed) -> (usize, u64) {
+    let process = format!("/proc/{}", bed.pid());
+    let status = fs::read_to_string(format!("{process}/status")).unwrap();
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let resident = resident.unwrap().trim().split(' ').next().unwrap();
+    let files = fs::read_dir(format!("{process}/fd")).unwrap().count();
+    (files, resident.parse().unwrap())
+}
+
+fn reload_often(reloads: u32) {
+    let bed = Bed::running("often", "");
+    let reload = |from: u32, count: u32| {
+        for number in from..from + count {
+            let (max, mode) = (
+                1000 + number % 3,
+                ["thalweg", "classic"][number as usize % 2],
+            );
+            bed.configure(&format!("mode = {mode:?}\n[hosts]\nmax = {max}\n"));
+            assert_eq!(bed.json(&["reload"])["changed"], true);
+        }
+    };
+    let pins = || fs::read_dir(&bed.pin).unwrap().count();
+    reload(0, 6);
+    let (pinned, before) = (pins(), holds(&bed));
+    reload(6, reloads);
+    let after = holds(&bed);
+    eprintln!("{reloads} reloads: files and KiB {before:?}, then {after:?}");
+    assert_eq!(pins(), pinned);
+    // A connection of the API may be open at either look.
+    assert!(after.0 <= before.0 + 2, "{before:?}, then {after:?}");
+    assert!(after.1 <= before.1 + 2048, "{before:?}, then {after:?}");
+    let status = bed.json(&["status"]);
+    assert_eq!(status["session"], 7 + reloads);
+}
+
+#[test]
+fn reloads_leave_nothing_behind() {
+    if !privileged() {
+        return;
+    }
+    reload_often(6);
+}
+
+#[test]
+#[ignore = "slow"]
+fn two_hundred_reloads_leave_nothing_behind() {
+    if !privileged() {
+        return;
+    }
+    reload_often(200);
+}
+
+#[test]
+fn a_reload_starts_no_figure_of_the_agent_anew() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("figures", "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    let before = wait_for("stored events and a second", || {
+        let status = bed.json(&["status"]);
+        let enough = status["events_stored"].as_u64()? >= 1 && status["uptime_s"].as_u64()? >= 1;
+        enough.then_some(status)
+    });
+    bed.configure("dry_run = true\n");
+    bed.json(&["reload"]);
+    let after = bed.json(&["status"]);
+    for figure in ["uptime_s", "events_stored"] {
+        let figures = (before[figure].as_u64(), after[figure].as_u64());
+        assert!(figures.1 >= figures.0, "{figure}: {figures:?}");
+    }
+}
+
 /// Attaches the agent's own program to a cgroup in such a way that no other can be beside it.
 fn occupy(cgroup: &fs::File, program: u32) {
     use libbpf_rs::libbpf_sys as sys;
