@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -88,7 +88,8 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
 
 /// Locks, socket and privileges: they outlive a change of the configuration.
 struct Ground {
-    socket: Socket,
+    /// `None`: the agent ends, and asking it is in vain.
+    socket: Mutex<Option<Socket>>,
     locks: Locks,
     own_netns: u64,
     reload: Arc<Reload>,
@@ -115,12 +116,16 @@ impl Ground {
         check_reachable(&config.paths.state)?;
         check_reachable(&config.paths.pin)?;
         Ok(Self {
-            socket,
+            socket: Mutex::new(Some(socket)),
             locks: Locks { state, pins },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
             life: Arc::new(Life::begin()),
         })
+    }
+
+    fn socket(&self) -> MutexGuard<'_, Option<Socket>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -416,7 +421,10 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         hang_up,
     } = ends;
     runtime.block_on(async {
-        let listener = tokio::net::UnixListener::from_std(ground.socket.listen()?)?;
+        let listener = match &*ground.socket() {
+            Some(socket) => tokio::net::UnixListener::from_std(socket.listen()?)?,
+            None => bail!("the socket is gone"),
+        };
         let mut stopped = shared.stopped();
         let mut server = Box::pin(api::serve(listener, Arc::clone(shared)));
         loop {
@@ -445,6 +453,8 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         // what was to go on.
         if !ground.reload.is_planned() {
             ground.locks.note_end();
+            // The last snapshot may take long: nobody waits for an answer until then.
+            ground.socket().take();
         }
         // Connections end with it, and what they hold of the session.
         drop(server);
