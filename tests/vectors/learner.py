@@ -575,23 +575,10 @@ def host_bytes(host):
         out.extend(fits(value, bits).to_bytes(bits // 8, "little"))
 
     put(0, 32)  # seq_head
-    put(host["connections"], 32)
-    put(0, 64)  # tag
-    for name in (
-        "seen_ns",
-        "forgot_ns",
-        "max_rate",
-        "trial_ns",
-        "min_rtt_us",
-        "scored",
-        "switched",
-        "harmful",
-        "queue_q16",
-        "base_rtt_us",
-        "last_base_rtt_us",
-        "trials",
-    ):
-        put(host[name], HOST_FIELDS[name])
+    for name, bits in HOST_FIELDS.items():
+        put(host[name], bits)
+        if name == "connections":
+            put(0, 64)  # tag
     for arm in host["arms"]:
         for name, bits in ARM_FIELDS.items():
             put(arm[name], bits)
