@@ -4,13 +4,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Bed, SINK, THALWEG, Traffic, plain, privileged, unique, wait_for};
-use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
@@ -18,14 +15,14 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-fn success(bed: &Bed, arguments: &[&str]) -> String {
+pub fn success(bed: &Bed, arguments: &[&str]) -> String {
     let output = bed.thalweg(arguments);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {text}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn failure(bed: &Bed, arguments: &[&str], code: i32) -> String {
+pub fn failure(bed: &Bed, arguments: &[&str], code: i32) -> String {
     let output = bed.thalweg(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
@@ -34,14 +31,14 @@ fn failure(bed: &Bed, arguments: &[&str], code: i32) -> String {
     text
 }
 
-fn is_offered(name: &str) -> bool {
+pub fn is_offered(name: &str) -> bool {
     let offered =
         fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
     offered.split_whitespace().any(|have| have == name)
 }
 
 /// The row of `cc list`, null if there is none.
-fn row(bed: &Bed, name: &str) -> Value {
+pub fn row(bed: &Bed, name: &str) -> Value {
     let list = bed.json(&["cc", "list"]);
     let rows = list.as_array().unwrap();
     let found = rows.iter().find(|row| row["name"] == name);
@@ -49,7 +46,7 @@ fn row(bed: &Bed, name: &str) -> Value {
 }
 
 /// Compiles the test's congestion control.
-fn compile(directory: &Path, file: &str, flags: &[&str]) -> String {
+pub fn compile(directory: &Path, file: &str, flags: &[&str]) -> String {
     let object = directory.join(file);
     let multiarch = Command::new("cc").arg("-print-multiarch").output().unwrap();
     let multiarch = String::from_utf8(multiarch.stdout).unwrap();
@@ -85,16 +82,16 @@ while True:
         break
 "#;
 
-struct Flow(Traffic);
+pub struct Flow(pub Traffic);
 
 impl Flow {
-    fn open(bed: &Bed, name: &str) -> Self {
+    pub fn open(bed: &Bed, name: &str) -> Self {
         let address = bed.server_address();
         Self(bed.python(Side::Client, FLOW, &[&address, "5001", name]))
     }
 
     /// Its congestion control and window once all sent data has arrived.
-    fn state(&mut self) -> (String, u32) {
+    pub fn state(&mut self) -> (String, u32) {
         let line = self.0.line();
         let (name, window) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
         (name.to_owned(), window.parse().unwrap())
@@ -332,143 +329,6 @@ fn an_object_without_a_link_of_its_own_gets_one() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_leaves_nothing() {
-    if !privileged() {
-        return;
-    }
-    let bed = Bed::new(&plain("cc-faults"), "");
-    let directory = bed.directory.path();
-    let text = directory.join("text.o");
-    fs::write(&text, "no object at all, but long enough").unwrap();
-    let good = compile(directory, "good.o", &[]);
-    let cut = directory.join("cut.o");
-    fs::write(&cut, &fs::read(&good).unwrap()[..400]).unwrap();
-    let path = |path: &PathBuf| path.to_str().unwrap().to_owned();
-    let cases = [
-        (path(&text), "is not an ELF file"),
-        ("/bin/true".to_owned(), "for another machine"),
-        (path(&cut), "cannot be read as a BPF object"),
-        (path(&directory.join("none.o")), "No such file"),
-        ("vegas".to_owned(), "it brings htcp, dctcp"),
-        (
-            compile(directory, "refused.o", &["-DREFUSED"]),
-            "write a field that this one has to write",
-        ),
-    ];
-    for (object, expected) in cases {
-        let name = unique("f");
-        let said = failure(&bed, &["cc", "load", &object, "--name", &name], 1);
-        assert!(said.contains(expected), "{expected:?} is not in: {said}");
-        assert!(said.len() < 1000, "too much of a log: {said}");
-        assert!(!bed.pin.exists(), "left behind by {object}");
-        assert!(!is_offered(&name));
-    }
-    for name in ["", "abcdefghijklmnop", "a-b", "../x", "a.b", "Cubic"] {
-        let said = failure(&bed, &["cc", "load", &good, "--name", name], 1);
-        assert!(said.contains("1 to 15 of a-z"), "{said}");
-    }
-    let said = failure(&bed, &["cc", "load", "htcp", "--name", "cubic"], 1);
-    assert!(said.contains("the system has such"), "{said}");
-    for command in ["unload", "swap"] {
-        let rest: &[&str] = if command == "swap" { &[&good] } else { &[] };
-        let arguments = |name| [&["cc", command, name], rest].concat();
-        let said = failure(&bed, &arguments("cubic"), 1);
-        assert!(said.contains("the system's own"), "{said}");
-        let said = failure(&bed, &arguments("no_such"), 1);
-        assert!(said.contains("is loaded; `thalweg cc list`"), "{said}");
-    }
-    assert!(!bed.pin.exists());
-
-    // A failed swap leaves the present version in place.
-    let name = unique("k");
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    let refused = directory.join("refused.o");
-    failure(&bed, &["cc", "swap", &name, refused.to_str().unwrap()], 1);
-    assert_eq!(row(&bed, &name)["program"], "htcp");
-    assert!(is_offered(&name));
-    success(&bed, &["cc", "unload", &name]);
-    // A default would never drain.
-    let object = compile(directory, "anybody.o", &["-DANYBODY"]);
-    success(&bed, &["cc", "load", &object, "--name", &name]);
-    let set_default = |name: &str| {
-        let mut shell = bed.pair.command_in(Side::Client, "sh").unwrap();
-        let line = format!("echo {name} >/proc/sys/net/ipv4/tcp_congestion_control");
-        assert!(shell.args(["-c", &line]).status().unwrap().success());
-    };
-    set_default(&name);
-    for drain in [&[][..], &["--drain"]] {
-        let arguments = [&["cc", "unload", name.as_str()], drain].concat();
-        let said = failure(&bed, &arguments, 1);
-        assert!(said.contains("default of 1 network namespace;"), "{said}");
-    }
-    set_default("reno");
-    success(&bed, &["cc", "unload", &name]);
-    assert!(!bed.pin.exists());
-}
-
-#[test]
-fn a_kernel_or_user_that_cannot_is_told_what_is_missing() {
-    if !privileged() {
-        return;
-    }
-    let bed = Bed::new(&plain("cc-cannot"), "");
-    let run = |hide: &str, arguments: &[&str]| {
-        Command::new("unshare")
-            .args([
-                "-m",
-                "sh",
-                "-c",
-                &format!("{hide}; exec \"$@\""),
-                "sh",
-                THALWEG,
-            ])
-            .arg("--config")
-            .arg(bed.configuration())
-            .args(arguments)
-            .output()
-            .unwrap()
-    };
-    let zero = bed.directory.path().join("zero");
-    fs::write(&zero, "0\n").unwrap();
-    let no_btf = "mount -t tmpfs none /sys/kernel/btf".to_owned();
-    let no_jit = format!(
-        "mount --bind {} /proc/sys/net/core/bpf_jit_enable",
-        zero.display()
-    );
-    for (hide, expected) in [(no_btf, "CONFIG_DEBUG_INFO_BTF"), (no_jit, "JIT is off")] {
-        let load = run(&hide, &["cc", "load", "htcp", "--name", &unique("c")]);
-        let said = String::from_utf8(load.stderr).unwrap();
-        assert_eq!(load.status.code(), Some(3), "{said}");
-        assert!(said.contains(expected), "{said}");
-        assert!(said.contains("everything else of Thalweg works"), "{said}");
-        let list = run(&hide, &["--json", "cc", "list"]);
-        let list: Value = serde_json::from_slice(&list.stdout).unwrap();
-        let rows = list.as_array().unwrap();
-        let htcp = rows.iter().find(|row| row["name"] == "htcp").unwrap();
-        // A kernel with its own module needs none of ours.
-        if !is_offered("htcp") {
-            assert_eq!(htcp["state"], "unavailable", "{htcp}");
-            assert!(htcp["note"].as_str().unwrap().contains(expected), "{htcp}");
-        }
-        assert!(rows.iter().any(|row| row["name"] == "cubic"), "{list}");
-    }
-    let nobody = Command::new("setpriv")
-        .args([
-            "--bounding-set=-all",
-            "--inh-caps=-all",
-            "--no-new-privs",
-            THALWEG,
-        ])
-        .args(["cc", "load", "htcp"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8(nobody.stderr).unwrap();
-    assert_eq!(nobody.status.code(), Some(3), "{said}");
-    assert!(said.contains("missing privilege: CAP_"), "{said}");
-    assert!(!bed.pin.exists());
-}
-
-#[test]
 fn two_at_once_never_share_a_name() {
     if !privileged() {
         return;
@@ -492,297 +352,6 @@ fn two_at_once_never_share_a_name() {
         success(&bed, &["cc", "unload", name]);
     }
     assert!(!bed.pin.exists());
-}
-
-/// 1,000 connections of a few segments each, eight at a time. Arguments: address, port, name.
-const STORM: &str = r#"
-import socket, sys, threading
-def some():
-    for _ in range(125):
-        with socket.socket() as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())
-            connection.connect((sys.argv[1], int(sys.argv[2])))
-            connection.sendall(bytes(20000))
-            connection.shutdown(socket.SHUT_WR)
-            connection.recv(1)
-            done.append(1)
-done = []
-threads = [threading.Thread(target=some) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-print(len(done))
-"#;
-
-#[test]
-fn a_thousand_flows_while_it_is_replaced_ten_times_a_second_and_the_agent_dies() {
-    if !privileged() {
-        return;
-    }
-    let name = unique("s");
-    let mut bed = Bed::new(
-        &plain("cc-storm"),
-        &format!("[arms]\nallow = [\"cubic\", {name:?}]\n"),
-    );
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    bed.start();
-    let address = bed.server_address();
-    let _sink = bed.sink(&address);
-    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
-    // A connection that outlives the agent.
-    let mut long = Flow::open(&bed, &name);
-    long.state();
-    let storm = bed.python(Side::Client, STORM, &[&address, "5001", &name]);
-    let over = AtomicBool::new(false);
-    let (said, swaps) = std::thread::scope(|scope| {
-        let swapping = scope.spawn(|| {
-            let mut swaps = 0;
-            // At least ten, in case the connections are quick.
-            while swaps < 10 || !over.load(Ordering::Relaxed) {
-                let begun = std::time::Instant::now();
-                let program = if swaps % 2 == 0 {
-                    fixed.as_str()
-                } else {
-                    "htcp"
-                };
-                success(&bed, &["cc", "swap", &name, program]);
-                swaps += 1;
-                let period = std::time::Duration::from_millis(100);
-                std::thread::sleep(period.saturating_sub(begun.elapsed()));
-            }
-            swaps
-        });
-        bed.signal(Signal::SIGKILL);
-        let said = storm.finish();
-        over.store(true, Ordering::Relaxed);
-        (said, swapping.join().unwrap())
-    });
-    assert_eq!(said.trim(), "1000", "connections failed, {swaps} swaps");
-    bed.end(Signal::SIGKILL);
-    long.0.go_on();
-    assert_eq!(long.state().0, name, "the agent's death changes nothing");
-    // A new agent finds it.
-    bed.start();
-    let arms = bed.json(&["arms"]);
-    assert!(arms.to_string().contains(&format!("{name:?}")), "{arms}");
-    long.0.finish();
-    wait_for("the end of all flows", || {
-        (row(&bed, &name)["use"]["flows"] == 0).then_some(())
-    });
-    success(&bed, &["cc", "unload", &name]);
-}
-
-#[test]
-fn the_learner_takes_up_what_comes_and_drops_what_goes() {
-    if !privileged() {
-        return;
-    }
-    let name = unique("l");
-    let ecn = unique("e");
-    let bed = Bed::running(
-        "cc-learn",
-        &format!("[arms]\nallow = [\"cubic\", {name:?}, {ecn:?}]\n"),
-    );
-    let arm = |name: &str| {
-        let arms = bed.json(&["arms"]);
-        let list = arms["arms"]
-            .as_array()
-            .or_else(|| arms.as_array())
-            .unwrap()
-            .clone();
-        let found = list.into_iter().find(|arm| arm["name"] == name);
-        found.unwrap_or_default()
-    };
-    assert!(arm(&name).is_null());
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    success(&bed, &["cc", "load", "dctcp", "--name", &ecn]);
-    // The agent checks every ten seconds.
-    wait_for("the new arms", || {
-        (arm(&name)["present"] == true).then_some(())
-    });
-    assert_eq!(arm(&name)["needs_ecn"], false);
-    assert_eq!(arm(&ecn)["needs_ecn"], true);
-    let address = bed.server_address();
-    let _sink = bed.sink(&address);
-    let chosen = |name: &str| -> u64 {
-        let host = bed.host(&address).unwrap_or_default();
-        let arms = host["arms"].as_array().cloned().unwrap_or_default();
-        let of = arms.iter().filter(|arm| arm["arm"] == name);
-        of.filter_map(|arm| arm["count"].as_u64()).sum()
-    };
-    wait_for("a connection that is given the new arm", || {
-        bed.connect(&address, 5, 300_000);
-        (chosen(&name) > 0).then_some(())
-    });
-    assert_eq!(chosen(&ecn), 0, "these connections have no ECN");
-
-    success(&bed, &["cc", "unload", &name, "--drain"]);
-    wait_for("the arm's end", || {
-        (arm(&name)["present"] == false).then_some(())
-    });
-    let before = chosen(&name);
-    bed.connect(&address, 40, 100_000);
-    assert_eq!(chosen(&name), before, "chosen although it is gone");
-    // And back.
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    wait_for("the arm's return", || {
-        (arm(&name)["present"] == true).then_some(())
-    });
-    wait_for("a connection that is given it again", || {
-        bed.connect(&address, 5, 300_000);
-        (chosen(&name) > before).then_some(())
-    });
-}
-
-/// `thalweg cc …`, killed by the kernel at its first such system call; for bpf(2), at the first
-/// with this command (linux/bpf.h, enum bpf_cmd). False if it completed without one.
-fn killed_at(bed: &Bed, calls: &[i64], bpf_command: Option<u32>, arguments: &[&str]) -> bool {
-    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // struct seccomp_data: the call's number at 0, its first argument at 16.
-    let mut program = Vec::new();
-    for call in calls {
-        let next = if bpf_command.is_some() { 3 } else { 1 };
-        program.push(step(load, 0, 0, 0));
-        program.push(step(equal, 0, next, *call as u32));
-        if let Some(command) = bpf_command {
-            program.push(step(load, 0, 0, 16));
-            program.push(step(equal, 0, 1, command));
-        }
-        program.push(step(answer, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
-    }
-    program.push(step(answer, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let mut command = Command::new(THALWEG);
-    command
-        .arg("--config")
-        .arg(bed.configuration())
-        .args(arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let install = move || {
-        let filter = libc::sock_fprog {
-            len: program.len() as u16,
-            filter: program.as_ptr().cast_mut(),
-        };
-        // SAFETY: the filter lives through the call, which copies it.
-        let failed = unsafe {
-            libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const filter,
-            )
-        };
-        if failed != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(())
-    };
-    // SAFETY: only a system call on the closure's own memory.
-    unsafe { command.pre_exec(install) };
-    command.status().unwrap().signal() == Some(libc::SIGSYS)
-}
-
-const BPF_OBJ_PIN: u32 = 6;
-const BPF_LINK_CREATE: u32 = 28;
-const BPF_LINK_UPDATE: u32 = 29;
-
-/// System calls that rename.
-fn renaming() -> Vec<i64> {
-    let mut calls = vec![libc::SYS_renameat, libc::SYS_renameat2];
-    #[cfg(target_arch = "x86_64")]
-    calls.push(libc::SYS_rename);
-    calls
-}
-
-/// System calls that remove a name.
-fn removing() -> Vec<i64> {
-    let mut calls = vec![libc::SYS_unlinkat];
-    #[cfg(target_arch = "x86_64")]
-    calls.extend([libc::SYS_unlink, libc::SYS_rmdir]);
-    calls
-}
-
-/// Name of the callbacks that a pinned link keeps registered.
-fn in_force(link: &Path) -> String {
-    let link = libbpf_rs::Link::open(link).unwrap();
-    let LinkTypeInfo::StructOps(info) = link.info().unwrap().info else {
-        panic!("not a link of struct_ops");
-    };
-    let map = MapHandle::from_map_id(info.map_id).unwrap();
-    map.name().to_string_lossy().into_owned()
-}
-
-#[test]
-fn a_swap_that_is_killed_is_finished_or_taken_back() {
-    if !privileged() {
-        return;
-    }
-    let bed = Bed::new(&plain("cc-cut"), "");
-    let name = unique("cut");
-    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    let own = bed.pin.join("cc").join(&name);
-    let bpf = vec![libc::SYS_bpf];
-    let points = [
-        (bpf.clone(), Some(BPF_OBJ_PIN), "htcp"),
-        (bpf, Some(BPF_LINK_UPDATE), "htcp"),
-        (renaming(), None, "fixed"),
-        (removing(), None, "fixed"),
-    ];
-    for (calls, command, expected) in points {
-        assert!(
-            killed_at(&bed, &calls, command, &["cc", "swap", &name, &fixed]),
-            "{calls:?} {command:?} is not called"
-        );
-        // The first command that reads the pins sees the version in force, and recovers.
-        let listed = row(&bed, &name);
-        assert_eq!(in_force(&own.join("link")), expected);
-        assert_eq!(listed["program"], expected, "{calls:?} {command:?}");
-        assert_eq!(listed["state"], "loaded");
-        let left: Vec<_> = fs::read_dir(bed.pin.join("cc")).unwrap().collect();
-        assert_eq!(left.len(), 1, "{left:?}");
-        success(&bed, &["cc", "swap", &name, "htcp"]);
-        assert_eq!(row(&bed, &name)["program"], "htcp");
-    }
-    success(&bed, &["cc", "unload", &name]);
-    assert!(!is_offered(&name));
-    assert!(!bed.pin.exists());
-}
-
-#[test]
-fn a_load_that_is_killed_is_finished_or_taken_back() {
-    if !privileged() {
-        return;
-    }
-    let bed = Bed::new(&plain("cc-load-cut"), "");
-    let name = unique("lc");
-    let bpf = vec![libc::SYS_bpf];
-    let points = [
-        (bpf.clone(), Some(BPF_OBJ_PIN), false),
-        (bpf, Some(BPF_LINK_CREATE), false),
-        (renaming(), None, true),
-    ];
-    for (calls, command, is_loaded) in points {
-        let load = ["cc", "load", "htcp", "--name", &name];
-        assert!(
-            killed_at(&bed, &calls, command, &load),
-            "{calls:?} {command:?} is not called"
-        );
-        // The kernel unregisters it a moment after the death of the process that held the link.
-        wait_for("what is registered", || {
-            (is_offered(&name) == is_loaded).then_some(())
-        });
-        let listed = row(&bed, &name);
-        if is_loaded {
-            assert_eq!(listed["state"], "loaded", "{listed}");
-        } else {
-            assert!(listed.is_null(), "it was never there: {listed}");
-            success(&bed, &load);
-        }
-        success(&bed, &["cc", "unload", &name]);
-        assert!(!bed.pin.exists());
-    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod agent;
 mod api_attacks;
 mod cc;
+mod cc_faults;
+mod cc_learner;
 mod cc_marks;
 mod cc_module;
 mod cc_rate;
