@@ -7,26 +7,24 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, plain, privileged, wait_for};
+use crate::support::{Bed, plain, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, ProgramInput};
 use serde_json::Value;
-use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::scenario::Family;
 
 /// A bed whose limits are removed with it.
-struct Limited(Bed);
+pub struct Limited(pub Bed);
 
 impl Limited {
     /// On a link of 100 Mbit/s, far above all limits.
-    fn new(options: &PairOptions) -> Self {
+    pub fn new(options: &PairOptions) -> Self {
         let mut options = options.clone();
         options.path.rate = Some("100mbit".parse().unwrap());
         Self(Bed::new(&options, ""))
     }
 
-    fn cgroup(&self) -> PathBuf {
+    pub fn cgroup(&self) -> PathBuf {
         self.0.pair.cgroup().to_owned()
     }
 
@@ -37,13 +35,13 @@ impl Limited {
         path
     }
 
-    fn set(&self, cgroup: &Path, rate: &str, more: &[&str]) -> Value {
+    pub fn set(&self, cgroup: &Path, rate: &str, more: &[&str]) -> Value {
         let cgroup = cgroup.to_str().unwrap();
         let arguments = ["limit", "--cgroup", cgroup, "--rate", rate];
         self.0.json(&[&arguments, more].concat())
     }
 
-    fn show(&self, cgroup: &Path) -> Value {
+    pub fn show(&self, cgroup: &Path) -> Value {
         self.0
             .json(&["limit", "show", "--cgroup", cgroup.to_str().unwrap()])
     }
@@ -52,7 +50,7 @@ impl Limited {
         self.show(cgroup)[name].as_u64().unwrap()
     }
 
-    fn remove(&self, cgroup: &Path) {
+    pub fn remove(&self, cgroup: &Path) {
         let output = self
             .0
             .thalweg(&["limit", "remove", "--cgroup", cgroup.to_str().unwrap()]);
@@ -107,7 +105,7 @@ impl Limited {
         self.show(cgroup)["sockets"][name].as_u64().unwrap()
     }
 
-    fn start(&self, cgroup: &Path, program: &str, arguments: &[&str]) -> Sender {
+    pub fn start(&self, cgroup: &Path, program: &str, arguments: &[&str]) -> Sender {
         let mut command = self.0.pair.command_in(Side::Client, "sh").unwrap();
         command
             .args(["-c", "echo $$ > \"$0\"; exec python3 -c \"$@\""])
@@ -136,7 +134,7 @@ impl Drop for Limited {
     }
 }
 
-struct Sender(Child);
+pub struct Sender(Child);
 
 impl Drop for Sender {
     fn drop(&mut self) {
@@ -153,7 +151,7 @@ impl Sender {
 }
 
 /// Number of BPF links on a cgroup.
-fn links(cgroup: &Path) -> usize {
+pub fn links(cgroup: &Path) -> usize {
     let id = fs::metadata(cgroup).unwrap().ino();
     LinkInfoIter::default()
         .filter(|link| matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == id))
@@ -537,201 +535,6 @@ fn loopback_of_both_families_gets_the_rate() {
         rates[0],
         rates[1]
     );
-}
-
-/// A TCP segment with data behind IP, as the stack passes it to the limit: two packets in one.
-fn handed_over(ip: &[u8]) -> Vec<u8> {
-    let kind: [u8; 2] = if ip[0] >> 4 == 4 {
-        [8, 0]
-    } else {
-        [0x86, 0xdd]
-    };
-    // Twelve bytes of timestamps.
-    let mut tcp = [0; 32];
-    tcp[12] = 8 << 4;
-    [&[0; 12][..], &kind, ip, &tcp, &[0; 2000]].concat()
-}
-
-/// Over IPv6 loopback TCP hands over more than 64 KiB at once, behind an IPv6 option for it (RFC
-/// 2675).
-#[test]
-fn large_segments_of_both_families_are_tcp_and_counted_whole() {
-    if !privileged() {
-        return;
-    }
-    let mut ipv4 = [0; 20];
-    (ipv4[0], ipv4[9]) = (0x45, 6);
-    let mut ipv6 = [0; 40];
-    (ipv6[0], ipv6[6]) = (0x60, 6);
-    let mut jumbo = [0; 48];
-    (jumbo[0], jumbo[40]) = (0x60, 6);
-    (jumbo[42], jumbo[43]) = (0xc2, 4);
-    for (name, ip) in [("IPv4", &ipv4[..]), ("IPv6", &ipv6), ("jumbo", &jumbo)] {
-        let mut object = ObjectBuilder::default()
-            .open_memory(thalweg_bpf_objects::LIMIT)
-            .unwrap();
-        for mut program in object.progs_mut() {
-            let wanted = program.name() == "limit_egress";
-            program.set_autoload(wanted);
-        }
-        let object = object.load().unwrap();
-        let map = |name: &str| object.maps().find(|map| map.name() == name).unwrap();
-        let second = 1_000_000_000;
-        let settings = raw::thalweg_limit_settings {
-            flags: raw::THALWEG_LIMIT_LOOPBACK,
-            rate_bps: 1000,
-            drop_ns: 1000 * second,
-            interval_ns: 1000 * second,
-            ..Default::default()
-        };
-        let key = 0u32.to_ne_bytes();
-        let put = |to: &str, bytes: &[u8]| map(to).update(&key, bytes, MapFlags::ANY).unwrap();
-        let get = |from: &str| map(from).lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        put("settings", bytes_of(&settings));
-        let mut state = get("state");
-        let rate_at = std::mem::offset_of!(raw::thalweg_limit_state, rate_bps);
-        state[rate_at..rate_at + 8].copy_from_slice(&settings.rate_bps.to_ne_bytes());
-        put("state", &state);
-        // Only the number of packets of the kernel's context (struct __sk_buff) is set.
-        let mut context = [0; 192];
-        context[164] = 2;
-        let packet = handed_over(ip);
-        let mut send = || {
-            let input = ProgramInput {
-                context_in: Some(&mut context),
-                data_in: Some(&packet),
-                ..Default::default()
-            };
-            let mut programs = object.progs_mut();
-            let mut program = programs.find(|program| program.name() == "limit_egress");
-            program
-                .as_mut()
-                .unwrap()
-                .test_run(input)
-                .unwrap()
-                .return_value
-        };
-        // First without a queue, then with one: TCP is notified.
-        assert_eq!((send(), send()), (1, 3), "{name}");
-        let size = size_of::<raw::thalweg_limit_state>();
-        let state: raw::thalweg_limit_state = from_bytes(&get("state")[..size]).unwrap();
-        let headers = ip.len() as u64 + 32;
-        assert_eq!(
-            (state.packets, state.bytes, state.notified),
-            (4, 2 * (2 * headers + 2000), 2),
-            "{name}"
-        );
-    }
-}
-
-#[test]
-fn a_cgroup_may_be_named_as_in_policies() {
-    if !privileged() {
-        return;
-    }
-    let bed = Limited::new(&plain("limit-names"));
-    let cgroup = bed.cgroup();
-    let mount = thalweg_control::system::cgroup2_mount().unwrap();
-    let name = cgroup.strip_prefix(&mount).unwrap();
-    bed.set(name, "10mbit", &[]);
-    let id = bed.show(&cgroup)["cgroup_id"].clone();
-    assert!(id.is_number());
-    for form in [
-        name.to_owned(),
-        Path::new("/").join(name),
-        Path::new("/sys/fs/cgroup").join(name),
-    ] {
-        assert_eq!(bed.show(&form)["cgroup_id"], id, "{}", form.display());
-    }
-    bed.remove(name);
-    let output = bed
-        .0
-        .thalweg(&["limit", "show", "--cgroup", "no-such.slice"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("there is no cgroup /no-such.slice: /"),
-        "{said}"
-    );
-}
-
-#[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
-    if !privileged() {
-        return;
-    }
-    let bed = Limited::new(&plain("limit-faults"));
-    let cgroup = bed.cgroup();
-    let cgroup = cgroup.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
-        (
-            &["--cgroup", "/no/such", "--rate", "1mbit"],
-            1,
-            "there is no cgroup /no/such: /",
-        ),
-        (
-            &["--cgroup", "/tmp", "--rate", "1mbit"],
-            1,
-            "not a cgroup v2",
-        ),
-        (
-            &["--cgroup", cgroup, "--rate", "0mbit"],
-            2,
-            "expected a rate",
-        ),
-        (&["--cgroup", cgroup, "--rate", "1mb"], 2, "expected a rate"),
-        (&["--cgroup", cgroup], 2, "--rate"),
-        (
-            &["--cgroup", cgroup, "--rate", "9mbit", "--mark-at", "60ms"],
-            1,
-            "before any is marked",
-        ),
-        (
-            &["--cgroup", cgroup, "--rate", "1mbit", "--work-conserving"],
-            2,
-            "--line-rate",
-        ),
-        (
-            &[
-                "--cgroup",
-                cgroup,
-                "--rate",
-                "10mbit",
-                "--work-conserving",
-                "--line-rate",
-                "10mbit",
-            ],
-            1,
-            "faster than it",
-        ),
-        (
-            &[
-                "--cgroup", cgroup, "--rate", "1mbit", "--edt", "--device", "none0",
-            ],
-            1,
-            "there is no device none0",
-        ),
-    ];
-    for (arguments, code, expected) in cases {
-        let output = bed.0.thalweg(&[&["limit"], arguments].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(expected), "{arguments:?}: {said}");
-        assert!(!bed.0.pin.exists(), "left behind by {arguments:?}");
-    }
-
-    // The client's link has no queueing discipline at all.
-    let waits = "import time; time.sleep(60)";
-    let _inside = bed.start(&bed.cgroup(), waits, &[]);
-    wait_for("refusal of --edt", || {
-        let output = bed
-            .0
-            .thalweg(&["limit", "--cgroup", cgroup, "--rate", "1mbit", "--edt"]);
-        assert_eq!(output.status.code(), Some(3));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        said.contains("it is not on link0").then_some(())
-    });
-    assert!(!bed.0.pin.exists());
-    assert_eq!(links(&bed.cgroup()), 0);
 }
 
 in_virtual_time!(

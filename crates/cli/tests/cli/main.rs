@@ -32,6 +32,8 @@ mod lab_uml;
 mod lab_uml_host;
 mod lab_virtual;
 mod limit;
+mod limit_arguments;
+mod limit_segments;
 mod link;
 mod many_hosts;
 mod messages;
