@@ -15,7 +15,7 @@ if ((EUID != 0)); then
 fi
 export THALWEG_REQUIRE_PRIVILEGED=1
 cargo test --locked -p thalweg-cli --test cli -- --include-ignored --show-output \
-	faults:: faults_start:: faults_store:: faults_points:: faults_pins:: policy_crash:: upgrade::
+	faults:: faults_start:: faults_slots:: faults_store:: faults_points:: faults_pins:: policy_crash:: upgrade::
 
 cargo build --locked --release -p thalweg-cli --bin thalweg
 binary=${CARGO_TARGET_DIR:-target}/release/thalweg

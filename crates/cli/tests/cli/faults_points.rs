@@ -137,6 +137,7 @@ fn every_point_is_tried() {
     let tests = [
         include_str!("faults_pins.rs"),
         include_str!("faults_points.rs"),
+        include_str!("faults_slots.rs"),
         include_str!("faults_start.rs"),
         include_str!("upgrade.rs"),
     ]

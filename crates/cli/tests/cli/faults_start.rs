@@ -5,14 +5,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
-use thalweg_bpf_types::{arm_name_bytes, bytes_of, from_bytes, raw};
 
-use crate::support::{self, Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
+use crate::support::{self, Bed, SmallDisk, Traffic, plain, privileged, skip, wait_for};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
-fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
+pub fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
     let bed = Bed::running(label, settings);
     let address = bed.server_address();
     let sink = bed.sink(&address);
@@ -405,143 +404,6 @@ fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
     bed.counter_reaches("scored", 1);
 }
 
-/// As after many names: all slots are taken, reno has none, and each has a record, the arm in slot
-/// 9 the smallest. The agent is stopped.
-fn take_all_slots(bed: &Bed) {
-    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
-    let zero = 0u32.to_ne_bytes();
-    let mut table = arm_table(bed);
-    let reno = arm_name_bytes("reno").unwrap();
-    for (index, arm) in table.arms.iter_mut().enumerate() {
-        if arm.name[0] == 0 || arm.name == reno {
-            *arm = raw::thalweg_arm::default();
-            arm.name = arm_name_bytes(&format!("gone{index}")).unwrap();
-        }
-    }
-    map.update(&zero, bytes_of(&table), MapFlags::ANY).unwrap();
-    let hosts = MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
-    for key in hosts.keys() {
-        let value = hosts.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        let mut host: raw::thalweg_host = from_bytes(&value).unwrap();
-        for (index, arm) in host.arms.iter_mut().enumerate() {
-            arm.scored += if index == 9 { 1 } else { 5 };
-        }
-        hosts.update(&key, bytes_of(&host), MapFlags::ANY).unwrap();
-    }
-}
-
-fn arm_table(bed: &Bed) -> raw::thalweg_arms {
-    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
-    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap();
-    from_bytes(&value.unwrap()).unwrap()
-}
-
-/// Slot 9 is reno's, without a record, and the records of others stay.
-fn assert_slot_is_given(bed: &Bed, address: &str) {
-    assert_eq!(arm_table(bed).arms[9].name, arm_name_bytes("reno").unwrap());
-    let host = bed.host(address).unwrap();
-    let arms = host["arms"].as_array().unwrap();
-    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
-    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
-    assert!(
-        of("cubic").is_some_and(|arm| arm["scored"].as_u64() >= Some(5)),
-        "{host}"
-    );
-}
-
-#[test]
-fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
-    if !privileged() {
-        return;
-    }
-    let (mut bed, address, _sink) = learned("slots16", "");
-    bed.end(Signal::SIGTERM);
-    take_all_slots(&bed);
-    bed.start();
-    assert_slot_is_given(&bed, &address);
-}
-
-#[test]
-fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
-    if !privileged() {
-        return;
-    }
-    for settings in ["", "[hosts]\nmax = 1000\n"] {
-        let (mut bed, address, _sink) = learned("slotskill", "");
-        bed.end(Signal::SIGTERM);
-        take_all_slots(&bed);
-        bed.dies_at("arms::emptying=return");
-        bed.configure(settings);
-        bed.start();
-        assert_slot_is_given(&bed, &address);
-    }
-}
-
-/// A connection gets the arm of a slot after the agent has checked that none refers to it.
-#[test]
-fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
-    if !privileged() {
-        return;
-    }
-    let (mut bed, address, _sink) = learned("slotsrace", "");
-    let before = bed.pid().to_string();
-    bed.end(Signal::SIGTERM);
-    take_all_slots(&bed);
-    let mut command = bed.run_command();
-    command.env("FAILPOINTS", "arms::chosen=1*sleep(3000)");
-    let (lock, pin) = (bed.state().join("agent.lock"), bed.pin.clone());
-    let connection = std::thread::spawn(move || {
-        let sleeps = wait_for("the agent between its look and the change", || {
-            let pid = fs::read_to_string(&lock).ok()?;
-            let pid = pid.split_whitespace().next()?;
-            let waits = fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
-            (pid != before && waits.contains("nanosleep")).then(|| pid.to_owned())
-        });
-        let conns = MapHandle::from_pinned_path(pin.join("conns")).unwrap();
-        let mut conn = raw::thalweg_conn {
-            cookie: u64::MAX,
-            ..raw::thalweg_conn::default()
-        };
-        (conn.origin.arm, conn.origin.system_arm) = (9, 9);
-        conns
-            .update(&0u32.to_ne_bytes(), bytes_of(&conn), MapFlags::ANY)
-            .unwrap();
-        let waits = fs::read_to_string(format!("/proc/{sleeps}/wchan")).unwrap();
-        assert!(waits.contains("nanosleep"), "too late: {waits}");
-    });
-    bed.start_by(command);
-    connection.join().unwrap();
-    let name = |index: usize| arm_table(&bed).arms[index].name;
-    assert_eq!(name(9), arm_name_bytes("gone9").unwrap());
-    let reno = arm_name_bytes("reno").unwrap();
-    assert!((0..16).any(|index| name(index) == reno));
-    let host = bed.host(&address).unwrap();
-    let arms = host["arms"].as_array().unwrap();
-    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
-    assert!(of("gone9").is_some_and(|arm| arm["scored"] == 1), "{host}");
-    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
-}
-
-/// The agent pauses between reading a record and changing it.
-#[test]
-fn what_is_learned_while_a_slot_changes_hands_is_kept() {
-    if !privileged() {
-        return;
-    }
-    let (mut bed, address, _sink) = learned("slotsload", "");
-    let before = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
-    bed.end(Signal::SIGTERM);
-    take_all_slots(&bed);
-    let load = bed.load(&address, 2, 50);
-    let mut command = bed.run_command();
-    command.env("FAILPOINTS", "arms::emptying=sleep(1000)");
-    bed.start_by(command);
-    assert_slot_is_given(&bed, &address);
-    let (made, _) = load.finish();
-    let after = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
-    assert_eq!(after, before + made, "connections that count");
-}
-
 /// Until it runs another program, a child inherits its parent's descriptors: a child of a killed
 /// agent would block the next start.
 #[test]
@@ -652,72 +514,6 @@ fn a_start_gives_up_on_an_agent_that_does_not_end() {
     }
     bed.end(Signal::SIGKILL);
     bed.start();
-}
-
-#[test]
-fn doctor_knows_a_container_from_the_machine() {
-    if !privileged() {
-        return;
-    }
-    let bed = Bed::new(&plain("container"), "");
-    let found = |command: &mut Command| {
-        let output = command.output().unwrap();
-        let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let checks = checks.as_array().unwrap().clone();
-        let check = checks
-            .into_iter()
-            .find(|check| check["name"] == "cgroup v2");
-        check.unwrap()["means"].as_str().unwrap().to_owned()
-    };
-    let empty = bed.directory.path().join("empty.toml");
-    fs::write(&empty, "").unwrap();
-    let doctor = format!("{THALWEG} --json --config {} doctor", empty.display());
-    let here = found(Command::new("sh").args(["-c", &doctor]));
-    assert!(here.contains("machine"), "{here}");
-    let inside = format!(
-        "echo $$ > {0}/cgroup.procs && exec unshare -C -m sh -c \
-         'umount {1} && mount -t cgroup2 none {1} && exec {doctor}'",
-        bed.pair.cgroup().display(),
-        thalweg_control::system::cgroup2_mount().unwrap().display()
-    );
-    let inside = found(Command::new("sh").args(["-c", &inside]));
-    assert!(inside.contains("container"), "{inside}");
-}
-
-#[test]
-fn doctor_tells_what_a_kernel_without_types_lacks() {
-    if !privileged() {
-        return;
-    }
-    let types = "/sys/kernel/btf";
-    if !Path::new(types).join("vmlinux").exists() {
-        eprintln!("skipped: this kernel has no types that could be hidden");
-        return;
-    }
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c"])
-        .arg("mount -t tmpfs none \"$1\" && exec \"$2\" --json doctor")
-        .args(["sh", types, THALWEG])
-        .output()
-        .unwrap();
-    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-    // One for each feature of the table, whatever else exists.
-    for feature in thalweg_agent::features::FEATURES {
-        let check = checks.iter().find(|check| check["name"] == feature.name);
-        let check = check.unwrap_or_else(|| panic!("no row {}", feature.name));
-        let needs_types = feature.options().contains(&"CONFIG_DEBUG_INFO_BTF");
-        if needs_types {
-            assert_eq!(check["state"], "degraded", "{check}");
-            assert_eq!(check["fix"].as_str().map(str::is_empty), Some(false));
-            assert!(
-                check["found"].to_string().contains("CONFIG_DEBUG_INFO_BTF")
-                    || check["found"] == "no kernel BTF",
-                "{check}"
-            );
-        } else if feature.required {
-            assert_eq!(check["state"], "ok", "{check}");
-        }
-    }
 }
 
 #[test]
