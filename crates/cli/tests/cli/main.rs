@@ -60,6 +60,7 @@ mod sockops;
 mod stack;
 mod stack_learn;
 mod stack_programs;
+mod stack_terminal;
 mod stack_user;
 mod stack_wire;
 mod support;
