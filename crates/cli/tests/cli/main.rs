@@ -37,6 +37,7 @@ mod limit;
 mod limit_arguments;
 mod limit_segments;
 mod link;
+mod link_signals;
 mod many_hosts;
 mod messages;
 mod model;
