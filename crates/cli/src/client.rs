@@ -101,13 +101,20 @@ impl Client {
 
     /// Sends a request; returns a response that is not an error.
     fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Answer> {
-        let connection =
-            Connection::open(&self.socket).map_err(|error| self.not_connected(error))?;
-        let patience = match method {
-            "GET" => PATIENCE,
-            _ => LONG_PATIENCE,
+        let mut answer = match method {
+            "GET" => {
+                let first = self.connect()?.send(method, path, None, PATIENCE);
+                match first {
+                    // A connection ends unanswered where the agent goes on with another
+                    // configuration. Its next session answers.
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                        self.connect()?.send(method, path, None, PATIENCE)?
+                    }
+                    first => first?,
+                }
+            }
+            _ => self.connect()?.send(method, path, body, LONG_PATIENCE)?,
         };
-        let mut answer = connection.send(method, path, body, patience)?;
         answer.patience(Some(PATIENCE))?;
         let (status, reason) = (answer.status, answer.reason.clone());
         if (200..300).contains(&status) {
@@ -128,6 +135,10 @@ impl Client {
                 String::from_utf8_lossy(&body).trim()
             ),
         }
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        Connection::open(&self.socket).map_err(|error| self.not_connected(error))
     }
 
     fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
