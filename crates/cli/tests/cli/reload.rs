@@ -119,6 +119,8 @@ fn a_hang_up_reads_the_configuration_again() {
     wait_for("the refusal", || {
         bed.logged().contains("was not taken").then_some(())
     });
+    // The bed is taken down by commands that read it.
+    bed.configure("");
 }
 
 #[test]
