@@ -9,6 +9,9 @@ use thalweg_bpf_types::{arm_name_bytes, bytes_of, from_bytes, raw};
 use crate::faults_start::learned;
 use crate::support::{Bed, privileged, wait_for};
 
+/// Other tests load congestion controls of their own meanwhile, which would take the slot.
+const ARMS: &str = "[arms]\nallow = [\"cubic\", \"reno\", \"bbr\"]\n";
+
 /// As after many names: all slots are taken, reno has none, and each has a record, the arm in slot
 /// 9 the smallest. The agent is stopped.
 fn take_all_slots(bed: &Bed) {
@@ -58,7 +61,7 @@ fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
     if !privileged() {
         return;
     }
-    let (mut bed, address, _sink) = learned("slots16", "");
+    let (mut bed, address, _sink) = learned("slots16", ARMS);
     bed.end(Signal::SIGTERM);
     take_all_slots(&bed);
     bed.start();
@@ -71,11 +74,12 @@ fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
         return;
     }
     for settings in ["", "[hosts]\nmax = 1000\n"] {
-        let (mut bed, address, _sink) = learned("slotskill", "");
+        let settings = format!("{settings}{ARMS}");
+        let (mut bed, address, _sink) = learned("slotskill", ARMS);
         bed.end(Signal::SIGTERM);
         take_all_slots(&bed);
         bed.dies_at("arms::emptying=return");
-        bed.configure(settings);
+        bed.configure(&settings);
         bed.start();
         assert_slot_is_given(&bed, &address);
     }
@@ -87,7 +91,7 @@ fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
     if !privileged() {
         return;
     }
-    let (mut bed, address, _sink) = learned("slotsrace", "");
+    let (mut bed, address, _sink) = learned("slotsrace", ARMS);
     let before = bed.pid().to_string();
     bed.end(Signal::SIGTERM);
     take_all_slots(&bed);
@@ -132,7 +136,7 @@ fn what_is_learned_while_a_slot_changes_hands_is_kept() {
     if !privileged() {
         return;
     }
-    let (mut bed, address, _sink) = learned("slotsload", "");
+    let (mut bed, address, _sink) = learned("slotsload", ARMS);
     let before = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
     bed.end(Signal::SIGTERM);
     take_all_slots(&bed);
