@@ -77,8 +77,11 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
         session = match Session::start(&ground, next, number) {
             Ok(session) => session,
             Err(error) => {
-                let session = Session::start(&ground, before, number)
-                    .context("going back to the configuration before")?;
+                let session = Session::start(&ground, before, number).with_context(|| {
+                    format!(
+                        "going back to the configuration before, as the new one failed ({error:#})"
+                    )
+                })?;
                 session.shared.refuse_configuration(&format!("{error:#}"));
                 session
             }
