@@ -40,7 +40,7 @@ demo: ## Set up, build and show Thalweg at work on this machine (root)
 	@$(rust) scripts/demo.sh
 
 test: ## Set up, then run every check and every test
-	@scripts/setup.sh
+	@scripts/setup.sh --test
 	@scripts/test.sh
 
 test-all: test ## The same, then the slow tests as well (builds two kernels once, twenty minutes)
@@ -49,11 +49,11 @@ test-all: test ## The same, then the slow tests as well (builds two kernels once
 	@scripts/test.sh --slow
 
 repeat: ## Repeat the tests in virtual time on a busy machine, no two runs alike (COUNT=20: hours)
-	@scripts/setup.sh
+	@scripts/setup.sh --test
 	@scripts/repeat.sh $(COUNT)
 
 faults: ## Kill the agent at every point of its life, and a hundred times under load (root, a quarter of an hour after the build)
-	@scripts/setup.sh
+	@scripts/setup.sh --test
 	@scripts/faults.sh
 
 fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=60)

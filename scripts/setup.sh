@@ -5,7 +5,8 @@
 # Ubuntu 24.04. Needs root only when something is missing, touches the network
 # only then, and may be run any number of times.
 #
-# setup.sh            what `make test` and `make demo` need
+# setup.sh            what building, `make demo` and every other call below need
+# setup.sh --test     also what tests alone need: a browser, a Prometheus and others
 # setup.sh --kernel   also what `thalweg lab build-kernel` needs
 # setup.sh --fuzz     also clang's libFuzzer and sanitizers, for `make fuzz`
 # setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
@@ -34,6 +35,14 @@ required=(
 	clang-format python3 python3-venv git ca-certificates curl
 )
 
+# Tests alone. None of these starts a server when it is installed.
+tests=(
+)
+# Servers of tests, one a line: the package and its program. Installed, they would start.
+servers=(
+	'nginx usr/sbin/nginx'
+)
+
 # A processor made of software: stock kernels run on it in virtual time.
 qemu=qemu-system-x86
 
@@ -49,9 +58,9 @@ peers=(g++ libns3-dev libgsl-dev)
 
 with=${1-}
 case $with in
-'' | --kernel | --fuzz | --peers) ;;
+'' | --test | --kernel | --fuzz | --peers) ;;
 *)
-	echo "usage: $0 [--kernel | --fuzz | --peers]" >&2
+	echo "usage: $0 [--test | --kernel | --fuzz | --peers]" >&2
 	exit 2
 	;;
 esac
@@ -144,19 +153,31 @@ install_qemu() {
 	note "no $qemu here: the tests that run a stock kernel are skipped"
 }
 
-# A server for a test. Installed, the package would start it on port 80.
-unpack_nginx() {
-	local place=${CARGO_TARGET_DIR:-target}/nginx work
-	if command -v nginx >/dev/null || [[ -x $place/usr/sbin/nginx ]]; then return; fi
-	if ! apt_offers nginx && ((EUID == 0)); then apt_update; fi
-	note "unpacking nginx in $place"
+install_tests() {
+	local missing
+	mapfile -t missing < <(missing_of "${tests[@]}")
+	if ((${#missing[@]})); then
+		((EUID == 0)) || fail 'not root, and these packages are missing:' "${missing[*]}"
+		apt_update
+		apt_install "${missing[@]}"
+	fi
+}
+
+# Puts a server for a test in target/PACKAGE, where it does not start by itself.
+unpack_server() {
+	local package=$1 program=$2 place work
+	place=${CARGO_TARGET_DIR:-target}/$package
+	if command -v "${program##*/}" >/dev/null || [[ -x $place/$program ]]; then return; fi
+	if ! apt_offers "$package" && ((EUID == 0)); then apt_update; fi
+	note "unpacking $package in $place"
 	work=$(mktemp -d)
-	if (cd "$work" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download nginx && dpkg-deb -x nginx_*.deb unpacked); then
+	if (cd "$work" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download "$package" &&
+		dpkg-deb -x "${package}"_*.deb unpacked); then
 		mkdir -p "${place%/*}"
 		# Another call may have been first.
-		mv -T "$work/unpacked" "$place" 2>/dev/null || [[ -x $place/usr/sbin/nginx ]]
+		mv -T "$work/unpacked" "$place" 2>/dev/null || [[ -x $place/$program ]]
 	else
-		note 'nginx cannot be fetched: its test fails where tests must run'
+		note "$package cannot be fetched: its test fails where tests must run"
 	fi
 	rm -rf "$work"
 }
@@ -226,8 +247,14 @@ install_rust_components() {
 install_packages
 install_user_mode_linux
 install_qemu
-unpack_nginx
 case $with in
+--test)
+	install_tests
+	for server in "${servers[@]}"; do
+		# shellcheck disable=SC2086 # two words
+		unpack_server $server
+	done
+	;;
 --kernel) install_kernel_sources ;;
 --fuzz) install_fuzzing ;;
 --peers) install_peers ;;
