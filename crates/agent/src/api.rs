@@ -24,6 +24,7 @@ use crate::shared::Shared;
 use crate::view::{self, Explanation};
 
 mod answer;
+mod best;
 mod connections;
 mod import;
 mod list;

@@ -123,6 +123,12 @@ impl Presenter<'_> {
         Some((index, self.arms.name(index)?))
     }
 
+    /// The cost of the arm that is judged best, in the unit of the mode; `None`: not measured.
+    pub fn least_cost(&self, key: &HostKey, host: &Host) -> Option<u64> {
+        let (index, _) = self.best(host, self.system_arm(key))?;
+        Some(host.arms[index].value)
+    }
+
     /// One sentence: what the next connection will use, and why.
     pub fn summary(&self, key: &HostKey, host: &Host) -> String {
         let system_arm = self.system_arm(key);

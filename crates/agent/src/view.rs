@@ -120,7 +120,7 @@ pub struct Arm {
 /// `GET /v1/hosts`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Hosts {
-    /// Host records, in no particular order.
+    /// Host records, in no particular order, or the wanted ones, best first.
     pub hosts: Vec<Host>,
 }
 

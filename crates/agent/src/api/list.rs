@@ -9,14 +9,19 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use thalweg_control::batch::Cursor;
 use thalweg_control::system;
+use thalweg_learner::HostKey;
 
-use super::answer::{Answer, Failure};
+use super::answer::{Answer, Failure, Query};
+use super::best::{BestQuery, Wanted};
 use super::work::Api;
+use crate::kernel::HostBatch;
 use crate::shared::Shared;
 use crate::store::{HostRow, export_head, export_host};
 
 /// Events per page.
 const EVENTS_PAGE: u32 = 100;
+/// Hosts per page of the best.
+const BEST_PAGE: usize = 64;
 
 /// A part of a list: items in JSON, and the start of the next part, if there is one.
 type Page<P> = (Vec<String>, Option<P>);
@@ -76,24 +81,53 @@ async fn listing<P: Send + 'static>(
         .into_response())
 }
 
-/// All hosts with their estimates.
-pub(super) async fn hosts(State(api): State<Api>) -> Answer<Response> {
+/// Hosts with their estimates: all, or the best by a measure.
+pub(super) async fn hosts(
+    State(api): State<Api>,
+    Query(query): Query<BestQuery>,
+) -> Answer<Response> {
     let form = Form {
         head: "{\"hosts\":[".to_string(),
         separator: ",",
         tail: "]}",
     };
-    listing(api, form, None, |shared, at: Option<Cursor>| {
-        let (batch, next) = shared.kernel.hosts_page(at.as_ref())?;
-        let table = shared.kernel.arms()?;
-        let presenter = shared.presenter(&table);
-        let items = batch
-            .iter()
-            .map(|(key, host)| serde_json::to_string(&presenter.host(key, host)))
-            .collect::<Result<_, _>>()?;
-        Ok((items, next.map(Some)))
+    match query.wanted()? {
+        Some(wanted) => best_hosts(api, form, wanted).await,
+        None => {
+            listing(api, form, None, |shared, at: Option<Cursor>| {
+                let (batch, next) = shared.kernel.hosts_page(at.as_ref())?;
+                Ok((host_items(shared, &batch)?, next.map(Some)))
+            })
+            .await
+        }
+    }
+}
+
+/// The wanted hosts, best first. One that is gone by its turn is left out.
+async fn best_hosts(api: Api, form: Form, wanted: Wanted) -> Answer<Response> {
+    listing(api, form, None, move |shared, at: Option<Vec<HostKey>>| {
+        let mut keys = match at {
+            None => wanted.keys(shared)?,
+            Some(rest) => rest,
+        };
+        let rest = keys.split_off(keys.len().min(BEST_PAGE));
+        let mut batch = Vec::with_capacity(keys.len());
+        for key in keys {
+            batch.extend(shared.kernel.host(&key)?.map(|host| (key, host)));
+        }
+        let next = (!rest.is_empty()).then_some(Some(rest));
+        Ok((host_items(shared, &batch)?, next))
     })
     .await
+}
+
+fn host_items(shared: &Shared, batch: &HostBatch) -> anyhow::Result<Vec<String>> {
+    let table = shared.kernel.arms()?;
+    let presenter = shared.presenter(&table);
+    let items = batch
+        .iter()
+        .map(|(key, host)| serde_json::to_string(&presenter.host(key, host)));
+    Ok(items.collect::<Result<_, _>>()?)
 }
 
 /// All host records as a document.

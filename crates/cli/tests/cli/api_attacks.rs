@@ -258,6 +258,17 @@ fn every_fault_of_a_request_is_told_in_json() {
             404,
             "nothing is known of 2001:db8::/64",
         ),
+        (
+            "GET /v1/hosts?sort=bytes HTTP/1.1",
+            400,
+            "sort: found \"bytes\", expected traffic, recent or cost",
+        ),
+        (
+            "GET /v1/hosts?limit=0 HTTP/1.1",
+            400,
+            "limit: found \"0\", expected a whole number from 1 to 1000",
+        ),
+        ("GET /v1/hosts?limit=1&limit=2 HTTP/1.1", 400, "limit"),
         ("GET /v1/events?limit=many HTTP/1.1", 400, "limit"),
         ("GET /v1/events/stream?since=x HTTP/1.1", 400, "since"),
         (

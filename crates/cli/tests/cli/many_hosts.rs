@@ -11,6 +11,7 @@ use serde_json::Value;
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_control::system;
 use thalweg_learner::{ArmState, Host, HostKey};
+use thalweg_process::http;
 
 use crate::support::{Bed, privileged, wait_for};
 
@@ -31,12 +32,12 @@ fn learn(bed: &Bed, count: u32) {
             connections: n + 1,
             scored: 1,
             min_rtt_us: 1000,
-            seen_ns: now_ns,
+            seen_ns: now_ns - 1000 * u64::from(n),
             forgot_ns: now_ns,
             ..Host::default()
         };
         host.arms[0] = ArmState {
-            value: 1 << 16,
+            value: (1 << 16) + u64::from(n % 1000),
             weight_q16: 1 << 16,
             scored: 1,
             ..ArmState::default()
@@ -64,6 +65,28 @@ fn connections(list: &Value) -> BTreeMap<String, u64> {
     found
 }
 
+/// Checks the agent's choice of the best of this number of hosts, as made by [`learn`].
+fn the_best_are_chosen(bed: &Bed, count: u32) {
+    let best = |query: &str| -> Vec<String> {
+        let answer = http::request(&bed.socket(), "GET", &format!("/v1/hosts?{query}")).unwrap();
+        let list: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer.status, 200, "{list}");
+        let hosts = list["hosts"].as_array().unwrap().iter();
+        hosts
+            .map(|host| host["address"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let addresses = |numbers: &mut dyn Iterator<Item = u32>| -> Vec<String> {
+        numbers.map(|n| address(n).to_string()).collect()
+    };
+    let most = (0..count).rev();
+    assert_eq!(best("limit=3"), addresses(&mut most.clone().take(3)));
+    assert_eq!(best("sort=traffic"), addresses(&mut most.clone().take(100)));
+    assert_eq!(best("sort=recent&limit=1000"), addresses(&mut (0..1000)));
+    let mut costliest = most.filter(|n| n % 1000 == 999).take(9);
+    assert_eq!(best("sort=cost&limit=9"), addresses(&mut costliest));
+}
+
 /// Checks every reader of the table with this number of hosts.
 fn nothing_is_lost(count: u32) {
     let settings = format!("[hosts]\nmax = {}\n", count + count / 4);
@@ -85,6 +108,7 @@ fn nothing_is_lost(count: u32) {
     };
     counted(&bed, count);
     complete("listed", connections(&bed.json(&["hosts"])));
+    the_best_are_chosen(&bed, count);
 
     assert!(bed.end(Signal::SIGTERM).success());
     assert!(bed.thalweg(&["detach"]).status.success());
