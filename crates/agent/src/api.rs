@@ -16,8 +16,9 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
+use thalweg_control::inventory::Inventory;
 use thalweg_learner::HostKey;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::kernel;
 use crate::shared::Shared;
@@ -29,6 +30,7 @@ mod connections;
 mod import;
 mod list;
 pub mod socket;
+pub mod tcp;
 mod work;
 
 use answer::{Address, Answer, Failure, Query};
@@ -41,9 +43,20 @@ const EVENTS_MAX: u32 = 10_000;
 /// Number of events in an explanation.
 const RECENT: u32 = 10;
 
-/// Answers requests on a socket, forever.
-pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
-    connections::serve(listener, router(shared)).await
+/// Answers requests on a socket, and on the port if there is one, forever.
+pub async fn serve(listener: UnixListener, port: Option<TcpListener>, shared: Arc<Shared>) -> ! {
+    let token = shared.front.as_ref().and_then(|front| front.token.clone());
+    let router = router(shared);
+    match port {
+        None => connections::serve(listener, router).await,
+        Some(port) => {
+            let guarded = tcp::guarded(router.clone(), token);
+            tokio::select! {
+                never = connections::serve(listener, router) => never,
+                never = tcp::serve(port, guarded) => never,
+            }
+        }
+    }
 }
 
 /// The routes.
@@ -57,6 +70,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/events/stream", get(stream))
         .route("/v1/export", get(list::export))
         .route("/v1/import", post(import::import))
+        .route("/v1/kernel", get(kernel_side))
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
         .method_not_allowed_fallback(async |method: Method| {
@@ -75,16 +89,14 @@ async fn may_change(
     request: Request,
     next: Next,
 ) -> Answer<Response> {
-    if request.method().is_safe() || peer.uid == 0 {
+    if request.method().is_safe() || peer.uid == Some(0) {
         return Ok(next.run(request).await);
     }
-    Err(Failure(
-        StatusCode::FORBIDDEN,
-        format!(
-            "only root may change what the agent knows and does; user {} may read",
-            peer.uid
-        ),
-    ))
+    let who = peer
+        .uid
+        .map_or_else(|| "others".to_owned(), |uid| format!("user {uid}"));
+    let text = format!("only root may change what the agent knows and does; {who} may read");
+    Err(Failure(StatusCode::FORBIDDEN, text))
 }
 
 async fn status(State(api): State<Api>) -> Answer<Json<view::Status>> {
@@ -96,6 +108,16 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
     api.work(|shared| {
         let table = shared.kernel.arms()?;
         Ok(Json(shared.presenter(&table).arm_list()))
+    })
+    .await
+}
+
+/// What is pinned: programs, the policy in force, limits, congestion controls.
+async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
+    let history = Arc::clone(&api.history);
+    api.work(move |shared| {
+        let pin = &shared.kernel.setup().pin;
+        Ok(Json(Inventory::read(pin, &history, true)))
     })
     .await
 }

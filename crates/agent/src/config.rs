@@ -4,6 +4,7 @@
 //! value found and the expected one. All faults are reported, and then nothing of the file takes
 //! effect.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct Config {
     pub events: Events,
     /// `[snapshot]`.
     pub snapshot: Snapshot,
+    /// `[http]`.
+    pub http: Http,
 }
 
 /// `[paths]`: files and directories.
@@ -173,6 +176,15 @@ pub struct Snapshot {
     pub interval: Duration,
 }
 
+/// `[http]`: the API over TCP, to read only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// `listen`: loopback address and port; `None`: the API is on its socket alone.
+    pub listen: Option<SocketAddr>,
+    /// `token_file`: file whose content every request must bring; `None`: metrics alone are served.
+    pub token_file: Option<PathBuf>,
+}
+
 impl Config {
     /// Reads a file that must exist.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
@@ -252,6 +264,7 @@ impl Config {
             learning: root.section("learning", Learning::read),
             events: root.section("events", Events::read),
             snapshot: root.section("snapshot", Snapshot::read),
+            http: root.section("http", Http::read),
         }
     }
 }
@@ -408,5 +421,14 @@ impl Snapshot {
             Duration::from_secs(30),
         );
         Self { interval }
+    }
+}
+
+impl Http {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            listen: section.loopback_or_none("listen"),
+            token_file: section.path_or_none("token_file", PATH_MAX),
+        }
     }
 }

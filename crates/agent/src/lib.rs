@@ -5,7 +5,7 @@
 #[macro_use(fail_point)]
 extern crate thalweg_control;
 
-mod api;
+pub mod api;
 pub mod config;
 pub mod doctor;
 mod events;

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thalweg_control::system;
 
+use crate::api::tcp::Front;
 use crate::config::Config;
 
 /// Reads the configuration again, as the agent was started with it.
@@ -17,12 +18,20 @@ pub struct Reload {
     plan: Mutex<Plan>,
 }
 
+/// A configuration that can be put in force.
+pub struct Ready {
+    /// The configuration.
+    pub config: Config,
+    /// The port that it names, bound; none if it names none.
+    pub front: Option<Front>,
+}
+
 /// What follows when the session ends.
 enum Plan {
     /// Nothing is planned.
     None,
     /// Another session, with this configuration.
-    Next(Box<Config>),
+    Next(Box<Ready>),
     /// The agent ends, whatever is asked for from now on.
     End,
 }
@@ -45,6 +54,9 @@ pub enum Refused {
     /// Something that it names is missing.
     #[error("`cgroup` of the configuration: {0:#}")]
     Cgroup(anyhow::Error),
+    /// Its port or its token cannot be had.
+    #[error("{0:#}")]
+    Http(anyhow::Error),
 }
 
 impl Reload {
@@ -66,7 +78,7 @@ impl Reload {
     ///
     /// # Errors
     /// It is not taken; the old one stays.
-    pub fn prepare(&self, now: &Config) -> Result<bool, Refused> {
+    pub fn prepare(&self, now: &Config, front: Option<&Front>) -> Result<bool, Refused> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let next = (self.reread)().map_err(Refused::Faults)?;
         let changed = takes_restart(now, &next);
@@ -77,12 +89,22 @@ impl Reload {
             system::check_cgroup2(cgroup).map_err(Refused::Cgroup)?;
         }
         let mut plan = self.plan();
+        let planned = match &*plan {
+            Plan::Next(planned) => planned.front.as_ref(),
+            Plan::None | Plan::End => None,
+        };
+        let others: Vec<&Front> = front.into_iter().chain(planned).collect();
+        let next_front = Front::new(&next.http, &others).map_err(Refused::Http)?;
         match *plan {
             Plan::End => Err(Refused::Ending),
-            Plan::None if next == *now => Ok(false),
+            // The file of the token may have another content.
+            Plan::None if next == *now && next_front.as_ref() == front => Ok(false),
             // Also the present one takes the place of a planned one.
             Plan::None | Plan::Next(_) => {
-                *plan = Plan::Next(Box::new(next));
+                *plan = Plan::Next(Box::new(Ready {
+                    config: next,
+                    front: next_front,
+                }));
                 Ok(true)
             }
         }
@@ -99,7 +121,7 @@ impl Reload {
     }
 
     /// The configuration to go on with, if there is one.
-    pub fn take(&self) -> Option<Config> {
+    pub fn take(&self) -> Option<Ready> {
         let mut plan = self.plan();
         match std::mem::replace(&mut *plan, Plan::None) {
             Plan::Next(next) => Some(*next),
@@ -146,15 +168,15 @@ mod tests {
     #[test]
     fn what_has_changed_is_taken() {
         let way = reload("[learning]\nwarm_up = 3\n");
-        assert!(way.prepare(&config("")).unwrap());
-        assert_eq!(way.take().unwrap().learning.warm_up, 3);
+        assert!(way.prepare(&config(""), None).unwrap());
+        assert_eq!(way.take().unwrap().config.learning.warm_up, 3);
         assert!(way.take().is_none());
     }
 
     #[test]
     fn nothing_new_changes_nothing() {
         let way = reload("mode = \"thalweg\"\n");
-        assert!(!way.prepare(&config("")).unwrap());
+        assert!(!way.prepare(&config(""), None).unwrap());
         assert!(way.take().is_none());
     }
 
@@ -165,19 +187,19 @@ mod tests {
             let text = texts.lock().unwrap().pop().unwrap();
             Ok(config(text))
         }));
-        assert!(way.prepare(&config("")).unwrap());
+        assert!(way.prepare(&config(""), None).unwrap());
         // The file is as it was again before the planned session has begun.
-        assert!(way.prepare(&config("")).unwrap());
-        assert!(!way.take().unwrap().dry_run);
+        assert!(way.prepare(&config(""), None).unwrap());
+        assert!(!way.take().unwrap().config.dry_run);
     }
 
     #[test]
     fn faults_and_keys_of_the_start_are_refused_whole() {
         let way = reload("mode = \"fast\"\nwarmup = 1\n");
-        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
         assert!(refused.contains("thalweg.toml:1:8"), "{refused}");
         let way = reload("[paths]\npin = \"/sys/fs/bpf/other\"\n[arms]\nload = []\n");
-        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
         assert!(
             refused.starts_with("paths.pin, arms.load changed"),
             "{refused}"
@@ -185,9 +207,12 @@ mod tests {
         assert!(way.take().is_none());
         let way = reload("dry_run = true\n");
         way.end();
-        assert!(matches!(way.prepare(&config("")), Err(Refused::Ending)));
+        assert!(matches!(
+            way.prepare(&config(""), None),
+            Err(Refused::Ending)
+        ));
         let way = reload("cgroup = \"/proc/self\"\n");
-        let refused = way.prepare(&config("")).unwrap_err().to_string();
+        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
         assert!(
             refused.starts_with("`cgroup` of the configuration"),
             "{refused}"

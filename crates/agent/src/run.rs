@@ -17,11 +17,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api;
 use crate::api::socket::Socket;
+use crate::api::tcp::Front;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::lock::{Lock, Locks, PinLock};
-use crate::reload::{Reload, Reread};
+use crate::reload::{Ready, Reload, Reread};
 use crate::service;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
@@ -55,17 +56,17 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     umask(Mode::from_bits_truncate(0o077));
     // This comes first: a signal during the start ends the agent once it has started.
     let mut ends = Ends::new()?;
-    let ground = Ground::prepare(&config, reread)?;
-    let mut session = Session::start(&ground, config, 1)?;
+    let (ground, front) = Ground::prepare(&config, reread)?;
+    let mut session = Session::start(&ground, Ready { config, front }, 1)?;
     loop {
         service::ready();
-        let (before, number) = (session.shared.config.clone(), session.shared.session + 1);
+        let (before, number) = (session.ready(), session.shared.session + 1);
         let outcome = session.run(&ground, &mut ends);
         let next = match (outcome, ground.reload.take()) {
             (Ok(()), Some(next)) => next,
             (outcome, _) => {
                 service::stopping();
-                let left = match learner::is_attached(&before.paths.pin) {
+                let left = match learner::is_attached(&before.config.paths.pin) {
                     true => "the programs stay attached and go on (`thalweg detach` removes them)",
                     false => "nothing is left in the kernel",
                 };
@@ -101,7 +102,7 @@ struct Ground {
 
 impl Ground {
     /// Takes them, then gives up the privileges for that.
-    fn prepare(config: &Config, reread: Reread) -> Result<Self> {
+    fn prepare(config: &Config, reread: Reread) -> Result<(Self, Option<Front>)> {
         // Before anything is made.
         cgroup_of(config)?;
         make_state_directory(&config.paths.state)?;
@@ -110,6 +111,7 @@ impl Ground {
         let state = Lock::take(&config.paths.state.join("agent.lock"))?;
         let own_netns = system::netns_cookie()?;
 
+        let front = Front::new(&config.http, &[])?;
         let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
         system::ensure_bpffs(&config.paths.pin)?;
         let pins = PinLock::take(&config.paths.pin)?;
@@ -118,13 +120,14 @@ impl Ground {
         privileges::give_up()?;
         check_reachable(&config.paths.state)?;
         check_reachable(&config.paths.pin)?;
-        Ok(Self {
+        let ground = Self {
             socket: Mutex::new(Some(socket)),
             locks: Locks { state, pins },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
             life: Arc::new(Life::begin()),
-        })
+        };
+        Ok((ground, front))
     }
 
     fn socket(&self) -> MutexGuard<'_, Option<Socket>> {
@@ -150,22 +153,15 @@ struct Session {
 impl Session {
     /// Puts the configuration in force. Programs that are attached stay so until others take their
     /// place, so no connection is missed.
-    fn start(ground: &Ground, config: Config, number: u64) -> Result<Self> {
-        let cgroup = cgroup_of(&config)?;
+    fn start(ground: &Ground, ready: Ready, number: u64) -> Result<Self> {
+        let config = &ready.config;
+        let cgroup = cgroup_of(config)?;
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
         let remembered = opened.store.arm_names(config.params().mode)?;
-        let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
+        let (kernel, left) = Kernel::prepare(setup(config, cgroup, remembered)?)?;
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
-        let shared = Shared::new(
-            kernel,
-            config,
-            store,
-            ground.own_netns,
-            number,
-            reload,
-            life,
-        )?;
+        let shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
         let shared = Arc::new(shared);
         if let Some(set_aside) = opened.set_aside {
             shared.problem("store-set-aside", Some(set_aside.to_string()));
@@ -194,6 +190,14 @@ impl Session {
         restore_policy(&shared);
         let keeper = Keeper::new(Arc::clone(&shared))?;
         Ok(Self { shared, keeper })
+    }
+
+    /// What it began with.
+    fn ready(&self) -> Ready {
+        Ready {
+            config: self.shared.config.clone(),
+            front: self.shared.front.clone(),
+        }
     }
 
     /// Runs until the agent is to end, or to go on with another configuration.
@@ -429,7 +433,8 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
             None => bail!("the socket is gone"),
         };
         let mut stopped = shared.stopped();
-        let mut server = Box::pin(api::serve(listener, Arc::clone(shared)));
+        let port = shared.front.as_ref().map(Front::listen).transpose()?;
+        let mut server = Box::pin(api::serve(listener, port, Arc::clone(shared)));
         loop {
             tokio::select! {
                 never = &mut server => match never {},
@@ -458,6 +463,9 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
             ground.locks.note_end();
             // The last snapshot may take long: nobody waits for an answer until then.
             ground.socket().take();
+            if let Some(front) = &shared.front {
+                front.close();
+            }
         }
         // Connections end with it, and what they hold of the session.
         drop(server);

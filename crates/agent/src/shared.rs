@@ -10,10 +10,11 @@ use thalweg_control::system;
 use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
+use crate::api::tcp::Front;
 use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
-use crate::reload::{Refused, Reload};
+use crate::reload::{Ready, Refused, Reload};
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Life, Mailbox};
@@ -30,6 +31,8 @@ pub struct Shared {
     pub kernel: Kernel,
     /// The configuration in force.
     pub config: Config,
+    /// The port of the API, if there is one.
+    pub front: Option<Front>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
     /// Live events.
@@ -95,7 +98,7 @@ impl Shared {
     /// Puts the parts of a session together.
     pub fn new(
         kernel: Kernel,
-        config: Config,
+        ready: Ready,
         store: Store,
         own_netns: u64,
         session: u64,
@@ -106,7 +109,8 @@ impl Shared {
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,
-            config,
+            config: ready.config,
+            front: ready.front,
             own_netns,
             live: broadcast::channel(LIVE_EVENTS).0,
             hosts: AtomicU64::new(0),
@@ -131,7 +135,7 @@ impl Shared {
     /// # Errors
     /// It is refused; the one in force stays, and `status` says so until another is taken.
     pub fn reload(&self) -> Result<bool, Refused> {
-        let outcome = self.reload.prepare(&self.config);
+        let outcome = self.reload.prepare(&self.config, self.front.as_ref());
         match &outcome {
             Ok(true) => {
                 tracing::info!("a new configuration is taken up");

@@ -35,7 +35,7 @@ const ROOTS: [(Kind, &[&str]); 5] = [
     (
         Kind::Configuration,
         &[
-            "mode", "dry_run", "cgroup", "paths", "arms", "learning", "events", "snapshot",
+            "mode", "dry_run", "cgroup", "paths", "arms", "learning", "events", "snapshot", "http",
         ],
     ),
     (Kind::Policy, &["rule"]),

@@ -35,7 +35,7 @@ use crate::pins::{self, Kept, Locked, entries, remove_file};
 use crate::{links, privileges, system};
 
 pub use flows::{Use, count};
-pub use list::{Control, State, list, needing_ecn};
+pub use list::{Control, State, list, look, needing_ecn};
 pub use program::{Fill, Program};
 pub use rate::{LoadedModel, Reference, is_model, with_model};
 pub use support::{Support, Unavailable, check};
@@ -44,7 +44,7 @@ pub use trace::{Decision, trace};
 /// The directory, below the agent's.
 const DIRECTORY: &str = "cc";
 const LINK: &str = "link";
-const OPS: &str = "struct_ops";
+pub(crate) const OPS: &str = "struct_ops";
 const MAP: &str = "map_";
 /// Suffix of the directory of a version being loaded; no name has a '-'.
 const NEW: &str = "-new";

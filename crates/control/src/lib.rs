@@ -12,6 +12,7 @@ pub mod faults;
 pub mod batch;
 pub mod cc;
 pub mod diag;
+pub mod inventory;
 pub mod learner;
 pub mod limit;
 pub mod links;

@@ -108,6 +108,25 @@ pub fn list(pin: &Path) -> Result<Vec<Limit>> {
     Ok(limits)
 }
 
+/// All limits, by cgroup, without a count of their sockets. It changes nothing and waits for nobody.
+///
+/// # Errors
+/// [`anyhow::Error`] if the maps cannot be read.
+pub fn figures(pin: &Path) -> Result<Vec<Limit>> {
+    let directory = pin.join(DIRECTORY);
+    let mut limits = Vec::new();
+    for id in ids(&directory)? {
+        match read(&directory, id, None) {
+            Ok(limit) => limits.extend(limit),
+            // It was removed meanwhile, or is not whole yet.
+            Err(_) if !directory.join(id.to_string()).join(EGRESS).exists() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    limits.sort_by(|a, b| (&a.cgroup, a.cgroup_id).cmp(&(&b.cgroup, b.cgroup_id)));
+    Ok(limits)
+}
+
 /// The limit on a cgroup.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! Connections of the local API: their number, and how long each may be silent.
 //!
 //! If all slots are taken, a new connection replaces another. It is the longest silent connection
-//! of the user who has most. So nobody is locked out by another user, least of all root.
+//! of the user who has most. So nobody is locked out by another user, least of all root. Connections
+//! over TCP have slots of their own: of them the longest silent one gives way.
 
 use std::io;
 use std::pin::Pin;
@@ -16,12 +17,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use thalweg_control::system;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep};
 
-/// Largest number of connections at a time.
-const CONNECTIONS: usize = 64;
 /// Time limit for a whole request head, also for the next one after a response.
 const HEAD: Duration = Duration::from_secs(5);
 /// Time for which a client may leave a pending response unread.
@@ -34,8 +33,42 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The client, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its user when the connection was made.
-    pub(super) uid: u32,
+    /// Its user when the connection was made; over TCP it is not known.
+    pub(super) uid: Option<u32>,
+}
+
+/// Where connections come from.
+pub(super) trait Door {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Largest number of connections at a time.
+    const CONNECTIONS: usize;
+
+    /// Waits for the next connection.
+    async fn take(&self) -> io::Result<(Peer, Self::Stream)>;
+}
+
+impl Door for UnixListener {
+    type Stream = UnixStream;
+    const CONNECTIONS: usize = 64;
+
+    async fn take(&self) -> io::Result<(Peer, UnixStream)> {
+        let (stream, _) = self.accept().await?;
+        let uid = Some(stream.peer_cred()?.uid());
+        Ok((Peer { uid }, stream))
+    }
+}
+
+impl Door for TcpListener {
+    type Stream = TcpStream;
+    const CONNECTIONS: usize = 32;
+
+    async fn take(&self) -> io::Result<(Peer, TcpStream)> {
+        let (stream, _) = self.accept().await?;
+        // A pause between two parts of an answer is none of the network's.
+        let _ = stream.set_nodelay(true);
+        Ok((Peer { uid: None }, stream))
+    }
 }
 
 /// A connection that may have ended; it ends with this.
@@ -46,12 +79,10 @@ struct Held {
 }
 
 /// Answers requests on a socket, forever.
-pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
-    let mut held: Vec<Held> = Vec::with_capacity(CONNECTIONS);
+pub(super) async fn serve<D: Door>(door: D, router: Router) -> ! {
+    let mut held: Vec<Held> = Vec::with_capacity(D::CONNECTIONS);
     loop {
-        let accepted = listener.accept().await;
-        let accepted = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
-        let (uid, stream) = match accepted {
+        let (peer, stream) = match door.take().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("the API takes no connection: {error}");
@@ -59,11 +90,10 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
                 continue;
             }
         };
-        let peer = Peer { uid };
         held.retain(|one| !one.task.is_finished());
-        if held.len() >= CONNECTIONS {
-            let all: Vec<(u32, u64)> = held.iter().map(Held::rank).collect();
-            let silent = held.swap_remove(gives_way(&all, uid));
+        if held.len() >= D::CONNECTIONS {
+            let all: Vec<(Option<u32>, u64)> = held.iter().map(Held::rank).collect();
+            let silent = held.swap_remove(gives_way(&all, peer.uid));
             tracing::debug!(uid = silent.peer.uid, "a connection of the API gives way");
             drop(silent);
         }
@@ -79,7 +109,7 @@ pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
 }
 
 impl Held {
-    fn rank(&self) -> (u32, u64) {
+    fn rank(&self) -> (Option<u32>, u64) {
         (self.peer.uid, self.progress.0.load(Ordering::Relaxed))
     }
 }
@@ -92,11 +122,12 @@ impl Drop for Held {
 
 /// The connection to close for a new one of user `newcomer`. The connections are given as user and
 /// time of the last progress.
-fn gives_way(held: &[(u32, u64)], newcomer: u32) -> usize {
-    let count = |uid: u32| {
+fn gives_way(held: &[(Option<u32>, u64)], newcomer: Option<u32>) -> usize {
+    let count = |uid: Option<u32>| {
         held.iter().filter(|(other, _)| *other == uid).count() + usize::from(uid == newcomer)
     };
-    let rank = |(uid, last): &(u32, u64)| (count(*uid), *uid != 0, std::cmp::Reverse(*last));
+    let rank =
+        |(uid, last): &(Option<u32>, u64)| (count(*uid), *uid != Some(0), std::cmp::Reverse(*last));
     let ranks = held.iter().map(rank).enumerate();
     ranks
         .max_by_key(|(_, rank)| *rank)
@@ -104,7 +135,10 @@ fn gives_way(held: &[(u32, u64)], newcomer: u32) -> usize {
 }
 
 /// Answers the requests of one connection.
-async fn answer(stream: UnixStream, progress: Arc<Progress>, router: Router) {
+async fn answer<S>(stream: S, progress: Arc<Progress>, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let watched = Watched {
         stream,
         progress,
@@ -137,14 +171,14 @@ impl Progress {
 }
 
 /// A stream that records its progress, and fails if a response stays unread.
-struct Watched {
-    stream: UnixStream,
+struct Watched<S> {
+    stream: S,
     progress: Arc<Progress>,
     /// Runs while the client's receive buffer is full.
     unread: Option<Pin<Box<Sleep>>>,
 }
 
-impl Watched {
+impl<S> Watched<S> {
     fn wrote(
         &mut self,
         context: &mut Context<'_>,
@@ -161,7 +195,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -173,7 +207,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -211,15 +245,21 @@ mod tests {
 
     #[test]
     fn the_silent_of_whoever_has_most_give_way() {
-        let held = [(7, 30), (7, 10), (7, 20), (0, 1), (8, 5)];
-        assert_eq!(held[gives_way(&held, 0)], (7, 10));
-        assert_eq!(held[gives_way(&held, 7)], (7, 10));
+        let of = |held: &[(u32, u64)]| -> Vec<(Option<u32>, u64)> {
+            held.iter().map(|(uid, last)| (Some(*uid), *last)).collect()
+        };
+        let held = of(&[(7, 30), (7, 10), (7, 20), (0, 1), (8, 5)]);
+        assert_eq!(held[gives_way(&held, Some(0))], (Some(7), 10));
+        assert_eq!(held[gives_way(&held, Some(7))], (Some(7), 10));
         // Root is the last to give way to others, and then gives way only to itself.
-        let held = [(0, 1), (7, 2), (8, 3), (9, 4)];
-        assert_eq!(held[gives_way(&held, 10)], (7, 2));
-        assert_eq!(held[gives_way(&held, 9)], (9, 4));
-        let held = [(0, 1), (0, 2), (7, 3)];
-        assert_eq!(held[gives_way(&held, 0)], (0, 1));
-        assert_eq!(held[gives_way(&held, 7)], (7, 3));
+        let held = of(&[(0, 1), (7, 2), (8, 3), (9, 4)]);
+        assert_eq!(held[gives_way(&held, Some(10))], (Some(7), 2));
+        assert_eq!(held[gives_way(&held, Some(9))], (Some(9), 4));
+        let held = of(&[(0, 1), (0, 2), (7, 3)]);
+        assert_eq!(held[gives_way(&held, Some(0))], (Some(0), 1));
+        assert_eq!(held[gives_way(&held, Some(7))], (Some(7), 3));
+        // Over TCP all are one.
+        let held = [(None, 3), (None, 1), (None, 2)];
+        assert_eq!(held[gives_way(&held, None)], (None, 1));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use thalweg_control::policy::history::History;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -26,6 +27,8 @@ pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
     /// One permit, for an import.
     pub(super) importing: Arc<Semaphore>,
+    /// Policies that were applied, for the names of their rules.
+    pub(super) history: Arc<History>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
 }
@@ -39,6 +42,7 @@ struct Counted {
 impl Api {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
+            history: Arc::new(History::at(&shared.config.paths.state)),
             shared,
             importing: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -255,6 +256,46 @@ impl<'s> Section<'s> {
         read.value
     }
 
+    /// An absolute path of at most `longest` bytes, or `None` for the empty string.
+    pub fn path_or_none(&mut self, key: &'static str, longest: usize) -> Option<PathBuf> {
+        let expected = format!("an absolute path of at most {longest} bytes, or \"\" for none");
+        let show = |value: &Option<PathBuf>| {
+            let path = value.as_deref().map(Path::to_string_lossy);
+            string(&path.unwrap_or_default())
+        };
+        let read = self.take(key, &expected, None, show, |value| match text(value)? {
+            "" => Some(None),
+            path => is_path(path, longest).then(|| Some(PathBuf::from(path))),
+        });
+        read.value
+    }
+
+    /// An address and a port of this machine's loopback, or `None` for the empty string.
+    pub fn loopback_or_none(&mut self, key: &'static str) -> Option<SocketAddr> {
+        let expected =
+            "a loopback address and a port, such as \"127.0.0.1:9471\", or \"\" for none";
+        let show = |value: &Option<SocketAddr>| {
+            let address = value.map(|address| address.to_string());
+            string(&address.unwrap_or_default())
+        };
+        let hint = match self.table.peek(key) {
+            Some(DeValue::String(found)) if is_elsewhere(found) => {
+                "; nothing is encrypted: for others put a reverse proxy with TLS before it"
+            }
+            _ => "",
+        };
+        let read = self.take_with_hint(key, (expected, hint), None, show, |value| {
+            match text(value)? {
+                "" => Some(None),
+                address => {
+                    let address = address.parse::<SocketAddr>().ok()?;
+                    (address.ip().is_loopback() && address.port() != 0).then_some(Some(address))
+                }
+            }
+        });
+        read.value
+    }
+
     /// The name of a congestion control, or `None` for the empty string.
     pub fn arm_or_none(&mut self, key: &'static str, default: Option<&str>) -> Option<String> {
         let expected = format!(
@@ -500,6 +541,12 @@ fn is_group_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
+/// Whether a text is an address and a port that others might reach.
+fn is_elsewhere(text: &str) -> bool {
+    text.parse::<SocketAddr>()
+        .is_ok_and(|address| !address.ip().is_loopback())
 }
 
 fn is_path(text: &str, longest: usize) -> bool {

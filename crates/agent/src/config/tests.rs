@@ -90,6 +90,8 @@ fn every_key_takes_effect() {
     assert_eq!(config.events.log, EventLog::All);
     assert_eq!(config.events.log_rate, 100);
     assert_eq!(config.snapshot.interval, Duration::from_secs(60));
+    assert_eq!(config.http.listen, "[::1]:9471".parse().ok());
+    assert_eq!(config.http.token_file, Some(PathBuf::from("/etc/t")));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn faults_say_where_and_what() {
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [learning], [events], [snapshot]; perhaps `learning`",
+             [paths], [arms], [hosts], [learning], [events], [snapshot], [http]; perhaps `learning`",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",
@@ -164,6 +166,17 @@ fn faults_say_where_and_what() {
             "t.toml:2:31: arms.ecn_prefixes: found the string \"10.0.0.0/8\", expected each prefix once",
         ),
         (
+            "[http]\nlisten = \"0.0.0.0:9471\"",
+            "t.toml:2:10: http.listen: found the string \"0.0.0.0:9471\", expected a loopback address \
+             and a port, such as \"127.0.0.1:9471\", or \"\" for none; nothing is encrypted: for others \
+             put a reverse proxy with TLS before it",
+        ),
+        (
+            "[http]\nlisten = \"localhost\"",
+            "t.toml:2:10: http.listen: found the string \"localhost\", expected a loopback address and \
+             a port, such as \"127.0.0.1:9471\", or \"\" for none",
+        ),
+        (
             "[arms]\necn_prefixes = [\"datacenter\"]",
             "t.toml:2:17: arms.ecn_prefixes: found the string \"datacenter\", \
              expected a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"",
@@ -193,7 +206,7 @@ fn all_faults_are_told_at_once() {
     let expected = format!(
         "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
          t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [events], [snapshot]; perhaps `mode`\n\
+         [learning], [events], [snapshot], [http]; perhaps `mode`\n\
          t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
          t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
          t.toml:6:26: arms.allow: found the number 3, expected {name}\n\
@@ -203,9 +216,9 @@ fn all_faults_are_told_at_once() {
          loss_min_segments, rescue; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
          t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [events], [snapshot]; perhaps `learning`\n\
+         [learning], [events], [snapshot], [http]; perhaps `learning`\n\
          t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [events], [snapshot]; perhaps `events`"
+         [learning], [events], [snapshot], [http]; perhaps `events`"
     );
     let faults = parse(text).unwrap_err();
     assert_eq!(faults.to_string(), expected);

@@ -66,6 +66,7 @@ mod stack_terminal;
 mod stack_user;
 mod stack_wire;
 mod support;
+mod tcp;
 mod uml;
 mod upgrade;
 mod wrong_inputs;

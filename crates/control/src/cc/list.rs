@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, OPS, Support, Use, check, count, map_of,
@@ -18,7 +18,7 @@ use crate::{privileges, system};
 const TCP_CONG_NEEDS_ECN: u32 = 2;
 
 /// State of a congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Not Thalweg's: built in, a module, or loaded by another program.
@@ -34,7 +34,7 @@ pub enum State {
 }
 
 /// One congestion control.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Control {
     /// Its name.
     pub name: String,
@@ -61,15 +61,21 @@ pub struct Control {
 /// [`anyhow::Error`] if pins cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Control>> {
     privileges::check()?;
-    let directory = pin.join(DIRECTORY);
     // Recovers from an interrupted call, and locks out other changes.
     let _all = Controls::open(pin)?;
+    look(pin, true)
+}
+
+/// As [`list`], but changes nothing and waits for nobody. Sockets are counted only if that is asked
+/// for.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read.
+pub fn look(pin: &Path, count_sockets: bool) -> Result<Vec<Control>> {
+    let directory = pin.join(DIRECTORY);
     let support = check();
-    let used = count();
-    let of = |name: &str| {
-        let used = used.as_ref().ok()?;
-        Some(used.get(name).copied().unwrap_or_default())
-    };
+    let used = count_sockets.then(count).and_then(Result::ok);
+    let of = |name: &str| Some(used.as_ref()?.get(name).copied().unwrap_or_default());
     let plain = |name: String, state, note| Control {
         used: of(&name),
         name,

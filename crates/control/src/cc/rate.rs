@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::rate::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
 use thalweg_rate::models::ModelFile;
@@ -42,7 +42,7 @@ impl Default for Reference {
 }
 
 /// The model of a loaded congestion control.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadedModel {
     /// The model's name, for people.
     pub name: String,

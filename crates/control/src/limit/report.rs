@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use libbpf_rs::{MapCore, MapFlags};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::limit::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 
@@ -15,7 +15,7 @@ use crate::links::cgroup_path;
 use crate::system;
 
 /// One limit and its figures. Rates count IP packets as on the wire.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Limit {
     /// The cgroup's directory; none if it was removed.
     pub cgroup: Option<PathBuf>,

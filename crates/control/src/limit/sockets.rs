@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 
 use crate::{diag, system};
@@ -22,7 +22,7 @@ use crate::{diag, system};
 const UNLIMITED: u32 = u32::MAX;
 
 /// Sockets outside the cgroup of their creation, and connections older than the limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// Processes of the cgroup that hold sockets created elsewhere.
     pub processes: u64,

@@ -45,6 +45,9 @@ log = "all"
 log_rate = 100
 [snapshot]
 interval = "60s"
+[http]
+listen = "[::1]:9471"
+token_file = "/etc/t"
 "#;
 
 /// Number of ways to break a file.
@@ -95,6 +98,8 @@ enum Accepts {
     Word(&'static [&'static str]),
     Path(usize),
     PathOrAuto,
+    PathOrNone,
+    Loopback,
     ArmOrNone,
     GroupOrNone,
     /// Fewest and most names, whether "auto" is accepted.
@@ -144,6 +149,8 @@ const KEYS: &[(&str, Accepts)] = &[
     ("events.log", Word(&["changes", "all", "none"])),
     ("events.log_rate", Whole(1, 100_000)),
     ("snapshot.interval", Duration(SECOND, DAY, false)),
+    ("http.listen", Loopback),
+    ("http.token_file", PathOrNone),
 ];
 
 fn accepts(key: &str) -> Accepts {
@@ -184,6 +191,15 @@ fn right(key: &str, random: &mut Random) -> String {
         }
         PathOrAuto => random
             .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
+            .to_string(),
+        PathOrNone => random.pick(&["\"\"", "\"/etc/token\""]).to_string(),
+        Loopback => random
+            .pick(&[
+                "\"\"",
+                "\"127.0.0.1:9471\"",
+                "\"127.9.9.9:1\"",
+                "\"[::1]:65535\"",
+            ])
             .to_string(),
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
         GroupOrNone => random
@@ -326,6 +342,21 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 format!("{}", far),
             ])
             .clone(),
+        PathOrNone => random
+            .pick(&["\"token\"", "\"./here\"", "\"/a\\u0007b\"", "7", "[]"])
+            .to_string(),
+        Loopback => random
+            .pick(&[
+                "\"127.0.0.1\"",
+                "\"127.0.0.1:0\"",
+                "\"0.0.0.0:9471\"",
+                "\"[::]:9471\"",
+                "\"192.0.2.7:9471\"",
+                "\"localhost:9471\"",
+                "\":9471\"",
+                "9471",
+            ])
+            .to_string(),
         PathOrAuto => random
             .pick(&[
                 format!("\"auto{some}\""),
