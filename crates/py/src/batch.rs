@@ -9,9 +9,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 use rayon::ThreadPool;
 use rayon::prelude::*;
+use thalweg_sim::cc::{Setup, Spec};
 use thalweg_sim::scenario::Workload;
 use thalweg_sim::{Decision, External, Outcome, Pending, Simulation, Time};
 
+use crate::control::spec_of;
 use crate::outcome::{self, loss_percent};
 use crate::scenario::scenario_of;
 
@@ -29,7 +31,7 @@ type Waiting = Vec<Vec<Pending>>;
 /// The constant part of a simulation.
 struct Description {
     line_rate_bps: f64,
-    /// Round-trip time through empty queues, by flow.
+    /// Round-trip time through empty queues, by flow that is decided for.
     base_rtt: Vec<Time>,
     /// Key of flow 0.
     first_key: i32,
@@ -74,15 +76,26 @@ pub(crate) struct Batch {
 #[pymethods]
 impl Batch {
     #[new]
-    #[pyo3(signature = (scenarios, seeds, initial = None, jobs = None))]
+    #[pyo3(signature = (scenarios, seeds, initial = None, jobs = None, others = None))]
     fn new(
         py: Python<'_>,
         scenarios: &Bound<'_, PyAny>,
-        seeds: Vec<u64>,
+        seeds: &Bound<'_, PyAny>,
         initial: Option<&Bound<'_, PyAny>>,
         jobs: Option<usize>,
+        others: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let initial = initial_fraction(initial)?;
+        let others = others.map(spec_of).transpose()?;
+        let seeds: Vec<u64> = seeds.extract().map_err(|_| {
+            let found = seeds
+                .repr()
+                .map_or_else(|_| String::new(), |it| it.to_string());
+            PyTypeError::new_err(format!(
+                "seeds: expected numbers of at least 0, one a simulation, such as range(3), found \
+                 {found}"
+            ))
+        })?;
         let scenarios = scenarios_of(scenarios, seeds.len())?;
         let jobs = match jobs {
             Some(0) => return Err(PyValueError::new_err("jobs: expected at least 1, found 0")),
@@ -101,16 +114,16 @@ impl Batch {
             PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
         })? as usize;
         let (environments, mut descriptions): (Vec<_>, Vec<_>) = py.detach(|| {
-            let make = |(scenario, seed)| environment(scenario, seed, initial);
+            let make = |(scenario, seed)| environment(scenario, seed, initial, others.as_ref());
             match &pool {
                 None => scenarios.iter().zip(seeds).map(make).collect(),
                 Some(pool) => pool.install(|| scenarios.par_iter().zip(seeds).map(make).collect()),
             }
         });
         let mut first_key = 0;
-        for description in &mut descriptions {
+        for (description, scenario) in descriptions.iter_mut().zip(&scenarios) {
             description.first_key = first_key;
-            first_key += description.base_rtt.len() as i32;
+            first_key += crate::scenario::flows(scenario) as i32;
         }
         Ok(Self {
             waiting: Arc::new(vec![Vec::new(); environments.len()]),
@@ -309,21 +322,22 @@ impl Batch {
     }
 }
 
-/// A simulation at its start; its keys start at 0.
+/// A simulation at its start; its keys start at 0. With `others` only flow 0 is decided for.
 fn environment(
     scenario: &thalweg_sim::Scenario,
     seed: u64,
     initial: f64,
+    others: Option<&Spec>,
 ) -> (Environment, Description) {
     let mut base_rtt = Vec::new();
-    let simulation = Simulation::outside(
-        scenario,
-        |_, setup| {
-            base_rtt.push(setup.base_rtt);
-            setup.limit(initial * setup.line_rate_bps)
-        },
-        seed,
-    );
+    let mut first = |setup: &Setup| {
+        base_rtt.push(setup.base_rtt);
+        setup.limit(initial * setup.line_rate_bps)
+    };
+    let simulation = match others {
+        None => Simulation::outside(scenario, |_, setup| first(setup), seed),
+        Some(others) => Simulation::among(scenario, first, others, seed),
+    };
     let line_rate_bps = scenario.network.link.rate_bps;
     let environment = Environment {
         simulation: Some(simulation),

@@ -147,7 +147,7 @@ fn options(
 }
 
 /// A controller by name, or a model.
-fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
+pub(crate) fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
     if let Ok(learned) = given.cast::<Learned>() {
         return Ok(Spec::Learned(Arc::clone(&learned.get().model)));
     }

@@ -149,6 +149,18 @@ impl Needs {
         notifications: None,
         sent: false,
     };
+
+    /// What either wants, notifications as often as the one that wants more.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let both = self.notifications.into_iter().chain(other.notifications);
+        Self {
+            probes: self.probes || other.probes,
+            acks: self.acks || other.acks,
+            telemetry: self.telemetry || other.telemetry,
+            notifications: both.min(),
+            sent: self.sent || other.sent,
+        }
+    }
 }
 
 /// Number of timers of a controller, numbered from 0.
@@ -169,7 +181,8 @@ pub struct Context<'a> {
 
 /// Decides how fast one flow sends.
 pub trait Controller: Send {
-    /// Events that the controller wants. Asked once; the same for all flows of a kind.
+    /// Events that the controller wants. Asked once. Where controllers differ, each gets what any
+    /// of them wants.
     fn needs(&self) -> Needs;
 
     /// The flow starts, at the time of its first packet. Sets the first command and timers.

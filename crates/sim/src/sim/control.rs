@@ -28,6 +28,8 @@ pub(super) struct Control<C> {
     timed: bool,
     /// Pending decisions, if they are made outside.
     pub pending: Option<Vec<Pending>>,
+    /// Whether controllers decide for some of the flows nevertheless.
+    pub mixed: bool,
 }
 
 impl<C> Control<C> {
@@ -39,6 +41,7 @@ impl<C> Control<C> {
             timer_events: Vec::new(),
             timed: false,
             pending: None,
+            mixed: false,
         };
         for (flow, setup) in setups.into_iter().enumerate() {
             control.admit(flow, factory(flow as u32, &setup), setup);

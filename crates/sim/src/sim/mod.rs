@@ -144,8 +144,10 @@ impl Settings {
 
 /// A simulation of one scenario with one kind of controller.
 ///
-/// It is monomorphic in both, so calls per packet are direct. `Box<dyn Controller>` is a controller
-/// too, for uses where speed does not matter.
+/// It is monomorphic in both, so calls per packet are direct. An [`AnyController`] is any of those
+/// with a name.
+///
+/// [`AnyController`]: crate::cc::AnyController
 pub struct Simulation<C, Q = Wheel> {
     now: Time,
     set: Settings,
@@ -196,9 +198,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let fabric = Fabric::new(scenario, &wiring, &transport, paths, seed);
         let setups = control::setups(&set, &wiring, &transport.flows, &fabric, seed);
         let control = Control::new(setups, factory);
-        // All controllers have the same needs.
-        set.needs = match control.controllers.first() {
-            Some(controller) => controller.needs(),
+        let needs = control.controllers.iter().map(Controller::needs);
+        set.needs = match needs.reduce(Needs::and) {
+            Some(needs) => needs,
             None => {
                 let (links, expected) = (wiring.longest(), open::EXPECTED_FLOWS);
                 factory(0, &set.setup(&links, Time::ZERO, expected, seed)).needs()

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::Time;
-use crate::cc::{Context, Controller, Needs, Response, Setup};
+use crate::cc::{
+    Ack, AnyController, Command, Context, Controller, Loss, Needs, Response, Setup, Spec,
+};
 use crate::metrics::Outcome;
 use crate::scenario::Scenario;
 
@@ -65,31 +67,89 @@ pub enum Decision {
     Rate(f64),
 }
 
-/// Controller of a flow whose decisions are made outside; see [`Simulation::outside`].
+/// Controller of a flow whose decisions are made outside, or of another beside such flows; see
+/// [`Simulation::outside`] and [`Simulation::among`].
 #[derive(Debug, Clone)]
 pub struct External {
     initial_bps: f64,
     decision: Option<Decision>,
+    /// Decides instead of the caller.
+    inside: Option<Box<AnyController>>,
+}
+
+impl External {
+    fn new(initial_bps: f64) -> Self {
+        Self {
+            initial_bps,
+            decision: None,
+            inside: None,
+        }
+    }
+
+    fn decide(&mut self, command: &mut Command) {
+        match self.decision.take() {
+            None | Some(Decision::Keep) => {}
+            Some(Decision::Multiply(factor)) => command.rate_bps *= factor,
+            Some(Decision::Rate(rate)) => command.rate_bps = rate,
+        }
+    }
 }
 
 impl Controller for External {
     fn needs(&self) -> Needs {
-        Needs::PROBES
+        self.inside
+            .as_ref()
+            .map_or(Needs::PROBES, |inside| inside.needs())
     }
 
-    fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
-        context.command.rate_bps = self.initial_bps;
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        match &mut self.inside {
+            None => context.command.rate_bps = self.initial_bps,
+            Some(inside) => inside.start(setup, context),
+        }
     }
 
     fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        self.on_response(response, context);
+        match &mut self.inside {
+            None => self.decide(context.command),
+            Some(inside) => inside.on_probe_lost(response, context),
+        }
     }
 
-    fn on_response(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
-        match self.decision.take() {
-            None | Some(Decision::Keep) => {}
-            Some(Decision::Multiply(factor)) => context.command.rate_bps *= factor,
-            Some(Decision::Rate(rate)) => context.command.rate_bps = rate,
+    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        match &mut self.inside {
+            None => self.decide(context.command),
+            Some(inside) => inside.on_response(response, context),
+        }
+    }
+
+    fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_ack(ack, context);
+        }
+    }
+
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_notification(context);
+        }
+    }
+
+    fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_loss(loss, context);
+        }
+    }
+
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_timer(timer, context);
+        }
+    }
+
+    fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_sent(bytes, context);
         }
     }
 }
@@ -103,14 +163,35 @@ impl Simulation<External> {
         mut initial_bps: impl FnMut(u32, &Setup) -> f64,
         seed: u64,
     ) -> Self {
-        let external = |initial_bps| External {
-            initial_bps,
-            decision: None,
-        };
-        let mut first = |flow, setup: &Setup| external(initial_bps(flow, setup));
+        let mut first = |flow, setup: &Setup| External::new(initial_bps(flow, setup));
         let mut simulation = Self::assemble(scenario, &mut first, seed);
-        simulation.renew(move |_, setup| external(setup.line_rate_bps));
+        simulation.renew(move |_, setup| External::new(setup.line_rate_bps));
         simulation.control.pending = Some(Vec::new());
+        simulation
+    }
+
+    /// As [`Simulation::outside`], but the caller decides for flow 0 alone. All others, those that
+    /// come later too, have a controller of `others`.
+    pub fn among(
+        scenario: &Scenario,
+        initial_bps: impl FnOnce(&Setup) -> f64,
+        others: &Spec,
+        seed: u64,
+    ) -> Self {
+        let other = |others: &Spec| External {
+            inside: Some(Box::new(others.build())),
+            ..External::new(0.0)
+        };
+        let mut initial_bps = Some(initial_bps);
+        let mut first = |_, setup: &Setup| match initial_bps.take() {
+            Some(initial_bps) => External::new(initial_bps(setup)),
+            None => other(others),
+        };
+        let mut simulation = Self::assemble(scenario, &mut first, seed);
+        let others = others.clone();
+        simulation.renew(move |_, _| other(&others));
+        simulation.control.pending = Some(Vec::new());
+        simulation.control.mixed = true;
         simulation
     }
 
@@ -144,10 +225,14 @@ impl Simulation<External> {
                 }
             };
             if let Some(flow) = self.undecided(event.what) {
-                let fresh = match &mut self.control.pending {
+                let mut fresh = match &mut self.control.pending {
                     Some(pending) => std::mem::take(pending),
                     None => Vec::new(),
                 };
+                if self.control.mixed {
+                    let outside = |flow: u32| &self.control.controllers[flow as usize].inside;
+                    fresh.retain(|pending| outside(pending.flow).is_none());
+                }
                 if fresh.is_empty() {
                     // It was returned before and got no decision.
                     self.control.controllers[flow].decision = Some(Decision::Keep);
@@ -163,7 +248,8 @@ impl Simulation<External> {
         }
     }
 
-    /// Makes a decision that [`Simulation::advance`] returned.
+    /// Makes a decision that [`Simulation::advance`] returned. For a flow with a controller of its
+    /// own it changes nothing.
     ///
     /// # Panics
     /// There is no such flow.
@@ -178,9 +264,11 @@ impl Simulation<External> {
 
     /// The flow of a probe response or loss that has no decision yet.
     fn undecided(&self, what: u32) -> Option<usize> {
+        if KINDS[(what >> SUBJECT_BITS) as usize] != Kind::Response {
+            return None;
+        }
         let flow = (what & ((1 << SUBJECT_BITS) - 1)) as usize;
-        (KINDS[(what >> SUBJECT_BITS) as usize] == Kind::Response
-            && self.control.controllers[flow].decision.is_none())
-        .then_some(flow)
+        let controller = &self.control.controllers[flow];
+        (controller.decision.is_none() && controller.inside.is_none()).then_some(flow)
     }
 }

@@ -6,6 +6,7 @@ use crate::scenario::{Ecn, Recovery, Scenario, Topology, Workload};
 use super::test_support::{Constant, Proportional, listed, many_to_one};
 use super::{Decision, Simulation};
 
+mod outside;
 mod queues;
 
 const LINE: f64 = 100e9;
