@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Thalweg's learned rate controller: model files, quantisation, the integer reference."""
+"""Thalweg in Python: the datacenter simulator, environments, training, model files."""
 
 import sys
 from types import TracebackType
+
+__version__ = "0.1.0"
 
 #: The extra that brings a package; "" where it always comes.
 _EXTRAS = {

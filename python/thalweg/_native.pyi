@@ -224,6 +224,8 @@ class Batch:
     initial: first rate of every flow: "line", or a share of the line rate above 0 and up to 1.
     jobs: threads that simulate; None: as many as the machine has processors. The outcome does not
         depend on it.
+    others: a controller, as of :func:`run`, of all flows but the first of each simulation. Then
+        decisions are those of flow 0 alone, and ``initial`` is its first rate.
 
     There is no common clock: each simulation runs on until it needs a decision. Each gives the run
     of a controller in the simulator that decides alike. The interpreter's lock is released while
@@ -244,6 +246,7 @@ class Batch:
         seeds: Sequence[int],
         initial: str | float | None = None,
         jobs: int | None = None,
+        others: str | Learned | None = None,
     ) -> Batch: ...
     @property
     def flows(self) -> int:

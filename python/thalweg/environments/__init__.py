@@ -15,17 +15,30 @@ environments:
 - Reward: minus the square of the target's distance from the signal (Analytic Deterministic Policy
   Gradient with Application to Datacenter Congestion Control, section 5.1), for the decision before.
   For a lost probe the RTT is the time until its loss was known, and the distance at least 1.
+- Flows begin at the line rate unless ``initial`` says otherwise; :class:`OneFlow` at a tenth of it.
 
 :class:`VectorFlows` holds any number of simulations and has arrays of all pending decisions, for
 training; :func:`parallel_env` and :func:`aec_env` are PettingZoo environments of one simulation.
+:class:`OneFlow`, ``gymnasium.make("thalweg/OneFlow-v0")`` once this module is imported, has one
+agent among flows of a known controller.
 """
 
-from thalweg.environments.pettingzoo import AECFlows, ParallelFlows, aec_env, parallel_env
-from thalweg.environments.vector import FEATURES, Step, VectorFlows
+try:
+    from thalweg.environments.one import OneFlow
+    from thalweg.environments.pettingzoo import AECFlows, ParallelFlows, aec_env, parallel_env
+    from thalweg.environments.vector import FEATURES, Step, VectorFlows
+except ModuleNotFoundError as missing:
+    if missing.name not in ("gymnasium", "pettingzoo"):
+        raise
+    raise ModuleNotFoundError(
+        'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"',
+        name=missing.name,
+    ) from None
 
 __all__ = [
     "FEATURES",
     "AECFlows",
+    "OneFlow",
     "ParallelFlows",
     "Step",
     "VectorFlows",

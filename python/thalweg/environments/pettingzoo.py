@@ -7,19 +7,13 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+import pettingzoo
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thalweg.environments.vector import FEATURES, Step, VectorFlows
+from thalweg.environments.vector import FEATURES, Step, VectorFlows, loaded
 from thalweg.features import FeatureSet
 from thalweg.sim import Outcome, Scenario
-
-try:
-    import pettingzoo
-    from gymnasium import spaces
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"'
-    ) from missing
 
 Observation = NDArray[np.float32]
 Action = NDArray[np.float32]
@@ -56,7 +50,7 @@ class _Flows:
         features: FeatureSet,
         initial: float | str | None,
     ) -> None:
-        scenario = scenario if isinstance(scenario, Scenario) else Scenario.load(scenario)
+        scenario = loaded(scenario)
         self._vector = VectorFlows(scenario, features, initial, jobs=1)
         self.possible_agents = [f"flow_{number}" for number in range(scenario.flows)]
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}

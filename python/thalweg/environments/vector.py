@@ -8,17 +8,11 @@ from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from thalweg.features import FeatureSet, Observer, Signal
-from thalweg.sim import Batch, Decisions, Scenario
-
-try:
-    from gymnasium import spaces
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"'
-    ) from missing
+from thalweg.sim import Batch, Decisions, Learned, Scenario
 
 Scenarios = Scenario | str | PathLike[str]
 
@@ -27,6 +21,16 @@ LOST = 1.0
 
 #: Default observation: last action and error, of two decisions.
 FEATURES = FeatureSet(signal=Signal(target=0.05, offset=1.0))
+
+
+def loaded(scenario: Scenarios) -> Scenario:
+    """The scenario, read where it is a path. Raises OSError or ValueError where it is neither."""
+    if isinstance(scenario, Scenario):
+        return scenario
+    if not isinstance(scenario, str | PathLike):
+        found = type(scenario).__name__
+        raise ValueError(f"scenario: expected a Scenario or the path of its file, found {found}")
+    return Scenario.load(scenario)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +50,8 @@ class Step:
 class VectorFlows:
     """Simulations side by side, decided for together.
 
-    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`. features: the observation, and the
-    target of the reward.
+    scenarios, initial, jobs, others: as of :class:`thalweg.sim.Batch`. features: the observation,
+    and the target of the reward.
 
     It resembles :class:`gymnasium.vector.VectorEnv`: spaces are those of one flow, :meth:`step`
     takes and returns arrays. But these hold the pending decisions alone, and simulations that have
@@ -60,12 +64,13 @@ class VectorFlows:
         features: FeatureSet = FEATURES,
         initial: float | str | None = None,
         jobs: int | None = None,
+        others: str | Learned | None = None,
     ) -> None:
         if not isinstance(scenarios, Scenario | str | PathLike):
             scenarios = list(scenarios)
         self._scenarios = scenarios
         self.features = features
-        self._initial, self._jobs = initial, jobs
+        self._initial, self._jobs, self._others = initial, jobs, others
         self.single_observation_space = spaces.Box(-1, 1, (features.size,), np.float32)
         self.single_action_space = spaces.Box(-1, 1, (1,), np.float32)
         self._batch: Batch | None = None
@@ -78,9 +83,12 @@ class VectorFlows:
             raise RuntimeError("there are no simulations before reset()")
         return self._batch
 
-    def reset(self, seeds: Sequence[int]) -> Step | None:
-        """Fresh simulations, one a seed, up to the first decisions; None if there are none."""
-        self._batch = Batch(self._scenarios, seeds, self._initial, self._jobs)
+    def reset(self, seeds: Sequence[int] | None = None) -> Step | None:
+        """Fresh simulations, one a seed, up to the first decisions; None if there are none. Without
+        seeds they are 0, 1, …, one a scenario."""
+        if seeds is None:
+            seeds = range(len(self._scenarios) if isinstance(self._scenarios, list) else 1)
+        self._batch = Batch(self._scenarios, seeds, self._initial, self._jobs, self._others)
         self._observer = Observer(self.features, self._batch.flows)
         # By flow: whether it has decided before.
         self._seen = np.zeros(self._batch.flows, np.bool_)
