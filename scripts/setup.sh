@@ -37,6 +37,8 @@ required=(
 
 # Tests alone. None of these starts a server when it is installed.
 tests=(
+	# The page in a browser; Ubuntu does not carry it.
+	chromium-headless-shell
 )
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(

@@ -27,8 +27,11 @@ use crate::view::{self, Explanation};
 mod answer;
 mod best;
 mod connections;
+mod history;
 mod import;
 mod list;
+mod live;
+mod page;
 pub mod socket;
 pub mod tcp;
 mod work;
@@ -68,11 +71,14 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
+        .route("/v1/history", get(history::history))
+        .route("/v1/stream", get(live::live))
         .route("/v1/export", get(list::export))
         .route("/v1/import", post(import::import))
         .route("/v1/kernel", get(kernel_side))
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
+        .merge(page::routes())
         .method_not_allowed_fallback(async |method: Method| {
             let text = format!("no {method} here; the header Allow has what there is");
             Failure(StatusCode::METHOD_NOT_ALLOWED, text)

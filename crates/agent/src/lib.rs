@@ -15,6 +15,7 @@ pub mod kernel;
 mod lock;
 mod present;
 pub mod reload;
+mod remedy;
 pub mod run;
 mod service;
 pub mod shared;

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
+use crate::remedy::remedy;
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Life, Mailbox};
@@ -92,6 +93,13 @@ pub struct Restored {
 /// guarded value is replaced or changed in one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Name of this machine.
+fn node_name() -> String {
+    nix::sys::utsname::uname()
+        .map(|names| names.nodename().to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 impl Shared {
@@ -314,8 +322,10 @@ impl Shared {
     /// The response to `GET /v1/status`; it never waits.
     pub fn status(&self) -> Result<view::Status> {
         let setup = self.kernel.setup();
+        let problems = lock(&self.problems).clone();
         Ok(view::Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
+            machine: node_name(),
             pid: std::process::id(),
             uptime_s: self.life.started.elapsed().as_secs(),
             session: self.session,
@@ -341,7 +351,11 @@ impl Shared {
             events_stored: self.life.stored.load(Ordering::Relaxed),
             events_lost: self.life.lost.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
-            problems: lock(&self.problems).values().cloned().collect(),
+            fixes: problems
+                .keys()
+                .map(|topic| remedy(topic).to_owned())
+                .collect(),
+            problems: problems.into_values().collect(),
         })
     }
 

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// Version of the agent.
     pub version: String,
+    /// Name of the machine.
+    #[serde(default)]
+    pub machine: String,
     /// Process id of the agent.
     pub pid: u32,
     /// Seconds since the agent started.
@@ -50,6 +53,9 @@ pub struct Status {
     pub snapshot_age_s: Option<u64>,
     /// Present problems, in words; empty = none.
     pub problems: Vec<String>,
+    /// What to do about each of them, in the same order.
+    #[serde(default)]
+    pub fixes: Vec<String>,
 }
 
 /// Counters kept in the kernel, exact at any load.
@@ -201,6 +207,32 @@ pub struct Explanation {
     pub summary: String,
     /// The latest events of the host, newest first.
     pub recent: Vec<Event>,
+}
+
+/// `GET /v1/history`: decisions by arm in equal intervals, the last of which has not ended.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct History {
+    /// Start of the first interval, milliseconds since 1970.
+    pub from_ms: i64,
+    /// Length of an interval, milliseconds.
+    pub interval_ms: u64,
+    /// Number of intervals.
+    pub parts: u32,
+    /// Arms with decisions, by name.
+    pub arms: Vec<ArmHistory>,
+    /// There were too many events: only the latest 100,000 (of a host: 10,000) are counted.
+    pub cut: bool,
+    /// Time of the first stored event, milliseconds since 1970; `None`: there is none.
+    pub first_ms: Option<i64>,
+}
+
+/// One arm of a history.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ArmHistory {
+    /// Name of the congestion control; `unknown`: one that is not an arm.
+    pub arm: String,
+    /// Decisions for it in each interval.
+    pub counts: Vec<u64>,
 }
 
 /// One event of `GET /v1/events`: a decision, or the end of a scored stretch. Decisions without

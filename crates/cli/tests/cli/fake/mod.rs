@@ -209,12 +209,13 @@ pub fn status() -> Value {
         "hosts_missed": 0, "conns_missed": 0
     });
     json!({
-        "version": "0.1.0", "pid": 4242, "uptime_s": 3725, "session": 1, "mode": "thalweg", "dry_run": true,
+        "version": "0.1.0", "machine": "web1", "pid": 4242, "uptime_s": 3725, "session": 1, "mode": "thalweg", "dry_run": true,
         "cgroup": "/sys/fs/cgroup", "pin": "/sys/fs/bpf/thalweg",
         "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
         "kernel_busy_time": false, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
-        "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"]
+        "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
+        "fixes": ["use a kernel with BTF", "free space"]
     })
 }
 

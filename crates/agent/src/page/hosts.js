@@ -1,0 +1,164 @@
+// What is known of remote hosts, and the story of one.
+
+import { byId, code, el, facts, fault, hostLink, note, paragraph, replace, svg, table } from "./dom.js";
+import { ago, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
+import { ask } from "./agent.js";
+import { Arms } from "./arms.js";
+
+const LIMIT = 50;
+const EVENTS = 30;
+
+const REASONS = {
+  "warm-up": () => "the first connections to a host keep what the system gives them",
+  greedy: (share) => `costs least so far; chosen with ${share}`,
+  explore: (share) => `to check an arm that is not the best so far; chosen with ${share}`,
+  untried: (share) => `to measure an arm for the first time; chosen with ${share}`,
+  application: () => "the application chose it itself",
+  foreign: () => "something else on this machine set it",
+  loss: () => "moved there mid-flow: too many segments were retransmitted",
+  withdrawn: () => "returned to the system's default mid-flow",
+};
+
+/** Why a connection got its arm, in words. */
+export function because(event) {
+  const reason = REASONS[event.reason];
+  const words = [reason ? reason(percent(event.propensity)) : event.reason];
+  if (event.error) words.push(`; the kernel refused ${event.chosen}: ${event.error}`);
+  else if (event.dry_run) words.push(`; dry run: it kept ${event.arm ?? "what it had"}`);
+  return words.join("");
+}
+
+const ENDS = {
+  "fin-local": "closed by this machine", "fin-remote": "closed by the peer", reset: "reset",
+  timeout: "timed out", switch: "moved to another arm",
+};
+
+function measured(event) {
+  const m = event.measurement;
+  return `${ENDS[m.end] ?? m.end}: ${bytes(m.bytes)} in ${micros(m.duration_us)}, ${rate(m.rate_bytes_per_s)}, ` +
+    `round trip ${micros(m.srtt_us)}, ${count(m.retrans)} of ${counted(m.segs_out, "segment")} retransmitted`;
+}
+
+const typical = (host) => host.arms.find((arm) => arm.arm === host.best && arm.evidence > 0);
+
+/** Fills the list of hosts. */
+export async function hosts(sort) {
+  const box = byId("hosts");
+  let list;
+  try {
+    list = (await ask(`v1/hosts?sort=${sort}&limit=${LIMIT}`)).hosts.slice(0, LIMIT);
+  } catch (error) {
+    return replace(box, fault(`The hosts cannot be had: ${error.message}.`));
+  }
+  if (!list.length) {
+    byId("hosts-note").textContent = "";
+    return replace(box, note("No host is known yet: the first connection makes its record."));
+  }
+  byId("hosts-note").textContent = list.length < LIMIT
+    ? `${counted(list.length, "host")}.`
+    : `The first ${LIMIT}. thalweg hosts lists all.`;
+  const rows = list.map((host) => {
+    const best = typical(host);
+    return [
+      hostLink(host.address), host.best ?? "none yet", count(host.connections),
+      best ? rate(best.rate_bytes_per_s) : "–", host.min_rtt_us ? micros(host.min_rtt_us) : "–",
+      best ? `${best.cost_bits.toFixed(2)} bits` : "–", ago(host.idle_s),
+    ];
+  });
+  replace(box, table("Hosts; the name leads to its story",
+    [["Host"], ["Costs least"], ["Connections", "number"], ["Typical rate", "number"], ["Lowest RTT", "number"], ["Cost", "number"], ["Last used"]], rows));
+}
+
+function bar(share) {
+  return [
+    svg("svg", { class: "bar", width: 60, height: 10, viewBox: "0 0 60 10", "aria-hidden": "true" },
+      svg("rect", { class: "track", width: 60, height: 10 }),
+      svg("rect", { class: "part", width: Math.max(share > 0 ? 1 : 0, 60 * share), height: 10 })),
+    ` ${percent(share)}`,
+  ];
+}
+
+function against(arm, best) {
+  if (!(arm.evidence > 0)) return "not measured";
+  if (!best || arm === best) return best ? "the best" : "–";
+  const gap = arm.cost_bits - best.cost_bits;
+  return gap < 0
+    ? `${three(-gap)} bits less, but not by enough`
+    : `${three(gap)} bits more: ${three(2 ** gap)} times as slow`;
+}
+
+function armTable(host) {
+  const best = typical(host);
+  const shown = (arm, text) => (arm.evidence > 0 ? text : "–");
+  return table("What each arm costs towards this host",
+    [["Arm"], ["Next connection", "number"], ["Cost", "number"], ["Beside the best"], ["Rate", "number"], ["RTT", "number"], ["Retransmitted", "number"], ["Measured", "number"], ["Chosen", "number"]],
+    host.arms.map((arm) => [
+      arm.arm + (arm.harmful ? " (gains at the expense of others)" : ""), bar(arm.next_probability),
+      shown(arm, `${arm.cost_bits.toFixed(2)} ± ${arm.deviation_bits.toFixed(2)} bits`), against(arm, best),
+      shown(arm, rate(arm.rate_bytes_per_s)), shown(arm, micros(arm.srtt_us)),
+      shown(arm, percent(arm.retransmitted)), count(arm.scored), count(arm.count),
+    ]));
+}
+
+function told({ host, summary }, several) {
+  return [
+    several && el("h2", {}, `Network namespace ${host.netns}`),
+    el("p", { class: "summary" }, summary),
+    facts([
+      ["Connections", counted(host.connections, "connection"), ", the last ", ago(host.idle_s)],
+      ["Measured", `${counted(host.scored, "connection")}, ${count(host.switched)} moved mid-flow`],
+      ["Lowest round-trip time", host.min_rtt_us ? micros(host.min_rtt_us) : "none yet"],
+      host.base_rtt_us > 0 && ["Queue under the system's default", `${three(2 ** host.queue_bits)} times the ${micros(host.base_rtt_us)} of late`],
+      ["Highest rate", rate(host.max_rate_bytes_per_s)],
+    ]),
+    host.arms.length ? armTable(host) : note("No arm has been chosen or measured yet."),
+    host.arms.length > 0 && note("Cost in bits: one less is twice the rate. ± is the mean deviation."),
+  ];
+}
+
+let chart = null;
+
+/** Tells the story of a host. */
+export async function story(address) {
+  const title = byId("host-title");
+  if (title.textContent !== address) {
+    title.textContent = address;
+    for (const id of ["host", "host-arms", "host-story"]) replace(byId(id), note("Asking the agent …"));
+    chart = null;
+  }
+  let found;
+  try {
+    found = await ask(`v1/hosts/${encodeURIComponent(address)}`);
+  } catch (error) {
+    replace(byId("host-arms"));
+    replace(byId("host-story"));
+    const hint = error.status === 404
+      ? paragraph("It had no connection since learning began, or gave way to others. ", code("thalweg hosts"), " lists all.")
+      : null;
+    return replace(byId("host"), fault(`${error.message}.`), hint);
+  }
+  // The record may cover a prefix; events bear its name.
+  const name = found[0].host.address;
+  replace(byId("host"), name !== address && note(`Its record is that of ${name}.`),
+    found.map((one) => told(one, found.length > 1)).flat());
+  chart ??= new Arms(byId("host-arms"), name);
+  chart.load();
+  await connections(name);
+}
+
+async function connections(name) {
+  const box = byId("host-story");
+  let events;
+  try {
+    events = await ask(`v1/events?host=${encodeURIComponent(name)}&limit=${EVENTS}`);
+  } catch (error) {
+    return replace(box, fault(`Its events cannot be had: ${error.message}.`));
+  }
+  if (!events.length) return replace(box, note("No event of it is stored: its connections were too few, too small, or too long ago."));
+  const rows = events.map((event) => [
+    time(event.time_ms), `${event.remote}:${event.remote_port}${event.passive ? ", accepted" : ""}`, event.arm ?? "unknown",
+    event.measurement ? measured(event) : `Decision: ${because(event)}`,
+  ]);
+  replace(box, table(`The latest ${EVENTS} decisions and measurements, newest first`,
+    [["Time"], ["Peer"], ["Arm"], ["What happened"]], rows));
+}

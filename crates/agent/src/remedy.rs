@@ -1,0 +1,90 @@
+//! What to do about each kind of problem that `status` shows.
+
+/// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
+const REMEDIES: [(&str, &str); 16] = [
+    (
+        "arms",
+        "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
+    ),
+    (
+        "configuration",
+        "Correct the file and ask again: `thalweg config check`, then `thalweg reload`. The agent goes on with the old one.",
+    ),
+    (
+        "count",
+        "Restart the agent if it stays: its maps cannot be read.",
+    ),
+    (
+        "discovery",
+        "Look at `thalweg doctor`: the kernel's list of CCs cannot be read.",
+    ),
+    (
+        "kernel-btf",
+        "Nothing must be done; a kernel with BTF and its current updates measures better. `thalweg doctor` says more.",
+    ),
+    (
+        "namespaces",
+        "Look at `thalweg doctor`. Connections of namespaces that cannot be read are left alone.",
+    ),
+    (
+        "policy",
+        "Correct the policy and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
+    ),
+    (
+        "refused",
+        "Load the module of the CC, or take it out of `arms.allow`. It is tried again after ten minutes.",
+    ),
+    (
+        "retention",
+        "Look at the disk of the store: `df`, and the agent's log.",
+    ),
+    (
+        "silence",
+        "Have the other program keep the flags that are set, or detach it: `bpftool cgroup tree`.",
+    ),
+    (
+        "snapshot",
+        "Free space on the disk of the store, or mend it. What was learned stays in the kernel until the machine restarts.",
+    ),
+    (
+        "store",
+        "Free space on the disk of the store, or mend it. Learning goes on; events are lost meanwhile.",
+    ),
+    (
+        "store-behind",
+        "Give the store a faster disk, or a smaller `events.retention_max`. Learning goes on.",
+    ),
+    (
+        "store-records",
+        "Nothing must be done: these hosts are learned anew.",
+    ),
+    (
+        "store-set-aside",
+        "Nothing must be done: learning began anew. Remove the file that was set aside once nobody needs it.",
+    ),
+    (
+        "strangers",
+        "Look at `thalweg doctor`. Connections of unknown namespaces are left alone.",
+    ),
+];
+
+/// What to do about a problem of this kind.
+pub fn remedy(topic: &str) -> &'static str {
+    let known = REMEDIES.iter().find(|(name, _)| *name == topic);
+    known.map_or(
+        "Look at the agent's log: `journalctl -u thalweg`.",
+        |(_, text)| text,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_problem_has_its_remedy() {
+        assert!(remedy("store").contains("disk"));
+        assert!(remedy("something new").contains("journalctl"));
+        assert!(REMEDIES.is_sorted_by_key(|(name, _)| *name));
+    }
+}
