@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::{Pair, PairOptions, Side};
@@ -111,9 +112,14 @@ impl Worker {
         Ok(line.trim_end().to_string())
     }
 
-    /// Sends it an empty line.
+    /// Sends it a line.
     pub fn go_on(&mut self) -> Result<()> {
-        writeln!(self.input, "go").context("a worker ended early")
+        self.say("go")
+    }
+
+    /// Sends it these words as a line.
+    pub fn say(&mut self, words: &str) -> Result<()> {
+        writeln!(self.input, "{words}").context("a worker ended early")
     }
 }
 
@@ -129,58 +135,79 @@ impl Drop for Worker {
 pub struct Agent {
     child: Child,
     binary: PathBuf,
+    /// What its configuration always begins with.
+    head: String,
     configuration: PathBuf,
     /// Its directory of pins.
     pub pin: PathBuf,
     /// The socket of its API.
     pub socket: PathBuf,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Agent {
     /// Starts an agent on a pair's cgroup and waits until it answers.
     pub fn start(binary: &Path, pair: &Pair, label: &str) -> Result<Self> {
+        Self::start_with(
+            binary,
+            pair,
+            label,
+            "[events]\nlog = \"none\"\n[snapshot]\ninterval = \"1s\"\n",
+        )
+    }
+
+    /// The same with these keys in its configuration, after `[paths]`.
+    pub fn start_with(binary: &Path, pair: &Pair, label: &str, keys: &str) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("agent.sock");
         let pin = PathBuf::from(format!(
             "/sys/fs/bpf/thalweg-bench-{}-{label}",
             std::process::id()
         ));
+        let head = format!(
+            "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n",
+            pair.cgroup(),
+            directory.path().join("state"),
+        );
         let configuration = directory.path().join("agent.toml");
-        fs::write(
+        fs::write(&configuration, format!("{head}{keys}"))?;
+        let child = spawn(
+            binary,
             &configuration,
-            format!(
-                "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n\
-                 [events]\nlog = \"none\"\n[snapshot]\ninterval = \"1s\"\n",
-                pair.cgroup(),
-                directory.path().join("state"),
-            ),
+            &socket,
+            &directory.path().join("log"),
         )?;
-        let log = directory.path().join("log");
-        let mut child = Command::new(binary)
-            .arg("--config")
-            .arg(&configuration)
-            .arg("run")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(&log)?)
-            .spawn()
-            .with_context(|| format!("starting {}", binary.display()))?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while UnixStream::connect(&socket).is_err() {
-            if child.try_wait()?.is_some() || Instant::now() > deadline {
-                bail!("the agent did not start: {}", fs::read_to_string(&log)?);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
         Ok(Self {
             child,
             binary: binary.to_path_buf(),
+            head,
             configuration,
             pin,
             socket,
-            _directory: directory,
+            directory,
         })
+    }
+
+    /// Directory of its store.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// Writes these keys to its configuration, which it reads at its next start or reload.
+    pub fn configure(&self, keys: &str) -> Result<()> {
+        Ok(fs::write(
+            &self.configuration,
+            format!("{}{keys}", self.head),
+        )?)
+    }
+
+    /// Ends it with a signal and starts another.
+    pub fn restart(&mut self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.child.id() as i32), signal)?;
+        self.child.wait()?;
+        let log = self.directory.path().join("log");
+        self.child = spawn(&self.binary, &self.configuration, &self.socket, &log)?;
+        Ok(())
     }
 
     /// Process id.
@@ -242,4 +269,25 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Starts the agent of a configuration and waits until it answers.
+fn spawn(binary: &Path, configuration: &Path, socket: &Path, log: &Path) -> Result<Child> {
+    let mut child = Command::new(binary)
+        .arg("--config")
+        .arg(configuration)
+        .arg("run")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(log)?)
+        .spawn()
+        .with_context(|| format!("starting {}", binary.display()))?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while UnixStream::connect(socket).is_err() {
+        if child.try_wait()?.is_some() || Instant::now() > deadline {
+            bail!("the agent did not start: {}", fs::read_to_string(log)?);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(child)
 }

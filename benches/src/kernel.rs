@@ -162,8 +162,8 @@ pub fn retransmission(binary: &Path) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / runs as f64)
 }
 
-/// Makes the server accept connections to a whole network, and routes the client to it.
-fn route(pair: &Pair) -> Result<()> {
+/// Makes the server accept connections to a whole network, 10.99.0.0/16, and routes the client to it.
+pub fn route(pair: &Pair) -> Result<()> {
     let client = pair.namespace(Side::Client);
     let server = pair.namespace(Side::Server);
     let via = pair.address(Side::Server).to_string();
@@ -260,6 +260,11 @@ pub fn run_time(link: &Path) -> Result<(u64, u64)> {
     let link = Link::open(link)?;
     let info = program_info(link.info()?.prog_id)?.context("the link's program is gone")?;
     Ok((info.run_time_ns, info.run_cnt))
+}
+
+/// Number of BPF programs on this machine.
+pub fn program_count() -> usize {
+    libbpf_rs::query::ProgInfoIter::default().count()
 }
 
 /// The kernel's information on a program; none if there is no program with that number.

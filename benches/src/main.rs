@@ -11,6 +11,7 @@
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
 //! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/reference/kernels.md)
+//! thalweg-bench soak     hours of connections, reloads and restarts: memory, files, pins, disk
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
@@ -28,6 +29,7 @@ mod link;
 mod model;
 mod policy;
 mod rate;
+mod soak;
 mod store;
 mod table;
 mod worker;
@@ -109,6 +111,18 @@ enum What {
         /// The features; all.
         feature: Vec<String>,
     },
+    /// Connections, policies, reloads and restarts for a long time.
+    Soak {
+        /// How long, minutes.
+        #[arg(long, default_value = "60")]
+        minutes: f64,
+        /// Connections a second.
+        #[arg(long, default_value = "100")]
+        rate: f64,
+        /// File that gets a line of JSON for each look at the agent.
+        #[arg(long, default_value = "target/soak.jsonl")]
+        out: PathBuf,
+    },
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -145,6 +159,7 @@ fn main() -> Result<ExitCode> {
             println!("{}", serde_json::to_string(&column)?);
             true
         }
+        What::Soak { minutes, rate, out } => soak::run(&arguments.binary, minutes, rate, &out)?,
         What::Worker(work) => {
             worker::run(&work)?;
             true

@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
+mod mix;
+
 const PORT: u16 = 5001;
 /// Longest wait of a worker for its peer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,6 +51,17 @@ pub enum Work {
         number: usize,
         bytes: usize,
     },
+    /// Accepts connections and reads each to its end.
+    Drain,
+    /// Makes `rate` connections a second, at random times, to the `hosts` addresses from `first`
+    /// on, which move on by `drift` addresses a second; each sends as much as a transfer of a
+    /// content network. On a line prints how many ended, how many failed, and the bytes sent.
+    Mix {
+        first: IpAddr,
+        hosts: u32,
+        drift: f64,
+        rate: f64,
+    },
     /// Opens a connection and prints its congestion control and its user timeout, ms; on each
     /// line sends `bytes` and, a moment later, prints them again.
     Options { address: IpAddr, bytes: usize },
@@ -78,6 +91,13 @@ pub fn run(work: &Work) -> Result<()> {
             bytes,
         } => request(*address, *number, *bytes),
         Work::Options { address, bytes } => options(*address, *bytes),
+        Work::Drain => drain(),
+        Work::Mix {
+            first,
+            hosts,
+            drift,
+            rate,
+        } => mix::run(*first, *hosts, *drift, *rate),
     }
 }
 
@@ -110,6 +130,14 @@ fn greet() -> Result<()> {
     let second = listener.try_clone()?;
     std::thread::spawn(move || second.incoming().flatten().for_each(drop));
     listener.incoming().flatten().for_each(drop);
+    Ok(())
+}
+
+fn drain() -> Result<()> {
+    raise_files()?;
+    for connection in listen()?.incoming().flatten() {
+        std::thread::spawn(move || to_end(connection));
+    }
     Ok(())
 }
 
