@@ -22,7 +22,7 @@ binary := $(CARGO_TARGET_DIR)/release/thalweg
 mdbook := $(CARGO_TARGET_DIR)/mdbook/bin/mdbook
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs packages lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs packages wheel lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -89,6 +89,10 @@ docs: build ## Write docs/reference/cli.md, and the book of all pages to target/
 packages: ## Build the Debian and the RPM package: target/packages (brings cargo-deb, minutes the first time)
 	@scripts/setup.sh
 	@scripts/packages.sh
+
+wheel: ## Build the Python package for other machines: target/wheels (brings maturin)
+	@scripts/setup.sh
+	@scripts/wheel.sh
 
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh
