@@ -2,6 +2,8 @@
 
 import dataclasses
 import pickle
+import re
+import subprocess
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -167,3 +169,17 @@ def test_a_summary_is_of_the_model_in_the_file(tmp_path):
         bad = dataclasses.replace(read, evaluation={"runs": [runs[0] | change]})
         with pytest.raises(model.ModelError, match=words):
             model.write(bad, file)
+
+
+def test_the_source_of_a_run_is_its_commit_or_what_was_installed(tmp_path, monkeypatch):
+    if (CHECKOUT / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{40}\+?", checkpoint.source_commit())
+    # An environment within the repository of something else.
+    installed = tmp_path / "site-packages" / "checkpoint.py"
+    installed.parent.mkdir()
+    installed.touch()
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "a"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(checkpoint, "__file__", str(installed))
+    assert re.fullmatch(r"0\.1\.0, sha256 [0-9a-f]{16}", checkpoint.source_commit())

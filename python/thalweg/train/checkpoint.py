@@ -7,6 +7,7 @@ on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+import thalweg
 from thalweg import files
 
 Tree = TypeVar("Tree")
@@ -145,19 +147,30 @@ def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> N
 
 
 def source_commit() -> str:
-    """The commit of the running source, with "+" if files differ from it; "unknown" outside a
-    repository."""
-    here = Path(__file__).parent
+    """The commit of the running source, with "+" if files differ from it. Of an installed package
+    its version and the start of the SHA-256 of its Python files."""
+    here = Path(__file__)
     try:
-        commit, changes = (
+        # An environment may lie in a repository of something else.
+        _, commit, changes = (
             subprocess.run(
-                ["git", "-C", here, *words], capture_output=True, text=True, check=True, timeout=30
+                ["git", "-C", here.parent, *words],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=30,
             ).stdout.strip()
             for words in (
+                ("ls-files", "--error-unmatch", here.name),
                 ("rev-parse", "HEAD"),
                 ("status", "--porcelain", "--untracked-files=no", "--", "."),
             )
         )
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        digest = hashlib.sha256()
+        package = Path(thalweg.__file__).parent
+        for path in sorted(package.rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes())
+        return f"{thalweg.__version__}, sha256 {digest.hexdigest()[:16]}"
     return commit + ("+" if changes else "")
