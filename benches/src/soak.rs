@@ -97,7 +97,7 @@ pub fn run(binary: &Path, minutes: f64, rate: f64, out: &Path) -> Result<bool> {
         soak.disturb(tick, tick <= ticks / 3)?;
         let look = soak.look()?;
         writeln!(file, "{}", serde_json::to_string(&look)?)?;
-        if tick % 12 == 0 {
+        if tick.is_multiple_of(12) {
             let left = minutes - look.seconds / 60.0;
             eprintln!(
                 "{:.0} min: {} connections, {} failed, {} KiB, {} files; {left:.0} min left",
@@ -128,21 +128,21 @@ fn load(pair: &Pair, rate: f64) -> Result<Worker> {
 impl Soak {
     /// What an operator and the machine do to an agent.
     fn disturb(&mut self, tick: usize, restarts: bool) -> Result<()> {
-        if tick % POLICY == 0 {
+        if tick.is_multiple_of(POLICY) {
             self.policy()?;
         }
-        if tick % RELOAD == 0 {
+        if tick.is_multiple_of(RELOAD) {
             self.reloads += 1;
             let memory = 8 + self.reloads % 2;
             let keys = format!("{KEYS}[learning]\nmemory = {memory}.0\n");
             self.agent.configure(&keys)?;
             self.agent.command(&["reload"])?;
         }
-        if tick % READ == 0 {
+        if tick.is_multiple_of(READ) {
             self.agent.answer("hosts")?;
             self.agent.answer("events")?;
         }
-        if restarts && tick % RESTART == 0 {
+        if restarts && tick.is_multiple_of(RESTART) {
             self.restarts += 1;
             let signals = [Signal::SIGTERM, Signal::SIGKILL];
             self.agent.restart(signals[self.restarts % 2])?;

@@ -113,7 +113,7 @@ fn serve(jobs: &Mutex<Receiver<(Ipv4Addr, usize)>>, done: &Done) {
 }
 
 fn transfer(address: Ipv4Addr, bytes: usize) -> std::io::Result<()> {
-    const BLOCK: [u8; 65_536] = [0; 65_536];
+    static BLOCK: [u8; 65_536] = [0; 65_536];
     let mut connection = TcpStream::connect_timeout(&SocketAddr::from((address, PORT)), PATIENCE)?;
     connection.set_write_timeout(Some(PATIENCE))?;
     let mut left = bytes;
