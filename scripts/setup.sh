@@ -39,6 +39,8 @@ required=(
 tests=(
 	# The page in a browser; Ubuntu does not carry it.
 	chromium-headless-shell
+	# The unit: systemd-analyze.
+	systemd
 )
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(

@@ -9,6 +9,8 @@ use clap::error::ErrorKind;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::{Faults, excerpt};
 
+use crate::journal;
+
 /// Whether programs are in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinned {
@@ -45,6 +47,9 @@ pub enum Failure {
     /// The command of `link` or `stack` ended with this code: not a failure of ours.
     #[error("the command ended with exit code {0}")]
     Command(u8),
+    /// The agent cannot use its configuration, however often it is started.
+    #[error("{0}")]
+    Configuration(String),
     /// `status --check` has said what is wrong in its line.
     #[error("the check ended with exit code {0}")]
     Check(u8),
@@ -88,6 +93,8 @@ impl Failure {
             Self::Start { found: false, .. } => 127,
             Self::Command(code) | Self::Check(code) => *code,
             Self::Worse => 6,
+            // EX_CONFIG of sysexits(3): systemd shows its name, and the unit does not start again.
+            Self::Configuration(_) => 78,
             Self::Faults(_) | Self::Model(_) => 1,
         }
     }
@@ -126,8 +133,14 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         } else {
             format!("thalweg: {message}")
         };
+        // The level of an error, for the journal (sd-daemon(3)).
+        let level = if journal::is_standard_error() {
+            "<3>"
+        } else {
+            ""
+        };
         // If standard error is closed, nothing can be done.
-        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = writeln!(std::io::stderr(), "{level}{line}");
     }
     ExitCode::from(code)
 }

@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod failure;
 mod groups;
+mod journal;
 mod kinds;
 mod options;
 mod output;

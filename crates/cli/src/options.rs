@@ -23,6 +23,7 @@ Exit codes:
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
+  78 the configuration cannot be used (run)
 link and stack end with the exit code of their command, status --check with those of \
 monitoring plugins.";
 

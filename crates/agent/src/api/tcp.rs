@@ -23,7 +23,7 @@ use nix::sys::socket::{self, Shutdown};
 
 use super::answer::Failure;
 use super::connections;
-use crate::config::Http;
+use crate::config::{ConfigError, Http};
 
 /// What is answered without a token.
 const OPEN: &str = "/metrics";
@@ -202,7 +202,7 @@ impl Front {
             return Ok(None);
         };
         let token = http.token_file.as_deref().map(Token::read).transpose();
-        let token = token.context("http.token_file")?;
+        let token = token.map_err(|why| ConfigError::Named(format!("http.token_file: {why:#}")))?;
         let same = others.iter().find(|other| other.address == address);
         let listener = match same {
             Some(other) => Arc::clone(&other.listener),

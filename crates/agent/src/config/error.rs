@@ -12,6 +12,9 @@ pub enum ConfigError {
     /// The text is malformed, or values are not allowed.
     #[error("{}", .0.first("thalweg config check"))]
     Invalid(Faults),
+    /// A file that it names cannot be used.
+    #[error("{0}")]
+    Named(String),
 }
 
 // Not as its source: errors are printed with their sources, and this one prints its first fault

@@ -1,19 +1,18 @@
 //! `thalweg run`.
 
-use std::fs::File;
 use std::io::IsTerminal;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use thalweg_agent::config::Config;
+use thalweg_agent::config::{Config, ConfigError};
 use thalweg_learner::Mode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::failure::Failure;
+use crate::journal;
 use crate::options::{Global, cgroup};
 
 /// Options that override the configuration.
@@ -44,7 +43,9 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 impl Options {
     /// The configuration, with what the command line sets in effect.
     fn config(&self, global: &Global) -> Result<Config> {
-        let mut config = global.config()?;
+        let mut config = global
+            .config()
+            .map_err(|error| Failure::Configuration(format!("{error:#}")))?;
         match &self.cgroup {
             Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
             Some(path) => {
@@ -66,14 +67,18 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let config = options.config(global)?;
     log();
     let (global, options) = (global.clone(), options.clone());
-    thalweg_agent::run::run(config, Box::new(move || options.config(&global)))
+    let ran = thalweg_agent::run::run(config, Box::new(move || options.config(&global)));
+    ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
+        Some(_) => Failure::Configuration(format!("{error:#}")).into(),
+        None => error,
+    })
 }
 
 /// Logs to the journal, with fields and levels, where standard error goes there anyway; else to
 /// standard error. `RUST_LOG` sets the filter, by default `info` and above.
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref())
+    let journal = journal::is_standard_error()
         // A container may have the stream and not the socket.
         .then(|| tracing_journald::layer().ok())
         .flatten()
@@ -89,19 +94,4 @@ fn log() {
         .with(journal)
         .with(standard_error)
         .init();
-}
-
-/// Whether standard error is the stream that the journal gave this process, named by device and
-/// inode (systemd.exec(5), `JOURNAL_STREAM`).
-fn is_journal(stream: Option<&str>) -> bool {
-    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else {
-        return false;
-    };
-    let Ok(descriptor) = std::io::stderr().as_fd().try_clone_to_owned() else {
-        return false;
-    };
-    let found = File::from(descriptor);
-    found
-        .metadata()
-        .is_ok_and(|found| device.parse() == Ok(found.dev()) && inode.parse() == Ok(found.ino()))
 }

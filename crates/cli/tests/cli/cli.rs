@@ -357,6 +357,11 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
         error.contains("bad.toml:1:8: mode: found the string \"fast\""),
         "{error}"
     );
+    // The unit does not try this again.
+    assert_eq!(
+        run(&["run", "--config", config.to_str().unwrap()]).failed(78),
+        error
+    );
     let error = run(&["status", "--config", "/nonexistent.toml"]).failed(1);
     assert!(
         error.contains("cannot read /nonexistent.toml: No such file"),

@@ -42,6 +42,7 @@ mod link_signals;
 mod many_hosts;
 mod messages;
 mod model;
+mod package;
 mod pages;
 mod policy;
 mod policy_crash;

@@ -1,0 +1,197 @@
+//! What the packages hold, and the unit, as far as can be told without building them
+//! (packaging/test does the rest).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use toml::{Table, Value};
+
+use crate::support::{THALWEG, skip};
+
+/// Above it, `systemd-analyze security` finds the unit too open.
+const MOST_EXPOSED: &str = "40";
+
+/// What lies in these folders and is not for users.
+const NOT_SHIPPED: [&str; 4] = [
+    "packaging/Containerfile",
+    "packaging/deb/",
+    "packaging/test/",
+    // How a model was made.
+    "models/proportional.py",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every file below a folder, relative to the repository.
+fn files(folder: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![root().join(folder)];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                let path = path.strip_prefix(root()).unwrap();
+                found.insert(path.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The files of one entry of a list of assets, each with its place. What is built is itself.
+fn expand(source: &str, destination: &str) -> Vec<(String, String)> {
+    let source = source.trim_start_matches("../../");
+    let destination = destination.trim_start_matches('/');
+    let Some((folder, ending)) = source.split_once('*') else {
+        let name = source.rsplit('/').next().unwrap();
+        let place = match destination.ends_with('/') {
+            true => format!("{destination}{name}"),
+            false => destination.to_owned(),
+        };
+        return vec![(source.to_owned(), place)];
+    };
+    if folder.starts_with("target/") {
+        return vec![(source.to_owned(), format!("{destination}*{ending}"))];
+    }
+    let (is_deep, ending) = match ending.strip_prefix("*/*") {
+        Some(ending) => (true, ending),
+        None => (false, ending),
+    };
+    let found: Vec<_> = files(folder)
+        .into_iter()
+        .filter_map(|file| {
+            let rest = file.strip_prefix(folder)?;
+            let fits = rest.ends_with(ending) && (is_deep || !rest.contains('/'));
+            fits.then(|| (file.clone(), format!("{destination}{rest}")))
+        })
+        .collect();
+    assert!(!found.is_empty(), "{source} names no file");
+    found
+}
+
+fn metadata(of: &str) -> Table {
+    let text = fs::read_to_string(root().join("crates/cli/Cargo.toml")).unwrap();
+    let mut manifest: Table = text.parse().unwrap();
+    for key in ["package", "metadata", of] {
+        manifest = manifest[key].as_table().unwrap().clone();
+    }
+    manifest
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+/// The files of the Debian package, each with its place.
+fn of_deb() -> BTreeMap<String, String> {
+    let metadata = metadata("deb");
+    let assets = metadata["assets"].as_array().unwrap();
+    let mut found: BTreeMap<_, _> = (assets.iter())
+        .flat_map(|asset| expand(text(&asset[0]), text(&asset[1])))
+        .collect();
+    // cargo-deb finds it by its name.
+    let unit = metadata["systemd-units"]["unit-name"].as_str().unwrap();
+    found.insert(
+        format!("packaging/{unit}.service"),
+        format!("usr/lib/systemd/system/{unit}.service"),
+    );
+    found
+}
+
+fn of_rpm() -> BTreeMap<String, String> {
+    let metadata = metadata("generate-rpm");
+    let assets = metadata["assets"].as_array().unwrap();
+    (assets.iter())
+        .flat_map(|asset| expand(text(&asset["source"]), text(&asset["dest"])))
+        .collect()
+}
+
+#[test]
+fn both_packages_have_the_same_files() {
+    let (mut deb, mut rpm) = (of_deb(), of_rpm());
+    // Debian's form of the licence, and zsh's folder, which the distributions name differently.
+    assert!(deb.remove("packaging/deb/copyright").is_some());
+    for list in [&mut deb, &mut rpm] {
+        let zsh = list.remove("target/package/completions/_thalweg");
+        assert!(zsh.is_some_and(|place| place.starts_with("usr/share/zsh/")));
+    }
+    assert_eq!(deb, rpm);
+}
+
+#[test]
+fn what_is_for_users_ships() {
+    let shipped = of_deb();
+    let mut missing = Vec::new();
+    for folder in ["packaging", "policies", "models", "scenarios"] {
+        missing.extend(files(folder).into_iter().filter(|file| {
+            let is_left_out = NOT_SHIPPED.iter().any(|start| file.starts_with(start));
+            !is_left_out && !shipped.contains_key(file)
+        }));
+    }
+    assert!(missing.is_empty(), "not in the packages: {missing:#?}");
+}
+
+fn unit() -> String {
+    fs::read_to_string(root().join("packaging/thalweg.service")).unwrap()
+}
+
+/// The arguments of the unit's commands.
+fn commands(unit: &str) -> Vec<Vec<&str>> {
+    (unit.lines())
+        .filter(|line| line.starts_with("Exec"))
+        .filter_map(|line| line.split_once('='))
+        .map(|(_, command)| command.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn the_commands_of_the_unit_exist() {
+    let unit = unit();
+    let commands = commands(&unit);
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    for command in commands {
+        assert_eq!(command[0], "/usr/bin/thalweg");
+        let output = Command::new(THALWEG)
+            .args(&command[1..])
+            .arg("--help")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    }
+}
+
+#[test]
+fn systemd_takes_the_unit_and_finds_it_closed() {
+    if Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        skip("no systemd-analyze");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("thalweg.service");
+    fs::write(&path, unit().replace("/usr/bin/thalweg", THALWEG)).unwrap();
+    let analyze = |arguments: &[&str]| {
+        let output = Command::new("systemd-analyze")
+            .args(arguments)
+            .arg(&path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), said)
+    };
+    // Unknown keys are complaints and no failure.
+    let (is_good, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"]);
+    assert!(is_good && !said.contains("thalweg.service:"), "{said}");
+    let threshold = format!("--threshold={MOST_EXPOSED}");
+    let (is_good, said) = analyze(&["security", "--offline=yes", "--no-pager", &threshold]);
+    assert!(is_good, "{said}");
+}
