@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Builds the Debian and the RPM package of the release binary: target/packages.
+# Builds the Debian and the RPM package of the release binary, and their software
+# bill of materials (CycloneDX): target/packages.
 # What goes in, and where, is in crates/cli/Cargo.toml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +14,7 @@ unset CARGO_TARGET_DIR
 
 tools=target/tools
 # cargo install does nothing where this version is there already.
-cargo install --quiet --locked --root "$tools" cargo-deb@3.8.0 cargo-generate-rpm@0.21.1
+cargo install --quiet --locked --root "$tools" cargo-deb@3.8.0 cargo-generate-rpm@0.21.1 cargo-cyclonedx@0.5.9
 PATH=$PWD/$tools/bin:$PATH
 
 # Where the C compiler finds libelf.a and libz.a.
@@ -31,7 +32,15 @@ gzip -n9 "$stage"/man/*
 "$thalweg" completions zsh >"$stage/completions/_thalweg"
 "$thalweg" completions fish >"$stage/completions/thalweg.fish"
 
+# It writes one beside each crate of the workspace.
+bill=thalweg-bill.cdx
+trap 'find crates benches tests -name "$bill.json" -delete' EXIT
+cargo cyclonedx --quiet --manifest-path crates/cli/Cargo.toml --features static --no-build-deps \
+	--target "$(rustc -vV | sed -n 's/^host: //p')" --format json --spec-version 1.5 --override-filename "$bill"
+version=$("$thalweg" --version | cut -d' ' -f2)
+python3 scripts/sbom.py "crates/cli/$bill.json" "$stage/thalweg" "target/packages/thalweg_$version.cdx.json"
+
 cargo deb --quiet --locked --no-build -p thalweg-cli --output target/packages
 cargo generate-rpm --package crates/cli --output target/packages
-(cd target/packages && sha256sum -- *.deb *.rpm >SHA256SUMS)
+(cd target/packages && sha256sum -- *.deb *.rpm *.json >SHA256SUMS)
 ls -l target/packages
