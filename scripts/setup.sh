@@ -41,6 +41,8 @@ tests=(
 	chromium-headless-shell
 	# The unit: systemd-analyze.
 	systemd
+	# Links of ordinary users to the machine's network.
+	passt
 )
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(
