@@ -47,6 +47,7 @@ tests=(
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(
 	'nginx usr/sbin/nginx'
+	'prometheus usr/bin/prometheus'
 )
 
 # A processor made of software: stock kernels run on it in virtual time.
