@@ -32,26 +32,6 @@ use page::Page;
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Topics of problems, all of which are shown, so that a rule can tell absence from silence.
-const PROBLEMS: [&str; 16] = [
-    "arms",
-    "configuration",
-    "count",
-    "discovery",
-    "kernel-btf",
-    "namespaces",
-    "policy",
-    "refused",
-    "retention",
-    "silence",
-    "snapshot",
-    "store",
-    "store-behind",
-    "store-records",
-    "store-set-aside",
-    "strangers",
-];
-
 /// The figures of a moment.
 struct Figures {
     status: view::Status,

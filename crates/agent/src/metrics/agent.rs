@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::Figures;
 use super::page::{Page, Rows};
-use super::{Figures, PROBLEMS};
+use crate::remedy;
 
 impl Figures {
     /// The agent, its process and its store.
@@ -50,7 +51,8 @@ impl Figures {
             "1 where the learner decides and sets nothing.",
             u32::from(status.dry_run),
         )?;
-        let kinds = PROBLEMS.iter().copied().map(|kind| (kind, false));
+        // All of them, so that a rule can tell that there is none from that nobody asked.
+        let kinds = remedy::kinds().map(|kind| (kind, false));
         let present = self.problems.iter().map(|kind| (*kind, true));
         page.gauges(
             "thalweg_problem",
