@@ -190,3 +190,38 @@ class Outcome:
     completion_time_us: NDArray[np.float64]
     #: Rates and queues over time, if the scenario or the caller asked for them.
     series: Series | None
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """The figures that are one number each, by name, as in the columns of sweeps: without
+        arrays, scenario and seed."""
+        latency, counts, long_short = self.queue_latency, self.counts, self.long_short
+        times = self.completion_time_us
+        return {
+            "flows": len(self.flow_gbps),
+            "duration_s": self.duration_s,
+            "warmup_s": self.warmup_s,
+            "utilisation_percent": self.utilisation_percent,
+            "fairness_percent": self.fairness_percent,
+            "host_fairness_percent": self.host_fairness_percent,
+            "jain": self.jain,
+            "queue_mean_us": latency.mean_us,
+            "queue_p50_us": latency.p50_us,
+            "queue_p90_us": latency.p90_us,
+            "queue_p99_us": latency.p99_us,
+            "queue_p999_us": latency.p999_us,
+            "queue_max_us": latency.max_us,
+            "dropped_gbps": self.dropped_gbps,
+            "dropped_percent": self.dropped_percent,
+            "loss_percent": self.loss_percent,
+            "recovery_s": long_short.recovery_s if long_short else None,
+            "not_recovered": long_short.not_recovered if long_short else None,
+            "long_gbps": long_short.long_gbps if long_short else None,
+            "completions": len(times),
+            "completion_mean_us": float(times.mean()) if len(times) else None,
+            "sent_packets": counts.sent_packets,
+            "delivered_packets": counts.delivered_packets,
+            "dropped_packets": counts.dropped_packets,
+            "decisions": counts.decisions,
+            "notifications": counts.notifications,
+            "events": counts.events,
+        }

@@ -16,8 +16,7 @@ use thalweg_process::signals::Signals;
 use crate::child::{self, Child, Group};
 use crate::error::Error;
 use crate::forward::{Forwarder, Passage};
-use crate::namespace::Ends;
-use crate::outside::Outside;
+use crate::namespace::{Ends, FAR, NEAR};
 use crate::ready;
 use crate::report::{self, Report};
 use crate::settings::Settings;
@@ -38,8 +37,6 @@ pub struct Task {
     pub far: Option<OsString>,
     /// The command starts once something listens on this port at the far end.
     pub far_port: Option<u16>,
-    /// The far end is the machine's network.
-    pub outside: bool,
 }
 
 /// Outcome of a task.
@@ -63,15 +60,7 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
     let signals = Signals::catch(&[])?;
-    let (ends, mut outside) = if task.outside {
-        Outside::open().map(|(ends, outside)| (ends, Some(outside)))?
-    } else {
-        (Ends::create()?, None)
-    };
-    let mut link = Link::on(ends, directions)?;
-    if let Some(outside) = &mut outside {
-        outside.start()?;
-    }
+    let mut link = Link::on(Ends::create()?, directions)?;
     link.start_far(task.far.as_deref(), task.far_port, &signals)?;
 
     let mut command = Command::new(program);
@@ -85,9 +74,7 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         Group::Shared,
     )?;
     let status = link.near.insert(near).supervise(&signals, &link.failed)?;
-    let mut report = link.down(settings)?;
-    report.outside = outside.map(|it| it.way);
-    report.judge();
+    let report = link.down(settings)?;
     Ok(Finished {
         exit: exit_code(status),
         report,
@@ -190,14 +177,13 @@ impl Link {
 
     /// Environment variables of both commands.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        let [near, far] = self.ends.addresses;
         let mut all = vec![
-            ("THALWEG_LINK_NEAR", near.v4.to_string()),
-            ("THALWEG_LINK_FAR", far.v4.to_string()),
+            ("THALWEG_LINK_NEAR", NEAR.v4.to_string()),
+            ("THALWEG_LINK_FAR", FAR.v4.to_string()),
         ];
         if self.ends.has_v6 {
-            all.push(("THALWEG_LINK_NEAR6", near.v6.to_string()));
-            all.push(("THALWEG_LINK_FAR6", far.v6.to_string()));
+            all.push(("THALWEG_LINK_NEAR6", NEAR.v6.to_string()));
+            all.push(("THALWEG_LINK_FAR6", FAR.v6.to_string()));
         }
         all
     }
@@ -237,18 +223,16 @@ impl Link {
         let (Some(near_to_far), Some(far_to_near)) = (directions.next(), directions.next()) else {
             unreachable!("a link has two directions");
         };
-        let [near, far] = self.ends.addresses;
         let v6 = |address| self.ends.has_v6.then_some(address);
         let mut report = Report {
             format: report::FORMAT,
             duration_s: self.began.elapsed().as_secs_f64(),
             seed: settings.seed,
             realtime,
-            near: near.v4,
-            far: far.v4,
-            near_v6: v6(near.v6),
-            far_v6: v6(far.v6),
-            outside: None,
+            near: NEAR.v4,
+            far: FAR.v4,
+            near_v6: v6(NEAR.v6),
+            far_v6: v6(FAR.v6),
             near_to_far,
             far_to_near,
             far_command_failed,

@@ -86,43 +86,8 @@ class Cell:
             )
         cc = self.contender.cc
         if isinstance(cc, str | Learned):
-            return row(run(self.scenario, cc, self.seed))
-        return row(cc.run(self.scenario, self.seed))
-
-
-def row(outcome: Outcome) -> Row:
-    """The figures of an outcome by column."""
-    latency, counts, long_short = outcome.queue_latency, outcome.counts, outcome.long_short
-    times = outcome.completion_time_us
-    return {
-        "flows": len(outcome.flow_gbps),
-        "duration_s": outcome.duration_s,
-        "warmup_s": outcome.warmup_s,
-        "utilisation_percent": outcome.utilisation_percent,
-        "fairness_percent": outcome.fairness_percent,
-        "host_fairness_percent": outcome.host_fairness_percent,
-        "jain": outcome.jain,
-        "queue_mean_us": latency.mean_us,
-        "queue_p50_us": latency.p50_us,
-        "queue_p90_us": latency.p90_us,
-        "queue_p99_us": latency.p99_us,
-        "queue_p999_us": latency.p999_us,
-        "queue_max_us": latency.max_us,
-        "dropped_gbps": outcome.dropped_gbps,
-        "dropped_percent": outcome.dropped_percent,
-        "loss_percent": outcome.loss_percent,
-        "recovery_s": long_short.recovery_s if long_short else None,
-        "not_recovered": long_short.not_recovered if long_short else None,
-        "long_gbps": long_short.long_gbps if long_short else None,
-        "completions": len(times),
-        "completion_mean_us": float(times.mean()) if len(times) else None,
-        "sent_packets": counts.sent_packets,
-        "delivered_packets": counts.delivered_packets,
-        "dropped_packets": counts.dropped_packets,
-        "decisions": counts.decisions,
-        "notifications": counts.notifications,
-        "events": counts.events,
-    }
+            return run(self.scenario, cc, self.seed).to_dict()
+        return cc.run(self.scenario, self.seed).to_dict()
 
 
 class Store:

@@ -38,7 +38,6 @@ mod limit;
 mod limit_arguments;
 mod limit_segments;
 mod link;
-mod link_outside;
 mod link_signals;
 mod many_hosts;
 mod messages;

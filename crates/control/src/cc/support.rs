@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use libbpf_rs::btf::types::{FuncProto, MemberAttr, Ptr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType};
@@ -50,9 +49,12 @@ pub fn check() -> Result<Support, Unavailable> {
                 .to_owned(),
         ));
     }
-    // Megabytes, which stay what they are as long as the machine runs.
-    static TYPES: OnceLock<Result<Support, Unavailable>> = OnceLock::new();
-    let support = TYPES.get_or_init(in_kernel).clone()?;
+    let btf = Btf::from_vmlinux().map_err(|error| {
+        Unavailable(format!(
+            "the kernel's type information cannot be read: {error}"
+        ))
+    })?;
+    let support = in_types(&btf)?;
     let jit = fs::read_to_string(Path::new(JIT)).unwrap_or_default();
     if jit.trim() == "0" {
         return Err(Unavailable(
@@ -62,16 +64,6 @@ pub fn check() -> Result<Support, Unavailable> {
         ));
     }
     Ok(support)
-}
-
-/// Support according to the running kernel's types.
-fn in_kernel() -> Result<Support, Unavailable> {
-    let btf = Btf::from_vmlinux().map_err(|error| {
-        Unavailable(format!(
-            "the kernel's type information cannot be read: {error}"
-        ))
-    })?;
-    in_types(&btf)
 }
 
 /// Support according to a kernel's types.
