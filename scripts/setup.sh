@@ -41,10 +41,13 @@ tests=(
 	chromium-headless-shell
 	# The unit: systemd-analyze.
 	systemd
+	# Links of ordinary users to the machine's network.
+	passt
 )
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(
 	'nginx usr/sbin/nginx'
+	'prometheus usr/bin/prometheus'
 )
 
 # A processor made of software: stock kernels run on it in virtual time.

@@ -21,6 +21,7 @@ use thalweg_learner::HostKey;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::kernel;
+use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view::{self, Explanation};
 
@@ -65,6 +66,7 @@ pub async fn serve(listener: UnixListener, port: Option<TcpListener>, shared: Ar
 /// The routes.
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
+        .route("/metrics", get(metrics))
         .route("/v1/status", get(status))
         .route("/v1/arms", get(arms))
         .route("/v1/hosts", get(list::hosts).delete(reset_all))
@@ -110,6 +112,12 @@ async fn status(State(api): State<Api>) -> Answer<Json<view::Status>> {
     Ok(Json(api.shared.status()?))
 }
 
+/// The figures of the agent and of what is pinned, as OpenMetrics text.
+async fn metrics(State(api): State<Api>) -> Answer<Response> {
+    let text = api.metrics().await?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
 async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
     api.work(|shared| {
         let table = shared.kernel.arms()?;
@@ -123,7 +131,7 @@ async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
     let history = Arc::clone(&api.history);
     api.work(move |shared| {
         let pin = &shared.kernel.setup().pin;
-        Ok(Json(Inventory::read(pin, &history, true)))
+        Ok(Json(Inventory::read(pin, &history)))
     })
     .await
 }

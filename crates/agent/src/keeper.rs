@@ -154,6 +154,7 @@ impl Keeper {
             .iter()
             .map(|event| self.decoder.decode(event, &arms))
             .collect();
+        self.shared.life.count(&events);
         for event in &events {
             self.log.event(event, self.shared.config.events.log);
         }

@@ -68,6 +68,11 @@ const REMEDIES: [(&str, &str); 16] = [
     ),
 ];
 
+/// All kinds of problems.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    REMEDIES.iter().map(|(kind, _)| *kind)
+}
+
 /// What to do about a problem of this kind.
 pub fn remedy(topic: &str) -> &'static str {
     let known = REMEDIES.iter().find(|(name, _)| *name == topic);

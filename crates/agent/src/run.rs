@@ -21,12 +21,12 @@ use crate::api::tcp::Front;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
+use crate::life::Life;
 use crate::lock::{Lock, Locks, PinLock};
 use crate::reload::{Ready, Reload, Reread};
 use crate::service;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
-use crate::writer::Life;
 
 /// Time for the last answers to leave.
 const ANSWERS: Duration = Duration::from_millis(50);

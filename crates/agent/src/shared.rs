@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use thalweg_control::system;
@@ -13,12 +13,13 @@ use tokio::sync::{broadcast, watch};
 use crate::api::tcp::Front;
 use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
+use crate::life::Life;
 use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
 use crate::remedy::remedy;
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
-use crate::writer::{self, Desk, Life, Mailbox};
+use crate::writer::{self, Desk, Mailbox};
 
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
@@ -49,8 +50,11 @@ pub struct Shared {
     /// Number of imported documents.
     imports: AtomicU64,
     boot_id: String,
-    life: Arc<Life>,
+    /// Figures since the agent's start.
+    pub life: Arc<Life>,
     snapshot_at: Mutex<Option<Instant>>,
+    /// When the store last had every record, or the session began.
+    saved_at: Mutex<Instant>,
     problems: Mutex<BTreeMap<&'static str, String>>,
     stopping: AtomicBool,
     jobs: Mutex<Jobs>,
@@ -129,6 +133,7 @@ impl Shared {
             boot_id: system::boot_id()?,
             life,
             snapshot_at: Mutex::new(None),
+            saved_at: Mutex::new(Instant::now()),
             problems: Mutex::new(BTreeMap::new()),
             stopping: AtomicBool::new(false),
             jobs: Mutex::new(Jobs::default()),
@@ -253,6 +258,27 @@ impl Shared {
     /// Notes that the records were saved.
     pub fn note_snapshot(&self) {
         *lock(&self.snapshot_at) = Some(Instant::now());
+        self.note_saved();
+    }
+
+    /// Notes that the store has every record, whether or not there was one to save.
+    pub fn note_saved(&self) {
+        *lock(&self.saved_at) = Instant::now();
+    }
+
+    /// Time since the store had every record, or the session began.
+    pub fn unsaved_for(&self) -> Duration {
+        lock(&self.saved_at).elapsed()
+    }
+
+    /// Topics of the present problems.
+    pub fn problem_kinds(&self) -> Vec<&'static str> {
+        lock(&self.problems).keys().copied().collect()
+    }
+
+    /// Notes a count of the host records.
+    pub fn note_hosts(&self, count: u64) {
+        self.hosts.store(count, Ordering::Relaxed);
     }
 
     /// Starts to put the records of a document into the kernel. Records of the namespace of the
@@ -314,8 +340,7 @@ impl Shared {
 
     /// Counts the host records, for `status`: a walk over all of them.
     pub fn count_hosts(&self) -> Result<()> {
-        let count = self.kernel.count_hosts()?;
-        self.hosts.store(count, Ordering::Relaxed);
+        self.note_hosts(self.kernel.count_hosts()?);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use thalweg_learner::HostKey;
 
 use crate::kernel::HostBatch;
+use crate::life::Life;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store};
 use crate::view::Event;
@@ -36,27 +37,6 @@ pub struct Mailbox {
     /// Pending events.
     waiting: AtomicU64,
     life: Arc<Life>,
-}
-
-/// Figures of the agent from its start on; sessions follow each other in it.
-pub struct Life {
-    /// Its start.
-    pub started: Instant,
-    /// Events written to the store.
-    pub stored: AtomicU64,
-    /// Events that could not be written.
-    pub lost: AtomicU64,
-}
-
-impl Life {
-    /// Of an agent that starts now.
-    pub fn begin() -> Self {
-        Self {
-            started: Instant::now(),
-            stored: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        }
-    }
 }
 
 /// State that the thread takes over when it starts.
@@ -167,6 +147,9 @@ impl State {
 
     fn run(mut self) -> Result<()> {
         let interval = self.shared.config.snapshot.interval;
+        // Later counts are those of the walks for the store.
+        let counted = self.shared.count_hosts();
+        self.report("count", "the host records are not counted", counted);
         loop {
             let snapshot = interval.saturating_sub(self.tried.elapsed());
             let prune = PRUNE.saturating_sub(self.pruned.elapsed());
@@ -207,7 +190,13 @@ impl State {
         let count = events.len() as u64;
         let mailbox = &self.shared.mailbox;
         mailbox.waiting.fetch_sub(count, Ordering::Relaxed);
-        match self.store.append_events(events, Moment::now()) {
+        let began = Instant::now();
+        let written = self.store.append_events(events, Moment::now());
+        mailbox
+            .life
+            .event_writes
+            .observe(began.elapsed().as_secs_f64());
+        match written {
             Ok(_) => {
                 mailbox.life.stored.fetch_add(count, Ordering::Relaxed);
                 if let Some(lost) = self.failing.take() {
@@ -240,6 +229,7 @@ impl State {
         let activity = counters.established + counters.closed;
         if activity == self.activity && self.shared.imports() == self.imports {
             self.store.note_clock(Moment::now())?;
+            self.shared.note_saved();
             return Ok(());
         }
         self.save()?;
@@ -282,7 +272,9 @@ impl State {
         saved.begin();
         let mut changed = HostBatch::new();
         let mut written = 0;
+        let mut hosts = 0;
         shared.kernel.walk_hosts(|batch| {
+            hosts += batch.len() as u64;
             let store = &self.store;
             changed.extend(
                 batch
@@ -295,6 +287,7 @@ impl State {
             self.attend();
             Ok(())
         })?;
+        shared.note_hosts(hosts);
         // A host that the walk did not find is looked up by its key before it is removed: a table
         // that is read short must not empty the store.
         let mut gone: Vec<HostKey> = Vec::new();
@@ -337,8 +330,13 @@ impl State {
                     HostRow::new(*key, host, moment.monotonic_ns, |index| arms.name(index))
                 })
                 .collect();
-            self.store
-                .save_hosts(self.shared.mode(), saved, &rows, moment)?;
+            let began = Instant::now();
+            let written = self
+                .store
+                .save_hosts(self.shared.mode(), saved, &rows, moment);
+            let life = &self.shared.mailbox.life;
+            life.record_writes.observe(began.elapsed().as_secs_f64());
+            written?;
             self.attend();
         }
         let count = changed.len();

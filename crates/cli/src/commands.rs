@@ -15,6 +15,7 @@ pub mod lab;
 pub mod limit;
 pub mod link;
 pub mod manual;
+pub mod metrics;
 pub mod model;
 pub mod policy;
 pub mod reload;

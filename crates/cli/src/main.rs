@@ -31,6 +31,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Run(options) => commands::run::run(global, options),
         Command::Status(options) => commands::status::run(global, options),
+        Command::Metrics(options) => commands::metrics::run(global, options),
         Command::Reload => commands::reload::run(global),
         Command::Arms => commands::arms::run(global),
         Command::Hosts(options) => commands::hosts::run(global, options),

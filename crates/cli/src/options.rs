@@ -174,6 +174,10 @@ pub enum Command {
     Run(commands::run::Options),
     /// Show the agent's mode, counters, memory and problems.
     Status(commands::status::Options),
+    /// Print the agent's figures as OpenMetrics text, for Prometheus.
+    ///
+    /// The same as GET /metrics. See docs/guide/monitoring.md.
+    Metrics(commands::metrics::Options),
     /// Have the agent read its configuration again.
     ///
     /// The whole configuration is checked first. One with faults changes nothing: all faults are

@@ -16,7 +16,7 @@ use crate::cc::Control;
 use crate::limit::Limit;
 use crate::policy::Report;
 use crate::policy::history::History;
-use crate::{cc, limit, pins, privileges};
+use crate::{cc, limit, links, pins, privileges};
 
 /// Names that the kernel cuts off, which keeps 15 bytes (linux/bpf.h, BPF_OBJ_NAME_LEN).
 const LONG_NAMES: [&str; 5] = [
@@ -64,29 +64,23 @@ pub struct Running {
 
 impl Inventory {
     /// Reads all. What cannot be read is left out, and named in `unreadable`.
-    ///
-    /// The sockets of congestion controls are counted only where `count_sockets` says so: that
-    /// asks every network namespace for its connections.
-    pub fn read(pin: &Path, history: &History, count_sockets: bool) -> Self {
+    pub fn read(pin: &Path, history: &History) -> Self {
         let statistics = are_measured();
         let mut unreadable = Vec::new();
         let policy = Report::read(pin, history);
-        let limits = limit::figures(pin);
-        let cc = cc::look(pin, count_sockets);
-        let mut all = Self {
+        Self {
             statistics,
             programs: programs(pin, statistics, &mut unreadable),
             policy: or_note("policy", policy, &mut unreadable),
-            limits: or_note("limits", limits, &mut unreadable),
-            cc: or_note("congestion controls", cc, &mut unreadable),
-            unreadable: Vec::new(),
-        };
-        all.unreadable = unreadable;
-        all
+            limits: or_note("limits", limit::figures(pin), &mut unreadable),
+            cc: or_note("congestion controls", cc::look(pin), &mut unreadable),
+            unreadable,
+        }
     }
 }
 
-fn or_note<T: Default>(what: &str, read: Result<T>, unreadable: &mut Vec<String>) -> T {
+/// The default instead of what cannot be read; why is noted.
+pub fn or_note<T: Default>(what: &str, read: Result<T>, unreadable: &mut Vec<String>) -> T {
     read.unwrap_or_else(|error| {
         unreadable.push(format!("{what}: {error:#}"));
         T::default()
@@ -98,8 +92,8 @@ pub fn are_measured() -> bool {
     fs::read_to_string(STATISTICS).is_ok_and(|text| text.trim() != "0")
 }
 
-/// The programs of all pinned links and of registered congestion controls.
-fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec<Running> {
+/// The programs of all attached links and of registered congestion controls.
+pub fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec<Running> {
     let mut ids = BTreeSet::new();
     let mut congestion = BTreeSet::new();
     for path in files(pin, DEPTH) {
@@ -107,8 +101,10 @@ fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec<Run
             Some(cc::OPS) => congestion.extend(words_of(&path)),
             Some(name) if name.contains("link") || name.starts_with("cgroup_") => {
                 // It may have been removed meanwhile.
-                let info = Link::open(&path).ok().and_then(|link| link.info().ok());
-                ids.extend(info.map(|info| info.prog_id));
+                let link = Link::open(&path).ok();
+                let link =
+                    link.filter(|link| links::attached_to(link).is_ok_and(|to| to != Some(0)));
+                ids.extend(link.and_then(|link| Some(link.info().ok()?.prog_id)));
             }
             _ => {}
         }
@@ -210,7 +206,7 @@ mod tests {
     fn an_absent_directory_has_nothing() {
         let place = tempfile::tempdir().unwrap();
         let missing = place.path().join("pins");
-        let all = Inventory::read(&missing, &History::at(place.path()), false);
+        let all = Inventory::read(&missing, &History::at(place.path()));
         assert!(all.programs.is_empty() && all.policy.is_none() && all.limits.is_empty());
         assert_eq!(all.unreadable, [""; 0]);
     }

@@ -38,6 +38,16 @@ pub fn is_attached(pin: &Path) -> bool {
     LINKS.iter().any(|(_, file)| pin.join(file).exists())
 }
 
+/// The programs that a learner attaches, each with whether it is attached to a cgroup, from the
+/// agent's directory of pins.
+pub fn attached(pin: &Path) -> [(&'static str, bool); 2] {
+    LINKS.map(|(program, file)| {
+        let link = links::open(&pin.join(file)).ok().flatten();
+        let cgroup = link.and_then(|link| links::attached_to(&link).ok().flatten());
+        (program, cgroup.is_some_and(|cgroup| cgroup != 0))
+    })
+}
+
 /// Names of the learner's arms, by number; empty where a number has none.
 ///
 /// # Errors

@@ -153,7 +153,7 @@ impl Drop for Child {
 pub(crate) fn sweep(ends: &Ends) {
     let identities: Vec<_> = [&ends.near, &ends.far]
         .into_iter()
-        .filter_map(|end| end.identity().ok())
+        .filter_map(|end| end.identity().ok().flatten())
         .collect();
     let inside = |pid: u32| {
         fs::metadata(format!("/proc/{pid}/ns/net"))

@@ -24,13 +24,17 @@ use nix::unistd::{ForkResult, fork, getegid, geteuid};
 use thalweg_process::capabilities;
 
 use crate::error::Error;
+use crate::resolv;
 use crate::tun::{self, Addresses, Fault};
 
 /// Where the command runs.
 pub const NEAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 2),
+    prefix_v4: 24,
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 2),
     sends_all: true,
+    sends_all_v6: false,
+    forwards_v6: false,
 };
 
 /// The other end.
@@ -38,9 +42,10 @@ pub const FAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 1),
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 1),
     sends_all: false,
+    ..NEAR
 };
 
-/// How many descriptors the child sends: per end the namespace, the device and
+/// The most descriptors that a child sends: per end the namespace, the device and
 /// the counters; then the user namespace, or any descriptor if there is none.
 const DESCRIPTORS: usize = 7;
 
@@ -55,16 +60,23 @@ pub struct Ends {
     pub far: End,
     /// Whether the kernel has IPv6.
     pub has_v6: bool,
+    /// Addresses of near and far.
+    pub addresses: [Addresses; 2],
+    /// The text of /etc/resolv.conf for commands at the near end, if it is not the machine's.
+    pub(crate) resolv_conf: Option<String>,
 }
 
 /// One end: a namespace and the device in it.
 #[derive(Debug)]
 pub struct End {
-    namespace: OwnedFd,
+    /// None: the machine's own, where nothing may be started or killed.
+    namespace: Option<OwnedFd>,
     /// Each read is a packet that the end sent, each write one that it gets.
     pub device: File,
     /// The namespace's own /proc/net/dev.
     counters: File,
+    /// The device's name.
+    name: String,
 }
 
 impl Ends {
@@ -73,51 +85,34 @@ impl Ends {
     /// # Errors
     /// [`Error::Missing`] where the machine does not allow it, with what to do.
     pub fn create() -> Result<Self, Error> {
-        let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads != 1 {
-            return Err(Error::Options(format!(
-                "a link must be made before threads are started; there are {threads}"
-            )));
-        }
-        // A user namespace would take root's real privileges away for no gain.
-        let plan = (!capabilities::may_administrate()).then(Mapping::own);
-        let with_user = plan.is_some();
-        let answer = by_a_child(move || build(plan.as_ref()))?;
-        Self::from_answer(answer, with_user)
+        Self::between([NEAR, FAR])
     }
 
-    fn from_answer(answer: Answer, with_user: bool) -> Result<Self, Error> {
-        let (has_v6, descriptors) = match answer {
-            Answer::Made {
-                has_v6,
-                descriptors,
-            } => (has_v6, complete::<DESCRIPTORS>(descriptors)?),
-            Answer::Failed { what, errno } => {
-                return Err(explain(&what, errno, with_user));
-            }
-        };
-        let [
-            far,
-            far_device,
-            far_counters,
-            near,
-            near_device,
-            near_counters,
-            user,
-        ] = descriptors;
+    /// As [`Ends::create`], with these addresses of near and far.
+    pub(crate) fn between(addresses: [Addresses; 2]) -> Result<Self, Error> {
+        let [near, far] = addresses;
+        let (has_v6, user, ends) = made([far, near])?;
+        let [far, near] = ends;
         Ok(Self {
-            user: with_user.then_some(user),
-            near: End {
-                namespace: near,
-                device: near_device.into(),
-                counters: near_counters.into(),
-            },
-            far: End {
-                namespace: far,
-                device: far_device.into(),
-                counters: far_counters.into(),
-            },
+            user,
+            near,
+            far,
             has_v6,
+            addresses,
+            resolv_conf: None,
+        })
+    }
+
+    /// Makes the near end; the far one is a device of the machine, which root has made.
+    pub(crate) fn towards(far: End, addresses: [Addresses; 2]) -> Result<Self, Error> {
+        let (has_v6, user, [near]) = made([addresses[0]])?;
+        Ok(Self {
+            user,
+            near,
+            far,
+            has_v6,
+            addresses,
+            resolv_conf: None,
         })
     }
 
@@ -126,7 +121,16 @@ impl Ends {
         &self,
         make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
     ) -> Result<[OwnedFd; COUNT], Error> {
-        let entrance = self.entrance(&self.near)?;
+        self.at(&self.near, make)
+    }
+
+    /// The same at either end.
+    pub(crate) fn at<const COUNT: usize>(
+        &self,
+        end: &End,
+        make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
+    ) -> Result<[OwnedFd; COUNT], Error> {
+        let entrance = self.entrance(end)?;
         let answer = by_a_child(|| {
             let entered = entrance.enter();
             entered.map_err(|error| ("enter a network namespace", error))?;
@@ -138,24 +142,45 @@ impl Ends {
         answer.complete(self.user.is_some())
     }
 
-    /// Called by a child between fork and exec to end. It makes system calls only.
+    /// The way into one end.
     pub fn entrance(&self, end: &End) -> Result<Entrance, Error> {
         let copy = |fd: &OwnedFd| {
             fd.try_clone()
                 .map_err(Error::system("cannot duplicate a descriptor"))
         };
+        let Some(network) = &end.namespace else {
+            return Err(Error::Options(
+                "the far end of --outside is the machine: nothing is started there".to_owned(),
+            ));
+        };
+        let is_near = std::ptr::eq(end, &self.near);
         Ok(Entrance {
             user: self.user.as_ref().map(copy).transpose()?,
-            network: copy(&end.namespace)?,
+            network: copy(network)?,
+            resolv_conf: self.resolv_conf.clone().filter(|_| is_near),
         })
     }
 }
 
 impl End {
-    /// The namespace's device and inode: what tells it from others.
-    pub fn identity(&self) -> io::Result<(u64, u64)> {
-        let metadata = File::from(self.namespace.try_clone()?).metadata()?;
-        Ok((metadata.dev(), metadata.ino()))
+    /// An end in the machine's own namespace, at a device that was made there.
+    pub(crate) fn on_the_machine(device: File, name: String) -> Result<Self, Error> {
+        let path = "/proc/self/net/dev";
+        Ok(Self {
+            namespace: None,
+            device,
+            counters: File::open(path).map_err(Error::io("cannot open", path))?,
+            name,
+        })
+    }
+
+    /// What tells the namespace from others: its device and inode. None for the machine's own.
+    pub fn identity(&self) -> io::Result<Option<(u64, u64)>> {
+        let Some(namespace) = &self.namespace else {
+            return Ok(None);
+        };
+        let metadata = File::from(namespace.try_clone()?).metadata()?;
+        Ok(Some((metadata.dev(), metadata.ino())))
     }
 
     /// Packets that the kernel dropped because this process did not read them in
@@ -165,15 +190,15 @@ impl End {
         let mut counters = &self.counters;
         counters.rewind()?;
         counters.read_to_string(&mut text)?;
-        sent_but_dropped(&text).ok_or_else(|| io::Error::other("no such interface"))
+        sent_but_dropped(&text, &self.name).ok_or_else(|| io::Error::other("no such interface"))
     }
 }
 
 /// The transmit side's `drop` of the device in the text of /proc/net/dev.
-fn sent_but_dropped(text: &str) -> Option<u64> {
+fn sent_but_dropped(text: &str, device: &str) -> Option<u64> {
     let figures = text.lines().find_map(|line| {
         let (name, figures) = line.split_once(':')?;
-        (name.trim() == tun::NAME).then_some(figures)
+        (name.trim() == device).then_some(figures)
     })?;
     // Eight figures of the receive side, then bytes, packets, errors, drops.
     figures.split_ascii_whitespace().nth(11)?.parse().ok()
@@ -184,6 +209,7 @@ fn sent_but_dropped(text: &str) -> Option<u64> {
 pub struct Entrance {
     user: Option<OwnedFd>,
     network: OwnedFd,
+    resolv_conf: Option<String>,
 }
 
 impl Entrance {
@@ -193,7 +219,7 @@ impl Entrance {
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
         }
         setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
-        Ok(())
+        self.resolv_conf.as_deref().map_or(Ok(()), resolv::replace)
     }
 }
 
@@ -253,6 +279,44 @@ pub fn in_a_namespace_of_ones_own<const COUNT: usize>(
     answer.complete(true)
 }
 
+/// Makes ends with these addresses: whether the kernel has IPv6, the user namespace if one is
+/// needed, and the ends.
+fn made<const COUNT: usize>(
+    addresses: [Addresses; COUNT],
+) -> Result<(bool, Option<OwnedFd>, [End; COUNT]), Error> {
+    let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads != 1 {
+        return Err(Error::Options(format!(
+            "a link must be made before threads are started; there are {threads}"
+        )));
+    }
+    // A user namespace would take root's real privileges away for no gain.
+    let plan = (!capabilities::may_administrate()).then(Mapping::own);
+    let answer = by_a_child(|| build(plan.as_ref(), &addresses))?;
+    let (has_v6, descriptors) = match answer {
+        Answer::Made {
+            has_v6,
+            descriptors,
+        } => (has_v6, descriptors),
+        Answer::Failed { what, errno } => return Err(explain(&what, errno, plan.is_some())),
+    };
+    let missing = || unreceived(io::Error::other("descriptors are missing"));
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or_else(missing);
+    let mut ends = Vec::with_capacity(COUNT);
+    for _ in 0..COUNT {
+        ends.push(End {
+            namespace: Some(next()?),
+            device: next()?.into(),
+            counters: next()?.into(),
+            name: tun::NAME.to_owned(),
+        });
+    }
+    let user = next()?;
+    let ends = ends.try_into().map_err(|_| missing())?;
+    Ok((has_v6, plan.map(|_| user), ends))
+}
+
 fn complete<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
     descriptors
         .try_into()
@@ -292,7 +356,7 @@ fn by_a_child(build: impl FnOnce() -> Result<Built, Fault>) -> Result<Answer, Er
 }
 
 /// Runs in the child.
-fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
+fn build(mapping: Option<&Mapping>, addresses: &[Addresses]) -> Result<Built, Fault> {
     if let Some(mapping) = mapping {
         mapping.enter()?;
     }
@@ -303,7 +367,7 @@ fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
             .map(OwnedFd::from)
             .map_err(|error| ("open a file of /proc/self", error))
     };
-    for addresses in [FAR, NEAR] {
+    for &addresses in addresses {
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|errno| ("create a network namespace", errno.into()))?;
         let (device, v6) = tun::create(addresses)?;
@@ -455,8 +519,8 @@ Inter-|   Receive                                                |  Transmit
     lo:       0       0    0    0    0     0          0         0        0       0    0    7    0     0       0          0
 thalweg0:     1       2    3    4    5     6          7         8        9      10   11   12   13    14      15         16
 ";
-        assert_eq!(sent_but_dropped(text), Some(12));
-        assert_eq!(sent_but_dropped("lo: 1 2"), None);
+        assert_eq!(sent_but_dropped(text, tun::NAME), Some(12));
+        assert_eq!(sent_but_dropped("lo: 1 2", tun::NAME), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::accuracy::Percentiles;
 use crate::engine::Counters;
+use crate::outside::Way;
 
 /// Raised whenever the meaning or name of a field changes.
 pub const FORMAT: u32 = 1;
@@ -32,6 +33,8 @@ pub struct Report {
     pub near_v6: Option<Ipv6Addr>,
     /// The other end's IPv6 address.
     pub far_v6: Option<Ipv6Addr>,
+    /// How packets went on to the machine's network, if they did.
+    pub outside: Option<Way>,
     /// From the command to the other end.
     pub near_to_far: Direction,
     /// From the other end to the command.
@@ -99,6 +102,16 @@ impl Report {
                     warnings.push(format!("{name}: {count} packets {what}"));
                 }
             }
+        }
+        if self.outside.is_some()
+            && self.near_to_far.counters.delivered > 0
+            && self.far_to_near.counters.received == 0
+        {
+            warnings.push(
+                "nothing came back from outside: a firewall of this machine may drop what it \
+                 forwards (nft list ruleset, iptables -S FORWARD)"
+                    .to_owned(),
+            );
         }
         self.warnings = warnings;
     }

@@ -16,7 +16,8 @@ use thalweg_process::signals::Signals;
 use crate::child::{self, Child, Group};
 use crate::error::Error;
 use crate::forward::{Forwarder, Passage};
-use crate::namespace::{Ends, FAR, NEAR};
+use crate::namespace::Ends;
+use crate::outside::Outside;
 use crate::ready;
 use crate::report::{self, Report};
 use crate::settings::Settings;
@@ -37,6 +38,8 @@ pub struct Task {
     pub far: Option<OsString>,
     /// The command starts once something listens on this port at the far end.
     pub far_port: Option<u16>,
+    /// The far end is the machine's network.
+    pub outside: bool,
 }
 
 /// Outcome of a task.
@@ -60,7 +63,15 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
     let signals = Signals::catch(&[])?;
-    let mut link = Link::on(Ends::create()?, directions)?;
+    let (ends, mut outside) = if task.outside {
+        Outside::open().map(|(ends, outside)| (ends, Some(outside)))?
+    } else {
+        (Ends::create()?, None)
+    };
+    let mut link = Link::on(ends, directions)?;
+    if let Some(outside) = &mut outside {
+        outside.start()?;
+    }
     link.start_far(task.far.as_deref(), task.far_port, &signals)?;
 
     let mut command = Command::new(program);
@@ -74,7 +85,9 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         Group::Shared,
     )?;
     let status = link.near.insert(near).supervise(&signals, &link.failed)?;
-    let report = link.down(settings)?;
+    let mut report = link.down(settings)?;
+    report.outside = outside.map(|it| it.way);
+    report.judge();
     Ok(Finished {
         exit: exit_code(status),
         report,
@@ -177,13 +190,14 @@ impl Link {
 
     /// Environment variables of both commands.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let [near, far] = self.ends.addresses;
         let mut all = vec![
-            ("THALWEG_LINK_NEAR", NEAR.v4.to_string()),
-            ("THALWEG_LINK_FAR", FAR.v4.to_string()),
+            ("THALWEG_LINK_NEAR", near.v4.to_string()),
+            ("THALWEG_LINK_FAR", far.v4.to_string()),
         ];
         if self.ends.has_v6 {
-            all.push(("THALWEG_LINK_NEAR6", NEAR.v6.to_string()));
-            all.push(("THALWEG_LINK_FAR6", FAR.v6.to_string()));
+            all.push(("THALWEG_LINK_NEAR6", near.v6.to_string()));
+            all.push(("THALWEG_LINK_FAR6", far.v6.to_string()));
         }
         all
     }
@@ -223,16 +237,18 @@ impl Link {
         let (Some(near_to_far), Some(far_to_near)) = (directions.next(), directions.next()) else {
             unreachable!("a link has two directions");
         };
+        let [near, far] = self.ends.addresses;
         let v6 = |address| self.ends.has_v6.then_some(address);
         let mut report = Report {
             format: report::FORMAT,
             duration_s: self.began.elapsed().as_secs_f64(),
             seed: settings.seed,
             realtime,
-            near: NEAR.v4,
-            far: FAR.v4,
-            near_v6: v6(NEAR.v6),
-            far_v6: v6(FAR.v6),
+            near: near.v4,
+            far: far.v4,
+            near_v6: v6(near.v6),
+            far_v6: v6(far.v6),
+            outside: None,
             near_to_far,
             far_to_near,
             far_command_failed,

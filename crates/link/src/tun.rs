@@ -23,19 +23,24 @@ pub const NAME: &str = "thalweg0";
 /// what is dropped there is not part of the path that was asked for.
 pub const WAITING_PACKETS: u32 = 10_000;
 
-const PREFIX_V4: u8 = 24;
-const PREFIX_V6: u32 = 64;
+pub(crate) const PREFIX_V6: u16 = 64;
 
 /// The addresses of one end.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// Of IPv4, in a /24.
+    /// Of IPv4.
     pub v4: Ipv4Addr,
+    /// Length of the prefix that both ends share.
+    pub prefix_v4: u8,
     /// Of IPv6, in a /64.
     pub v6: Ipv6Addr,
-    /// Whether it sends all of IPv4 to the other end. The other end then knows no
-    /// way, and says so.
+    /// Whether it sends all of IPv4 to the other end. Without a way on, the other
+    /// end says so.
     pub sends_all: bool,
+    /// The same of IPv6.
+    pub sends_all_v6: bool,
+    /// Whether it forwards IPv6.
+    pub forwards_v6: bool,
 }
 
 /// A system call that failed, and what it was for.
@@ -51,7 +56,7 @@ pub fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     lengthen_queue(&v4).map_err(|error| ("lengthen the TUN device's queue", error))?;
     configure_v4(&v4, addresses).map_err(|error| ("configure the TUN device", error))?;
     let has_v6 = match socket(libc::AF_INET6) {
-        Ok(v6) => configure_v6(&v4, &v6, addresses.v6).map(|()| true),
+        Ok(v6) => configure_v6(&v4, &v6, addresses).map(|()| true),
         // A kernel without IPv6, or with ipv6.disable=1.
         Err(_) => Ok(false),
     };
@@ -119,7 +124,7 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
     request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
-    let mask = Ipv4Addr::from_bits(prefix::mask(MAPPED + PREFIX_V4) as u32);
+    let mask = Ipv4Addr::from_bits(prefix::mask(MAPPED + addresses.prefix_v4) as u32);
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
     up(socket, NAME)?;
@@ -136,17 +141,55 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     ioctl(fd, libc::SIOCADDRT, &route)
 }
 
-fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()> {
+fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let index = index(v4)?;
     let octets = libc::in6_addr {
-        s6_addr: address.octets(),
+        s6_addr: addresses.v6.octets(),
     };
     let given = libc::in6_ifreq {
         ifr6_addr: octets,
-        ifr6_prefixlen: PREFIX_V6,
+        ifr6_prefixlen: PREFIX_V6.into(),
         ifr6_ifindex: index,
     };
-    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)
+    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)?;
+    if addresses.forwards_v6 {
+        // For packets of others, a later device asks for neighbours from a link-local address, and
+        // has it at once.
+        for (setting, value) in [
+            ("all/forwarding", "1"),
+            ("default/addr_gen_mode", "0"),
+            ("default/accept_dad", "0"),
+        ] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{setting}"), value)?;
+        }
+    }
+    if !addresses.sends_all_v6 {
+        return Ok(());
+    }
+    let route = RouteV6 {
+        metric: 1,
+        flags: libc::RTF_UP.into(),
+        index,
+        ..RouteV6::default()
+    };
+    ioctl(v6.as_raw_fd(), libc::SIOCADDRT, &route)
+}
+
+/// `struct in6_rtmsg` of linux/ipv6_route.h, whose fields the libc crate keeps to itself. All
+/// zeroes stand for the default route.
+#[repr(C)]
+#[derive(Default)]
+struct RouteV6 {
+    destination: [u32; 4],
+    source: [u32; 4],
+    gateway: [u32; 4],
+    kind: u32,
+    destination_length: u16,
+    source_length: u16,
+    metric: u32,
+    info: libc::c_ulong,
+    flags: u32,
+    index: libc::c_int,
 }
 
 /// The device's number.

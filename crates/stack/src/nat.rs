@@ -1,102 +1,23 @@
-//! Address translation by nftables, from the kernel's address to the machine's. No setting of the
-//! machine changes.
-//!
-//! Packets from the kernel are forwarded, as its own device may forward, and masqueraded. Answers
-//! arrive on a device of the machine that may not forward and must not: a host accepts redirects
-//! and router advertisements that a router ignores, and others could send through a router. So
-//! answers are not forwarded. Once their destination is translated back, they are duplicated
-//! towards the kernel as packets of this machine, and dropped.
-//!
-//! The tables belong to a process `nft`, which waits for input. When it ends, at the latest with
-//! this process, the system removes them (`flags owner`, Linux 5.12).
+//! Address translation between the kernel's address and the machine's
+//! ([`thalweg_link::outside::nat`]), and the ports of the machine that lead inside.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::process::{ChildStderr, ChildStdin, Stdio};
-use std::time::{Duration, Instant};
 
-use thalweg_process::Process;
-use thalweg_process::interrupt::OnSignal;
+use thalweg_link::outside::nat::{self, Nat, OWNED, run};
 use thalweg_process::tool;
 
 use crate::control::Ends;
 use crate::error::Error;
 use crate::publish::Ports;
 
-/// A table that does not exist. Asked for it, `nft` complains at once on standard error, which is
-/// unbuffered: all earlier commands are then done.
-const NOWHERE: &str = "thalweg-is-done";
-/// Time that `nft` gets to end after its input.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Translation in force; dropped, it is removed.
-#[derive(Debug)]
-pub(crate) struct Nat {
-    process: Process,
-    /// `nft` ends when this closes.
-    input: Option<ChildStdin>,
-    /// If this were closed, `nft` would end, too, and its complaints be lost.
-    _answers: ChildStderr,
-}
-
-impl Nat {
-    /// Puts translation in force for the hosts behind a device, and for ports of IPv4 and IPv6 that
-    /// lead there.
-    pub(crate) fn create(
-        device: &str,
-        ends: &Ends,
-        published: &[Option<Ports>; 2],
-    ) -> Result<Self, Error> {
-        let (process, mut input, mut answers) = start(&["-i"])?;
-        let mut commands = rules(device, ends, published, "{ flags owner; }").join("\n");
-        commands += &format!("\nlist table ip {NOWHERE}\n");
-        // If `nft` has ended before it read everything, its output says why.
-        let _ = input.write_all(commands.as_bytes());
-        await_end(&mut answers)?;
-        Ok(Self {
-            process,
-            input: Some(input),
-            _answers: answers,
-        })
-    }
-}
-
-impl Drop for Nat {
-    fn drop(&mut self) {
-        self.input = None;
-        let deadline = Instant::now() + PATIENCE;
-        let _ = self.process.wait_until(deadline, OnSignal::KeepWaiting);
-    }
-}
-
-/// Waits until all commands are done; fails with the first complaint.
-fn await_end(answers: impl Read) -> Result<(), Error> {
-    let mut complaints: Vec<String> = Vec::new();
-    for line in BufReader::new(answers).lines() {
-        let line = line.map_err(Error::system("cannot read what nft says"))?;
-        if line.contains(NOWHERE) {
-            // The last complaint is about the table that does not exist.
-            complaints.pop();
-            return complaints
-                .into_iter()
-                .next()
-                .map_or(Ok(()), |said| Err(failed(said)));
-        }
-        if line.starts_with("Error:") {
-            complaints.push(line);
-        }
-    }
-    let first = complaints.into_iter().next();
-    Err(failed(
-        first.unwrap_or_else(|| "nothing, and ended".to_owned()),
-    ))
-}
-
-fn failed(said: String) -> Error {
-    Error::Missing(format!(
-        "the machine cannot translate addresses: nft says {said:?}; its kernel needs nf_tables, \
-         nft_masq and nft_dup_ipv4 (Linux 5.12 or newer), and nft_fib and nft_reject for --publish"
-    ))
+/// Puts translation in force for the hosts behind a device, and for ports of IPv4 and IPv6 that
+/// lead there.
+pub(crate) fn create(
+    device: &str,
+    ends: &Ends,
+    published: &[Option<Ports>; 2],
+) -> Result<Nat, Error> {
+    Ok(Nat::create(&rules(device, ends, published, OWNED))?)
 }
 
 /// The commands, one a line.
@@ -139,7 +60,7 @@ pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> 
     }
     // Tables of that name are left over from a device that was removed.
     forget(device)?;
-    run(&commands)
+    Ok(run(&commands)?)
 }
 
 /// Removes the tables of a device, if there are any.
@@ -151,62 +72,11 @@ pub(crate) fn forget(device: &str) -> Result<(), Error> {
     let commands: Vec<String> = there
         .map(|family| format!("delete table {family} {device}"))
         .collect();
-    run(&commands)
-}
-
-/// Starts `nft`, which reads commands.
-fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error> {
-    let mut process = Process::spawn(
-        tool::command("nft")
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped()),
-    )?;
-    let child = process.child_mut();
-    match (child.stdin.take(), child.stderr.take()) {
-        (Some(input), Some(answers)) => Ok((process, input, answers)),
-        _ => unreachable!("both were asked for"),
-    }
-}
-
-/// Executes commands, all or none.
-fn run(commands: &[String]) -> Result<(), Error> {
-    let (_process, mut input, mut answers) = start(&["-f", "-"])?;
-    let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
-    drop(input);
-    let mut said = String::new();
-    let read = answers.read_to_string(&mut said);
-    read.map_err(Error::system("cannot read what nft says"))?;
-    match said.lines().find(|line| line.contains("Error:")) {
-        Some(line) => Err(failed(line.to_owned())),
-        None => Ok(()),
-    }
+    Ok(run(&commands)?)
 }
 
 fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
-    // Neighbours are resolved under addresses that are not forwarded.
-    let own = match family {
-        "ip" => inside.to_owned(),
-        _ => format!("{{ {inside}, fe80::/10, :: }}"),
-    };
-    let mut rules = vec![
-        format!("add chain {family} {device} out {{ type nat hook postrouting priority srcnat; }}"),
-        format!(
-            "add rule {family} {device} out {family} saddr {inside} oifname != \"{device}\" masquerade"
-        ),
-        // Packets from inside must have the kernel's address.
-        format!("add chain {family} {device} from {{ type filter hook prerouting priority raw; }}"),
-        format!(
-            "add rule {family} {device} from iifname \"{device}\" {family} saddr != {own} drop"
-        ),
-        // After the translation back, which is at -100.
-        format!("add chain {family} {device} back {{ type filter hook prerouting priority -50; }}"),
-        format!(
-            "add rule {family} {device} back iifname != \"{device}\" {family} daddr {inside} \
-             dup to {inside} device \"{device}\" drop"
-        ),
-    ];
+    let mut rules = nat::table(family, device, inside);
     if let Some(ports) = published {
         rules.extend(inbound(family, device, inside, ports));
     }
@@ -288,22 +158,4 @@ fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<Strin
         ));
     }
     rules
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_complaint_is_an_error_and_the_mark_is_none() {
-        let done = format!(
-            "Error: No such file or directory\nlist table ip {NOWHERE}\n              ^^^^^\n"
-        );
-        assert!(await_end(done.as_bytes()).is_ok());
-        let why = "Error: Could not process rule: No such file or directory";
-        let refused = format!("{why}\nadd x\n^^^\n{done}");
-        let said = await_end(refused.as_bytes()).unwrap_err().to_string();
-        assert!(said.contains(why), "{said}");
-        assert!(await_end(&b""[..]).is_err());
-    }
 }

@@ -14,13 +14,14 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::unistd::{User, geteuid};
+use thalweg_link::outside::machine;
 use thalweg_link::tun;
 use thalweg_process::capabilities::may_administrate;
 use thalweg_process::signals::Signals;
 
 use crate::control::Ends;
 use crate::error::Error;
-use crate::wire::{self, Number};
+use crate::wire::Number;
 use crate::{check_tools, ip, names, nat, system};
 
 /// Number of wires per user.
@@ -109,7 +110,7 @@ fn prepare(uid: u32) -> Result<Number, Error> {
     let (number, device) =
         Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
     let name = number.device();
-    let mut ends = number.ends(&wire::routes()?)?;
+    let mut ends = number.ends(&machine::routes()?)?;
     Lock::make(number, uid)?;
     device.bring_up(&mut ends)?;
     // The side inside belongs to others, and must not give routes to the machine.
@@ -259,7 +260,7 @@ fn ends(number: Number) -> Result<Ends, Error> {
         .v6
         .filter(|v6| addresses.contains(&v6.machine.into()))
         .map(|mut v6| {
-            v6.is_gateway = wire::is_gateway_v6(&name);
+            v6.is_gateway = machine::forwards_v6(&name);
             v6
         });
     Ok(ends)

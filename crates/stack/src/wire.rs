@@ -6,21 +6,20 @@
 //!  vec1 ── TAP, whose far end is this process (control) │
 //! ```
 
-use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
+use thalweg_link::outside::machine;
+use thalweg_link::outside::nat::Nat;
 use thalweg_process::capabilities::may_administrate;
-use thalweg_process::tool;
-use thalweg_units::prefix::{MAPPED, Prefix, bits};
+use thalweg_units::prefix::Prefix;
 
 use crate::contact::Contact;
 use crate::control::{Ends, EndsV6};
 use crate::error::Error;
 use crate::ip;
-use crate::nat::Nat;
+use crate::nat;
 use crate::place::Place;
 use crate::prepared::{self, Lock};
 use crate::publish::{Ports, Publish};
@@ -83,7 +82,7 @@ impl Wire {
             let make = format!("link add dev outside type veth peer name {device} netns {process}");
             place.map_or(Ok(()), |place| place.within(|| ip(&[make])))
         })?;
-        let mut ends = number.ends(&routes()?)?;
+        let mut ends = number.ends(&machine::routes()?)?;
         if let Some(place) = place {
             place.within(|| {
                 ip(&[
@@ -113,7 +112,7 @@ impl Wire {
         }
         Ok(Self {
             _made: Some(Made {
-                _nat: Nat::create(name, &ends, &published)?,
+                _nat: nat::create(name, &ends, &published)?,
                 _held: held,
                 _device: device,
             }),
@@ -195,13 +194,7 @@ impl Number {
 
     /// Addresses that no route of the machine covers.
     pub(crate) fn ends(&self, routes: &[Prefix]) -> Result<Ends, Error> {
-        let free = RANGES.iter().find_map(|range| {
-            let first = range.to_bits() + 8 * self.0;
-            let own = Prefix::of(bits(Ipv4Addr::from_bits(first).into()), MAPPED + PREFIX_V4);
-            let used = routes.iter().any(|route| route.overlaps(own));
-            (!used).then_some(first)
-        });
-        let Some(first) = free else {
+        let Some(first) = machine::free(&RANGES, PREFIX_V4, self.0, routes) else {
             return Err(Error::Options(format!(
                 "the machine has routes into {RANGES:?}, so that no addresses are left for a stack"
             )));
@@ -234,25 +227,6 @@ impl Number {
     }
 }
 
-/// The destinations of all routes but the default ones.
-pub(crate) fn routes() -> Result<Vec<Prefix>, Error> {
-    Ok(destinations(&tool::read("ip", "-4 route show table all")?))
-}
-
-fn destinations(table: &str) -> Vec<Prefix> {
-    let destination = |line: &str| {
-        // A type of route, such as "local", may come first.
-        let mut words = line.split_ascii_whitespace().take(2);
-        words.find_map(|word| Prefix::parse(word).ok())
-    };
-    table
-        .lines()
-        .filter_map(destination)
-        // Shorter ones are parts of a default route.
-        .filter(|prefix| prefix.length() >= 8)
-        .collect()
-}
-
 /// The device on the machine. Dropped, it and its other end are removed.
 #[derive(Debug)]
 pub(crate) struct Device(String);
@@ -266,11 +240,10 @@ impl Device {
     /// Gives it the machine's addresses of a wire, and makes it forward; updates what `ends` has of
     /// IPv6.
     pub(crate) fn bring_up(&self, ends: &mut Ends) -> Result<(), Error> {
-        if !Path::new("/proc/sys/net/ipv6").exists() || self.setting("ipv6", "disable_ipv6")? == "1"
-        {
+        let name = &self.0;
+        if !machine::has_v6(name)? {
             ends.v6 = None;
         }
-        let name = &self.0;
         let mut commands = vec![
             format!("link set dev {name} addrgenmode none"),
             format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
@@ -291,50 +264,14 @@ impl Device {
         ip(&commands)?;
         self.set("ipv4", "forwarding", "1")?;
         if let Some(v6) = &mut ends.v6 {
-            v6.is_gateway = self.forwards_v6()?;
+            v6.is_gateway = machine::forward_v6(name)?;
         }
         Ok(())
     }
 
-    fn file(&self, family: &str, key: &str) -> String {
-        file(&self.0, family, key)
-    }
-
-    pub(crate) fn setting(&self, family: &str, key: &str) -> Result<String, Error> {
-        let file = self.file(family, key);
-        let text = fs::read_to_string(&file).map_err(Error::io("cannot read", file))?;
-        Ok(text.trim().to_owned())
-    }
-
     pub(crate) fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
-        let file = self.file(family, key);
-        fs::write(&file, value).map_err(Error::io("cannot write", file))
+        Ok(machine::set(&self.0, family, key, value)?)
     }
-
-    /// Makes the machine forward IPv6 packets from it, if it can do so for one device (Linux 6.17).
-    /// The setting for the whole machine is only read: as a router it would forget routes learned
-    /// from router advertisements.
-    fn forwards_v6(&self) -> Result<bool, Error> {
-        if Path::new(&self.file("ipv6", "force_forwarding")).exists() {
-            return self.set("ipv6", "force_forwarding", "1").map(|()| true);
-        }
-        Ok(all_forward_v6())
-    }
-}
-
-fn file(device: &str, family: &str, key: &str) -> String {
-    format!("/proc/sys/net/{family}/conf/{device}/{key}")
-}
-
-/// Whether IPv6 packets from a device are forwarded.
-pub(crate) fn is_gateway_v6(device: &str) -> bool {
-    let own = fs::read_to_string(file(device, "ipv6", "force_forwarding"));
-    own.is_ok_and(|it| it.trim() == "1") || all_forward_v6()
-}
-
-fn all_forward_v6() -> bool {
-    let all = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
-    all.is_ok_and(|value| value.trim() == "1")
 }
 
 impl Drop for Device {
@@ -353,7 +290,7 @@ mod tests {
     #[test]
     fn addresses_are_where_no_route_leads() {
         let inside = |routes: &str, it: u32| {
-            let ends = Number(it).ends(&destinations(routes)).unwrap();
+            let ends = Number(it).ends(&machine::destinations(routes)).unwrap();
             (ends.inside.to_string(), ends.v6.unwrap().inside.to_string())
         };
         let plain = "default via 192.0.2.1 dev eth0\n192.0.2.0/24 dev eth0 scope link\n";
@@ -371,9 +308,9 @@ mod tests {
         assert_eq!(inside(host, 0).0, "198.19.0.2");
         assert_eq!(inside(host, 13).0, "100.127.0.106");
         let most = format!("{shared}198.18.0.0/15 dev x\nunreachable 10.0.0.0/8\n");
-        assert!(Number(20).ends(&destinations(&most)).is_err());
+        assert!(Number(20).ends(&machine::destinations(&most)).is_err());
         let tunnel = "0.0.0.0/1 dev tun0\n128.0.0.0/1 dev tun0\n";
-        assert_eq!(destinations(tunnel), []);
+        assert_eq!(machine::destinations(tunnel), []);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::answer::{Answer, Failure};
+use crate::metrics;
 use crate::shared::Shared;
 
 /// Concurrent work items: more would compete for the same processors and store.
@@ -18,7 +19,7 @@ const AT_A_TIME: usize = 2;
 const TURN: Duration = Duration::from_secs(10);
 /// Longest wait of `status` for the number of hosts; then it uses the last one.
 const COUNT_WAIT: Duration = Duration::from_millis(100);
-/// Counting hosts takes at most one part in this many of the time.
+/// Counting hosts takes at most one part in this many of the time, and so do metrics.
 const COUNT_SHARE: u32 = 20;
 
 /// State that handlers share.
@@ -31,12 +32,26 @@ pub(super) struct Api {
     pub(super) history: Arc<History>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
+    metrics: Arc<Mutex<Option<(Counted, String)>>>,
 }
 
-/// The last count of hosts.
+/// The last count of hosts, or of metrics.
 struct Counted {
     at: Instant,
     took: Duration,
+}
+
+impl Counted {
+    fn new(began: Instant) -> Self {
+        Self {
+            at: Instant::now(),
+            took: began.elapsed(),
+        }
+    }
+
+    fn is_new(&self) -> bool {
+        self.at.elapsed() < self.took * COUNT_SHARE
+    }
 }
 
 impl Api {
@@ -47,6 +62,7 @@ impl Api {
             importing: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
             counted: Arc::new(Mutex::new(None)),
+            metrics: Arc::new(Mutex::new(None)),
         }
     }
 
@@ -88,6 +104,27 @@ impl Api {
         }
     }
 
+    /// The metrics of now, or of a moment ago where they are asked for often: every user of the
+    /// machine may ask.
+    pub(super) async fn metrics(&self) -> Answer<String> {
+        let mut last = self.metrics.lock().await;
+        if let Some((counted, text)) = &*last
+            && counted.is_new()
+        {
+            return Ok(text.clone());
+        }
+        let history = Arc::clone(&self.history);
+        let (counted, text) = self
+            .always(move |shared| {
+                let begin = Instant::now();
+                let text = metrics::text(shared, &history)?;
+                Ok((Counted::new(begin), text))
+            })
+            .await?;
+        *last = Some((counted, text.clone()));
+        Ok(text)
+    }
+
     /// Refreshes the number of hosts, but waits only [`COUNT_WAIT`] for it.
     pub(super) async fn recount(&self) {
         let Ok(mut counted) = Arc::clone(&self.counted).try_lock_owned() else {
@@ -95,8 +132,7 @@ impl Api {
             let _ = timeout(COUNT_WAIT, self.counted.lock()).await;
             return;
         };
-        let is_new = |last: &Counted| last.at.elapsed() < last.took * COUNT_SHARE;
-        if counted.as_ref().is_some_and(is_new) {
+        if counted.as_ref().is_some_and(Counted::is_new) {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -109,11 +145,7 @@ impl Api {
             let begin = Instant::now();
             let counted_now = shared.count_hosts();
             shared.problem("count", counted_now.err().map(|error| format!("{error:#}")));
-            let took = begin.elapsed();
-            *counted = Some(Counted {
-                at: Instant::now(),
-                took,
-            });
+            *counted = Some(Counted::new(begin));
         });
         let _ = timeout(COUNT_WAIT, counting).await;
     }

@@ -20,6 +20,10 @@ use crate::output;
 pub struct Options {
     #[command(flatten)]
     path: PathOptions,
+    /// The far end is this machine's network: end to end as root, through pasta (package passt)
+    /// otherwise.
+    #[arg(long, conflicts_with_all = ["far", "far_port"])]
+    outside: bool,
     /// A line for `sh -c` at the far end; starts first, ends last.
     #[arg(long, value_name = "LINE")]
     far: Option<OsString>,
@@ -111,6 +115,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         command: options.command.clone(),
         far: options.far.clone(),
         far_port: options.far_port,
+        outside: options.outside,
     };
     // Opened before anything runs, so that no result is lost for want of a file.
     let cannot = |path: &Path| format!("cannot write {}", path.display());
@@ -202,6 +207,10 @@ fn table(report: &Report) -> String {
     ];
     let [near, far] = report.directions().map(|(name, _)| name);
     let mut text = output::table(&["thalweg link", near, far], &[1, 2], rows);
+    if report.outside.is_some_and(|it| !it.tcp_end_to_end) {
+        text += "thalweg: note: pasta ended TCP behind the path and connected to the servers itself: \
+                 end to end only as root\n";
+    }
     if let Some(how) = &report.far_command_failed {
         text += &format!("thalweg: note: the command at the far end ended by itself ({how})\n");
     }

@@ -38,6 +38,7 @@ mod limit;
 mod limit_arguments;
 mod limit_segments;
 mod link;
+mod link_outside;
 mod link_signals;
 mod many_hosts;
 mod messages;

@@ -28,7 +28,10 @@ pub struct Account {
 
 impl Account {
     pub fn new() -> Self {
-        let net = Net::new();
+        Self::on(Net::new())
+    }
+
+    pub fn on(net: Net) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (path, mode) in [(directory.path(), 0o755), (net.temporary.path(), 0o1777)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

@@ -63,18 +63,38 @@ pub fn list(pin: &Path) -> Result<Vec<Control>> {
     privileges::check()?;
     // Recovers from an interrupted call, and locks out other changes.
     let _all = Controls::open(pin)?;
-    look(pin, true)
+    look(pin)
 }
 
-/// As [`list`], but changes nothing and waits for nobody. Sockets are counted only if that is asked
-/// for.
+/// Names and states of those that Thalweg has loaded.
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.
-pub fn look(pin: &Path, count_sockets: bool) -> Result<Vec<Control>> {
+pub fn loaded(pin: &Path) -> Result<Vec<(String, State)>> {
+    let directory = pin.join(DIRECTORY);
+    let names = names(&directory)?.into_iter();
+    let with_state = names.map(|name| {
+        let state = state(&directory.join(&name));
+        (name, state)
+    });
+    Ok(with_state.collect())
+}
+
+fn state(own: &Path) -> State {
+    match own.join(LINK).exists() {
+        true => State::Loaded,
+        false => State::Draining,
+    }
+}
+
+/// As [`list`], but changes nothing and waits for nobody.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read.
+pub fn look(pin: &Path) -> Result<Vec<Control>> {
     let directory = pin.join(DIRECTORY);
     let support = check();
-    let used = count_sockets.then(count).and_then(Result::ok);
+    let used = count().ok();
     let of = |name: &str| Some(used.as_ref()?.get(name).copied().unwrap_or_default());
     let plain = |name: String, state, note| Control {
         used: of(&name),
@@ -105,16 +125,11 @@ pub fn look(pin: &Path, count_sockets: bool) -> Result<Vec<Control>> {
     }
     for name in names(&directory)? {
         let own = directory.join(&name);
-        let state = if own.join(LINK).exists() {
-            State::Loaded
-        } else {
-            State::Draining
-        };
         let flags = support
             .as_ref()
             .ok()
             .and_then(|support| flags(&own, support));
-        let mut control = plain(name.clone(), state, None);
+        let mut control = plain(name.clone(), state(&own), None);
         control.needs_ecn = flags.map(|flags| flags & TCP_CONG_NEEDS_ECN != 0);
         control.program = MapHandle::from_pinned_path(own.join(OPS))
             .ok()

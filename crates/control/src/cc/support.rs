@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use libbpf_rs::btf::types::{FuncProto, MemberAttr, Ptr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType};
@@ -49,12 +50,9 @@ pub fn check() -> Result<Support, Unavailable> {
                 .to_owned(),
         ));
     }
-    let btf = Btf::from_vmlinux().map_err(|error| {
-        Unavailable(format!(
-            "the kernel's type information cannot be read: {error}"
-        ))
-    })?;
-    let support = in_types(&btf)?;
+    // Megabytes, which stay what they are as long as the machine runs.
+    static TYPES: OnceLock<Result<Support, Unavailable>> = OnceLock::new();
+    let support = TYPES.get_or_init(in_kernel).clone()?;
     let jit = fs::read_to_string(Path::new(JIT)).unwrap_or_default();
     if jit.trim() == "0" {
         return Err(Unavailable(
@@ -64,6 +62,16 @@ pub fn check() -> Result<Support, Unavailable> {
         ));
     }
     Ok(support)
+}
+
+/// Support according to the running kernel's types.
+fn in_kernel() -> Result<Support, Unavailable> {
+    let btf = Btf::from_vmlinux().map_err(|error| {
+        Unavailable(format!(
+            "the kernel's type information cannot be read: {error}"
+        ))
+    })?;
+    in_types(&btf)
 }
 
 /// Support according to a kernel's types.

@@ -1,0 +1,129 @@
+//! What the agent counts, as OpenMetrics text: `GET /metrics`. docs/guide/monitoring.md has the alerts.
+//!
+//! No figure has a remote host as its label, and each label has a bounded number of values.
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+
+use anyhow::Result;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
+use thalweg_control::cc::{self, State};
+use thalweg_control::inventory::{Running, are_measured, or_note, programs};
+use thalweg_control::learner;
+use thalweg_control::limit::{self, Limit};
+use thalweg_control::policy::Report;
+use thalweg_control::policy::history::History;
+
+use crate::life::{Counted, Life};
+use crate::shared::Shared;
+use crate::view;
+
+mod agent;
+mod kernel;
+mod page;
+#[cfg(test)]
+mod tests;
+
+use page::Page;
+
+/// The content type of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The figures of a moment.
+struct Figures {
+    status: view::Status,
+    snapshot_interval_s: f64,
+    unsaved_s: f64,
+    problems: Vec<&'static str>,
+    arms: Vec<view::Arm>,
+    counted: Counted,
+    life: Arc<Life>,
+    process: Process,
+    attached: [(&'static str, bool); 2],
+    measured: bool,
+    programs: Vec<Running>,
+    policy: Option<Report>,
+    limits: Vec<Limit>,
+    controls: Vec<(String, State)>,
+    unreadable: Vec<String>,
+}
+
+/// Figures of the agent's process.
+struct Process {
+    cpu_s: f64,
+    descriptors: usize,
+}
+
+impl Process {
+    fn look() -> Self {
+        let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
+        let seconds =
+            |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        Self {
+            cpu_s: usage.map_or(0.0, |usage| {
+                seconds(usage.user_time()) + seconds(usage.system_time())
+            }),
+            // Less the one that lists them.
+            descriptors: fs::read_dir("/proc/self/fd")
+                .map_or(0, |all| all.count().saturating_sub(1)),
+        }
+    }
+}
+
+/// All figures, as text. The host records are not walked.
+///
+/// # Errors
+/// The learner's own maps cannot be read. What else cannot be read is left out, and is a problem.
+pub fn text(shared: &Shared, history: &History) -> Result<String> {
+    let figures = Figures::read(shared, history)?;
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(figures));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+impl Figures {
+    fn read(shared: &Shared, history: &History) -> Result<Self> {
+        let pin = &shared.kernel.setup().pin;
+        let table = shared.kernel.arms()?;
+        let mut unreadable = Vec::new();
+        let measured = are_measured();
+        Ok(Self {
+            status: shared.status()?,
+            snapshot_interval_s: shared.config.snapshot.interval.as_secs_f64(),
+            unsaved_s: shared.unsaved_for().as_secs_f64(),
+            problems: shared.problem_kinds(),
+            arms: shared.presenter(&table).arm_list(),
+            counted: shared.life.counted(),
+            life: Arc::clone(&shared.life),
+            process: Process::look(),
+            attached: learner::attached(pin),
+            measured,
+            programs: programs(pin, measured, &mut unreadable),
+            policy: or_note("policy", Report::read(pin, history), &mut unreadable),
+            limits: or_note("limits", limit::figures(pin), &mut unreadable),
+            controls: or_note("congestion controls", cc::loaded(pin), &mut unreadable),
+            unreadable,
+        })
+    }
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Figures").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page::new(encoder);
+        self.agent(&mut page)?;
+        self.learner(&mut page)?;
+        self.events(&mut page)?;
+        self.kernel(&mut page)
+    }
+}

@@ -1,0 +1,262 @@
+//! Figures of the agent and of the learner.
+
+use std::fmt;
+
+use super::Figures;
+use super::page::{Page, Rows};
+use crate::remedy;
+
+impl Figures {
+    /// The agent, its process and its store.
+    pub(super) fn agent(&self, page: &mut Page<'_>) -> fmt::Result {
+        let status = &self.status;
+        let version = [
+            status.version.clone(),
+            status.abi_version.to_string(),
+            status.mode.clone(),
+        ];
+        page.gauges(
+            "thalweg_build_info",
+            "Version of the agent, of its interface to the kernel, and the mode; always 1.",
+            ["version", "abi_version", "mode"],
+            Rows::each([(version, 1.0)]),
+        )?;
+        page.gauge(
+            "process_start_time_seconds",
+            "Start of the agent, in seconds since 1970.",
+            self.life.started_s,
+        )?;
+        page.counter(
+            "process_cpu_seconds",
+            "Processor time of the agent.",
+            self.process.cpu_s,
+        )?;
+        page.gauge(
+            "process_resident_memory_bytes",
+            "Resident memory of the agent.",
+            status.resident_bytes,
+        )?;
+        page.gauge(
+            "process_open_fds",
+            "Open file descriptors of the agent.",
+            self.process.descriptors,
+        )?;
+        page.gauge(
+            "thalweg_session",
+            "Configurations that the agent has begun with: 1, and one more for each reload.",
+            status.session,
+        )?;
+        page.gauge(
+            "thalweg_dry_run",
+            "1 where the learner decides and sets nothing.",
+            u32::from(status.dry_run),
+        )?;
+        // All of them, so that a rule can tell that there is none from that nobody asked.
+        let kinds = remedy::kinds().map(|kind| (kind, false));
+        let present = self.problems.iter().map(|kind| (*kind, true));
+        page.gauges(
+            "thalweg_problem",
+            "1 where there is a problem of this kind; `thalweg status` says which.",
+            ["kind"],
+            Rows::sums(
+                kinds
+                    .chain(present)
+                    .map(|(kind, is)| ([kind], f64::from(u8::from(is)))),
+            ),
+        )?;
+        page.gauge(
+            "thalweg_unreadable",
+            "Kinds of pinned objects that could not be read; `unreadable` of /v1/kernel says why.",
+            self.unreadable.len(),
+        )?;
+        self.store(page)
+    }
+
+    fn store(&self, page: &mut Page<'_>) -> fmt::Result {
+        let status = &self.status;
+        page.gauge(
+            "thalweg_snapshot_age_seconds",
+            "Time since the store had every host record, or since the start.",
+            self.unsaved_s,
+        )?;
+        page.gauge(
+            "thalweg_snapshot_interval_seconds",
+            "Time between two snapshots, as configured.",
+            self.snapshot_interval_s,
+        )?;
+        page.histograms(
+            "thalweg_store_write_seconds",
+            "Duration of writes to the store: of a batch of events, and of up to 256 host records.",
+            "what",
+            &[
+                ("events", &self.life.event_writes),
+                ("records", &self.life.record_writes),
+            ],
+        )?;
+        page.counter(
+            "thalweg_store_events",
+            "Events written to the store.",
+            status.events_stored,
+        )?;
+        page.counter(
+            "thalweg_store_events_lost",
+            "Events that could not be written to the store, as on a full disk.",
+            status.events_lost,
+        )
+    }
+
+    /// What the learner has decided and measured, as the kernel counts it.
+    pub(super) fn learner(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (status, c) = (&self.status, &self.status.counters);
+        page.gauge(
+            "thalweg_hosts",
+            "Host records in the kernel when they were last counted: at a snapshot, or for status.",
+            status.hosts,
+        )?;
+        page.gauge(
+            "thalweg_hosts_max",
+            "Most host records; beyond, the least recently used goes.",
+            status.hosts_max,
+        )?;
+        page.gauge(
+            "thalweg_map_bytes",
+            "Kernel memory of the learner's maps.",
+            status.map_bytes,
+        )?;
+        for (name, help, value) in [
+            (
+                "thalweg_connections",
+                "Connections established.",
+                c.established,
+            ),
+            ("thalweg_decisions", "Decisions of the learner.", c.decided),
+            (
+                "thalweg_connections_changed",
+                "Connections whose congestion control was changed.",
+                c.changed,
+            ),
+            (
+                "thalweg_refusals",
+                "Times that the kernel refused to set a congestion control.",
+                c.refused,
+            ),
+            (
+                "thalweg_connections_closed",
+                "Ends of connections.",
+                c.closed,
+            ),
+            (
+                "thalweg_connections_rescued",
+                "Connections that the loss rule moved to another congestion control mid-flow.",
+                c.switched,
+            ),
+            (
+                "thalweg_connections_withdrawn",
+                "Connections returned to the system default mid-flow, because others lost by them.",
+                c.withdrawn,
+            ),
+            (
+                "thalweg_connections_application",
+                "Connections whose application chose its own congestion control.",
+                c.app_owned,
+            ),
+            (
+                "thalweg_connections_outside",
+                "Connections of network namespaces outside the scope.",
+                c.outside,
+            ),
+            (
+                "thalweg_hosts_created",
+                "Host records created.",
+                c.hosts_created,
+            ),
+            (
+                "thalweg_hosts_missed",
+                "Connections without a host record, because none could be had.",
+                c.hosts_missed,
+            ),
+            ("thalweg_events", "Events handed to the ring.", c.events),
+            (
+                "thalweg_events_dropped",
+                "Events lost because the ring was full.",
+                c.events_dropped,
+            ),
+        ] {
+            page.counter(name, help, value)?;
+        }
+        let outcomes = [
+            ("scored", c.scored),
+            ("small", c.skipped_small),
+            ("application-limited", c.skipped_app_limited),
+            ("timeout", c.skipped_timeout),
+            ("not-tracked", c.skipped_not_tracked),
+            ("displaced", c.conns_missed),
+        ];
+        page.counters(
+            "thalweg_measurements",
+            "Measured stretches of connections by outcome: scored, or why not.",
+            ["outcome"],
+            Rows::sums(outcomes.map(|(outcome, count)| ([outcome], count as f64))),
+        )?;
+        let arms = self.arms.iter();
+        page.gauges(
+            "thalweg_arm_present",
+            "1 where the kernel offers the arm and the configuration allows it.",
+            ["arm"],
+            Rows::each(arms.map(|arm| ([&arm.name], f64::from(u8::from(arm.present))))),
+        )?;
+        let arms = self.arms.iter();
+        page.counters(
+            "thalweg_arm_refusals",
+            "Times that the kernel refused to set the arm.",
+            ["arm"],
+            Rows::sums(arms.map(|arm| ([&arm.name], arm.refusals as f64))),
+        )
+    }
+
+    /// What events tell. Lost events are not in it, and warm-up has none.
+    pub(super) fn events(&self, page: &mut Page<'_>) -> fmt::Result {
+        let counted = &self.counted;
+        let pairs =
+            |((a, b), count): (&(String, String), &u64)| ([a.clone(), b.clone()], *count as f64);
+        page.counters(
+            "thalweg_arm_decisions",
+            "Decisions by arm and reason, from events: lost ones are not in it, nor the warm-up.",
+            ["arm", "reason"],
+            Rows::sums(counted.decisions.iter().map(pairs)),
+        )?;
+        page.counters(
+            "thalweg_arm_measurements",
+            "Scored stretches by arm and how they ended, from events.",
+            ["arm", "end"],
+            Rows::sums(counted.ends.iter().map(pairs)),
+        )?;
+        let of = |figure: fn(&crate::life::Scored) -> f64| {
+            Rows::sums(counted.scored.iter().map(|(arm, sum)| ([arm], figure(sum))))
+        };
+        page.counters(
+            "thalweg_arm_bytes",
+            "Acknowledged bytes of scored stretches, from events.",
+            ["arm"],
+            of(|sum| sum.bytes as f64),
+        )?;
+        page.counters(
+            "thalweg_arm_busy_seconds",
+            "Time that scored stretches had data outstanding, from events.",
+            ["arm"],
+            of(|sum| sum.duration_us as f64 / 1e6),
+        )?;
+        page.counters(
+            "thalweg_arm_segments",
+            "Data segments of scored stretches, from events.",
+            ["arm"],
+            of(|sum| sum.segments as f64),
+        )?;
+        page.counters(
+            "thalweg_arm_retransmitted_segments",
+            "Retransmissions among the segments of scored stretches, from events.",
+            ["arm"],
+            of(|sum| sum.retransmitted as f64),
+        )
+    }
+}

@@ -1,0 +1,184 @@
+//! Figures of what is pinned: programs, the policy, limits, congestion controls.
+
+use std::fmt;
+
+use thalweg_control::cc::State;
+use thalweg_control::limit::Limit;
+use thalweg_control::policy::{Report, RuleReport};
+
+use super::Figures;
+use super::page::{Page, Rows};
+use crate::life::KINDS;
+
+impl Figures {
+    /// All of them.
+    pub(super) fn kernel(&self, page: &mut Page<'_>) -> fmt::Result {
+        self.programs(page)?;
+        if let Some(policy) = &self.policy {
+            rules(policy, page)?;
+        }
+        limits(&self.limits, page)?;
+        let state = |state| match state {
+            State::Draining => "draining",
+            _ => "loaded",
+        };
+        let controls = self.controls.iter();
+        page.gauges(
+            "thalweg_cc_loaded",
+            "1 for each congestion control in BPF that Thalweg has loaded.",
+            ["cc", "state"],
+            Rows::each(controls.map(|(name, is)| ([name.as_str(), state(*is)], 1.0))),
+        )
+    }
+
+    fn programs(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.gauges(
+            "thalweg_attached",
+            "1 where the learner's program is attached to its cgroup.",
+            ["program"],
+            Rows::each(
+                self.attached
+                    .map(|(program, is)| ([program], f64::from(u8::from(is)))),
+            ),
+        )?;
+        page.gauge(
+            "thalweg_bpf_statistics",
+            "1 where the kernel measures programs (sysctl kernel.bpf_stats_enabled).",
+            u32::from(self.measured),
+        )?;
+        let all = || self.programs.iter();
+        page.gauges(
+            "thalweg_bpf_programs",
+            "Programs that are attached or registered, by name.",
+            ["program"],
+            Rows::sums(all().map(|program| ([&program.name], 1.0))),
+        )?;
+        page.counters(
+            "thalweg_bpf_program_runs",
+            "Runs of programs since they were loaded, where the kernel measures them.",
+            ["program"],
+            Rows::sums(all().filter_map(|one| Some(([&one.name], one.runs? as f64)))),
+        )?;
+        page.counters(
+            "thalweg_bpf_program_run_seconds",
+            "Time that these runs took.",
+            ["program"],
+            Rows::sums(all().filter_map(|one| Some(([&one.name], one.run_time_ns? as f64 / 1e9)))),
+        )
+    }
+}
+
+fn rules(policy: &Report, page: &mut Page<'_>) -> fmt::Result {
+    let dry_run = if policy.dry_run { "true" } else { "false" };
+    page.gauges(
+        "thalweg_policy_in_force",
+        "1 for the policy in force.",
+        ["policy", "dry_run"],
+        Rows::each([([policy.name.as_str(), dry_run], 1.0)]),
+    )?;
+    let of = |figure: fn(&RuleReport) -> u64| {
+        let rules = policy.rules.iter();
+        Rows::sums(rules.map(|rule| ([&rule.name], figure(rule) as f64)))
+    };
+    for (name, help, rows) in [
+        (
+            "thalweg_policy_rule_flows",
+            "Flows that got the rule, since the policy was applied.",
+            of(|rule| rule.matched),
+        ),
+        (
+            "thalweg_policy_rule_answers",
+            "Answers that the rule gave to the kernel.",
+            of(|rule| rule.asked),
+        ),
+        (
+            "thalweg_policy_rule_operations",
+            "Settings of the rule that succeeded.",
+            of(|rule| rule.done),
+        ),
+        (
+            "thalweg_policy_rule_failures",
+            "Settings of the rule that failed.",
+            of(|rule| rule.failed),
+        ),
+    ] {
+        page.counters(name, help, ["rule"], rows)?;
+    }
+    let missed = [
+        ("handshakes", policy.missed.handshakes),
+        ("statistics", policy.missed.statistics),
+        ("failures", policy.missed.failures),
+    ];
+    page.counters(
+        "thalweg_policy_missed",
+        "What found a table of the policy full: handshakes, events of statistics, kinds of failures.",
+        ["what"],
+        Rows::sums(missed.map(|(what, count)| ([what], count as f64))),
+    )
+}
+
+fn limits(limits: &[Limit], page: &mut Page<'_>) -> fmt::Result {
+    page.gauge("thalweg_limits", "Limits of cgroups.", limits.len())?;
+    let place = |limit: &Limit| match &limit.cgroup {
+        Some(path) => path.display().to_string(),
+        None => format!("(gone: {})", limit.cgroup_id),
+    };
+    let of = |figure: fn(&Limit) -> f64| {
+        let limits = limits.iter().take(KINDS);
+        Rows::each(limits.map(|limit| ([place(limit)], figure(limit))))
+    };
+    for (name, help, rows) in [
+        (
+            "thalweg_limit_rate_bits_per_second",
+            "The rate in force on the cgroup.",
+            of(|limit| limit.present_rate_bps as f64),
+        ),
+        (
+            "thalweg_limit_measured_bits_per_second",
+            "What the cgroup sent in the last whole second.",
+            of(|limit| limit.measured_bps as f64),
+        ),
+        (
+            "thalweg_limit_queue_seconds",
+            "The virtual queue of the cgroup.",
+            of(|limit| limit.queue_us as f64 / 1e6),
+        ),
+    ] {
+        page.gauges(name, help, ["cgroup"], rows)?;
+    }
+    for (name, help, rows) in [
+        (
+            "thalweg_limit_bytes",
+            "Bytes that passed.",
+            of(|limit| limit.bytes as f64),
+        ),
+        (
+            "thalweg_limit_packets",
+            "Packets that passed.",
+            of(|limit| limit.packets as f64),
+        ),
+        (
+            "thalweg_limit_marked_packets",
+            "Packets that passed with a CE mark.",
+            of(|limit| limit.marked_packets as f64),
+        ),
+        (
+            "thalweg_limit_notified_packets",
+            "Packets that passed and whose sender was told to slow down.",
+            of(|limit| limit.notified_packets as f64),
+        ),
+        (
+            "thalweg_limit_dropped_packets",
+            "Packets that were dropped.",
+            of(|limit| limit.dropped_packets as f64),
+        ),
+        (
+            "thalweg_limit_dropped_bytes",
+            "Bytes that were dropped.",
+            of(|limit| limit.dropped_bytes as f64),
+        ),
+    ] {
+        page.counters(name, help, ["cgroup"], rows)?;
+    }
+    Ok(())
+}

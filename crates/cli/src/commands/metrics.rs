@@ -1,0 +1,35 @@
+//! `thalweg metrics`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use thalweg_units::file::Draft;
+
+use crate::options::Global;
+use crate::output;
+
+/// Where to.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// File to write, whole or not at all, for node_exporter's textfile collector. Default: standard
+    /// output.
+    file: Option<PathBuf>,
+}
+
+/// Writes the agent's figures as OpenMetrics text.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    // Nothing is printed unless it is complete.
+    let mut text = Vec::new();
+    global.client()?.get_parts("/metrics", |part| {
+        text.extend_from_slice(part);
+        Ok(())
+    })?;
+    let Some(path) = &options.file else {
+        return output::write(&text);
+    };
+    let context = || format!("cannot write {}", path.display());
+    let mut draft = Draft::new(path, 0o644).with_context(context)?;
+    draft.write(&text).with_context(context)?;
+    draft.persist().with_context(context)
+}
