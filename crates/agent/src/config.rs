@@ -23,6 +23,7 @@ pub use reader::KeyDescription;
 use reader::{Section, Source};
 use thalweg_units::Faults;
 use thalweg_units::reader::text;
+use thalweg_units::schema::Form;
 
 /// Default configuration file.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
@@ -227,6 +228,11 @@ impl Config {
     pub fn keys() -> Vec<KeyDescription> {
         let described = Self::describe("", Path::new(""));
         described.map(|(_, keys)| keys).unwrap_or_default()
+    }
+
+    /// The form of configurations.
+    pub fn schema() -> Form {
+        Source::schema(Self::read)
     }
 
     /// The parameters of the learner. `rescue_arm` stays `None`: the slot of `learning.rescue` is

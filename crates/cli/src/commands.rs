@@ -22,6 +22,7 @@ pub mod reload;
 pub mod reset;
 pub mod run;
 mod scenarios;
+pub mod schema;
 pub mod sim;
 pub mod sockops;
 pub mod stack;

@@ -36,7 +36,7 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
     ),
     (
         "This machine",
-        &["doctor", "config", "completions", "help"],
+        &["doctor", "config", "schema", "completions", "help"],
         "thalweg doctor",
     ),
 ];

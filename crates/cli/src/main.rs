@@ -52,6 +52,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Sim(what) => commands::sim::run(global, what),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
+        Command::Schema(options) => commands::schema::run(options),
         Command::Completions(options) => commands::completions::run(options),
         Command::Manual(options) => commands::manual::run(options),
     }

@@ -242,6 +242,11 @@ pub enum Command {
     Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),
+    /// Print the JSON Schema of a kind of file, for editors.
+    ///
+    /// Editors with a TOML language server check and complete a file whose first line is
+    /// `#:schema PATH`; the files that come with Thalweg have it.
+    Schema(commands::schema::Options),
     /// Print the completions of a shell.
     Completions(commands::completions::Options),
     /// Write the manual pages.

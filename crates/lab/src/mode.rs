@@ -34,6 +34,9 @@ impl ModeError {
 }
 
 impl Mode {
+    /// A regular expression of single modes, for the form of scenarios.
+    pub(crate) const PATTERN: &str = "^(baseline|classic|thalweg|(fixed|policy):.+)$";
+
     /// Whether an agent learns in this mode. The others are references.
     pub fn learns(&self) -> bool {
         matches!(self, Self::Classic | Self::Thalweg)

@@ -16,10 +16,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use thalweg_guest as guest;
 use thalweg_units::Faults;
 use thalweg_units::file::read_text;
 use thalweg_units::reader::{self, Table, whole};
+use thalweg_units::schema;
 use toml::de::DeValue;
 
 use crate::error::Error;
@@ -201,6 +203,11 @@ impl Scenario {
         Ok(Self::parse_in(&read_text(file)?, file, folder)?)
     }
 
+    /// The form of scenario files.
+    pub fn schema() -> schema::Form {
+        reader::asked(|root| drop(Self::read(root, Path::new(""))))
+    }
+
     /// Checks the text of a scenario. `file` is for messages, and its folder has the policies.
     ///
     /// # Errors
@@ -214,7 +221,13 @@ impl Scenario {
     }
 
     fn read(root: &mut Table<'_>, folder: &Path) -> Option<Self> {
-        let name = root.required("name", "a name", reader::name, reader::NAME);
+        let name = root.required(
+            "name",
+            "a name",
+            reader::name,
+            reader::NAME,
+            reader::name_form,
+        );
         let description = root.value("description").unwrap_or_default();
         let sender = root.value("sender").unwrap_or_default();
         let receiver = root.value("receiver").unwrap_or_default();
@@ -288,7 +301,12 @@ fn congestion_control(value: &DeValue<'_>) -> Option<String> {
 impl System {
     fn read(mut table: Table<'_>) -> Option<Self> {
         let mut system = Self::default();
-        if let Some(name) = table.optional("default_cc", congestion_control, CONGESTION_CONTROL) {
+        if let Some(name) = table.optional(
+            "default_cc",
+            congestion_control,
+            CONGESTION_CONTROL,
+            schema::congestion_control,
+        ) {
             system.default_cc = name;
         }
         system.qdisc = table.value("qdisc").unwrap_or_default();
@@ -305,8 +323,10 @@ impl System {
             let hz = u32::try_from(whole(value)?).ok()?;
             guest::ticks::RATES.contains(&hz).then_some(hz)
         };
-        system.hz = table.optional("hz", rate, "100, 250 or 1000");
+        let rates = || json!({ "enum": guest::ticks::RATES });
+        system.hz = table.optional("hz", rate, "100, 250 or 1000", rates);
         if let Some(mut settings) = table.sub("sysctl") {
+            settings.tell_others(SYSCTL, || json!({ "type": ["string", "integer"] }));
             for (name, at, value) in settings.drain() {
                 match sysctl(&name, value.get_ref()) {
                     Ok(text) => drop(system.sysctl.insert(name, text)),
@@ -321,6 +341,9 @@ impl System {
         table.is_sound().then_some(system)
     }
 }
+
+/// The names of settings, as a regular expression.
+const SYSCTL: &str = r"^net(\.[A-Za-z0-9_-]+)+$";
 
 /// Reads the value of a setting, or says what was expected.
 fn sysctl(name: &str, value: &DeValue<'_>) -> Result<String, &'static str> {

@@ -12,6 +12,7 @@ pub use keys::KEYS;
 use crate::Version;
 use std::time::Duration;
 use thalweg_units::grammar::{self, duration_text, rate_text, size_text};
+use thalweg_units::schema;
 
 /// When an operation is carried out. The numbers are those of `enum thalweg_stage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -202,6 +203,36 @@ impl Key {
             } => Some(false),
             _ => None,
         }
+    }
+
+    /// The form of its values, as JSON Schema.
+    pub(crate) fn form(&self) -> schema::Form {
+        let (least, most) = self.range;
+        let form = match self.unit {
+            Unit::Flag => schema::boolean(),
+            Unit::Only => schema::only(true),
+            Unit::Number => schema::whole(least..=most),
+            Unit::Bytes => schema::size(),
+            Unit::Time(_) => schema::time(),
+            Unit::Rate => schema::rate(),
+            Unit::Congestion => schema::congestion_control(),
+            Unit::Device => schema::pattern("^[!-~]{1,15}$"),
+            Unit::Option => {
+                schema::any_of([schema::whole(least..=most), schema::only("congestion")])
+            }
+            Unit::Arms => {
+                let count = least as usize..=most as usize;
+                schema::list(schema::congestion_control(), count, true)
+            }
+        };
+        let trap = self.trap.map(|trap| format!(" {trap}")).unwrap_or_default();
+        let text = format!(
+            "{}{trap} Accepts {}. Since Linux {}.",
+            self.effect,
+            self.expected(),
+            self.since
+        );
+        schema::described(form, &text)
     }
 
     /// Accepted values with their units, for an error message.

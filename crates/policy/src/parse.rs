@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use crate::catalogue::{self, Key, Stage};
 use crate::model::{Action, Conditions, Policy, Rule};
 use thalweg_units::reader::{self, Document, Reader, Table};
-use thalweg_units::{Faults, nearest};
+use thalweg_units::{Faults, nearest, schema};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
@@ -26,6 +26,11 @@ const RULES_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usi
 const DESCRIPTION_MAX: usize = 500;
 
 impl Policy {
+    /// The form of policy files.
+    pub fn schema() -> schema::Form {
+        reader::asked_of(|document| drop(read(document)))
+    }
+
     /// Reads a policy; `file` is for messages only.
     ///
     /// # Errors
@@ -73,13 +78,24 @@ fn read(document: &Document<'_>) -> Option<Policy> {
             continue;
         };
         if part == 0 {
-            let name = root.required("name", "a name for the policy", reader::name, reader::NAME);
+            let name = root.required(
+                "name",
+                "a name for the policy",
+                reader::name,
+                reader::NAME,
+                reader::name_form,
+            );
             policy.name = name.unwrap_or_default();
         } else {
             // Only a table can have this name here.
-            root.optional("name", reader::name, reader::NAME);
+            root.optional("name", reader::name, reader::NAME, reader::name_form);
         }
-        if let Some(text) = root.optional("description", description_text, &description_rule()) {
+        if let Some(text) = root.optional(
+            "description",
+            description_text,
+            &description_rule(),
+            description_form,
+        ) {
             policy.description = text;
         }
         if let Some(value) = root.take("rule") {
@@ -100,6 +116,8 @@ fn read(document: &Document<'_>) -> Option<Policy> {
                     reader.fault(at, Some("rule".into()), found, "tables, [[rule]]");
                 }
             }
+        } else if let [table] = &mut root.asked_tables("rule")[..] {
+            rule_keys(&reader, table);
         } else if starts.is_empty() {
             reader.fault(root.at, None, "no rule", "at least one [[rule]]");
         }
@@ -175,6 +193,10 @@ fn description_text(value: &DeValue<'_>) -> Option<String> {
     good.then(|| text.to_owned())
 }
 
+fn description_form() -> schema::Form {
+    schema::pattern(&format!("^.{{0,{DESCRIPTION_MAX}}}$"))
+}
+
 fn description_rule() -> String {
     format!("a text of one line, at most {DESCRIPTION_MAX} characters")
 }
@@ -194,12 +216,35 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
         Some(name) => format!("rule {name:?}: "),
         None => format!("{nameless}: "),
     };
-    let sets = entries.contains_key("set") || entries.contains_key("on");
     let mut table = reader.table(label, String::new(), entries, at);
-    let name = table.required("name", "a name for the rule", reader::name, reader::NAME);
-    let description = table.optional("description", description_text, &description_rule());
+    let rule = rule_keys(reader, &mut table);
+    Some(rule)
+}
+
+/// Takes the keys of a rule.
+fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
+    let at = table.at;
+    let sets = table.peek("set").is_some() || table.peek("on").is_some();
+    let name = table.required(
+        "name",
+        "a name for the rule",
+        reader::name,
+        reader::NAME,
+        reader::name_form,
+    );
+    let description = table.optional(
+        "description",
+        description_text,
+        &description_rule(),
+        description_form,
+    );
     let never = table
-        .optional("never", |value| value.as_bool(), "true or false")
+        .optional(
+            "never",
+            |value| value.as_bool(),
+            "true or false",
+            schema::boolean,
+        )
         .unwrap_or(false);
     let conditions = table
         .sub("match")
@@ -209,7 +254,7 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
             conditions
         })
         .unwrap_or_default();
-    let actions = actions(reader, &mut table);
+    let actions = actions(reader, table);
     let found_actions = actions.len();
     match actions.first() {
         Some(first) if never => reader.fault_at(
@@ -235,29 +280,64 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
         );
     }
     table.finish();
-    Some(Rule {
+    Rule {
         name: name.unwrap_or_default(),
         description: description.unwrap_or_default(),
         at: reader.position(at),
         never,
         conditions,
         actions,
-    })
+    }
 }
 
 fn conditions(table: &mut Table<'_>) -> Conditions {
     Conditions {
-        remote: table.list("remote", usize::MAX, value::PREFIX, value::prefix),
-        local: table.list("local", usize::MAX, value::PREFIX, value::prefix),
+        remote: table.list(
+            "remote",
+            usize::MAX,
+            value::PREFIX,
+            value::prefix,
+            schema::prefix,
+        ),
+        local: table.list(
+            "local",
+            usize::MAX,
+            value::PREFIX,
+            value::prefix,
+            schema::prefix,
+        ),
         same_prefix: value::same_prefix(table),
-        remote_port: table.list("remote_port", value::PORTS_MAX, value::PORTS, value::ports),
-        local_port: table.list("local_port", value::PORTS_MAX, value::PORTS, value::ports),
-        direction: table.optional("direction", value::direction, "\"active\" or \"passive\""),
-        cgroup: table.list("cgroup", value::CGROUPS_MAX, value::CGROUP, value::cgroup),
-        netns: table.optional("netns", value::netns, value::NETNS),
+        remote_port: table.list(
+            "remote_port",
+            value::PORTS_MAX,
+            value::PORTS,
+            value::ports,
+            value::ports_form,
+        ),
+        local_port: table.list(
+            "local_port",
+            value::PORTS_MAX,
+            value::PORTS,
+            value::ports,
+            value::ports_form,
+        ),
+        direction: table.optional(
+            "direction",
+            value::direction,
+            "\"active\" or \"passive\"",
+            value::direction_form,
+        ),
+        cgroup: table.list(
+            "cgroup",
+            value::CGROUPS_MAX,
+            value::CGROUP,
+            value::cgroup,
+            schema::text,
+        ),
+        netns: table.optional("netns", value::netns, value::NETNS, value::netns_form),
         // A sample of all flows equals no condition.
         sample: table
-            .optional("sample", value::share, value::SHARE)
+            .optional("sample", value::share, value::SHARE, schema::percent)
             .and_then(|share| u32::try_from(share).ok()),
     }
 }
@@ -319,6 +399,10 @@ fn keys(
     actions: &mut Vec<(usize, Action)>,
     stages: impl Fn(&'static Key) -> Result<u8, String>,
 ) {
+    table.tell_not_empty();
+    for key in catalogue::KEYS {
+        table.tell_if(key.name, || stages(key).is_ok().then(|| key.form()));
+    }
     if table.is_empty() {
         table.fault_here("an empty table", "at least one setting");
     }

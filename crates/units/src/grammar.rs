@@ -92,6 +92,42 @@ pub fn bits_per_s(text: &str) -> Option<u64> {
     rounded(text, &RATE)
 }
 
+/// A regular expression of [`time_ps`]; it says nothing of the order of units.
+pub fn time_pattern() -> String {
+    format!("^(0|({})+)$", term_pattern(&TIME))
+}
+
+/// A regular expression of [`bytes`].
+pub fn size_pattern() -> String {
+    format!("^(0|{})$", term_pattern(&SIZE))
+}
+
+/// A regular expression of [`bits_per_s`].
+pub fn rate_pattern() -> String {
+    format!("^{}$", term_pattern(&RATE))
+}
+
+/// A regular expression of shares and other percentages.
+pub fn percent_pattern() -> String {
+    format!("^{NUMBER} *%$")
+}
+
+/// A regular expression of numbers; those of JSON Schema have no inline flags.
+const NUMBER: &str = "[0-9]+(\\.[0-9]+)?";
+
+fn term_pattern(units: &Units) -> String {
+    let any_case = |letter: char| {
+        format!(
+            "[{}{}]",
+            letter.to_ascii_uppercase(),
+            letter.to_ascii_lowercase()
+        )
+    };
+    let unit = |(name, _): &(&str, u64)| name.chars().map(any_case).collect::<String>();
+    let units: Vec<String> = units.iter().map(unit).collect();
+    format!("{NUMBER} *({})", units.join("|"))
+}
+
 /// A number with a unit that has no smaller one, such as `1.5bdp`.
 pub fn multiple(text: &str, unit: &str) -> Option<f64> {
     let (number, after) = Number::leading(text)?;
@@ -190,6 +226,11 @@ pub fn is_congestion_control(name: &str) -> bool {
 /// The rule of [`is_congestion_control`], for messages.
 pub const CONGESTION_CONTROL: &str =
     "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)";
+
+/// A regular expression of [`is_congestion_control`].
+pub fn congestion_control_pattern() -> String {
+    format!("^[a-z0-9_][a-z0-9_-]{{0,{}}}$", CONGESTION_CONTROL_MAX - 1)
+}
 
 /// A decimal number: an integer, and its decimal places.
 #[derive(Clone, Copy)]

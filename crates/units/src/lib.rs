@@ -13,6 +13,7 @@ pub mod prefix;
 mod quantity;
 pub mod random;
 pub mod reader;
+pub mod schema;
 mod span;
 
 pub use fault::{Fault, Faults, Position, excerpt, one_line, position};

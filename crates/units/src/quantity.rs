@@ -1,6 +1,7 @@
 //! Quantities in scenario files, parsed into plain numbers.
 
 use std::fmt;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -231,11 +232,15 @@ pub(crate) struct Text<T> {
     pub(crate) whole: fn(u64) -> Option<T>,
 }
 
-impl<T> Visitor<'_> for Text<T> {
+impl<'de, T> Visitor<'de> for Text<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.expected)
+    }
+
+    fn visit_newtype_struct<D: de::Deserializer<'de>>(self, inner: D) -> Result<T, D::Error> {
+        inner.deserialize_any(self)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
@@ -254,9 +259,9 @@ impl<T> Visitor<'_> for Text<T> {
 }
 
 /// Reads a type from text, on the command line and in files. The arguments are the expected text,
-/// the further form in files, and its function. That form is a number without a unit.
+/// its pattern, the further form in files, and its function. That form is a number without a unit.
 macro_rules! from_text {
-    ($type:ty, $expected:literal, $or:literal, $whole:expr) => {
+    ($type:ty, $expected:literal, $pattern:path, $or:literal, $whole:expr) => {
         impl std::str::FromStr for $type {
             type Err = String;
 
@@ -267,11 +272,16 @@ macro_rules! from_text {
 
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any($crate::quantity::Text::<Self> {
-                    expected: concat!($expected, $or),
-                    read: Self::read,
-                    whole: $whole,
-                })
+                static PATTERN: LazyLock<String> = LazyLock::new($pattern);
+                // Deserializers ignore the name, but for the one that asks for the form.
+                deserializer.deserialize_newtype_struct(
+                    PATTERN.as_str(),
+                    $crate::quantity::Text::<Self> {
+                        expected: concat!($expected, $or),
+                        read: Self::read,
+                        whole: $whole,
+                    },
+                )
             }
         }
     };
@@ -281,30 +291,35 @@ pub(crate) use from_text;
 from_text!(
     Probability,
     "a percentage from \"0%\" to \"100%\"",
+    grammar::percent_pattern,
     "",
     |_| None
 );
 from_text!(
     Rate,
     "a rate from \"1kbit\" to \"1000gbit\" (units bit, kbit, mbit, gbit)",
+    grammar::rate_pattern,
     "",
     |_| None
 );
 from_text!(
     Size,
     "a size from \"1B\" to \"4000MB\" (units B, kB, MB, GB, KiB, MiB, GiB)",
+    grammar::size_pattern,
     ", or a whole number of bytes",
     Self::checked
 );
 from_text!(
     Seconds,
     "a time in whole seconds from \"1s\" to \"60m\" (units s, m)",
+    grammar::time_pattern,
     "",
     |_| None
 );
 from_text!(
     Delay,
     "a time from \"0ms\" to \"60s\" (units us, ms, s)",
+    grammar::time_pattern,
     "",
     |_| None
 );

@@ -1,21 +1,27 @@
 //! Takes keys out of TOML. Every fault is found and has its position.
 
+mod asked;
 mod document;
 mod leaf;
+mod value;
 
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::fault::{Faults, Position, one_line};
 use crate::memory::{MEMORY_MAX, TooMuch, check_toml};
 use crate::near::nearest;
+use crate::schema;
 
+pub use asked::{asked, asked_of};
 pub use document::{Document, text};
 pub use leaf::expected;
+pub use value::{NAME, describe, name, name_form, number, quoted, whole};
 
 /// Reads the root table of a text with `read`. It may return none only after it has reported a
 /// fault.
@@ -42,8 +48,6 @@ pub fn parse<T>(
         .ok_or_else(|| document.take_faults())
 }
 
-/// Longest piece of the text in an error, in characters.
-const QUOTE_MAX: usize = 60;
 /// Memory limit for reading one part, in bytes: a rule of 65,536 prefixes takes less.
 const PART_MAX: u64 = 64 << 20;
 
@@ -266,6 +270,7 @@ impl<'s> Table<'s> {
 
     /// Takes an optional value, as its type reads it.
     pub fn value<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
+        self.tell(key, asked::form::<T>);
         let value = self.take(key)?;
         let read = leaf::read(value.get_ref());
         read.map_err(|expected| {
@@ -278,6 +283,7 @@ impl<'s> Table<'s> {
     /// Takes a required value, as its type reads it.
     pub fn needed<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         let value = self.value(key);
+        self.tell_required(key);
         if !self.has(key) {
             self.fault(self.at, Some(key), "nothing", expected::<T>());
         }
@@ -291,13 +297,14 @@ impl<'s> Table<'s> {
             let number = u32::try_from(whole(value)?).ok()?;
             range.contains(&number).then_some(number)
         };
-        self.optional(key, within, &expected)
+        self.optional(key, within, &expected, || schema::whole(range.clone()))
     }
 
     /// Takes a required whole number.
     pub fn needed_count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let (least, most) = (*range.start(), *range.end());
         let number = self.count(key, range);
+        self.tell_required(key);
         if !self.has(key) {
             let expected = format!("a whole number from {least} to {most}");
             self.fault(self.at, Some(key), "nothing", expected);
@@ -307,6 +314,9 @@ impl<'s> Table<'s> {
 
     /// Takes `kind`, on which the other keys depend; the default is one of its values.
     pub fn kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
+        if let Some(asked) = self.asked_kind(default) {
+            return Some(asked);
+        }
         let given = self.peek("kind").and_then(DeValue::as_str);
         self.kind = given.or(default).map(str::to_owned);
         match default {
@@ -320,6 +330,9 @@ impl<'s> Table<'s> {
 
     /// Takes a list of tables, `[[key]]`, each with its number as label.
     pub fn tables(&mut self, key: &'static str) -> Vec<Table<'s>> {
+        if let Some(blank) = self.blank(key, true) {
+            return vec![blank];
+        }
         let value = self.take(key);
         if let Some(known) = self.known.last_mut() {
             known.form = Form::Tables;
@@ -368,6 +381,9 @@ impl<'s> Table<'s> {
 
     /// Takes a table.
     pub fn sub(&mut self, key: &'static str) -> Option<Table<'s>> {
+        if let Some(blank) = self.blank(key, false) {
+            return Some(blank);
+        }
         let value = self.take(key);
         if let Some(known) = self.known.last_mut() {
             known.form = Form::Table;
@@ -404,6 +420,7 @@ impl<'s> Table<'s> {
     /// Takes a required table.
     pub fn needed_sub(&mut self, key: &'static str) -> Option<Table<'s>> {
         let table = self.sub(key);
+        self.tell_required(key);
         if !self.has(key) {
             let expected = format!("a table, {}", self.header(key));
             self.fault(self.at, Some(key), "nothing", expected);
@@ -413,6 +430,17 @@ impl<'s> Table<'s> {
 
     /// Takes an optional value.
     pub fn optional<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Option<T>,
+        expected: &str,
+        form: impl FnOnce() -> Value,
+    ) -> Option<T> {
+        self.tell(key, form);
+        self.taken(key, parse, expected)
+    }
+
+    fn taken<T>(
         &mut self,
         key: &'static str,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
@@ -434,7 +462,10 @@ impl<'s> Table<'s> {
         what: &str,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
         expected: &str,
+        form: impl FnOnce() -> Value,
     ) -> Option<T> {
+        self.tell(key, form);
+        self.tell_required(key);
         if !self.entries.contains_key(key) {
             self.take(key);
             self.fault(
@@ -445,17 +476,23 @@ impl<'s> Table<'s> {
             );
             return None;
         }
-        self.optional(key, parse, expected)
+        // The form has been told.
+        self.taken(key, parse, expected)
     }
 
-    /// Takes one value or a list of them. `parse` may return a more precise expectation.
+    /// Takes one value or a list of them. `parse` may return a more precise expectation; `form` is
+    /// that of one value.
     pub fn list<T: PartialEq>(
         &mut self,
         key: &'static str,
         most: usize,
         expected: &str,
         parse: impl Fn(&DeValue<'_>) -> Result<T, Option<String>>,
+        form: impl Fn() -> Value,
     ) -> Vec<T> {
+        self.tell(key, || {
+            schema::any_of([form(), schema::list(form(), 1..=most, false)])
+        });
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
@@ -518,54 +555,4 @@ impl<'s> Table<'s> {
             self.fault(at, None, found, expected);
         }
     }
-}
-
-/// A whole number.
-pub fn whole(value: &DeValue<'_>) -> Option<i64> {
-    match value {
-        DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
-        _ => None,
-    }
-}
-
-/// A number, whole or not.
-pub fn number(value: &DeValue<'_>) -> Option<f64> {
-    match value {
-        DeValue::Float(value) => value.as_str().parse().ok(),
-        other => whole(other).map(|value| value as f64),
-    }
-}
-
-/// The names that [`name`] accepts.
-pub const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
-
-/// A name that is also valid as a file name.
-pub fn name(value: &DeValue<'_>) -> Option<String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let text = value.as_str()?;
-    let good =
-        (1..=64).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with(['-', '.']);
-    good.then(|| text.to_owned())
-}
-
-/// A value in words.
-pub fn describe(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("the string {}", quoted(text)),
-        DeValue::Integer(number) => format!("the number {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(value) => value.to_string(),
-        DeValue::Datetime(date) => format!("the date {date}"),
-        DeValue::Array(items) => format!("a list of {}", items.len()),
-        DeValue::Table(_) => "a table".to_owned(),
-    }
-}
-
-/// A piece of the text in quotes, control characters escaped, shortened if it is long.
-pub fn quoted(piece: &str) -> String {
-    let mut short: String = piece.chars().take(QUOTE_MAX).collect();
-    if short.len() < piece.len() {
-        short.push('…');
-    }
-    format!("{short:?}")
 }

@@ -1,6 +1,7 @@
 //! Times of simulated networks, finer than [`Delay`](crate::Delay).
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
@@ -36,6 +37,7 @@ impl Span {
 from_text!(
     Span,
     "a time from \"0ns\" to \"3600s\" (units ns, us, ms, s)",
+    grammar::time_pattern,
     "",
     |_| None
 );

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
-use thalweg_units::reader::{Document, Reader, Table, describe, number, whole};
+use thalweg_units::reader::{self, Document, Reader, Table, describe, number, whole};
+use thalweg_units::schema::{self, Form};
 use thalweg_units::{Faults, nearest};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -59,6 +60,21 @@ impl<'a> Source<'a> {
             document: Document::new(file, text),
             keys: RefCell::default(),
         }
+    }
+
+    /// The form of what `read` takes from the root table.
+    pub fn schema<T>(read: impl Fn(&mut Section<'_>) -> T) -> Form {
+        reader::asked_of(|document| {
+            let reader = Reader::new(document, 0..0);
+            let keys = RefCell::default();
+            if let Some(table) = reader.root() {
+                drop(read(&mut Section {
+                    keys: &keys,
+                    reader: &reader,
+                    table,
+                }));
+            }
+        })
     }
 
     /// The result of `read` for the root table, and the keys that it took.
@@ -110,6 +126,7 @@ impl<'s> Section<'s> {
         let read = self.take(
             key,
             "true or false",
+            schema::boolean(),
             default,
             bool::to_string,
             |value| match value {
@@ -122,10 +139,11 @@ impl<'s> Section<'s> {
 
     pub fn integer<T>(&mut self, key: &'static str, range: RangeInclusive<T>, default: T) -> T
     where
-        T: Copy + PartialOrd + Display + TryFrom<i64>,
+        T: Copy + PartialOrd + Display + TryFrom<i64> + Into<i128>,
     {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let read = self.take(key, &expected, default, T::to_string, |value| {
+        let form = schema::whole(range.clone());
+        let read = self.take(key, &expected, form, default, T::to_string, |value| {
             whole(value)
                 .and_then(|value| T::try_from(value).ok())
                 .filter(|value| range.contains(value))
@@ -136,7 +154,8 @@ impl<'s> Section<'s> {
     pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
         let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
         let show = |value: &f64| format!("{value:?}");
-        let read = self.take(key, &expected, default, show, |value| {
+        let form = schema::number(range.clone());
+        let read = self.take(key, &expected, form, default, show, |value| {
             number(value).filter(|number| range.contains(number))
         });
         read.value
@@ -160,7 +179,7 @@ impl<'s> Section<'s> {
         );
         let show = |value: &Duration| format!("\"{}\"", duration_text(*value));
         let expected = (expected.as_str(), &*format!(" (units {})", grammar::TIMES));
-        let read = self.take_with_hint(key, expected, default, show, |value| {
+        let read = self.take_with_hint(key, expected, schema::time(), default, show, |value| {
             text(value).and_then(grammar::duration).filter(|duration| {
                 range.contains(duration) || (zero.is_some() && duration.is_zero())
             })
@@ -185,7 +204,7 @@ impl<'s> Section<'s> {
         let expected = format!("{kind} from \"{}\" to \"{}\"", bounds.0, bounds.1);
         let show = |value: &u64| format!("\"{}\"", size_text(*value));
         let expected = (expected.as_str(), &*format!(" (units {})", grammar::SIZES));
-        self.take_with_hint(key, expected, default, show, |value| {
+        self.take_with_hint(key, expected, schema::size(), default, show, |value| {
             text(value)
                 .and_then(grammar::bytes)
                 .filter(|size| range.contains(size) && (!power_of_two || size.is_power_of_two()))
@@ -214,7 +233,8 @@ impl<'s> Section<'s> {
         };
         let hint = near.map_or_else(String::new, |near| format!("; perhaps \"{near}\""));
         let expected = (&*all.join(" or "), &*hint);
-        let read = self.take_with_hint(key, expected, default, show, |value| {
+        let form = schema::words(words.iter().map(|(word, _)| word));
+        let read = self.take_with_hint(key, expected, form, default, show, |value| {
             let found = text(value)?;
             words
                 .iter()
@@ -229,7 +249,7 @@ impl<'s> Section<'s> {
         let expected = format!("an absolute path of at most {longest} bytes");
         let default = PathBuf::from(default);
         let show = |value: &PathBuf| string(&value.to_string_lossy());
-        let read = self.take(key, &expected, default, show, |value| {
+        let read = self.take(key, &expected, schema::path(), default, show, |value| {
             text(value)
                 .filter(|text| is_path(text, longest))
                 .map(PathBuf::from)
@@ -246,6 +266,7 @@ impl<'s> Section<'s> {
         let read = self.take(
             key,
             "\"auto\" or an absolute path",
+            schema::any_of([schema::only("auto"), schema::path()]),
             None,
             show,
             |value| match text(value)? {
@@ -306,6 +327,7 @@ impl<'s> Section<'s> {
         let read = self.take(
             key,
             &expected,
+            schema::any_of([schema::only(""), schema::congestion_control()]),
             default.map(str::to_owned),
             show,
             |value| match text(value)? {
@@ -321,9 +343,13 @@ impl<'s> Section<'s> {
         let expected =
             "the name of a group (1 to 32 of a-z, A-Z, 0-9, _, - and .), or \"\" for none";
         let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
-        let read = self.take(key, expected, None, show, |value| match text(value)? {
-            "" => Some(None),
-            name => is_group_name(name).then(|| Some(name.to_owned())),
+        let group = schema::of_characters("A-Za-z0-9_.-", 32);
+        let form = schema::any_of([schema::only(""), group]);
+        let read = self.take(key, expected, form, None, show, |value| {
+            match text(value)? {
+                "" => Some(None),
+                name => is_group_name(name).then(|| Some(name.to_owned())),
+            }
         });
         read.value
     }
@@ -335,6 +361,7 @@ impl<'s> Section<'s> {
             once: "each prefix once",
             count: 0..=most,
             auto: false,
+            form: schema::prefix(),
             item: |text| match Prefix::parse(text) {
                 Ok(prefix) => Ok(prefix),
                 Err(PrefixError::HostBits(prefix)) => {
@@ -387,7 +414,12 @@ impl<'s> Section<'s> {
                 format!("[{}]", items.join(", "))
             }
         };
-        self.read(key, &list.expected, default, show, |value| {
+        let items = schema::list(list.form.clone(), list.count.clone(), true);
+        let form = match list.auto {
+            true => schema::any_of([schema::only("auto"), items]),
+            false => items,
+        };
+        self.read(key, &list.expected, form, default, show, |value| {
             let items = match value.get_ref() {
                 DeValue::String(word) if list.auto && word == "auto" => return Ok(None),
                 DeValue::Array(items) => items,
@@ -418,11 +450,12 @@ impl<'s> Section<'s> {
         &mut self,
         key: &'static str,
         expected: &str,
+        form: Form,
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
     ) -> Read<T> {
-        self.take_with_hint(key, (expected, ""), default, show, parse)
+        self.take_with_hint(key, (expected, ""), form, default, show, parse)
     }
 
     /// As above, with a hint that appears only in the error.
@@ -430,11 +463,12 @@ impl<'s> Section<'s> {
         &mut self,
         key: &'static str,
         (expected, hint): (&str, &str),
+        form: Form,
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
     ) -> Read<T> {
-        self.read(key, expected, default, show, |value| {
+        self.read(key, expected, form, default, show, |value| {
             let expected = format!("{expected}{hint}");
             parse(value.get_ref()).ok_or_else(|| vec![Wrong::new(value, expected)])
         })
@@ -445,11 +479,14 @@ impl<'s> Section<'s> {
         &mut self,
         key: &'static str,
         expected: &str,
+        form: Form,
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Result<T, Vec<Wrong>>,
     ) -> Read<T> {
         let default_text = show(&default);
+        self.table
+            .tell(key, || schema::with_default(form, &default_text));
         let value = self.table.take(key);
         let at = value.as_ref().map(|value| value.span().start);
         let (value, is_sound) = match value.map(|value| parse(&value)) {
@@ -507,6 +544,8 @@ struct List<T> {
     count: RangeInclusive<usize>,
     /// Whether "auto" is accepted instead of a list.
     auto: bool,
+    /// The form of an element.
+    form: Form,
     /// Parses one element, or returns the expected form.
     item: fn(&str) -> Result<T, String>,
 }
@@ -521,6 +560,7 @@ fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
         once: "each name once",
         count,
         auto,
+        form: schema::congestion_control(),
         item: |text| match is_congestion_control(text) {
             true => Ok(text.to_owned()),
             false => Err(grammar::CONGESTION_CONTROL.to_owned()),

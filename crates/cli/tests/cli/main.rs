@@ -58,6 +58,7 @@ mod policy_size;
 mod policy_swap;
 mod privileges;
 mod reload;
+mod schemas;
 mod sim;
 mod sim_conformance;
 mod sockops;

@@ -21,16 +21,16 @@ use std::process::{Command, Stdio};
 use crate::support::privileged;
 
 #[derive(Debug, Default, PartialEq)]
-struct Case {
-    title: String,
-    files: Vec<(String, String)>,
+pub struct Case {
+    pub title: String,
+    pub files: Vec<(String, String)>,
     command: String,
-    code: Option<i32>,
-    said: Vec<String>,
+    pub code: Option<i32>,
+    pub said: Vec<String>,
 }
 
 impl Case {
-    fn all(text: &str, file: &Path) -> Vec<Self> {
+    pub fn all(text: &str, file: &Path) -> Vec<Self> {
         let mut cases: Vec<Self> = Vec::new();
         for (line, number) in text.lines().zip(1..) {
             let (kind, rest) = line.split_at_checked(1).unwrap_or((line, ""));

@@ -7,6 +7,7 @@ use serde::Serialize;
 use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
 use thalweg_units::one_line;
 use thalweg_units::reader::Table;
+use thalweg_units::schema;
 
 use super::congestion_control;
 use crate::units::grammar::CONGESTION_CONTROL;
@@ -48,7 +49,13 @@ pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
     let mut arms: Vec<Arm> = Vec::new();
     for mut table in tables {
         let what = "the name that modes know it by";
-        let name = table.required("name", what, congestion_control, CONGESTION_CONTROL);
+        let name = table.required(
+            "name",
+            what,
+            congestion_control,
+            CONGESTION_CONTROL,
+            schema::congestion_control,
+        );
         let load: Option<String> = table.needed("load");
         let mut arm = Arm {
             name: name.unwrap_or_default(),

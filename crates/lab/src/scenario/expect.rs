@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use thalweg_units::figures::time;
 use thalweg_units::reader::{self, Table};
+use thalweg_units::schema;
 use toml::de::DeValue;
 
 use super::host::{Host, check_name};
@@ -104,6 +105,7 @@ impl Known<'_> {
     /// Reads one `[[expect]]` table; none if there is a fault.
     pub(super) fn read(&self, mut table: Table<'_>) -> Option<Expectation> {
         let mode = self.mode(&mut table, "mode");
+        table.tell_required("mode");
         if !table.has("mode") {
             table.fault(table.at, Some("mode"), "nothing", ModeError::EXPECTED);
         }
@@ -115,9 +117,16 @@ impl Known<'_> {
             }
             _ => self.mode(&mut table, "relative_to").map(Reference::Mode),
         };
+        table.tell("relative_to", || {
+            schema::any_of([schema::only("best-fixed"), mode_form()])
+        });
         let arm: Option<String> = table.value("arm");
         let class: Option<String> = table.value("class");
         let host: Option<String> = table.value("host");
+        for key in ["at_least", "at_most"] {
+            let forms = || [schema::any_number(), schema::rate(), schema::time()];
+            table.tell(key, || schema::any_of(forms()));
+        }
         // The form of the bounds depends on it.
         let statistic = statistic?;
         let unit = match table.has("relative_to") {
@@ -146,7 +155,7 @@ impl Known<'_> {
     /// Takes one mode that can be measured.
     fn mode(&self, table: &mut Table<'_>, key: &'static str) -> Option<Mode> {
         let mode = |value: &DeValue<'_>| value.as_str()?.parse().ok();
-        match table.optional(key, mode, ModeError::EXPECTED)? {
+        match table.optional(key, mode, ModeError::EXPECTED, mode_form)? {
             Mode::EveryFixed => {
                 let expected = "one mode, such as fixed:bbr";
                 table.wrong(key, "\"fixed\", which stands for several", expected);
@@ -218,6 +227,10 @@ impl Known<'_> {
     }
 }
 
+fn mode_form() -> schema::Form {
+    schema::pattern(Mode::PATTERN)
+}
+
 /// Checks that an expectation names one of several hosts if it must.
 fn check_host(table: &Table<'_>, expectation: &Expectation, hosts: &[Host]) {
     let (key, scope) = (expectation.statistic.key(), expectation.statistic.scope());
@@ -250,13 +263,13 @@ fn bound(
         Unit::BitsPerSecond => {
             let rate = |value: &DeValue<'_>| value.as_str()?.parse::<Rate>().ok();
             let expected = format!("{}, {or_ratio}", reader::expected::<Rate>());
-            let rate = table.optional(key, rate, &expected);
+            let rate = table.optional(key, rate, &expected, schema::rate);
             rate.map(|rate| rate.bps() as f64)
         }
         Unit::Microseconds => {
             let time = |value: &DeValue<'_>| value.as_str()?.parse::<Delay>().ok();
             let expected = format!("{}, {or_ratio}", reader::expected::<Delay>());
-            let time = table.optional(key, time, &expected);
+            let time = table.optional(key, time, &expected, schema::time);
             time.map(|time| time.us() as f64)
         }
         Unit::Share | Unit::Number => {
@@ -267,7 +280,7 @@ fn bound(
                 true => "a number",
                 false => "a number that is not negative",
             };
-            table.optional(key, number, expected)
+            table.optional(key, number, expected, schema::any_number)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use thalweg_units::reader::Table;
+use thalweg_units::schema;
 use toml::de::DeValue;
 
 use super::{Kind, PathModel, Traffic};
@@ -41,7 +42,9 @@ pub(super) fn read(
             check(&table, count, traffic);
         }
         let expected = format!("1 to {NAME_BYTES} letters, digits, - or _");
-        let name = table.required("name", "a name", name, &expected);
+        let name = table.required("name", "a name", name, &expected, || {
+            schema::of_characters("A-Za-z0-9_-", NAME_BYTES)
+        });
         let mut own = path.cloned().unwrap_or_default();
         // Each host has its own seed: equal losses at equal packets would not be random.
         own.seed = own.seed.wrapping_add(place as u64);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thalweg_units::reader::{Table, whole};
+use thalweg_units::schema;
 use toml::de::DeValue;
 
 use crate::units::{Delay, Probability, Rate, Size};
@@ -168,7 +169,8 @@ impl PathModel {
         self.family = table.value("family").unwrap_or(self.family);
         self.mtu = table.count("mtu", IPV4_MTU..=65_535).unwrap_or(self.mtu);
         let seed = |value: &DeValue<'_>| u64::try_from(whole(value)?).ok();
-        let seed = table.optional("seed", seed, "a whole number from 0 to 2^63 - 1");
+        let form = || schema::whole(0..=i64::MAX);
+        let seed = table.optional("seed", seed, "a whole number from 0 to 2^63 - 1", form);
         self.seed = seed.unwrap_or(self.seed);
     }
 

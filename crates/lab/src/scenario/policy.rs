@@ -7,6 +7,7 @@ use thalweg_policy::{Policy, Rule};
 use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
 use thalweg_units::one_line;
 use thalweg_units::reader::Table;
+use thalweg_units::schema;
 use toml::de::DeValue;
 
 use crate::mode::is_policy_name;
@@ -32,7 +33,9 @@ pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFi
     let mut all_sound = true;
     let mut policies: Vec<PolicyFile> = Vec::new();
     for mut table in tables {
-        let name = table.required("name", "a name", name, "1 to 32 letters, digits, - or _");
+        let expected = "1 to 32 letters, digits, - or _";
+        let form = || schema::of_characters("A-Za-z0-9_-", 32);
+        let name = table.required("name", "a name", name, expected, form);
         let file: Option<PathBuf> = table.needed("file");
         table.finish();
         let name = name.unwrap_or_default();

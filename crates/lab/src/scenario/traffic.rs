@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thalweg_units::reader::Table;
+use thalweg_units::schema;
 
 use super::congestion_control;
 use crate::units::grammar::CONGESTION_CONTROL;
@@ -241,7 +242,13 @@ impl Against {
         };
         if let Some(mut table) = table {
             let what = "what to compete with";
-            let cc = table.required("cc", what, congestion_control, CONGESTION_CONTROL);
+            let cc = table.required(
+                "cc",
+                what,
+                congestion_control,
+                CONGESTION_CONTROL,
+                schema::congestion_control,
+            );
             against.cc = cc.unwrap_or_default();
             against.flows = table.count("flows", 1..=100).unwrap_or(against.flows);
             table.finish();

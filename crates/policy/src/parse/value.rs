@@ -3,6 +3,7 @@
 use thalweg_units::grammar;
 use thalweg_units::prefix::{Prefix, PrefixError};
 use thalweg_units::reader::{Table, describe, quoted, whole};
+use thalweg_units::schema;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -67,6 +68,11 @@ pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
     }
 }
 
+pub(super) fn ports_form() -> schema::Form {
+    let port = schema::whole(1..=u32::from(u16::MAX));
+    schema::any_of([port, schema::pattern("^[0-9]+-[0-9]+$")])
+}
+
 pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
     let text = value.as_str().ok_or(None)?;
     crate::parse_cgroup(text).ok_or(None)
@@ -76,6 +82,16 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
     const KEY: &str = "same_prefix";
     const EXPECTED: &str = "a number of bits from 1 to 128 (IPv6), or { ipv6 = 1 to 128, \
                             ipv4 = 1 to 32 }";
+    table.tell(KEY, || {
+        let bits = |most: u32| schema::whole(1..=most);
+        let keys = [
+            ("ipv6".to_owned(), bits(128)),
+            ("ipv4".to_owned(), bits(32)),
+        ];
+        let mut both = schema::table(keys, &[]);
+        both["minProperties"] = 1.into();
+        schema::any_of([bits(128), both])
+    });
     let value = table.take(KEY)?;
     let at = value.span().start;
     let bits = |value: &DeValue<'_>, most: i64| {
@@ -119,10 +135,17 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
     Some(same)
 }
 
+const DIRECTIONS: [Direction; 2] = [Direction::Active, Direction::Passive];
+
+pub(super) fn direction_form() -> schema::Form {
+    schema::words(DIRECTIONS.map(Direction::name))
+}
+
 pub(super) fn direction(value: &DeValue<'_>) -> Option<Direction> {
-    let all = [Direction::Active, Direction::Passive];
     let word = value.as_str()?;
-    all.into_iter().find(|direction| direction.name() == word)
+    DIRECTIONS
+        .into_iter()
+        .find(|direction| direction.name() == word)
 }
 
 pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
@@ -133,6 +156,10 @@ pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
             .filter(|&cookie| cookie > 0)
             .map(Namespace::Cookie),
     }
+}
+
+pub(super) fn netns_form() -> schema::Form {
+    schema::any_of([schema::text(), schema::whole(1..=i64::MAX)])
 }
 
 /// A share times 2^32.

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 use thalweg_units::file::read_text;
 use thalweg_units::reader::{self, Table, describe};
-use thalweg_units::{Faults, Probability, Rate, Size, Span};
+use thalweg_units::{Faults, Probability, Rate, Size, Span, schema};
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
@@ -38,8 +38,19 @@ impl Scenario {
         reader::parse(text, file, Self::read)
     }
 
+    /// The form of scenario files.
+    pub fn schema() -> schema::Form {
+        reader::asked(|root| drop(Self::read(root)))
+    }
+
     fn read(root: &mut Table<'_>) -> Option<Self> {
-        let name = root.required("name", "a name", reader::name, reader::NAME);
+        let name = root.required(
+            "name",
+            "a name",
+            reader::name,
+            reader::NAME,
+            reader::name_form,
+        );
         let description = root.value("description").unwrap_or_default();
         let duration = root.needed("duration").map(time);
         let warmup = root.value("warmup").map(time);
@@ -222,8 +233,8 @@ impl Expectation {
         let cc = controller(&mut table);
         let statistic: Option<Statistic> = table.needed("statistic");
         let finite = |value: &DeValue<'_>| reader::number(value).filter(|it| it.is_finite());
-        let at_least = table.optional("at_least", finite, "a finite number");
-        let at_most = table.optional("at_most", finite, "a finite number");
+        let at_least = table.optional("at_least", finite, "a finite number", schema::any_number);
+        let at_most = table.optional("at_most", finite, "a finite number", schema::any_number);
         table.finish();
         if !table.has("at_least") && !table.has("at_most") {
             table.fault_here("no bound", "`at_least` or `at_most` in this table");
@@ -244,6 +255,13 @@ impl Expectation {
 
 /// Takes `cc`: a name with parameters, or a table of them.
 fn controller(table: &mut Table<'_>) -> Option<Spec> {
+    table.tell("cc", || {
+        let name = ("name".to_owned(), schema::text());
+        let mut parameters = schema::table([name], &["name"]);
+        parameters["additionalProperties"] = true.into();
+        schema::any_of([schema::text(), parameters])
+    });
+    table.tell_required("cc");
     let Some(value) = table.take("cc") else {
         table.fault(table.at, Some("cc"), "nothing", "a controller");
         return None;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use super::asked::Record;
 use crate::fault::{Fault, Faults, Position, position};
 
 /// Largest number of reported faults.
@@ -17,6 +18,8 @@ pub struct Document<'a> {
     /// Start of each line.
     lines: Vec<u32>,
     faults: RefCell<Vec<Fault>>,
+    /// What readers ask for, where that is to be known.
+    pub(super) record: Option<&'a RefCell<Record>>,
 }
 
 impl<'a> Document<'a> {
@@ -32,6 +35,15 @@ impl<'a> Document<'a> {
             text,
             lines,
             faults: RefCell::default(),
+            record: None,
+        }
+    }
+
+    /// An empty text that takes down what readers ask for.
+    pub(super) fn blank(file: &'a Path, record: &'a RefCell<Record>) -> Self {
+        Self {
+            record: Some(record),
+            ..Self::new(file, "")
         }
     }
 

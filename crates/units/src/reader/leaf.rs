@@ -11,7 +11,7 @@ use crate::near::nearest;
 
 /// Expectation of a type.
 #[derive(Debug)]
-struct Expected(String);
+pub(super) struct Expected(String);
 
 impl std::error::Error for Expected {}
 

@@ -4,7 +4,7 @@
 //! named. `THALWEG_INPUTS=KIND:N-N cargo test -p thalweg-cli --test cli -- --ignored
 //! --exact inputs::worker` repeats one.
 
-mod kinds;
+pub mod kinds;
 mod mutate;
 
 use std::fs::{self, File};
