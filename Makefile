@@ -106,7 +106,7 @@ clean: ## Remove what was built
 
 # Builds nothing, so that `sudo make install` leaves no root-owned files here.
 # The sample goes beside the documentation: /etc/thalweg/thalweg.toml is the administrator's.
-install: ## Install what `make build` made: binary, manual pages, completions, sample configuration
+install: ## Install what `make build` made: binary, manual pages, completions, schemas, sample configuration
 	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
 	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
 	$(binary) manual $(DESTDIR)$(MANDIR)/man1
@@ -114,9 +114,15 @@ install: ## Install what `make build` made: binary, manual pages, completions, s
 	$(binary) completions bash >$(DESTDIR)$(SHAREDIR)/$(word 1,$(completions))
 	$(binary) completions zsh >$(DESTDIR)$(SHAREDIR)/$(word 2,$(completions))
 	$(binary) completions fish >$(DESTDIR)$(SHAREDIR)/$(word 3,$(completions))
-	$(INSTALL) -D -m 0644 packaging/thalweg.toml $(DESTDIR)$(DOCDIR)/thalweg.toml
+	$(INSTALL) -d $(DESTDIR)$(DOCDIR) $(DESTDIR)$(SHAREDIR)/thalweg/schemas
+	$(INSTALL) -m 0644 schemas/*.json $(DESTDIR)$(SHAREDIR)/thalweg/schemas
+	sed 's|^#:schema .*/|#:schema $(SHAREDIR)/thalweg/schemas/|' packaging/thalweg.toml >$(DESTDIR)$(DOCDIR)/thalweg.toml
 
 uninstall: ## Remove what `make install` installed
 	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1 $(DESTDIR)$(DOCDIR)/thalweg.toml
 	rm -f $(addprefix $(DESTDIR)$(SHAREDIR)/,$(completions))
+	rm -f $(addprefix $(DESTDIR)$(SHAREDIR)/thalweg/,$(wildcard schemas/*.json))
+	for directory in $(DESTDIR)$(SHAREDIR)/thalweg/schemas $(DESTDIR)$(SHAREDIR)/thalweg; do \
+		[[ ! -d $$directory ]] || rmdir --ignore-fail-on-non-empty $$directory; \
+	done
 	[[ ! -d $(DESTDIR)$(DOCDIR) ]] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DOCDIR)

@@ -31,6 +31,7 @@ gzip -n9 "$stage"/man/*
 "$thalweg" completions bash >"$stage/completions/thalweg"
 "$thalweg" completions zsh >"$stage/completions/_thalweg"
 "$thalweg" completions fish >"$stage/completions/thalweg.fish"
+sed 's|^#:schema .*/|#:schema /usr/share/thalweg/schemas/|' packaging/thalweg.toml >"$stage/thalweg.toml"
 
 # It writes one beside each crate of the workspace.
 bill=thalweg-bill.cdx

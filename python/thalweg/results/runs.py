@@ -61,7 +61,7 @@ def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order
     for mode in modes:
         words += ["--mode", mode]
     name = "-".join([scenario.stem, run.backend, *modes]).replace(":", "-")
-    text = scenario.read_text()
+    text = _content(scenario)
     return Order(name, tuple(words), text + _beside(scenario.parent, text), run.backend)
 
 
@@ -76,8 +76,13 @@ def _beside(folder: Path, scenario: str) -> str:
     loads = [one.get("load", "") for one in content.get("arm", [])]
     # A word without '/' and '.' is a congestion control of Thalweg itself.
     arms = [folder / load for load in loads if re.search("[/.]", load)]
-    texts = [one.read_text() for one in policies if one.is_file()]
+    texts = [_content(one) for one in policies if one.is_file()]
     return "".join(texts + [_digest(one) for one in arms if one.is_file()])
+
+
+def _content(file: Path) -> str:
+    """The text of a file without its line for editors, which changes no result."""
+    return re.sub("\\A#:schema .*\n", "", file.read_text())
 
 
 def _digest(file: Path) -> str:
@@ -90,7 +95,7 @@ def simulation(folder: Path, scenario: str, cc: str) -> Order:
     words = ("sim", "run", str(file), "--cc", cc, "--seeds", SEEDS)
     name = f"sim-{file.stem}-{re.sub('[^A-Za-z0-9]', '-', cc)}"
     model = re.search("[:,]model=([^,]*)", cc)
-    return Order(name, words, file.read_text() + (_digest(Path(model[1])) if model else ""))
+    return Order(name, words, _content(file) + (_digest(Path(model[1])) if model else ""))
 
 
 def timers(options: Sequence[str]) -> Order:

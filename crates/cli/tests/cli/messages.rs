@@ -361,7 +361,7 @@ fn policies_that_ship_have_no_warning() {
     // Known facts about a setting are still printed.
     assert!(
         ran.out
-            .contains("policies/bufs.toml:15:25: note: rule \"across\": sndbuf: "),
+            .contains("policies/bufs.toml:16:25: note: rule \"across\": sndbuf: "),
         "{}",
         ran.out
     );
