@@ -35,6 +35,7 @@ mod live;
 mod page;
 pub mod socket;
 pub mod tcp;
+pub mod web;
 mod work;
 
 use answer::{Address, Answer, Failure, Query};

@@ -25,3 +25,5 @@ mod silence;
 pub mod store;
 pub mod view;
 mod writer;
+
+pub use api::web;

@@ -30,6 +30,11 @@ impl Client {
         Self { socket, pin }
     }
 
+    /// The agent's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Gets a resource, as the type that describes it.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.ask("GET", path, None)

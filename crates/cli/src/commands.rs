@@ -27,3 +27,4 @@ pub mod sim;
 pub mod sockops;
 pub mod stack;
 pub mod status;
+pub mod web;

@@ -32,6 +32,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Run(options) => commands::run::run(global, options),
         Command::Status(options) => commands::status::run(global, options),
         Command::Metrics(options) => commands::metrics::run(global, options),
+        Command::Web(options) => commands::web::run(global, options),
         Command::Reload => commands::reload::run(global),
         Command::Arms => commands::arms::run(global),
         Command::Hosts(options) => commands::hosts::run(global, options),

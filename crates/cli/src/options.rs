@@ -178,6 +178,11 @@ pub enum Command {
     ///
     /// The same as GET /metrics. See docs/guide/monitoring.md.
     Metrics(commands::metrics::Options),
+    /// Serve the agent's page to browsers on this machine.
+    ///
+    /// Prints its address, whose token lets a browser in. It only reads, with the rights of the user
+    /// who runs this. From another machine: `ssh -L 9472:127.0.0.1:9472 HOST`, then the address.
+    Web(commands::web::Options),
     /// Have the agent read its configuration again.
     ///
     /// The whole configuration is checked first. One with faults changes nothing: all faults are

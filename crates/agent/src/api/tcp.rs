@@ -155,8 +155,10 @@ async fn guard(State(token): State<Option<Token>>, request: Request, next: Next)
         return refused;
     }
     match token {
-        Some(token) if !token.is_in(request.headers()) => {
-            let text = "expected `Authorization: Bearer TOKEN` with the token of http.token_file";
+        Some(token) if browser::has_token(&request, &token) => browser::enter(&request, &token),
+        Some(token) if !token.is_in(request.headers()) && !browser::is_known(&request, &token) => {
+            let text = "expected the token: in a browser as the end of the address, /?token=TOKEN; \
+                        otherwise as `Authorization: Bearer TOKEN`";
             let failure = Failure(StatusCode::UNAUTHORIZED, text.to_owned());
             ([(header::WWW_AUTHENTICATE, "Bearer")], failure).into_response()
         }
@@ -238,5 +240,6 @@ fn bind(address: SocketAddr) -> Result<TcpListener> {
     Ok(listener)
 }
 
+mod browser;
 #[cfg(test)]
 mod tests;

@@ -152,6 +152,6 @@ export class Arms {
     });
     return svg("svg", { role: "img", "aria-label": label, width, height: bottom + 22, viewBox: `0 0 ${width} ${bottom + 22}` },
       lines.flat(), bars.flat(),
-      svg("text", { x: left - 6, y: bottom - strip + 10, "text-anchor": "end" }, count(most)), labels);
+      svg("text", { x: left - 6, y: bottom - strip / 2 + 4, "text-anchor": "end" }, count(most)), labels);
   }
 }

@@ -14,7 +14,7 @@ function fill(element, attributes, children) {
     if (value === true) element.setAttribute(name, "");
     else if (value !== false && value != null) element.setAttribute(name, clean(value));
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child == null || child === false) continue;
     element.append(child instanceof Node ? child : clean(child));
   }
@@ -38,7 +38,7 @@ export function replace(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const key = focused && (focused.getAttribute("href") ?? focused.dataset.key);
   const open = [...parent.querySelectorAll("details[open]")].map((one) => one.dataset.key);
-  const added = children.flat().filter((child) => child != null && child !== false);
+  const added = children.flat(Infinity).filter((child) => child != null && child !== false);
   parent.replaceChildren(...added.map((child) => (child instanceof Node ? child : clean(child))));
   for (const one of parent.querySelectorAll("details")) one.open = open.includes(one.dataset.key);
   if (key == null) return;

@@ -10,9 +10,9 @@ const EVENTS = 30;
 
 const REASONS = {
   "warm-up": () => "the first connections to a host keep what the system gives them",
-  greedy: (share) => `costs least so far; chosen with ${share}`,
-  explore: (share) => `to check an arm that is not the best so far; chosen with ${share}`,
-  untried: (share) => `to measure an arm for the first time; chosen with ${share}`,
+  greedy: (share) => `costs least so far; chosen with a probability of ${share}`,
+  explore: (share) => `to check an arm that is not the best so far; chosen with a probability of ${share}`,
+  untried: (share) => `to measure an arm for the first time; chosen with a probability of ${share}`,
   application: () => "the application chose it itself",
   foreign: () => "something else on this machine set it",
   loss: () => "moved there mid-flow: too many segments were retransmitted",
@@ -160,5 +160,5 @@ async function connections(name) {
     event.measurement ? measured(event) : `Decision: ${because(event)}`,
   ]);
   replace(box, table(`The latest ${EVENTS} decisions and measurements, newest first`,
-    [["Time"], ["Peer"], ["Arm"], ["What happened"]], rows));
+    [["Time"], ["Peer", "long"], ["Arm"], ["What happened"]], rows));
 }

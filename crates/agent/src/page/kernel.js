@@ -5,7 +5,7 @@ import { byId, code, facts, fault, note, paragraph, replace, table } from "./dom
 import { bits, bytes, count, counted, micros, nanos, percent, time } from "./format.js";
 
 const STATES = {
-  system: "the system's", loaded: "in BPF, loaded by Thalweg", draining: "in BPF, withdrawn: only open connections have it",
+  system: "the kernel's own", loaded: "in BPF, loaded by Thalweg", draining: "in BPF, withdrawn: only open connections have it",
   loadable: "comes with Thalweg, not loaded", unavailable: "cannot run on this kernel",
 };
 
@@ -15,19 +15,19 @@ function policy(report) {
   return [
     facts([
       ["Name", report.name], ["File", report.file], ["In force since", time(report.applied_ms)],
-      ["Mode", report.dry_run ? "dry run: matches are counted, nothing is set" : "sets"],
+      ["Mode", report.dry_run ? "dry run: matches are counted, nothing is set" : "settings are applied"],
       report.map_bytes != null && ["Kernel memory", bytes(report.map_bytes)],
     ]),
-    table("Rules, in the order of the file", [["Rule"], ["Flows", "number"], ["Set", "number"], ["Failed", "number"]],
+    table("Rules, in the order of the file", [["Rule", "long"], ["Flows", "number"], ["Set", "number"], ["Failed", "number"]],
       report.rules.map((rule) => [rule.name + (rule.never ? " (never)" : ""), count(rule.matched), count(rule.done), count(rule.failed)])),
-    failures.length > 0 && table("Settings that failed", [["Rule"], ["Key"], ["Error"], ["Times", "number"]],
+    failures.length > 0 && table("Settings that failed", [["Rule", "long"], ["Key"], ["Error"], ["Times", "number"]],
       failures.map(([name, failure]) => [name, failure.key, `${failure.error} (${failure.option}, ${failure.stage})`, count(failure.count)])),
   ];
 }
 
 function limits(list) {
   if (!list.length) return [note("There is no limit. ", code("thalweg limit CGROUP --rate RATE"), " sets one.")];
-  return [table("Limits", [["Cgroup"], ["Limit", "number"], ["Now", "number"], ["Queue", "number"], ["Passed", "number"], ["Marked", "number"], ["Dropped", "number"]],
+  return [table("Limits", [["Cgroup", "long"], ["Limit", "number"], ["Now", "number"], ["Queue", "number"], ["Passed", "number"], ["Marked", "number"], ["Dropped", "number"]],
     list.map((limit) => [
       limit.cgroup ?? `removed (id ${limit.cgroup_id})`, bits(limit.present_rate_bps), bits(limit.measured_bps), micros(limit.queue_us),
       bytes(limit.bytes), counted(limit.marked_packets, "packet"), counted(limit.dropped_packets, "packet"),
@@ -37,8 +37,8 @@ function limits(list) {
 function controls(list) {
   const shown = list.filter((one) => one.state !== "unavailable");
   const model = (one) => (one.model ? `, model ${one.model.name}` : "");
-  return [table("Congestion controls", [["Name"], ["State"], ["Open connections", "number"]],
-    shown.map((one) => [one.name, (STATES[one.state] ?? one.state) + model(one), one.use ? count(one.use.flows) : "–"]))];
+  return [table("On this machine", [["Name"], ["State"], ["Open connections", "number"]],
+    shown.map((one) => [one.name, (STATES[one.state] ?? one.state) + model(one), one.use && one.state !== "loadable" ? count(one.use.flows) : "–"]))];
 }
 
 let before = null;
@@ -77,4 +77,5 @@ export async function kernel() {
     ["cc", () => controls(found.cc)], ["cost", () => programs(found)]]) {
     replace(byId(id), ...part());
   }
+  if (found.unreadable?.length) byId("policy").append(...found.unreadable.map((text) => fault(`Not readable: ${text}.`)));
 }

@@ -6,7 +6,7 @@ import { byId, clean, el, replace } from "./dom.js";
 import { time } from "./format.js";
 import { hosts, story } from "./hosts.js";
 import { kernel } from "./kernel.js";
-import { begin, decided, overview } from "./overview.js";
+import { begin, decided, overview, unknown } from "./overview.js";
 
 const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", kernel: "Policies and cost" };
 // Lists are asked for again at most this often, and only where something has changed.
@@ -100,6 +100,7 @@ function lost(why, status) {
   const line = byId("connection");
   if (line.dataset.why === why && line.dataset.state === "lost") return;
   line.dataset.why = why;
+  unknown(why);
   state("lost", text, time(lostAt), `: ${why}. What is shown is of then; trying again.`);
 }
 

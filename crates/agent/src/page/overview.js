@@ -20,6 +20,13 @@ function problems(status) {
 
 let shown = "";
 
+/** The agent does not answer: what is shown is no news. */
+export function unknown(why) {
+  shown = "";
+  replace(byId("problems"), el("p", { class: "problem" },
+    el("strong", {}, "Unknown: "), `the agent does not answer (${why}). Connections keep what they have; its programs go on deciding unless they were detached.`));
+}
+
 /** Shows the status. */
 export function overview(status) {
   // A live region speaks when it changes: only then it may.
@@ -37,7 +44,7 @@ export function overview(status) {
     tile("Connections", count(c.established), `${count(c.changed)} got another arm than the system's, ${count(c.app_owned)} left to the application`),
     tile("Decisions", count(c.decided), `${count(c.switched)} connections moved mid-flow, ${count(c.refused)} refused by the kernel`),
     tile("Measured", count(c.scored), `of ${count(c.closed)} ended connections${c.closed ? ` (${percent(c.scored / c.closed)})` : ""}`),
-    tile("Saved", status.snapshot_age_s == null ? "not yet" : ago(status.snapshot_age_s),
+    tile("Last saved", status.snapshot_age_s == null ? "not yet" : ago(status.snapshot_age_s),
       lost ? `${counted(lost, "event")} lost` : "no event lost"),
     tile("Memory", bytes(status.resident_bytes), `in the agent, ${bytes(status.map_bytes)} in the kernel`));
 }

@@ -1,0 +1,450 @@
+"""The page of `thalweg web` in a browser, over a real agent."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from urllib.parse import quote, urlsplit
+
+import pytest
+from agent_support import CHECKOUT, Agent, OverSocket, end, needed, wait_for
+
+BROWSER = "/usr/bin/chromium-headless-shell"
+GUIDE = CHECKOUT / "docs/guide"
+HOSTILE = "<img src=x onerror=alert(1)>\u202egnp"
+SETTINGS = """
+[arms]
+allow = ["cubic", "reno"]
+[learning]
+warm_up = 0
+score_min = "64KiB"
+"""
+POLICY = """
+name = "front"
+[[rule]]
+name = "to-the-sink"
+match = { remote_port = 5001 }
+set = { notsent_lowat = "128KiB" }
+"""
+
+
+class Front:
+    """A port with the page, and the token that it asks for."""
+
+    def __init__(self, port, token):
+        self.port, self.token = port, token
+        self.origin = f"http://127.0.0.1:{port}"
+
+    def ask(self, path="/v1/status", method="GET", **headers):
+        """Status, headers and body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with_token = {"Authorization": f"Bearer {self.token}"}
+        connection.request(method, path, headers=with_token | headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+
+class Web(Front):
+    """`thalweg web` before an agent."""
+
+    def __init__(self, agent):
+        self.process = subprocess.Popen(
+            agent.command("--json", "web", "--listen", "127.0.0.1:0"),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.url = json.loads(self.process.stdout.readline())["url"]
+        parts = urlsplit(self.url)
+        super().__init__(parts.port, parts.query.removeprefix("token="))
+
+    def close(self):
+        return end(self.process)
+
+
+def document(hosts):
+    """Hosts as several months would leave them."""
+
+    def arm(value, rate, seed):
+        return {
+            "value": value * 655, "max_rate": 125_000_000, "weight_q16": 200_000,
+            "deviation_q16": 9000 + seed * 100, "log_rate_q16": rate * 65536, "srtt_us": 9000 + seed * 700,
+            "min_rtt_us": 8000 + seed * 650, "chosen": 30 + seed, "greedy": 20 + seed, "scored": 25 + seed,
+            "segs": 40000, "retrans": seed * 40,
+        }  # fmt: skip
+
+    records = [
+        {
+            "netns": 1, "address": f"203.0.{113 + n // 250}.{n % 250 + 1}", "prefix": 32,
+            "connections": 60 + n * 7 % 900, "scored": 50 + n % 300, "switched": n % 4,
+            "min_rtt_us": 4000 + n * 311 % 90_000, "max_rate": 125_000_000, "seen_age_ms": 1000 + n * 40_000,
+            "forgot_age_ms": None, "queue_q16": 20000, "base_rtt_us": 5000 + n * 311 % 90_000,
+            "arms": {"cubic": arm(3850 + n % 80, 23, n % 50), "reno": arm(3850 + (n * 37) % 90, 22, n % 40)},
+        }
+        for n in range(hosts)
+    ]  # fmt: skip
+    return {
+        "format": "thalweg-hosts", "version": 2, "mode": "thalweg", "boot_id": "another", "own_netns": 1,
+        "saved_at_ms": 0, "hosts": records,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """An agent with traffic, several hundred hosts and a policy, and its `web`."""
+    needed(BROWSER)
+    directory = tmp_path_factory.mktemp("page")
+    token = directory / "token"
+    token.write_text("0123456789+/=;abcdef")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    http = f'[http]\nlisten = "127.0.0.1:{port}"\ntoken_file = "{token}"\n'
+    agent = Agent(directory, SETTINGS + http)
+    agent.front = Front(port, token.read_text())
+    try:
+        # First, so that the agent knows its namespace.
+        agent.traffic()
+        agent.start()
+        policy = directory / f"{HOSTILE}.toml"
+        policy.write_text(POLICY)
+        agent.run("policy", "apply", policy)
+        hosts = directory / "hosts.json"
+        hosts.write_text(json.dumps(document(400)))
+        agent.run("import", hosts)
+        agent.connect(*[f"192.0.2.{n}" for n in range(2, 6)] * 8)
+        agent.web = Web(agent)
+        try:
+            yield agent
+        finally:
+            agent.web.close()
+    finally:
+        agent.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    needed(BROWSER)
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield started
+        started.close()
+
+
+class Watched:
+    """A page, and what it asked for and complained about."""
+
+    def __init__(self, browser, place, **options):
+        options = {"viewport": {"width": 1100, "height": 900}, "locale": "en-GB"} | options
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.origin = place.web.origin
+        self.faults, self.requests, self.bytes = [], [], 0
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on(
+            "console",
+            lambda message: (
+                message.type in ("error", "warning") and self.faults.append(message.text)
+            ),
+        )
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        network = self.context.new_cdp_session(self.page)
+        network.send("Network.enable")
+        network.on("Network.dataReceived", self.received)
+        self.page.goto(place.web.url)
+        self.live()
+
+    def received(self, event):
+        self.bytes += event["dataLength"]
+
+    def live(self):
+        self.page.wait_for_selector("#connection[data-state=live]")
+
+    def go(self, fragment, selector):
+        self.page.evaluate("fragment => { location.hash = fragment; }", fragment)
+        self.page.wait_for_selector(selector)
+
+    def fits(self):
+        """No part is wider than the window."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+
+    def close(self):
+        outside = [url for url in self.requests if not url.startswith(self.origin + "/")]
+        self.context.close()
+        assert (self.faults, outside) == ([], [])
+
+
+@pytest.fixture
+def opened(browser, place):
+    watched = []
+
+    def opens(**options):
+        watched.append(Watched(browser, place, **options))
+        return watched[-1]
+
+    yield opens
+    for one in watched:
+        one.close()
+
+
+VIEWS = {
+    "overview": "#arms svg",
+    "hosts": "#hosts tbody tr",
+    "host/192.0.2.2": "#host-story tbody tr",
+    "kernel": "#cost:not(:empty)",
+}
+
+
+def test_the_page_follows_the_agent(opened, place):
+    watched = opened()
+    page = watched.page
+    assert page.url == f"{place.web.origin}/", "the token stays in the address"
+    page.wait_for_selector(VIEWS["overview"])
+    assert 0 < watched.bytes <= 300_000, watched.bytes
+    before = place.get("/v1/status")["counters"]["established"]
+    page.wait_for_selector("#tiles div:nth-child(4) strong")
+    place.connect(*["192.0.2.2"] * 3)
+    more = page.wait_for_function(
+        "before => Number(document.querySelector('#tiles div:nth-child(4) strong').textContent.replace(/\\D/g, '')) >= before + 6",
+        arg=before,
+    )
+    assert more
+    page.wait_for_selector("#latest tbody tr >> text=192.0.2.2")
+    text = page.inner_text("#problems")
+    assert "No problems." in text
+    # The chart says in words what it shows.
+    label = page.get_attribute("#arms svg", "aria-label")
+    assert re.search(r"Shares of \d+ decisions from .*: (cubic|reno|bbr) \d+\.\d %", label), label
+    page.click("#arms summary")
+    assert page.locator("#arms tbody tr").count() >= 1
+
+
+def test_hosts_and_the_story_of_one(opened, place):
+    watched = opened()
+    page = watched.page
+    watched.go("hosts", VIEWS["hosts"])
+    assert page.locator("#hosts tbody tr").count() == 50
+    page.select_option("#sort", "recent")
+    page.wait_for_selector("#hosts tbody tr:first-child >> text=192.0.2")
+    page.fill("#address", "not an address")
+    page.press("#address", "Enter")
+    assert "Expected an address" in page.inner_text("#search-fault")
+    page.fill("#address", "203.0.113.9")
+    page.press("#address", "Enter")
+    page.wait_for_selector("#host tbody tr")
+    assert page.url.endswith("#host/203.0.113.9")
+    assert page.inner_text("#host-title") == "203.0.113.9"
+    assert "costs least" in page.inner_text("#host .summary")
+    assert page.title().startswith("203.0.113.9")
+    # A link leads there as well, and an unknown host is said to be one.
+    watched.go("host/192.0.2.2", VIEWS["host/192.0.2.2"])
+    assert "MB in" in page.inner_text("#host-story")
+    watched.go("host/192.0.2.99", "#host [role=alert]")
+    assert "nothing is known of 192.0.2.99" in page.inner_text("#host")
+    # The browser reports the 404 itself.
+    watched.faults = [text for text in watched.faults if "404" not in text]
+
+
+def test_hostile_names_are_text(opened, place):
+    watched = opened()
+    page = watched.page
+    seen = HOSTILE.replace("\u202e", "\\u{202e}")
+    watched.go("kernel", "#policy tbody tr")
+    assert f"{seen}.toml" in page.inner_text("#policy .facts")
+    # Names that no command of ours would take.
+    kernel = place.get("/v1/kernel")
+    kernel["policy"]["rules"][0]["name"] = HOSTILE
+    kernel["programs"][0]["name"] = HOSTILE
+    kernel["cc"][0]["name"] = HOSTILE
+    page.route("**/v1/kernel", lambda route: route.fulfill(json=kernel))
+    watched.go("overview", VIEWS["overview"])
+    watched.go("kernel", "#policy tbody th")
+    page.locator("#policy tbody th").get_by_text(seen, exact=True).wait_for()
+    assert seen in page.inner_text("#cc")
+    assert seen in page.inner_text("#cost")
+    watched.go("host/" + "%3Cimg%20src%3Dx%3E%E2%80%AE", "#host [role=alert]")
+    assert page.inner_text("#host-title") == "<img src=x>\\u{202e}"
+    assert page.locator("main img").count() == 0
+    watched.faults = [text for text in watched.faults if "400" not in text]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(opened, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = opened(color_scheme=scheme, reduced_motion="reduce")
+    # Only the colours differ.
+    options = {"resultTypes": ["violations"]}
+    if scheme == "dark":
+        options["runOnly"] = ["color-contrast"]
+    for fragment, selector in VIEWS.items():
+        watched.go(fragment, selector)
+        found = Axe().run(watched.page, options=options).response["violations"]
+        bad = [
+            (one["id"], one["nodes"][0]["html"], one["nodes"][0]["failureSummary"])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert not bad, (fragment, bad)
+
+
+def test_the_page_fits_a_phone_and_paper(opened, tmp_path):
+    watched = opened(viewport={"width": 320, "height": 640})
+    for fragment, selector in VIEWS.items():
+        watched.go(fragment, selector)
+        assert watched.fits(), fragment
+    watched.go("overview", VIEWS["overview"])
+    paper = watched.page.pdf(format="A4")
+    assert paper.startswith(b"%PDF-") and len(paper) > 10_000
+
+
+def test_the_page_works_by_keyboard(opened):
+    watched = opened()
+    page = watched.page
+    page.wait_for_selector(VIEWS["overview"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    box = page.locator("#skip").bounding_box()
+    assert box["x"] >= 0 and box["y"] >= 0, "seen once it has the focus"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.focus("nav a[href='#hosts']")
+    style = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(style) == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(VIEWS["hosts"])
+    assert page.evaluate("document.activeElement.id") == "main"
+    reached = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert reached == ["address", "BUTTON", "sort", "A"]
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#host tbody tr")
+
+
+def test_the_page_says_when_the_agent_is_gone_and_goes_on(opened, place):
+    watched = opened()
+    page = watched.page
+    place.stop()
+    page.wait_for_selector("#connection[data-state=lost]")
+    wait_for("the reason", lambda: "no agent answers" in page.inner_text("#connection"))
+    assert "Unknown: the agent does not answer" in page.inner_text("#problems")
+    # A page that is opened meanwhile says so, too.
+    second = watched.context.new_page()
+    second.goto(place.web.origin)
+    second.wait_for_selector("#connection[data-state=lost]")
+    place.start()
+    watched.live()
+    second.wait_for_selector("#connection[data-state=live]")
+    # The browser reports each failed request itself.
+    watched.faults = [text for text in watched.faults if "Failed to load resource" not in text]
+
+
+@pytest.mark.parametrize("which", ["web", "front"])
+def test_who_is_let_in(place, which):
+    """`thalweg web`, and the port of the agent itself."""
+    web = getattr(place, which)
+    assert web.ask()[0] == 200
+    for headers, status in [
+        ({"Authorization": ""}, 401),
+        ({"Authorization": "Bearer " + "0" * 32}, 401),
+        ({"Authorization": "", "Cookie": f"thalweg-{web.port}=00"}, 401),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": f"evil.example:{web.port}"}, 403),
+        ({"Host": f"localhost:{web.port}"}, 200),
+        ({"Host": "[::1]:9999"}, 200),
+    ]:
+        assert web.ask(**headers)[0] == status, headers
+    assert web.ask("/?token=" + "0" * 32, Authorization="")[0] == 401
+    for method in ("POST", "DELETE", "PUT"):
+        assert web.ask("/v1/hosts", method)[0] == 405
+    assert place.get("/v1/status")["hosts"] >= 400, "nothing was removed"
+    status, headers, _ = web.ask(f"/?token={quote(web.token, safe='')}", Authorization="")
+    assert (status, headers["Location"]) == (303, "./")
+    cookie = headers["Set-Cookie"]
+    assert cookie.startswith(f"thalweg-{web.port}=")
+    assert cookie.endswith("; HttpOnly; SameSite=Strict")
+    assert web.ask(Authorization="", Cookie=cookie.split(";")[0])[0] == 200
+    status, headers, _ = web.ask("/")
+    assert status == 200
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_streams_that_nobody_reads_hold_up_nobody(place):
+    readers = [socket.create_connection(("127.0.0.1", place.web.port)) for _ in range(8)]
+    direct = OverSocket(place.socket)
+    try:
+        for reader in readers:
+            reader.sendall(
+                f"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {place.web.token}\r\n\r\n".encode()
+            )
+        direct.request("GET", "/v1/stream")
+        stream = direct.getresponse()
+        place.connect(*["192.0.2.3"] * 20)
+        # Another reader gets its messages, and the agent answers as before.
+        names = set()
+        while len(names) < 2:
+            line = stream.readline().decode()
+            if line.startswith("event: "):
+                names.add(line.removeprefix("event: ").strip())
+        assert names == {"status", "events"}
+        assert place.get("/v1/status")["resident_bytes"] < 64 << 20
+        assert place.web.ask()[0] == 200
+    finally:
+        direct.close()
+        for reader in readers:
+            reader.close()
+
+
+def test_web_ends_cleanly_and_needs_a_free_port_of_loopback(place):
+    for how in (signal.SIGINT, signal.SIGTERM):
+        web = Web(place)
+        # A stream does not hold it up.
+        connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
+        connection.request("GET", "/v1/stream", headers={"Authorization": f"Bearer {web.token}"})
+        assert connection.getresponse().status == 200
+        assert end(web.process, how) == 0
+        connection.close()
+    taken = subprocess.run(
+        place.command("web", "--listen", f"127.0.0.1:{place.web.port}"),
+        capture_output=True,
+        text=True,
+    )
+    assert taken.returncode == 1
+    assert taken.stderr.startswith(
+        f"thalweg: 127.0.0.1:{place.web.port} is in use; name another port"
+    )
+    assert taken.stderr.count("\n") == 1
+    for address in ("0.0.0.0:0", "192.0.2.1:80", "[::]:0"):
+        refused = subprocess.run(
+            place.command("web", "--listen", address), capture_output=True, text=True
+        )
+        assert refused.returncode == 2
+        assert "nothing is encrypted" in refused.stderr
+
+
+@pytest.mark.skipif(not os.environ.get("THALWEG_GENERATE"), reason="writes docs/guide/page-*.png")
+def test_pictures_for_the_guide(opened):
+    for name, fragment, options in [
+        ("overview", "overview", {"viewport": {"width": 960, "height": 860}}),
+        (
+            "host-phone",
+            "host/192.0.2.2",
+            {"viewport": {"width": 360, "height": 900}, "color_scheme": "dark"},
+        ),
+    ]:
+        watched = opened(**options)
+        watched.go(fragment, VIEWS[fragment])
+        watched.page.screenshot(path=GUIDE / f"page-{name}.png")
