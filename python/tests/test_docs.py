@@ -74,6 +74,15 @@ def test_the_block_of_the_page_on_models_makes_one(tmp_path, monkeypatch):
     assert model.read("mine.safetensors").policy.quantised is not None
 
 
+@pytest.mark.slow
+def test_the_blocks_of_the_page_on_python_run(monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/python.md").read_text(), re.S)
+    assert len(blocks) >= 4
+    monkeypatch.chdir(ROOT)
+    for block in blocks:
+        exec(compile(block, "docs/guide/python.md", "exec"), {})
+
+
 def test_the_list_of_the_examples_makes_its_page(tmp_path, monkeypatch):
     # Only a process of its own is to have another handler.
     monkeypatch.setattr(signal, "signal", lambda *_: None)

@@ -381,6 +381,22 @@ class Broken:
         return decisions
 
 
+def test_a_run_can_be_longer_and_begin_with_another(tmp_path):
+    adpg.train(settings(tmp_path / "a", updates=3))
+    first = curve(tmp_path / "a")
+    longer = adpg.train(settings(tmp_path / "a", updates=6))
+    assert curve(tmp_path / "a")[: len(first)] == first
+    assert len(curve(tmp_path / "a")) == len(first) + 3
+    with pytest.raises(checkpoint.CheckpointError, match="trained with updates 6, asked for 3"):
+        adpg.train(settings(tmp_path / "a", updates=3))
+    # With a learning rate of almost nothing it stays what it began with.
+    start = {"begin_with": str(tmp_path / "a/checkpoint.safetensors"), "learning_rate": 1e-12}
+    warm = adpg.train(settings(tmp_path / "b", updates=1, seed=2, **start))
+    np.testing.assert_allclose(flatten(warm)[0], flatten(longer)[0], atol=1e-6)
+    with pytest.raises(checkpoint.CheckpointError, match="gone"):
+        adpg.train(settings(tmp_path / "c", begin_with=str(tmp_path / "gone")))
+
+
 def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_path):
     chosen = settings(tmp_path)
     healthy = maker(chosen.scenarios, chosen.duration_s)

@@ -130,7 +130,7 @@ def run(
     """Runs a scenario, or the file of one, to its end.
 
     cc: a name of :func:`controllers`, with parameters if any: ``"hpcc"``,
-        ``"swift:base_us=25,ai=2"``, ``"learned:model=FILE"``; or a model. None: ``"dcqcn"``.
+        ``"swift:base_target_us=25,hop_us=0.5"``, ``"learned:model=FILE"``; or a model. None: ``"dcqcn"``.
     seed: the same scenario, controller and seed give the same outcome, to the last bit.
     series_us: distance of the samples of ``Outcome.series``, microseconds, instead of what the
         scenario says.

@@ -150,8 +150,8 @@ class ParallelFlows(_Flows, pettingzoo.ParallelEnv[str, Observation, Action]):
     agents, as PettingZoo's checker demands; ``info["pending"]`` says whose decisions are pending.
     The others keep their last observation (zeros before the first), with a reward of 0. With
     ``pending_only`` observations, rewards and infos have the pending agents alone: much quicker
-    with many flows, and the form that libraries for asynchronous agents expect. Terminations and
-    truncations still have all.
+    with many flows, and the form that libraries for asynchronous agents expect; PettingZoo's checker
+    demands all agents and fails with it. Terminations and truncations still have all.
 
     :meth:`step` takes actions of pending agents and ignores others. A pending agent without an
     action keeps its rate. At the end of the scenario all agents are truncated at once, with their

@@ -52,7 +52,11 @@ def arguments() -> argparse.ArgumentParser:
         help="simulations at a time; default: one for each processor",
     )
     simulator.add_argument(
-        "--ray", metavar="ADDRESS", help='run on this Ray cluster; "local": on a fresh one here'
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="run on a Ray cluster; without an address on the one that Ray finds, or a fresh one",
     )
     simulator.add_argument(
         "--duration",

@@ -137,9 +137,10 @@ def load(path: Path, kind: str, of: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Raises CheckpointError for other settings than the run began with."""
+    """Raises CheckpointError for other settings than the run began with; it may be longer."""
     for name, value in asked.items():
-        if found.get(name) != value:
+        longer = name == "updates" and type(found.get(name)) is int and value > found[name]
+        if found.get(name) != value and not longer:
             raise CheckpointError(
                 f"{path}: trained with {name} {found.get(name)}, asked for {value}; "
                 "use the same, or start anew in another directory"

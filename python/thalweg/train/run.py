@@ -44,7 +44,8 @@ class Pool(Protocol):
 
 class Run(Generic[P]):
     """Iterates over the rollouts of a run until ``settings.updates``; :meth:`step` must answer
-    each. Goes on from the checkpoint in ``settings.output`` if there is one.
+    each. Goes on from the checkpoint in ``settings.output`` if there is one, for more updates if
+    asked for more.
 
         with Run("name", settings, policy, optimiser, pool, columns, shown) as run:
             for rollouts in run:
@@ -94,6 +95,10 @@ class Run(Generic[P]):
             )
             self.episode, self.update = found["episode"], found["update"]
             self._decisions = found["decisions"]
+        elif settings.begin_with is not None:
+            (self.policy, _), _ = checkpoint.read(
+                Path(settings.begin_with), kind, (self.policy, self.state)
+            )
         self._open = contextlib.ExitStack()
         self._curves = self._open.enter_context(
             Curves(self._directory / "curves.csv", ("episode", "decisions", *columns), self.update)

@@ -37,6 +37,7 @@ class Settings:
     hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
     updates: int = flag(200, "sets of rollouts")
     rollout: int = flag(128, "decisions per flow in a set, on average")
+    begin_with: str | None = flag(None, "checkpoint whose policy a new run begins with")
     quiet: bool = flag(False, "no progress line")
 
     def __post_init__(self) -> None:
