@@ -94,6 +94,12 @@ wheel: ## Build the Python package for other machines: target/wheels (brings mat
 	@scripts/setup.sh
 	@scripts/wheel.sh
 
+image: ## Build the container image of the Debian package: localhost/thalweg (podman or buildah; BASE=IMAGE)
+	@packaging/image.sh
+
+test-packages: ## Try the packages: linters, and an installation under systemd in QEMU (root, half an hour)
+	@packaging/test/run.sh
+
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Runs in a guest with systemd as its init: installs the package, uses it as an
-# operator would, upgrades, removes and purges it, and looks at what is left.
+# Runs in a guest with systemd as its init: installs the packages, uses them as
+# an operator would, upgrades, removes and purges them, and looks at what is left.
 # Says "good: ..." or "BAD: ..." of each thing; run.sh counts.
 
 good() { echo "good: $*"; }
@@ -13,7 +13,7 @@ check() {
 	shift
 	if "$@" >/tmp/said 2>&1; then good "$name"; else
 		bad "$name"
-		sed 's/^/    /' /tmp/said
+		tail -n 20 /tmp/said | sed 's/^/    /'
 	fi
 }
 # until_true SECONDS COMMAND...
@@ -27,71 +27,254 @@ until_true() {
 }
 says() { "${@:2}" 2>&1 | grep -q -- "$1"; }
 none() { ! [[ -e $1 ]]; }
-transfer() { ip netns exec far true && iperf3 -c 10.9.0.2 -n 20M >/dev/null; }
+fails() { ! "$@"; }
+seconds_since() { awk -v began="$1" '{ printf "%.1f", $1 - began }' /proc/uptime; }
+now() { cut -d' ' -f1 /proc/uptime; }
+property() { systemctl show -p "$1" --value thalweg; }
+is() { [[ $1 == "$2" ]] || { echo "found $1, expected $2" && false; }; }
+# What the agent itself said, one line a message, since a cursor.
+said() { journalctl -q _COMM=thalweg -o cat --after-cursor "$1"; }
+cursor() { journalctl -q -n 0 --show-cursor | sed -n 's/^-- cursor: //p'; }
 
 export DEBIAN_FRONTEND=noninteractive
-before=$(find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/log -o -path /var/lib/dpkg \
-	-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/systemd \) -prune -o -print | sort)
+new=(/packages/thalweg_*.deb)
+old=(/packages/old/thalweg_*.deb)
+rpm=(/packages/thalweg-*.rpm)
+settings=/etc/thalweg/thalweg.toml
+shipped=/usr/share/thalweg
 
-check "apt installs the package" apt-get install -y -q /packages/thalweg_*.deb
-check "the unit is not enabled by itself" says disabled systemctl is-enabled thalweg
-began=$(date +%s)
-check "the unit starts" systemctl enable --now thalweg
-check "it is active" systemctl is-active thalweg
+# A host to connect to.
+make_far() {
+	ip netns add far
+	ip link add near type veth peer name eth0 netns far
+	ip address add 10.9.0.1/24 dev near
+	ip link set near up
+	ip -n far address add 10.9.0.2/24 dev eth0
+	ip -n far link set eth0 up
+	ip -n far link set lo up
+	ip netns exec far iperf3 -s -D
+	ip netns exec far iperf3 -s -D -p 5202
+}
+transfer() { iperf3 -c 10.9.0.2 -n 20M >/dev/null; }
 
-ip netns add far
-ip link add near type veth peer name eth0 netns far
-ip address add 10.9.0.1/24 dev near
-ip link set near up
-ip -n far address add 10.9.0.2/24 dev eth0
-ip -n far link set eth0 up
-ip -n far link set lo up
-ip netns exec far iperf3 -s -D
-check "connections are carried" until_true 30 transfer
-check "it is logged" until_true 30 says 10.9.0.2 thalweg events --limit 20
-echo "figure: first event $(($(date +%s) - began)) s after enable --now"
-check "the host is known" until_true 30 says 10.9.0.2 thalweg hosts
-check "the check is well" says '^THALWEG OK' thalweg status --check
-check "no problem" says 'problems *none' thalweg status
-check "bbr was loaded from inside the sandbox" says bbr thalweg arms
-check "the journal has fields" says THALWEG journalctl -u thalweg -o verbose
-check "the journal has levels" says '"PRIORITY" *: *"6"' journalctl -u thalweg -o json
+everything() {
+	find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/log -o -path /var/lib/dpkg \
+		-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/systemd -o -path /var/lib/rpm -o -path /root \) \
+		-prune -o -print | sort
+	find /sys/fs/bpf /run/thalweg /run/systemd/system 2>/dev/null | sort
+	find /sys/fs/cgroup -type d -name '*thalweg*'
+	getent passwd | cut -d: -f1
+	getent group | cut -d: -f1
+	systemctl list-unit-files --no-legend | grep thalweg
+}
 
-echo 'dry_run = true' >/etc/thalweg/thalweg.toml
-check "reload takes a new configuration" systemctl reload thalweg
-check "it is in force" says 'dry run' thalweg status
-echo 'dry_run = yes' >/etc/thalweg/thalweg.toml
-if systemctl reload thalweg 2>/dev/null; then bad "a faulty configuration is refused"; else good "a faulty configuration is refused"; fi
-check "the old one stays in force" says 'dry run' thalweg --socket /run/thalweg/agent.sock status
-echo '' >/etc/thalweg/thalweg.toml
-check "reload again" systemctl reload thalweg
+# Nothing else than before is there.
+nothing_is_left() {
+	local left
+	left=$(comm -13 <(sort <<<"$before") <(everything | sort))
+	if [[ -z $left ]]; then good "$1: nothing is left"; else bad "$1: left: $left"; fi
+}
 
-mkdir -p /run/systemd/system/thalweg.service.d
-printf '[Service]\nWatchdogSec=3s\n' >/run/systemd/system/thalweg.service.d/test.conf
-systemctl daemon-reload
-systemctl restart thalweg
-pid=$(systemctl show -p MainPID --value thalweg)
-kill -STOP "$pid"
-# shellcheck disable=SC2329 # until_true calls it.
-replaced() { [[ $(systemctl show -p MainPID --value thalweg) != "$pid" ]] && systemctl is-active thalweg; }
-check "the watchdog restarts an agent that hangs" until_true 60 replaced
-check "what was learned is there" until_true 30 says 10.9.0.2 thalweg hosts
+install_and_decide() {
+	local began
+	began=$(now)
+	check "apt installs the package" apt-get install -y -q "${new[0]}"
+	echo "figure: installed after $(seconds_since "$began") s"
+	check "the unit is not enabled by itself" says disabled systemctl is-enabled thalweg
+	check "the unit starts" systemctl enable --now thalweg
+	echo "figure: enabled and started after $(seconds_since "$began") s"
+	transfer
+	check "the first decision is logged" until_true 30 says 10.9.0.2 thalweg events --limit 20
+	echo "figure: first decision logged after $(seconds_since "$began") s"
+	check "it is active" systemctl is-active thalweg
+}
 
-check "an upgrade" apt-get install -y -q --reinstall /packages/thalweg_*.deb
-check "it is active after that" until_true 30 systemctl is-active thalweg
-check "programs are attached" test -e /sys/fs/bpf/thalweg/link_sockops
-systemd-analyze security thalweg.service | tail -1 | sed 's/^/figure: /'
+operate() {
+	check "the host is known" until_true 30 says 10.9.0.2 thalweg hosts
+	check "the check is well" says '^THALWEG OK' thalweg status --check
+	check "no problem" says 'problems *none' thalweg status
+	check "bbr was loaded from inside the sandbox" says bbr thalweg arms
+	check "the journal has fields" says THALWEG journalctl -u thalweg -o verbose
+	check "the journal has levels" says '"PRIORITY" *: *"6"' journalctl -u thalweg -o json
+	systemd-analyze security thalweg.service | tail -1 | sed 's/^/figure: /'
 
-check "apt removes it" apt-get remove -y -q thalweg
-check "no pin" none /sys/fs/bpf/thalweg
-check "the store stays" test -e /var/lib/thalweg/thalweg.db
-check "apt purges it" apt-get purge -y -q thalweg
-for path in /var/lib/thalweg /etc/thalweg /run/thalweg /usr/share/thalweg /usr/bin/thalweg; do
-	check "no $path" none "$path"
-done
-after=$(find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/log -o -path /var/lib/dpkg \
-	-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/systemd \) -prune -o -print | sort)
-left=$(comm -13 <(echo "$before") <(echo "$after"))
-if [[ -z $left ]]; then good "nothing is left"; else bad "left: $left"; fi
-if systemctl list-unit-files | grep -q thalweg; then bad "a unit is left"; else good "no unit is left"; fi
+	echo 'dry_run = true' >$settings
+	check "reload takes a new configuration" systemctl reload thalweg
+	check "it is in force" says 'dry run' thalweg status
+	echo 'dry_run = yes' >$settings
+	check "a faulty configuration is refused" fails systemctl reload thalweg
+	check "the old one stays in force" says 'dry run' thalweg --socket /run/thalweg/agent.sock status
+	echo '' >$settings
+	check "reload again" systemctl reload thalweg
+}
+
+# The agent in its sandbox sees what commands outside have pinned.
+beside_others() {
+	check "a policy" thalweg policy apply $shipped/policies/pacing-cap.toml
+	check "a limit" thalweg limit --cgroup system.slice --rate 1gbit
+	check "a congestion control" thalweg cc load $shipped/models/adpg-plus.safetensors
+	local kernel=(curl -sS --unix-socket /run/thalweg/agent.sock http://localhost/v1/kernel)
+	check "the agent reads the policy" says rsync-server "${kernel[@]}"
+	check "the agent reads the limit" says system.slice "${kernel[@]}"
+	check "the agent reads the congestion control" says thalweg_rl "${kernel[@]}"
+	check "the learner takes it up" until_true 60 says thalweg_rl thalweg arms
+	printf '[http]\nlisten = "127.0.0.1:9471"\n' >$settings
+	check "a port by reload" systemctl reload thalweg
+	check "metrics through the sandbox's filter" says '^thalweg' curl -sS http://127.0.0.1:9471/metrics
+	check "no problem beside all that" says 'problems *none' thalweg status
+	check "the programs are removed by command" thalweg policy remove
+	check "the limit too" thalweg limit remove --cgroup system.slice
+	check "the congestion control too" until_true 30 thalweg cc unload thalweg_rl
+	echo '' >$settings
+	check "no port by reload" systemctl reload thalweg
+}
+
+# refuses_to_start NAME TEXT RESULT: one line says TEXT, and the unit stays failed.
+refuses_to_start() {
+	local from
+	from=$(cursor)
+	systemctl reset-failed thalweg
+	check "$1: refused" fails systemctl restart thalweg
+	check "$1: the unit fails for good" until_true 90 is_failed
+	check "$1: one line of a try" is "$(said "$from" | grep -c -- "$2")" $(($(property NRestarts) + 1))
+	check "$1: nothing else is said" is "$(said "$from" | grep -vc -- "$2")" 0
+	echo "figure: $1: $(property NRestarts) restarts, status $(property ExecMainStatus), $(said "$from" | tail -n 1)"
+}
+is_failed() { [[ $(property ActiveState) == failed ]]; }
+
+start_faults() {
+	echo 'dry_run = yes' >$settings
+	refuses_to_start "a configuration with a fault" 'thalweg.toml:1:11: dry_run'
+	check "it is not tried again" is "$(property NRestarts) $(property ExecMainStatus)" "0 78"
+	check "its level is that of an error" says '"PRIORITY":"3"' journalctl -q _COMM=thalweg -n 1 -o json
+
+	printf '[http]\nlisten = "127.0.0.1:9471"\ntoken_file = "/etc/thalweg/token"\n' >$settings
+	echo 0123456789abcdef0123456789abcdef >/etc/thalweg/token
+	chmod 644 /etc/thalweg/token
+	refuses_to_start "a token that all can read" 'http.token_file: .*chmod 600'
+	check "it is not tried again" is "$(property NRestarts) $(property ExecMainStatus)" "0 78"
+	chmod 600 /etc/thalweg/token
+
+	iperf3 -s -D -B 127.0.0.1 -p 9471 -I /tmp/taken
+	check "the port is taken" until_true 20 test -s /tmp/taken
+	refuses_to_start "a port in use" 'http.listen: 127.0.0.1:9471: Address already in use'
+	check "there is an end to the tries" test "$(property NRestarts)" -le 5
+	check "programs go on meanwhile" test -e /sys/fs/bpf/thalweg/link_sockops
+	kill "$(tr -d '\0' </tmp/taken)"
+	systemctl reset-failed thalweg
+	check "it starts once the port is free" until_true 30 systemctl start thalweg
+	check "the token opens it" says '"session"' \
+		curl -sS -H 'Authorization: Bearer 0123456789abcdef0123456789abcdef' http://127.0.0.1:9471/v1/status
+	rm /etc/thalweg/token
+	echo '' >$settings
+	check "reload after all that" systemctl reload thalweg
+}
+
+# More events than lines: the agent counts what it leaves out, and journald drops nothing.
+floods_no_journal() {
+	local from lines
+	printf '[events]\nlog = "all"\n' >$settings
+	check "every event is logged" systemctl reload thalweg
+	from=$(cursor)
+	for _ in {1..60}; do : >/dev/tcp/10.9.0.2/5201; done
+	check "the log says what it leaves out" until_true 30 leaves_out "$from"
+	lines=$(said "$from" | grep -c 10.9.0.2)
+	check "60 connections take few lines ($lines)" test "$lines" -le 60
+	check "journald suppresses nothing" fails says Suppressed journalctl -q --after-cursor "$from"
+	echo '' >$settings
+	systemctl reload thalweg
+}
+leaves_out() { said "$1" | grep -q 'left out'; }
+
+hangs() {
+	mkdir -p /run/systemd/system/thalweg.service.d
+	printf '[Service]\nWatchdogSec=3s\n' >/run/systemd/system/thalweg.service.d/test.conf
+	systemctl daemon-reload
+	systemctl restart thalweg
+	pid=$(property MainPID)
+	kill -STOP "$pid"
+	check "the watchdog restarts an agent that hangs" until_true 60 replaced
+	check "what was learned is there" until_true 30 says 10.9.0.2 thalweg hosts
+	rm -r /run/systemd/system/thalweg.service.d
+	systemctl daemon-reload
+}
+replaced() { [[ $(property MainPID) != "$pid" ]] && systemctl is-active thalweg; }
+
+remove_deb() {
+	check "apt removes it" apt-get remove -y -q thalweg
+	check "no pin" none /sys/fs/bpf/thalweg
+	check "the store stays" test -e /var/lib/thalweg/thalweg.db
+	check "apt purges it" apt-get purge -y -q thalweg
+	nothing_is_left "purge"
+}
+
+# What a change of the version must not touch.
+scored() { thalweg --json hosts | tr -d ' \n' | grep -o '"scored":[0-9]*' | head -n 1; }
+stays() {
+	check "$1: the agent is active" until_true 60 systemctl is-active thalweg
+	check "$1: hosts stay" is "$(scored)" "$known"
+	check "$1: the same maps are in force" is "$(map_of_hosts)" "$map"
+	check "$1: the administrator's configuration stays" grep -q warm_up $settings
+	check "$1: the policy stays" says rsync-server thalweg policy show
+	check "$1: the open connection goes on" kill -0 "$open"
+	check "$1: no problem" says 'problems *none' thalweg status
+}
+map_of_hosts() { stat -c %i /sys/fs/bpf/thalweg/hosts; }
+
+change_versions() {
+	local force=(-o Dpkg::Options::=--force-confold)
+	check "an older version" apt-get install -y -q "${old[0]}"
+	printf '[learning]\nwarm_up = 2\n' >$settings
+	check "it starts" systemctl enable --now thalweg
+	check "it learns" transfer
+	check "it has learned" until_true 30 says '"scored":[1-9]' scored
+	check "it has a policy" thalweg policy apply $shipped/policies/pacing-cap.toml
+	iperf3 -c 10.9.0.2 -p 5202 -b 1M -t 600 >/dev/null 2>&1 &
+	open=$!
+	sleep 1
+	known=$(scored)
+	map=$(map_of_hosts)
+	check "an upgrade" apt-get install -y -q "${force[@]}" "${new[0]}"
+	check "the new version is installed" says "$(dpkg-deb -f "${new[0]}" Version)" dpkg -s thalweg
+	stays upgrade
+	check "installed again" apt-get install -y -q --reinstall "${force[@]}" "${new[0]}"
+	stays reinstall
+	check "apt does not go back by itself" fails apt-get install -y -q "${force[@]}" "${old[0]}"
+	check "a downgrade" apt-get install -y -q --allow-downgrades "${force[@]}" "${old[0]}"
+	stays downgrade
+	kill "$open"
+	check "the older version is purged" apt-get purge -y -q thalweg
+	nothing_is_left "purge after an upgrade"
+}
+
+# Debian's rpm knows no packages, hence --nodeps.
+use_rpm() {
+	check "rpm installs the package" rpm -i --nodeps "${rpm[0]}"
+	check "its unit starts" systemctl enable --now thalweg
+	check "connections are carried" transfer
+	check "it is logged" until_true 30 says 10.9.0.2 thalweg events --limit 20
+	echo '# mine' >>$settings
+	check "rpm replaces it by itself" rpm -U --force --nodeps "${rpm[0]}"
+	check "it is active after that" until_true 60 systemctl is-active thalweg
+	check "the configuration stays" grep -q mine $settings
+	check "rpm verifies it" is "$(rpm -V --nodeps thalweg | grep -v $settings)" ""
+	check "rpm erases it" rpm -e thalweg
+	check "no pin" none /sys/fs/bpf/thalweg
+	# rpm has no purge: the store and a changed configuration stay.
+	rm -r /var/lib/thalweg $settings.rpmsave
+	rmdir /etc/thalweg
+	nothing_is_left "rpm"
+}
+
+make_far
+before=$(everything)
+install_and_decide
+operate
+beside_others
+start_faults
+floods_no_journal
+hangs
+remove_deb
+change_versions
+use_rpm
 echo "end of the checks"

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Tries the packages of target/packages: lintian, and in a guest of QEMU with a
-# clean Debian and systemd as its init what guest.sh says. Root; brings
-# mmdebstrap and lintian.
+# Tries the packages of target/packages: lintian, rpmlint, the schema of the
+# bill of materials, and in a guest of QEMU with a clean Debian and systemd as
+# its init what guest.sh says; then the image, as container.sh says. Root;
+# brings what is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 deb=(target/packages/thalweg_*.deb)
-[[ -e ${deb[0]} ]] || {
-	echo "error: no target/packages/thalweg_*.deb: run 'make packages' first" >&2
-	exit 1
-}
+rpm=(target/packages/thalweg-*.rpm)
+bill=(target/packages/thalweg_*.cdx.json)
+for file in "${deb[0]}" "${rpm[0]}" "${bill[0]}"; do
+	[[ -e $file ]] || {
+		echo "error: no $file: run 'make packages' first" >&2
+		exit 1
+	}
+done
 kernel=linux-image-6.12-cloud-amd64
 missing=()
-for tool in mmdebstrap lintian cpio qemu-system-x86_64; do
+for tool in mmdebstrap lintian rpmlint cpio qemu-system-x86_64; do
 	command -v "$tool" >/dev/null || missing+=("${tool/qemu-system-x86_64/qemu-system-x86}")
 done
 if ((${#missing[@]})); then
@@ -24,35 +29,85 @@ fi
 
 work=$(mktemp --directory)
 trap 'rm -rf "$work"' EXIT
+unpacked=$work/unpacked
+dpkg-deb -x "${deb[0]}" "$unpacked"
+thalweg=$unpacked/usr/bin/thalweg
 
 echo '== lintian'
 # Statically linked libraries are the purpose; there is no Debian bug to close.
 lintian --fail-on error --suppress-tags embedded-library,initial-upload-closes-no-bugs "${deb[0]}"
 
+echo '== rpmlint'
+LC_ALL=C rpmlint --config packaging/test/rpmlint.toml "${rpm[0]}" | tee "$work/rpmlint"
+grep -q ' 0 errors' "$work/rpmlint"
+
+echo '== bill of materials'
+validator=target/tools/cyclonedx
+[[ -x $validator/bin/python ]] || python3 -m venv "$validator"
+"$validator/bin/pip" --disable-pip-version-check --quiet install 'cyclonedx-python-lib[json-validation]==11.12.0'
+"$validator/bin/python" - "${bill[0]}" <<'END'
+import json
+import sys
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+text = Path(sys.argv[1]).read_text()
+fault = JsonStrictValidator(SchemaVersion.V1_5).validate_str(text)
+if fault:
+    sys.exit(f"error: {sys.argv[1]}: {fault}")
+parts = {part["name"]: part for part in json.loads(text)["components"]}
+absent = [name for name, part in parts.items() if not part.get("version") or not part.get("licenses")]
+absent += {"libbpf", "libelf", "sqlite", "zlib", "tokio"} - parts.keys()
+if absent:
+    sys.exit(f"error: not told whole: {absent}")
+print(f"{len(parts)} components, valid CycloneDX 1.5")
+END
+
+echo '== contents'
+grep -q 'Permission is hereby granted' "$unpacked/usr/share/doc/thalweg/copyright"
+rpm -qpl "${rpm[0]}" | grep -v /man/ | grep -v /zsh/ | sort >"$work/of-rpm"
+(cd "$unpacked" && find . -type f -printf '/%P\n') | grep -v -e /man/ -e /zsh/ -e changelog.Debian | sort >"$work/of-deb"
+# Debian's systemd is below /usr, where cargo-deb does not put it.
+sed -i 's:^/lib/systemd:/usr/lib/systemd:' "$work/of-deb"
+diff "$work/of-deb" "$work/of-rpm"
+
 echo '== sizes and libraries'
-dpkg-deb --fsys-tarfile "${deb[0]}" | tar -x -C "$work" --wildcards './usr/bin/*' 2>/dev/null ||
-	dpkg-deb --fsys-tarfile "${deb[0]}" | tar -x -C "$work" usr/bin
-bytes=$(stat -c %s "$work/usr/bin/thalweg")
+bytes=$(stat -c %s "$thalweg")
 echo "binary: $bytes bytes"
 ((bytes <= 20000000)) || { echo 'error: more than 20 MB' >&2 && exit 1; }
-needed=$(objdump -p "$work/usr/bin/thalweg" | awk '/NEEDED/ { print $2 }' | sort | tr '\n' ' ')
+needed=$(objdump -p "$thalweg" | awk '/NEEDED/ { print $2 }' | sort | tr '\n' ' ')
 echo "libraries: $needed"
 if [[ $needed =~ elf|libz|bpf ]]; then
 	echo 'error: more than libc is needed' >&2
 	exit 1
 fi
 
+# The same package as an older version, whose configuration was another.
+older() {
+	local tree=$work/older
+	dpkg-deb -R "${deb[0]}" "$tree"
+	sed -i 's/^Version: .*/Version: 0.0.9-1/' "$tree/DEBIAN/control"
+	sed -i '1i # An older sample.' "$tree/etc/thalweg/thalweg.toml"
+	(cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | xargs -0 md5sum >DEBIAN/md5sums)
+	dpkg-deb --root-owner-group -b "$tree" "$1"
+}
+
 echo '== a guest with systemd'
 root=$work/root
 mmdebstrap --quiet --variant=minbase \
-	--include=systemd,systemd-sysv,kmod,iproute2,iperf3,apt bookworm "$root"
-target/release/thalweg lab kernels add "$kernel" >/dev/null
-image=$(target/release/thalweg --json lab kernels list |
-	python3 -c 'import json, sys; print([k["image"] for k in json.load(sys.stdin) if k["name"].startswith("6.12")][0])')
-modules=$(target/release/thalweg --json lab kernels list |
-	python3 -c 'import json, sys; print([k["modules"] for k in json.load(sys.stdin) if k["name"].startswith("6.12")][0])')
+	--include=systemd,systemd-sysv,kmod,iproute2,iperf3,apt,curl,rpm bookworm "$root"
+"$thalweg" lab kernels add "$kernel" >/dev/null
+# kernel_has KEY
+kernel_has() {
+	"$thalweg" --json lab kernels list | python3 -c '
+import json, sys
+print([k[sys.argv[1]] for k in json.load(sys.stdin) if k["name"].startswith("6.12")][0])' "$1"
+}
+modules=$(kernel_has modules)
 version=$(basename "$modules")
-mkdir -p "$root/lib/modules/$version/kernel/net" "$root/packages"
+mkdir -p "$root/lib/modules/$version/kernel/net" "$root/packages/old"
 cp -a "$modules"/modules.* "$root/lib/modules/$version/"
 cp -a "$modules/kernel/net/ipv4" "$root/lib/modules/$version/kernel/net/"
 for name in drivers/net/veth.ko net/sched/sch_fq.ko; do
@@ -60,7 +115,8 @@ for name in drivers/net/veth.ko net/sched/sch_fq.ko; do
 	cp -a "$modules/kernel/$name"* "$root/lib/modules/$version/kernel/${name%/*}/"
 done
 chroot "$root" depmod "$version"
-cp "${deb[0]}" "$root/packages/"
+cp "${deb[0]}" "${rpm[0]}" "$root/packages/"
+older "$root/packages/old/thalweg_0.0.9-1_amd64.deb" >/dev/null
 install -m 0755 packaging/test/guest.sh "$root/guest.sh"
 cat >"$root/etc/systemd/system/checks.service" <<'UNIT'
 [Unit]
@@ -72,14 +128,16 @@ ExecStopPost=/bin/systemctl poweroff --force --force
 StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS0
-TimeoutStartSec=1500
+TimeoutStartSec=2400
 UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../checks.service "$root/etc/systemd/system/multi-user.target.wants/"
 rm -rf "$root"/var/cache/apt/* "$root"/usr/share/{doc,man,locale}/*
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$work/initramfs"
-timeout --foreground 1800 qemu-system-x86_64 -M q35 -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
-	-kernel "$image" -initrd "$work/initramfs" -append 'console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service rdinit=/sbin/init' \
+rm -rf "$root"
+timeout --foreground 2700 qemu-system-x86_64 -M q35 -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
+	-kernel "$(kernel_has image)" -initrd "$work/initramfs" \
+	-append 'console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service rdinit=/sbin/init' \
 	-serial file:"$work/console" -display none || true
 grep -aE '^(good|BAD|figure|    |end of)' "$work/console" || true
 if ! grep -aq '^end of the checks' "$work/console"; then
