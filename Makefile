@@ -25,7 +25,7 @@ rust := source scripts/rust-env.sh; rust_use;
 .PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs packages wheel lint fmt clean install uninstall
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
 	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), SHAREDIR (PREFIX/share), MANDIR (SHAREDIR/man), DOCDIR (SHAREDIR/doc/thalweg)"
 
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
@@ -43,10 +43,11 @@ test: ## Set up, then run every check and every test
 	@scripts/setup.sh --test
 	@scripts/test.sh
 
-test-all: test ## The same, then the slow tests as well (builds two kernels once, twenty minutes)
+test-all: test ## The same, then the slow tests and the packages (builds two kernels once, forty minutes)
 	@scripts/setup.sh --kernel
 	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow
+	@$(MAKE) --no-print-directory test-packages
 
 repeat: ## Repeat the tests in virtual time on a busy machine, no two runs alike (COUNT=20: hours)
 	@scripts/setup.sh --test
@@ -97,7 +98,7 @@ wheel: ## Build the Python package for other machines: target/wheels (brings mat
 image: ## Build the container image of the Debian package: localhost/thalweg (podman or buildah; BASE=IMAGE)
 	@packaging/image.sh
 
-test-packages: ## Try the packages: linters, and an installation under systemd in QEMU (root, half an hour)
+test-packages: packages ## Build the packages and try them: linters, systemd in QEMU, a container (root, twenty minutes)
 	@packaging/test/run.sh
 
 lint: ## Run the checks alone: format, lints, licences

@@ -91,7 +91,7 @@ older() {
 	sed -i 's/^Version: .*/Version: 0.0.9-1/' "$tree/DEBIAN/control"
 	sed -i '1i # An older sample.' "$tree/etc/thalweg/thalweg.toml"
 	(cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | xargs -0 md5sum >DEBIAN/md5sums)
-	dpkg-deb --root-owner-group -b "$tree" "$1"
+	dpkg-deb --root-owner-group -Zgzip -z1 -b "$tree" "$1"
 }
 
 echo '== a guest with systemd'
@@ -147,3 +147,12 @@ if ! grep -aq '^end of the checks' "$work/console"; then
 fi
 if grep -aq '^BAD' "$work/console"; then exit 1; fi
 printf '%s passed, 0 failed\n' "$(grep -ac '^good' "$work/console")"
+
+echo '== a container'
+if command -v podman >/dev/null; then
+	mmdebstrap --quiet --variant=minbase bookworm - | podman import --quiet - localhost/thalweg-base >/dev/null
+	packaging/test/container.sh localhost/thalweg-base
+	podman rmi localhost/thalweg-base >/dev/null
+else
+	echo 'left out: no podman'
+fi
