@@ -96,7 +96,7 @@ wheel: ## Build the Python package for other machines: target/wheels (brings mat
 	@scripts/wheel.sh
 
 image: ## Build the container image of the Debian package: localhost/thalweg (podman or buildah; BASE=IMAGE)
-	@packaging/image.sh
+	@scripts/image.sh
 
 test-packages: packages ## Build the packages and try them: linters, systemd in QEMU, a container (root, twenty minutes)
 	@packaging/test/run.sh

@@ -39,7 +39,7 @@ if command -v runc >/dev/null; then
 	printf '[engine]\nruntime = "runc"\n' >"$work/containers.conf"
 	export CONTAINERS_CONF=$work/containers.conf
 fi
-BASE=$1 packaging/image.sh "$image"
+BASE=$1 scripts/image.sh "$image"
 good "the image is built"
 
 mkdir -p "$cgroup" "$work"/{etc,state,run}
