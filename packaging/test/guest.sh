@@ -258,8 +258,10 @@ change_versions() {
 	nothing_is_left "purge after an upgrade"
 }
 
-# Debian's rpm knows no packages, hence --nodeps.
+# Debian's rpm knows no packages, hence --nodeps; these directories are of its distributions' base.
+of_base=(/usr/share/bash-completion/completions /usr/share/fish/vendor_completions.d /usr/share/zsh/site-functions)
 use_rpm() {
+	mkdir -p "${of_base[@]}"
 	check "rpm installs the package" rpm -i --nodeps "${rpm[0]}"
 	check "its unit starts" systemctl enable --now thalweg
 	check "connections are carried" transfer
@@ -274,6 +276,7 @@ use_rpm() {
 	# rpm has no purge: the store and a changed configuration stay.
 	rm -r /var/lib/thalweg $settings.rpmsave
 	rmdir /etc/thalweg
+	rmdir --parents --ignore-fail-on-non-empty "${of_base[@]}"
 	nothing_is_left "rpm"
 }
 
