@@ -15,7 +15,7 @@ from thalweg.sim import Batch, Scenario, run
 gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
-from thalweg.environments import OneFlow  # noqa: E402
+from thalweg.environments import OneFlow, VectorFlows  # noqa: E402
 
 KEEP = np.zeros(1, np.float32)
 
@@ -135,6 +135,13 @@ def test_bad_actions_are_refused():
     for action in (np.full(1, 1.5), np.zeros(2), np.full(1, np.nan)):
         with pytest.raises(ValueError, match="action"):
             environment.step(action)
+
+
+def test_without_seeds_there_is_one_simulation_a_scenario():
+    flows = VectorFlows([many_to_one(2), many_to_one(3)], initial=0.1)
+    assert flows.reset() is not None
+    assert flows.batch.envs == 2
+    assert VectorFlows(many_to_one(2)).reset() is not None
 
 
 def test_a_batch_among_others_hands_out_the_first_flow_of_each():

@@ -193,6 +193,7 @@ def test_a_fault_has_its_place(tmp_path):
         (lambda s: s.replace(duration_s=0.001), "shorter than the duration"),
         (lambda s: s.replace(duration_s=-1), "duration_s: expected a time"),
         (lambda s: Batch(s, []), "seeds: expected at least one"),
+        (lambda s: Batch(s, [1], others="swft"), "cc: no controller is called `swft`"),
         (lambda s: Batch([s, s], [1]), "a seed for each of 2 scenarios, found 1"),
         (lambda s: Batch(s, [1], jobs=0), "jobs: expected at least 1"),
         (lambda s: Batch(s, [1], initial="fast"), "initial: .*'fast'"),
@@ -211,6 +212,8 @@ def test_bad_types_are_refused():
         run(many_to_one(2), 3)
     with pytest.raises(TypeError, match="found float"):
         Batch(1.5, [1])
+    with pytest.raises(TypeError, match=r"seeds: expected numbers .* such as range\(3\), found 3"):
+        Batch(many_to_one(2), 3)
 
 
 # Batches ------------------------------------------------------------------------------------
