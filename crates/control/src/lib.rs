@@ -11,6 +11,7 @@ pub mod faults;
 
 pub mod batch;
 pub mod cc;
+pub mod containers;
 pub mod diag;
 pub mod inventory;
 pub mod learner;

@@ -8,6 +8,7 @@
 mod events;
 mod existing;
 pub mod history;
+mod marks;
 mod pins;
 mod report;
 mod tables;
@@ -15,15 +16,12 @@ mod tables;
 mod tests;
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
-use thalweg_bpf_objects::names::{
-    self,
-    policy::{maps, programs},
-};
+use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
@@ -33,6 +31,7 @@ pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport
 
 use existing::Existing;
 use history::History;
+use marks::Marks;
 
 use crate::pins::Locked;
 use crate::{learner, links, object, system};
@@ -279,10 +278,7 @@ impl Prepared {
         }
         object::program(&self.object, programs::POLICY_SOCKOPS)?.pin(directory.join(PROGRAM))?;
         let shared = object::map(&self.object, maps::MARKS)?;
-        for (bit, cgroup) in &self.marks.named {
-            attach_mark(shared.as_fd(), *bit, cgroup, &directory)?;
-        }
-        Ok(())
+        self.marks.attach(shared.as_fd(), &directory).map(drop)
     }
 }
 
@@ -309,8 +305,8 @@ pub fn refresh_arm_sets(
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
-/// Attaches the policy in force to named cgroups that were created since it was applied; returns
-/// their directories.
+/// Attaches the policy in force to cgroups that its rules name and that were created since it was
+/// applied; returns their directories. Containers are looked up again.
 ///
 /// # Errors
 /// Pins or cgroups that cannot be read, a refusal of the kernel.
@@ -334,23 +330,7 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
     let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     let directory = pins.generation(head.generation);
     let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
-    let mut renewed = Vec::new();
-    for (bit, cgroup) in marks.named {
-        let id = File::open(&cgroup)
-            .map_err(anyhow::Error::from)
-            .and_then(|file| links::cgroup_id(&file))
-            .with_context(|| format!("opening cgroup {}", cgroup.display()))?;
-        if links::open_on(&directory.join(mark_pin(bit)), id)?.is_none() {
-            attach_mark(shared.as_fd(), bit, &cgroup, &directory)?;
-            renewed.push(cgroup);
-        }
-    }
-    Ok(renewed)
-}
-
-/// Name of the pin of a named cgroup's program.
-fn mark_pin(bit: u32) -> String {
-    format!("cgroup_{bit}")
+    marks.attach(shared.as_fd(), &directory)
 }
 
 /// Masks by number of the set, from 1. `number` gives an arm's number; arms that the learner lacks
@@ -368,69 +348,6 @@ fn write_arm_sets(
         map.update(&index.to_ne_bytes(), &mask.to_ne_bytes(), MapFlags::ANY)
             .context("writing the sets of arms")?;
     }
-    Ok(())
-}
-
-/// cgroups named by rules.
-struct Marks {
-    /// Bits of cgroups that contain all sockets the policy can see.
-    everywhere: u32,
-    /// Bits and directories of the others.
-    named: Vec<(u32, PathBuf)>,
-}
-
-impl Marks {
-    fn find(root: &Path, names: &[String], notes: &mut Vec<String>) -> Result<Self> {
-        let mount = system::cgroup2_mount()?;
-        let mut marks = Self {
-            everywhere: 0,
-            named: Vec::new(),
-        };
-        for (bit, name) in names.iter().enumerate() {
-            let path = mount.join(name.trim_start_matches('/'));
-            if root.starts_with(&path) {
-                marks.everywhere |= 1 << bit;
-            } else if !path.starts_with(root) {
-                notes.push(format!(
-                    "cgroup {name} is not below {}: its rules match nothing",
-                    root.display()
-                ));
-            } else if !path.is_dir() {
-                notes.push(format!(
-                    "cgroup {name} does not exist: its rules match nothing until it does and an \
-                     agent that runs sees it, or the policy is applied again"
-                ));
-            } else {
-                marks.named.push((bit as u32, path));
-            }
-        }
-        Ok(marks)
-    }
-}
-
-/// Attaches the program that marks a named cgroup's sockets for the main program.
-fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path) -> Result<()> {
-    let mut object = object::open("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
-    for mut map in object.maps_mut() {
-        match map.name().to_string_lossy().as_ref() {
-            names::policy_mark::maps::RODATA_MARK => {
-                map.set_initial_value(&(1u32 << bit).to_ne_bytes())?;
-            }
-            names::policy_mark::maps::MARKS => map.reuse_fd(marks)?,
-            _ => {}
-        }
-    }
-    let object = object.load().context("the kernel refused policy_mark")?;
-    let directory_of_cgroup =
-        File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
-    let mut programs = object.progs_mut();
-    let mut program = programs.next().context("the BPF object is empty")?;
-    let pin = directory.join(mark_pin(bit));
-    drop(links::attach_and_pin(
-        &mut program,
-        &directory_of_cgroup,
-        &pin,
-    )?);
     Ok(())
 }
 

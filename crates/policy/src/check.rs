@@ -228,6 +228,12 @@ impl Rule {
                     .cgroup
                     .iter()
                     .all(|path| own.cgroup.iter().any(|own| is_below(path, own))));
+        let containers = own.container.is_empty()
+            || (!other.container.is_empty()
+                && other
+                    .container
+                    .iter()
+                    .all(|one| own.container.contains(one)));
         within(&own.remote, &other.remote)
             && within(&own.local, &other.local)
             && (own.same_prefix == other.same_prefix || (!order && own.same_prefix.is_none()))
@@ -235,6 +241,7 @@ impl Rule {
             && ports(&own.local_port, &other.local_port)
             && (own.direction.is_none() || own.direction == other.direction)
             && cgroups
+            && containers
             && (own.netns.is_none() || own.netns == other.netns)
             // All flows of a rule draw below its own share.
             && own.sample.is_none_or(|own| other.sample.is_some_and(|other| other <= own))

@@ -8,7 +8,7 @@ use thalweg_units::{Fault, Faults};
 
 use crate::catalogue::{Does, Stage};
 use crate::compiled::{About, Compiled, NamespaceUse};
-use crate::model::{Action, Conditions, Direction, Namespace, Policy, Ports, Rule, Value};
+use crate::model::{Action, Conditions, Direction, Group, Namespace, Policy, Ports, Rule, Value};
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;
@@ -62,7 +62,7 @@ struct Compiler<'p> {
     policy: &'p Policy,
     out: Compiled,
     texts: HashMap<&'p str, u16>,
-    cgroups: HashMap<&'p str, usize>,
+    cgroups: HashMap<Group, usize>,
     arm_sets: HashMap<&'p [String], u32>,
     netns: HashMap<&'p Namespace, usize>,
     /// Rules of each prefix. Within a family, a prefix comes before the prefixes that it contains.
@@ -263,8 +263,11 @@ impl<'p> Compiler<'p> {
     /// The mask of a rule's cgroups.
     fn cgroups(&mut self, rule: &'p Rule) -> u32 {
         let mut mask = 0;
-        for path in &rule.conditions.cgroup {
-            let index = match self.cgroups.get(path.as_str()) {
+        let conditions = &rule.conditions;
+        let paths = conditions.cgroup.iter().cloned().map(Group::Path);
+        let containers = conditions.container.iter().cloned();
+        for group in paths.chain(containers.map(Group::Containers)) {
+            let index = match self.cgroups.get(&group) {
                 Some(&index) => index,
                 None if self.out.cgroups.len() == CGROUPS_MAX => {
                     self.fault(
@@ -275,8 +278,8 @@ impl<'p> Compiler<'p> {
                     return mask;
                 }
                 None => {
-                    self.out.cgroups.push(path.clone());
-                    self.cgroups.insert(path, self.out.cgroups.len() - 1);
+                    self.out.cgroups.push(group.clone());
+                    self.cgroups.insert(group, self.out.cgroups.len() - 1);
                     self.out.cgroups.len() - 1
                 }
             };

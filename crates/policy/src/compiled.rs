@@ -6,7 +6,7 @@ use thalweg_bpf_types::raw;
 use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
 
 use crate::catalogue::Key;
-use crate::model::{Flow, FlowKind, Namespace, is_below};
+use crate::model::{Flow, FlowKind, Group, Namespace, is_below};
 
 /// The tables, and the data that user space needs to fill and explain them.
 ///
@@ -43,9 +43,9 @@ pub struct Compiled {
     pub texts: Vec<raw::thalweg_policy_text>,
     /// `stages` of the head: those of all rules, and ESTABLISHED if a `never` rule exists.
     pub stages: u32,
-    /// Paths below the root of the cgroup hierarchy; bit i of a rule's mask is `cgroups[i]`. A flow
-    /// has the bits of its own cgroup and of every ancestor.
-    pub cgroups: Vec<String>,
+    /// Bit i of a rule's mask is `cgroups[i]`. A flow has the bits of its own cgroup, of every
+    /// ancestor, and of its container.
+    pub cgroups: Vec<Group>,
     /// Network namespaces given by name, not by cookie.
     pub netns: Vec<NamespaceUse>,
     /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
@@ -156,12 +156,13 @@ impl Compiled {
     }
 
     fn cgroup_mask(&self, flow: &Flow) -> u32 {
-        let Some(own) = &flow.cgroup else {
-            return 0;
+        let within = |group: &Group| match group {
+            Group::Path(path) => flow.cgroup.as_ref().is_some_and(|own| is_below(own, path)),
+            Group::Containers(selector) => flow.container.contains(selector),
         };
-        let paths = self.cgroups.iter().enumerate();
-        paths
-            .filter(|(_, path)| is_below(own, path))
+        let groups = self.cgroups.iter().enumerate();
+        groups
+            .filter(|(_, group)| within(group))
             .fold(0, |mask, (bit, _)| mask | 1 << bit)
     }
 }

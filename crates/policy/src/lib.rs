@@ -19,8 +19,8 @@ pub use check::{Warning, WarningKind};
 pub use compiled::{About, Compiled, NamespaceUse};
 pub use diff::{Change, ChangedRule, Difference};
 pub use model::{
-    Action, Condition, Conditions, Direction, Flow, FlowKind, Namespace, Policy, Ports, Precedence,
-    Rule, SamePrefix, Value, parse_cgroup,
+    Action, Condition, Conditions, Direction, Flow, FlowKind, Group, Namespace, Policy, Ports,
+    Precedence, Rule, SamePrefix, Selector, Value, parse_cgroup,
 };
 pub use thalweg_units::prefix::{Prefix, PrefixError};
 pub use thalweg_units::{Fault, Faults, Position};

@@ -60,6 +60,8 @@ pub struct Conditions {
     pub direction: Option<Direction>,
     /// Its socket belongs to one of these cgroups or to a descendant; empty: any.
     pub cgroup: Vec<String>,
+    /// Its socket belongs to one of these containers; empty: any. Not beside `cgroup`.
+    pub container: Vec<Selector>,
     /// The network namespace.
     pub netns: Option<Namespace>,
     /// Number of matching flows of 2^32.
@@ -104,6 +106,29 @@ pub enum Namespace {
     Cookie(u64),
 }
 
+/// Containers as a policy names them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Selector {
+    /// Those with this name or id.
+    Name(String),
+    /// Those with this label.
+    Label {
+        /// The label's name.
+        key: String,
+        /// Its value; may be empty.
+        value: String,
+    },
+}
+
+/// What a bit of a rule's mask of cgroups stands for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// A cgroup: its path below the root of the hierarchy.
+    Path(String),
+    /// The cgroups of containers.
+    Containers(Selector),
+}
+
 /// A setting of a rule.
 #[derive(Clone, Debug)]
 pub struct Action {
@@ -145,6 +170,8 @@ pub struct Flow {
     pub kind: FlowKind,
     /// Path of its socket's cgroup below the root of the hierarchy.
     pub cgroup: Option<String>,
+    /// Names and labels of its container, as the policy names them.
+    pub container: Vec<Selector>,
     /// Its network namespace, named as the policy names it.
     pub netns: Option<Namespace>,
     /// Its random number: rules with `sample` match flows below their share of 2^32.
@@ -179,6 +206,8 @@ pub enum Condition {
     Direction,
     /// `cgroup`.
     Cgroup,
+    /// `container`.
+    Container,
     /// `netns`.
     Netns,
     /// `sample`.
@@ -196,6 +225,7 @@ impl Condition {
             Self::LocalPort => "local_port",
             Self::Direction => "direction",
             Self::Cgroup => "cgroup",
+            Self::Container => "container",
             Self::Netns => "netns",
             Self::Sample => "sample",
         }
@@ -365,6 +395,14 @@ impl Conditions {
                 self.cgroup.is_empty() || self.cgroup.iter().any(below),
             ),
             (
+                Condition::Container,
+                self.container.is_empty()
+                    || self
+                        .container
+                        .iter()
+                        .any(|own| flow.container.contains(own)),
+            ),
+            (
                 Condition::Netns,
                 self.netns.is_none() || self.netns == flow.netns,
             ),
@@ -416,6 +454,10 @@ impl Conditions {
         }
         if !self.cgroup.is_empty() {
             texts.push((Condition::Cgroup, names(&self.cgroup)));
+        }
+        if !self.container.is_empty() {
+            let containers = self.container.iter().map(Selector::to_string);
+            texts.push((Condition::Container, list(containers.collect())));
         }
         if let Some(netns) = &self.netns {
             texts.push((Condition::Netns, netns.to_string()));
@@ -535,6 +577,39 @@ impl Namespace {
         let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
         let name = (1..=255).contains(&text.len()) && text.chars().all(plain);
         (name && text != "." && text != "..").then(|| Self::Name(text.to_owned()))
+    }
+}
+
+/// Longest name, and longest name of a label, in bytes.
+const SELECTOR_MAX: usize = 255;
+
+impl Selector {
+    /// Reads a name or `LABEL=VALUE`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let word = |word: &str| {
+            let plain = |c: char| !c.is_control() && !c.is_whitespace();
+            (1..=SELECTOR_MAX).contains(&word.len()) && word.chars().all(plain)
+        };
+        match text.split_once('=') {
+            None => word(text).then(|| Self::Name(text.to_owned())),
+            Some((key, value)) => {
+                let good = word(key) && value.len() <= 4095 && !value.chars().any(char::is_control);
+                good.then(|| Self::Label {
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                })
+            }
+        }
+    }
+}
+
+/// Its form in a policy, without quotes.
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Label { key, value } => write!(f, "{key}={value}"),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::catalogue::{self, Key, Stage};
-use crate::model::{Action, Conditions, Policy, Rule};
+use crate::model::{Action, Conditions, Policy, Rule, Selector};
 use thalweg_units::reader::{self, Document, Reader, Table};
 use thalweg_units::{Faults, nearest, schema};
 use toml_parser::Source;
@@ -334,12 +334,29 @@ fn conditions(table: &mut Table<'_>) -> Conditions {
             value::cgroup,
             schema::text,
         ),
+        container: containers(table),
         netns: table.optional("netns", value::netns, value::NETNS, value::netns_form),
         // A sample of all flows equals no condition.
         sample: table
             .optional("sample", value::share, value::SHARE, schema::percent)
             .and_then(|share| u32::try_from(share).ok()),
     }
+}
+
+/// `container`, which stands for cgroups: a rule has one mask of them.
+fn containers(table: &mut Table<'_>) -> Vec<Selector> {
+    const KEY: &str = "container";
+    let containers = table.list(
+        KEY,
+        value::CGROUPS_MAX,
+        value::CONTAINER,
+        value::container,
+        schema::text,
+    );
+    if table.has("cgroup") && table.has(KEY) {
+        table.wrong(KEY, "`container` beside `cgroup`", "one of them");
+    }
+    containers
 }
 
 /// `[rule.set]` and `[rule.on.STAGE]`, in the order of the file.

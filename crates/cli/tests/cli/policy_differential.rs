@@ -209,6 +209,7 @@ impl Run {
             remote_port: ends[1].1,
             kind,
             cgroup: thalweg_policy::parse_cgroup(&cgroup),
+            container: Vec::new(),
             netns: Some(Namespace::Name(self.bed.pair.namespace(side).to_owned())),
             draw: 0,
         }

@@ -1,5 +1,6 @@
 //! Connections that were open before a policy. A TCP iterator visits them once.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -134,15 +135,16 @@ fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
     let map = object::map(object, maps::CGROUPS)?;
     let named = prepared.marks.named.iter();
     let named = named.map(|(bit, path)| (1u64 << bit, path));
+    // A cgroup may have several bits, as that of a container with a name and a label.
+    let mut bits_of: BTreeMap<u64, u64> = BTreeMap::new();
     for (bits, path) in named.chain([(ATTACHED, &prepared.place.cgroup)]) {
         let directory = std::fs::metadata(path)
             .with_context(|| format!("reading cgroup {}", path.display()))?;
-        map.update(
-            &directory.ino().to_ne_bytes(),
-            &bits.to_ne_bytes(),
-            MapFlags::ANY,
-        )
-        .context("writing the cgroups")?;
+        *bits_of.entry(directory.ino()).or_default() |= bits;
+    }
+    for (id, bits) in bits_of {
+        map.update(&id.to_ne_bytes(), &bits.to_ne_bytes(), MapFlags::ANY)
+            .context("writing the cgroups")?;
     }
     Ok(())
 }

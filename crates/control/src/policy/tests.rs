@@ -8,7 +8,7 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput};
 use serde::Deserialize;
 use thalweg_bpf_types::raw;
-use thalweg_policy::{Compiled, Flow, FlowKind, Namespace, Policy};
+use thalweg_policy::{Compiled, Flow, FlowKind, Group, Namespace, Policy};
 
 use super::tables::Tables;
 
@@ -88,7 +88,10 @@ fn query(flow: &Flow, netns: u64, compiled: &Compiled) -> Vec<u8> {
         raw::THALWEG_RULE_IPV6
     };
     let mut cgroups = 0u32;
-    for (bit, path) in compiled.cgroups.iter().enumerate() {
+    for (bit, group) in compiled.cgroups.iter().enumerate() {
+        let Group::Path(path) = group else {
+            continue;
+        };
         let lies_in = flow
             .cgroup
             .as_ref()
@@ -148,6 +151,7 @@ fn the_kernel_finds_the_rule_that_the_reference_finds() {
                     _ => FlowKind::Listener,
                 },
                 cgroup: vector.cgroup.clone(),
+                container: Vec::new(),
                 netns: Some(Namespace::Cookie(vector.netns)),
                 draw: vector.draw,
             };

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::catalogue::{Key, Unit};
-use crate::model::{Direction, Namespace, Ports, SamePrefix, Value};
+use crate::model::{Direction, Namespace, Ports, SamePrefix, Selector, Value};
 
 pub(super) const PREFIX: &str =
     "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";
@@ -16,6 +16,8 @@ pub(super) const PORTS: &str =
     "a port from 1 to 65535, a range such as \"8000-8999\", or a list of them";
 pub(super) const CGROUP: &str = "the path of a cgroup, such as \"/system.slice\" or \"/sys/fs/cgroup/system.slice\", or a \
      list of them";
+pub(super) const CONTAINER: &str =
+    "the name or id of a container, LABEL=VALUE such as \"app=web\", or a list of them";
 pub(super) const NETNS: &str = "a network namespace: a name, an absolute path or a cookie";
 pub(super) const SHARE: &str =
     "a share of the flows above \"0%\" and up to \"100%\", at most six decimal places";
@@ -76,6 +78,11 @@ pub(super) fn ports_form() -> schema::Form {
 pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
     let text = value.as_str().ok_or(None)?;
     crate::parse_cgroup(text).ok_or(None)
+}
+
+pub(super) fn container(value: &DeValue<'_>) -> Item<Selector> {
+    let text = value.as_str().ok_or(None)?;
+    Selector::parse(text).ok_or(None)
 }
 
 pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use thalweg_bpf_types::raw;
-use thalweg_policy::{Compiled, Namespace, Stage};
+use thalweg_policy::{Compiled, Group, Namespace, Stage};
 
 use crate::{compile, flow, rules};
 
@@ -144,7 +144,8 @@ fn operations_say_what_the_file_says() {
         ("dctcp".into(), "reno".into())
     );
     assert_eq!(compiled.arm_sets, [["bbr", "cubic"]]);
-    assert_eq!(compiled.cgroups, ["/b", "/a"]);
+    let paths = ["/b", "/a"].map(|path| Group::Path(path.to_owned()));
+    assert_eq!(compiled.cgroups, paths);
     assert_eq!(
         compiled.stages & u32::from(Stage::Rto.bit()),
         u32::from(Stage::Rto.bit())

@@ -335,6 +335,24 @@ fn conditions_name_the_key() {
              list of them",
         ),
         (
+            "container = [\"web\", \"a b\"]",
+            "6:21: rule \"r\": match.container",
+            "the string \"a b\"",
+            "the name or id of a container, LABEL=VALUE such as \"app=web\", or a list of them",
+        ),
+        (
+            "container = \"=web\"",
+            "6:13: rule \"r\": match.container",
+            "the string \"=web\"",
+            "the name or id of a container, LABEL=VALUE such as \"app=web\", or a list of them",
+        ),
+        (
+            "cgroup = \"/a\"\ncontainer = \"web\"",
+            "7:13: rule \"r\": match.container",
+            "`container` beside `cgroup`",
+            "one of them",
+        ),
+        (
             "netns = \"a b\"",
             "6:9: rule \"r\": match.netns",
             "the string \"a b\"",
@@ -350,8 +368,8 @@ fn conditions_name_the_key() {
             "port = 80",
             "6:1: rule \"r\": match",
             "the unknown key \"port\"",
-            "one of remote, local, same_prefix, remote_port, local_port, direction, cgroup, netns, \
-             sample",
+            "one of remote, local, same_prefix, remote_port, local_port, direction, cgroup, \
+             container, netns, sample",
         ),
     ] {
         let message = format!("t.toml:{place}: found {found}, expected {expected}");

@@ -1,7 +1,7 @@
 //! Random policies and flows, with so few distinct values that conditions often hold.
 
 use proptest::prelude::*;
-use thalweg_policy::{Flow, FlowKind, Namespace};
+use thalweg_policy::{Flow, FlowKind, Namespace, Selector};
 
 const PREFIXES: &[&str] = &[
     "10.0.0.0/8",
@@ -74,16 +74,23 @@ fn condition() -> impl Strategy<Value = String> {
         1 => list(PORTS, false).prop_map(|list| format!("local_port = {list}")),
         1 => word(&["active", "passive"]).prop_map(|word| format!("direction = \"{word}\"")),
         1 => list(CGROUPS, false).prop_map(|list| format!("cgroup = {list}")),
+        1 => list(CONTAINERS, true).prop_map(|list| format!("container = {list}")),
         1 => word(&["\"blue\"", "\"/run/red\"", "7"]).prop_map(|netns| format!("netns = {netns}")),
         1 => word(&["50%", "0.01%", "100%"]).prop_map(|share| format!("sample = \"{share}\"")),
     ]
 }
+
+/// Containers as policies name them.
+const CONTAINERS: &[&str] = &["web", "app=web", "app=", "0123abcd"];
 
 fn rule() -> impl Strategy<Value = String> {
     (prop::collection::vec(condition(), 0..4), word(SETTINGS)).prop_map(|(mut conditions, rest)| {
         let key = |text: &String| text.split(' ').next().unwrap().to_owned();
         conditions.sort();
         conditions.dedup_by_key(|text| key(text));
+        if conditions.iter().any(|text| key(text) == "cgroup") {
+            conditions.retain(|text| key(text) != "container");
+        }
         format!("match = {{ {} }}\n{rest}\n", conditions.join(", "))
     })
 }
@@ -112,6 +119,7 @@ pub fn flow() -> impl Strategy<Value = Flow> {
         FlowKind::Listener,
     ]);
     let cgroup = prop::option::of(word(&["/a", "/a/b", "/a/b/c", "/c/d", "/ab", "/"]));
+    let container = prop::sample::subsequence(CONTAINERS.to_vec(), 0..CONTAINERS.len());
     let netns = prop::sample::select(vec![
         None,
         Some(Namespace::Name("blue".into())),
@@ -120,21 +128,35 @@ pub fn flow() -> impl Strategy<Value = Flow> {
         Some(Namespace::Cookie(8)),
     ]);
     let draw = prop::sample::select(vec![0, 429_496, 429_497, 1 << 31, u32::MAX]);
-    (pair, port.clone(), port, kind, cgroup, netns, draw).prop_map(
-        |((local, remote), local_port, remote_port, kind, cgroup, netns, draw)| {
-            let listener = kind == FlowKind::Listener;
-            let local: std::net::IpAddr = local.parse().unwrap();
-            let unspecified = if local.is_ipv4() { "0.0.0.0" } else { "::" };
-            Flow {
-                remote: if listener { unspecified } else { remote }.parse().unwrap(),
-                local,
-                remote_port: if listener { 0 } else { remote_port },
-                local_port,
+    (
+        (pair, port.clone(), port),
+        kind,
+        (cgroup, container),
+        netns,
+        draw,
+    )
+        .prop_map(
+            |(
+                ((local, remote), local_port, remote_port),
                 kind,
-                cgroup: cgroup.map(str::to_owned),
+                (cgroup, container),
                 netns,
                 draw,
-            }
-        },
-    )
+            )| {
+                let listener = kind == FlowKind::Listener;
+                let local: std::net::IpAddr = local.parse().unwrap();
+                let unspecified = if local.is_ipv4() { "0.0.0.0" } else { "::" };
+                Flow {
+                    remote: if listener { unspecified } else { remote }.parse().unwrap(),
+                    local,
+                    remote_port: if listener { 0 } else { remote_port },
+                    local_port,
+                    kind,
+                    cgroup: cgroup.map(str::to_owned),
+                    container: container.into_iter().filter_map(Selector::parse).collect(),
+                    netns,
+                    draw,
+                }
+            },
+        )
 }

@@ -56,6 +56,7 @@ fn flow(local: &str, remote: &str) -> Flow {
         local_port,
         kind: FlowKind::Active,
         cgroup: None,
+        container: Vec::new(),
         netns: None,
         draw: 0,
     }

@@ -253,6 +253,31 @@ fn cgroups_hold_for_what_lies_below() {
 }
 
 #[test]
+fn containers_hold_by_name_and_by_label() {
+    let policy = rules(
+        r#"
+        [[rule]]
+        name = "containers"
+        match = { container = ["web", "app=shop"] }
+        set = { nodelay = true }
+        "#,
+    );
+    for (container, rule) in [
+        (vec!["web"], Some("containers")),
+        (vec!["0123", "app=shop"], Some("containers")),
+        (vec!["app", "app=shops", "app=", "we"], None),
+        (vec![], None),
+    ] {
+        let names = container.iter().copied();
+        let seen = thalweg_policy::Flow {
+            container: names.filter_map(thalweg_policy::Selector::parse).collect(),
+            ..flow("10.0.0.1", "10.0.0.2")
+        };
+        assert_eq!(decide(&policy, &seen).as_deref(), rule, "{container:?}");
+    }
+}
+
+#[test]
 fn namespaces_and_samples() {
     let policy = rules(
         r#"

@@ -30,6 +30,7 @@ fn flow(value: &Value) -> Flow {
             other => panic!("{other}"),
         },
         cgroup: value["cgroup"].as_str().map(str::to_owned),
+        container: Vec::new(),
         netns: value["netns"].as_u64().map(Namespace::Cookie),
         draw: u32::try_from(value["draw"].as_u64().unwrap()).unwrap(),
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use thalweg_policy::catalogue::stages;
-use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Stage};
+use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
 use thalweg_units::grammar::share_text;
 
 use crate::failure::Failure;
@@ -46,6 +46,9 @@ pub struct Options {
     /// cgroup of the socket: /system.slice/nginx.service, or its directory.
     #[arg(long, value_name = "PATH", value_parser = cgroup)]
     cgroup: Option<String>,
+    /// Name or label of the container, as the policy names it: web, app=web; repeatable.
+    #[arg(long, value_name = "CONTAINER", value_parser = container)]
+    container: Vec<Selector>,
     /// Network namespace, as the policy names it: name, path or cookie.
     #[arg(long, value_name = "NAMESPACE")]
     netns: Option<String>,
@@ -60,6 +63,11 @@ fn cgroup(text: &str) -> Result<String, String> {
         "expected the path of a cgroup, such as /system.slice or /sys/fs/cgroup/system.slice"
             .to_owned()
     })
+}
+
+fn container(text: &str) -> Result<Selector, String> {
+    Selector::parse(text)
+        .ok_or_else(|| "expected the name or id of a container, or LABEL=VALUE".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -193,6 +201,7 @@ fn flow(options: &Options) -> Result<Flow> {
             Direction::Listener => FlowKind::Listener,
         },
         cgroup: options.cgroup.clone(),
+        container: options.container.clone(),
         netns,
         draw: 0,
     })
@@ -259,6 +268,7 @@ fn other(
             Condition::LocalPort => flow.local_port == 0,
             Condition::RemotePort => flow.remote_port == 0 && flow.kind != FlowKind::Listener,
             Condition::Cgroup => options.cgroup.is_none(),
+            Condition::Container => options.container.is_empty(),
             Condition::Netns => options.netns.is_none(),
             _ => false,
         };

@@ -1,0 +1,157 @@
+//! cgroups that rules name: each has a program that marks its sockets for the main program.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use thalweg_bpf_objects::names;
+use thalweg_policy::{Group, Selector};
+
+use crate::containers::{self, Container};
+use crate::pins::remove_file;
+use crate::{links, object, system};
+
+/// Start of the names of their pins.
+const PIN: &str = "cgroup_";
+
+/// cgroups named by rules.
+#[derive(Default)]
+pub(super) struct Marks {
+    /// Bits of cgroups that contain all sockets the policy can see.
+    pub everywhere: u32,
+    /// Bits and directories of the others. Containers that a rule means together share a bit.
+    pub named: Vec<(u32, PathBuf)>,
+}
+
+impl Marks {
+    /// Finds those that exist now; `notes` gets a line for each of the others.
+    pub fn find(root: &Path, groups: &[Group], notes: &mut Vec<String>) -> Result<Self> {
+        let mount = system::cgroup2_mount()?;
+        let mut containers = None;
+        let mut marks = Self::default();
+        for (bit, group) in (0..).zip(groups) {
+            match group {
+                Group::Path(name) => {
+                    let path = mount.join(name.trim_start_matches('/'));
+                    marks.add(root, bit, path, &format!("cgroup {name}"), notes);
+                }
+                Group::Containers(selector) => {
+                    let all = containers.get_or_insert_with(containers::running);
+                    marks.add_containers(root, bit, selector, all, notes);
+                }
+            }
+        }
+        Ok(marks)
+    }
+
+    fn add(&mut self, root: &Path, bit: u32, path: PathBuf, what: &str, notes: &mut Vec<String>) {
+        if root.starts_with(&path) {
+            self.everywhere |= 1 << bit;
+        } else if !path.starts_with(root) {
+            notes.push(format!(
+                "{what} is not below {}: its rules match nothing",
+                root.display()
+            ));
+        } else if !path.is_dir() {
+            notes.push(format!(
+                "{what} does not exist: its rules match nothing until it does and an agent that \
+                 runs sees it, or the policy is applied again"
+            ));
+        } else {
+            self.named.push((bit, path));
+        }
+    }
+
+    fn add_containers(
+        &mut self,
+        root: &Path,
+        bit: u32,
+        selector: &Selector,
+        all: &[Container],
+        notes: &mut Vec<String>,
+    ) {
+        let mut meant = all.iter().filter(|one| one.is_meant(selector)).peekable();
+        if meant.peek().is_none() {
+            notes.push(format!(
+                "no container that runs here is {:?}: its rules match nothing until one does and \
+                 an agent that runs sees it, or the policy is applied again",
+                selector.to_string()
+            ));
+        }
+        for one in meant {
+            let what = format!("container {:?}: its cgroup {:?}", one.name, one.cgroup);
+            self.add(root, bit, one.cgroup.clone(), &what, notes);
+        }
+    }
+
+    /// Attaches the programs that are not yet pinned in a policy's directory, and removes those of
+    /// cgroups that are gone. Returns the cgroups that are new.
+    pub fn attach(&self, marks: BorrowedFd<'_>, directory: &Path) -> Result<Vec<PathBuf>> {
+        let mut gone = pinned(directory)?;
+        let mut new = Vec::new();
+        for (bit, cgroup) in &self.named {
+            let attached = match File::open(cgroup) {
+                Ok(file) => attach(marks, *bit, &file, directory, &mut gone),
+                Err(error) => Err(error.into()),
+            };
+            match attached {
+                Ok(true) => new.push(cgroup.clone()),
+                Ok(false) => {}
+                // It has ended meanwhile.
+                Err(_) if !cgroup.exists() => {}
+                Err(error) => {
+                    return Err(error.context(format!("attaching to {}", cgroup.display())));
+                }
+            }
+        }
+        for path in gone.values() {
+            remove_file(path)?;
+        }
+        Ok(new)
+    }
+}
+
+/// Pins of a policy's directory, by name.
+fn pinned(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
+    let named = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.starts_with(PIN).then(|| (name, entry.path()))
+    });
+    Ok(named.collect())
+}
+
+/// Attaches the program that marks a cgroup's sockets, unless it is attached; true if it was not.
+/// Its pin has the cgroup's id, which no later cgroup of the same path has.
+fn attach(
+    marks: BorrowedFd<'_>,
+    bit: u32,
+    cgroup: &File,
+    directory: &Path,
+    gone: &mut BTreeMap<String, PathBuf>,
+) -> Result<bool> {
+    let id = links::cgroup_id(cgroup)?;
+    let name = format!("{PIN}{bit}_{id}");
+    let pin = directory.join(&name);
+    if gone.remove(&name).is_some() && links::open_on(&pin, id)?.is_some() {
+        return Ok(false);
+    }
+    let mut object = object::open("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
+    for mut map in object.maps_mut() {
+        match map.name().to_string_lossy().as_ref() {
+            names::policy_mark::maps::RODATA_MARK => {
+                map.set_initial_value(&(1u32 << bit).to_ne_bytes())?;
+            }
+            names::policy_mark::maps::MARKS => map.reuse_fd(marks)?,
+            _ => {}
+        }
+    }
+    let object = object.load().context("the kernel refused policy_mark")?;
+    let mut programs = object.progs_mut();
+    let mut program = programs.next().context("the BPF object is empty")?;
+    drop(links::attach_and_pin(&mut program, cgroup, &pin)?);
+    Ok(true)
+}
