@@ -59,6 +59,8 @@ pub struct Keeper {
     decoder: Decoder,
     /// Default arm of each namespace in scope; `None`: the default is not an arm.
     defaults: HashMap<u64, Option<usize>>,
+    /// The namespaces in scope.
+    namespaces: Vec<system::NetworkNamespace>,
     /// Namespaces that were searched in vain: they are not searched again.
     unreachable: HashSet<u64>,
     /// Time of the next search for an out-of-scope namespace that had a connection.
@@ -84,6 +86,7 @@ impl Keeper {
             writer: Writer::start(Arc::clone(&shared), desk)?,
             decoder: Decoder::new(shared.mode()),
             defaults: HashMap::new(),
+            namespaces: Vec::new(),
             unreachable: HashSet::new(),
             look: now,
             discovered: now,
@@ -186,6 +189,7 @@ impl Keeper {
             self.report_drops();
             self.report_policy();
             self.refresh_cgroups();
+            self.shared.name_containers(&self.namespaces);
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         if since.is_none_or(|age| age >= NAMESPACES) {
@@ -294,13 +298,15 @@ impl Keeper {
     /// Reads the default congestion control of every namespace in scope.
     fn read_namespaces(&mut self) {
         self.namespaces_read = Some(Instant::now());
-        let found = system::namespace_defaults(self.shared.config.hosts.user_namespaces);
-        let alive: HashSet<u64> = found.iter().map(|(netns, _)| *netns).collect();
+        let found = system::entered_namespaces(self.shared.config.hosts.user_namespaces);
+        let alive: HashSet<u64> = found.iter().map(|namespace| namespace.cookie).collect();
         self.unreachable.retain(|netns| !alive.contains(netns));
         let mut outcome = Ok(());
-        for (netns, name) in &found {
-            outcome = outcome.and(self.set_default(*netns, name));
+        for namespace in &found {
+            outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
+        self.namespaces = found;
+        self.shared.name_containers(&self.namespaces);
         for netns in self.defaults.keys().copied().collect::<Vec<_>>() {
             if !alive.contains(&netns) {
                 self.defaults.remove(&netns);

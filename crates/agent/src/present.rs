@@ -1,6 +1,7 @@
 //! Host records in the form of the API.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use thalweg_control::system;
 use thalweg_learner::{
@@ -21,6 +22,8 @@ pub struct Presenter<'a> {
     pub system_arm: Option<usize>,
     /// The default of each known network namespace, by cookie.
     pub defaults: HashMap<u64, Option<usize>>,
+    /// Names of containers, by the cookie of their network namespace.
+    pub containers: Arc<HashMap<u64, String>>,
 }
 
 const BITS: f64 = ONE_Q16 as f64;
@@ -45,6 +48,7 @@ impl Presenter<'_> {
         view::Host {
             address: key.to_string(),
             netns: key.netns,
+            container: self.containers.get(&key.netns).cloned(),
             connections: host.connections,
             scored: host.scored,
             switched: host.switched,

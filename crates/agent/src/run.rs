@@ -292,7 +292,10 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Se
         arms: wanted_arms(config)?,
         remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
-        defaults: system::namespace_defaults(config.hosts.user_namespaces),
+        defaults: system::entered_namespaces(config.hosts.user_namespaces)
+            .into_iter()
+            .map(|namespace| (namespace.cookie, namespace.default_cc))
+            .collect(),
         kernel_btf: system::has_kernel_btf(),
     })
 }

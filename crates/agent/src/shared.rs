@@ -1,12 +1,13 @@
 //! State that the keeper thread and the API share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use thalweg_control::system;
+use thalweg_control::containers;
+use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
@@ -47,6 +48,8 @@ pub struct Shared {
     desk: Mutex<Option<Desk>>,
     /// For queries, and for removals on request.
     store: Mutex<Store>,
+    /// Names of containers, by the cookie of their network namespace.
+    containers: Mutex<Arc<HashMap<u64, String>>>,
     /// Number of imported documents.
     imports: AtomicU64,
     boot_id: String,
@@ -129,6 +132,7 @@ impl Shared {
             mailbox,
             desk: Mutex::new(Some(desk)),
             store: Mutex::new(asked),
+            containers: Mutex::default(),
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
             life,
@@ -203,7 +207,33 @@ impl Shared {
             system_arm,
             // Without the defaults, every host is shown as if it were in the agent's own namespace.
             defaults: self.kernel.defaults().unwrap_or_default(),
+            containers: Arc::clone(&lock(&self.containers)),
         }
+    }
+
+    /// Looks up which containers the network namespaces belong to. The agent's own has no name:
+    /// containers that use the machine's network are not told apart.
+    pub fn name_containers(&self, namespaces: &[NetworkNamespace]) {
+        let others = namespaces.iter().filter(|one| one.cookie != self.own_netns);
+        let cookies: HashMap<u64, u64> = others.map(|one| (one.file, one.cookie)).collect();
+        let mut titles: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+        let running = if cookies.is_empty() {
+            Vec::new()
+        } else {
+            containers::running()
+        };
+        for container in running {
+            let file = container.network_namespace();
+            if let Some(cookie) = file.and_then(|file| cookies.get(&file)) {
+                let title = container.title().to_owned();
+                titles.entry(*cookie).or_default().insert(title);
+            }
+        }
+        let names = titles.into_iter().map(|(cookie, titles)| {
+            let titles: Vec<String> = titles.into_iter().collect();
+            (cookie, titles.join(", "))
+        });
+        *lock(&self.containers) = Arc::new(names.collect());
     }
 
     /// Sets or (with `None`) clears a problem, which `status` shows until it is cleared. It is

@@ -137,6 +137,9 @@ pub struct Host {
     pub address: String,
     /// Network namespace cookie.
     pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Connections established.
     pub connections: u32,
     /// Measurements taken.

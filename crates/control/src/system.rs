@@ -168,11 +168,28 @@ pub fn netns_cookie() -> Result<u64> {
     Ok(cookie)
 }
 
-/// Default congestion control by namespace cookie, for the namespaces of all processes that can be
-/// entered. Others (no CAP_SYS_ADMIN, or removed by now) are left out. So are those of user
-/// namespaces, unless `users` is set: any user may create one.
-pub fn namespace_defaults(users: bool) -> Vec<(u64, String)> {
-    let ask = || Some((netns_cookie().ok()?, default_cc().ok()?));
+/// A network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkNamespace {
+    /// Its cookie.
+    pub cookie: u64,
+    /// Number of its file in /proc.
+    pub file: u64,
+    /// Its default congestion control.
+    pub default_cc: String,
+}
+
+/// The network namespaces of all processes that can be entered. Others (no CAP_SYS_ADMIN, or
+/// removed by now) are left out. So are those of user namespaces, unless `users` is set: any user
+/// may create one.
+pub fn entered_namespaces(users: bool) -> Vec<NetworkNamespace> {
+    let ask = || {
+        Some(NetworkNamespace {
+            cookie: netns_cookie().ok()?,
+            file: fs::metadata("/proc/thread-self/ns/net").ok()?.ino(),
+            default_cc: default_cc().ok()?,
+        })
+    };
     if users {
         in_namespaces(|_| true, ask)
     } else {

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
+use thalweg_control::object::printable;
 
 use super::events;
 use crate::client::encode;
@@ -30,10 +31,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 
 fn text(explanation: &Explanation, several: bool) -> String {
     let host = &explanation.host;
-    let namespace = if several {
-        format!(" (network namespace {})", host.netns)
-    } else {
-        String::new()
+    let namespace = match &host.container {
+        Some(container) => format!(" (container {})", printable(container)),
+        None if several => format!(" (network namespace {})", host.netns),
+        None => String::new(),
     };
     let mut text = format!("{}{namespace}: {}\n\n", host.address, explanation.summary);
     text.push_str(&output::pairs(vec![

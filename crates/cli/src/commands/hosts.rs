@@ -6,6 +6,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Host, HostArm, Hosts};
+use thalweg_control::object::printable;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_report::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
@@ -157,7 +158,8 @@ fn table(hosts: &[Host]) -> String {
     rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
-/// A row for each arm of each host; a host without arms has a row, too.
+/// A row for each arm of each host; a host without arms has a row, too. The last column is there
+/// if a host is a container's.
 fn rows(
     hosts: &[Host],
     header: &[&str],
@@ -167,11 +169,22 @@ fn rows(
     if hosts.is_empty() {
         return "no hosts\n".to_owned();
     }
+    let named = hosts.iter().any(|host| host.container.is_some());
+    let columns = header.len();
+    let container = named.then_some("Container");
+    let header: Vec<&str> = header.iter().copied().chain(container).collect();
     let rows = hosts.iter().flat_map(|host| {
         let with_host = |cells: Vec<String>| {
             let mut row = vec![host.address.clone()];
             row.extend(cells);
-            row.resize(header.len(), String::new());
+            row.resize(columns, String::new());
+            if named {
+                row.push(
+                    host.container
+                        .as_deref()
+                        .map_or_else(|| "-".to_owned(), printable),
+                );
+            }
             row
         };
         let empty = host
@@ -181,7 +194,7 @@ fn rows(
         let arms: Vec<Vec<String>> = host.arms.iter().map(|arm| with_host(cells(arm))).collect();
         arms.into_iter().chain(empty)
     });
-    output::table(header, numbers, rows.collect())
+    output::table(&header, numbers, rows.collect())
 }
 
 fn published(hosts: &[Host]) -> String {
