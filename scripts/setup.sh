@@ -43,6 +43,8 @@ tests=(
 	systemd
 	# Links of ordinary users to the machine's network.
 	passt
+	# Containers.
+	runc busybox-static
 )
 # Servers of tests, one a line: the package and its program. Installed, they would start.
 servers=(

@@ -13,6 +13,7 @@ mod cc_rate;
 mod cc_rate_paths;
 mod cc_rate_stall;
 mod cli;
+mod containers;
 mod doctor;
 mod fake;
 mod faults;
