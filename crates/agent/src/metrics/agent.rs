@@ -152,7 +152,7 @@ impl Figures {
             ),
             (
                 "thalweg_connections_withdrawn",
-                "Connections returned to the system default mid-flow, because others lost by them.",
+                "Connections returned to the system default mid-flow, because they lost more than it does.",
                 c.withdrawn,
             ),
             (

@@ -44,6 +44,7 @@ mod link_signals;
 mod many_hosts;
 mod messages;
 mod model;
+mod monitoring;
 mod package;
 mod pages;
 mod policy;

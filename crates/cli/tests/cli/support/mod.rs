@@ -6,6 +6,7 @@ pub mod loaded;
 pub mod models;
 pub mod place;
 pub mod policies;
+pub mod prometheus;
 pub mod random_policies;
 pub mod stock;
 pub mod traffic;
