@@ -3,10 +3,12 @@
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
+import time
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -382,6 +384,24 @@ def test_who_is_let_in(place, which):
     assert headers["Referrer-Policy"] == "no-referrer"
 
 
+def test_a_problem_is_shown_with_its_remedy(opened, place):
+    watched = opened()
+    page = watched.page
+    good = place.config.read_text()
+    try:
+        place.config.write_text(good + "<b>[half")
+        assert subprocess.run(place.command("--socket", place.socket, "reload")).returncode == 1
+        page.wait_for_selector("#problems .problem")
+        problem = page.inner_text("#problems")
+        assert "Problem: the new configuration was not taken" in problem
+        assert "What to do: Correct the file and ask again: thalweg config check" in problem
+        assert page.locator("#problems b").count() == 0
+    finally:
+        place.config.write_text(good)
+    place.run("reload")
+    page.wait_for_selector("#problems .good")
+
+
 def test_streams_that_nobody_reads_hold_up_nobody(place):
     readers = [socket.create_connection(("127.0.0.1", place.web.port)) for _ in range(8)]
     direct = OverSocket(place.socket)
@@ -436,14 +456,18 @@ def test_web_ends_cleanly_and_needs_a_free_port_of_loopback(place):
 
 
 @pytest.mark.skipif(not os.environ.get("THALWEG_GENERATE"), reason="writes docs/guide/page-*.png")
-def test_pictures_for_the_guide(opened):
+def test_pictures_for_the_guide(opened, place):
+    """After a few minutes of traffic, or the chart would have one bar."""
+    chance = random.Random(1)
+    for _ in range(150):
+        number = chance.randrange(1, 12)
+        place.connect(*[f"192.0.2.{chance.randrange(2, 9)}" for _ in range(number)])
+        time.sleep(1)
+    wide = {"viewport": {"width": 900, "height": 1010}}
+    phone = {"viewport": {"width": 360, "height": 700}, "color_scheme": "dark"}
     for name, fragment, options in [
-        ("overview", "overview", {"viewport": {"width": 960, "height": 860}}),
-        (
-            "host-phone",
-            "host/192.0.2.2",
-            {"viewport": {"width": 360, "height": 900}, "color_scheme": "dark"},
-        ),
+        ("overview", "overview", wide),
+        ("host", "host/192.0.2.2", phone),
     ]:
         watched = opened(**options)
         watched.go(fragment, VIEWS[fragment])

@@ -46,6 +46,7 @@ pub(super) async fn history(
         let host = asked.host.as_deref();
         let decided = shared.store(|store| store.history(intervals, host))?;
         let first = shared.store(|store| store.events(0, 1, host))?;
+        system::trim_memory();
         let mut arms: Vec<ArmHistory> = Vec::new();
         for (part, name, count) in decided.counts {
             let arm = name.unwrap_or_else(|| "unknown".to_owned());

@@ -44,12 +44,15 @@ const typical = (host) => host.arms.find((arm) => arm.arm === host.best && arm.e
 /** Fills the list of hosts. */
 export async function hosts(sort) {
   const box = byId("hosts");
+  // An answer may come when the reader has gone on.
+  const late = () => byId("sort").value !== sort;
   let list;
   try {
     list = (await ask(`v1/hosts?sort=${sort}&limit=${LIMIT}`)).hosts.slice(0, LIMIT);
   } catch (error) {
-    return replace(box, fault(`The hosts cannot be had: ${error.message}.`));
+    return late() || replace(box, fault(`The hosts cannot be had: ${error.message}.`));
   }
+  if (late()) return;
   if (!list.length) {
     byId("hosts-note").textContent = "";
     return replace(box, note("No host is known yet: the first connection makes its record."));
@@ -126,10 +129,12 @@ export async function story(address) {
     for (const id of ["host", "host-arms", "host-story"]) replace(byId(id), note("Asking the agent …"));
     chart = null;
   }
+  const late = () => title.textContent !== address;
   let found;
   try {
     found = await ask(`v1/hosts/${encodeURIComponent(address)}`);
   } catch (error) {
+    if (late()) return;
     replace(byId("host-arms"));
     replace(byId("host-story"));
     const hint = error.status === 404
@@ -137,23 +142,25 @@ export async function story(address) {
       : null;
     return replace(byId("host"), fault(`${error.message}.`), hint);
   }
+  if (late()) return;
   // The record may cover a prefix; events bear its name.
   const name = found[0].host.address;
   replace(byId("host"), name !== address && note(`Its record is that of ${name}.`),
     found.map((one) => told(one, found.length > 1)).flat());
   chart ??= new Arms(byId("host-arms"), name);
   chart.load();
-  await connections(name);
+  await connections(name, late);
 }
 
-async function connections(name) {
+async function connections(name, late) {
   const box = byId("host-story");
   let events;
   try {
     events = await ask(`v1/events?host=${encodeURIComponent(name)}&limit=${EVENTS}`);
   } catch (error) {
-    return replace(box, fault(`Its events cannot be had: ${error.message}.`));
+    return late() || replace(box, fault(`Its events cannot be had: ${error.message}.`));
   }
+  if (late()) return;
   if (!events.length) return replace(box, note("No event of it is stored: its connections were too few, too small, or too long ago."));
   const rows = events.map((event) => [
     time(event.time_ms), `${event.remote}:${event.remote_port}${event.passive ? ", accepted" : ""}`, event.arm ?? "unknown",

@@ -1,5 +1,7 @@
 //! Decisions over time, from the stored events.
 
+use std::collections::BTreeMap;
+
 use rusqlite::params;
 
 use super::{Store, StoreError};
@@ -41,34 +43,44 @@ impl Store {
         host: Option<&str>,
     ) -> Result<Decided, rusqlite::Error> {
         let (of_host, limit) = match host {
-            Some(_) => ("host = ?3", EVENTS_MAX_HOST),
-            None => ("?3 IS NULL", EVENTS_MAX),
+            Some(_) => ("host = ?1", EVENTS_MAX_HOST),
+            None => ("?1 IS NULL", EVENTS_MAX),
         };
+        // Counted here: SQLite would sort them all first.
         let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT kind = 'decision', (time_ms - ?1) / ?2 - (time_ms < ?1) AS part, arm, count(*)
-             FROM (SELECT kind, time_ms, arm FROM events WHERE {of_host} AND id > ?4
-                   ORDER BY id DESC LIMIT ?5)
-             GROUP BY 1, part, arm"
+            "SELECT time_ms, arm, kind = 'decision' FROM events
+             WHERE {of_host} AND id > ?2 ORDER BY id DESC LIMIT ?3"
         ))?;
         let first = self.before(intervals.from_ms)?;
-        let mut rows = statement.query(params![
-            intervals.from_ms,
-            intervals.length_ms,
-            host,
-            first,
-            limit
-        ])?;
-        let (mut found, mut read) = (Decided::default(), 0);
+        let mut rows = statement.query(params![host, first, limit])?;
+        let mut arms: Vec<Option<String>> = Vec::new();
+        let mut counts: BTreeMap<(u32, usize), u64> = BTreeMap::new();
+        let mut read = 0;
         while let Some(row) = rows.next()? {
-            let (part, count): (i64, i64) = (row.get(1)?, row.get(3)?);
-            read += count;
-            if row.get(0)? && (0..i64::from(intervals.count)).contains(&part) {
-                let part = u32::try_from(part).unwrap_or(0);
-                found.counts.push((part, row.get(2)?, count.unsigned_abs()));
+            read += 1;
+            let since: i64 = row.get::<_, i64>(0)? - intervals.from_ms;
+            let part = u32::try_from(since.div_euclid(intervals.length_ms)).ok();
+            let Some(part) = part.filter(|part| *part < intervals.count) else {
+                continue;
+            };
+            if !row.get::<_, bool>(2)? {
+                continue;
             }
+            let name = row.get_ref(1)?.as_str_or_null()?;
+            let known = arms.iter().position(|arm| arm.as_deref() == name);
+            let arm = known.unwrap_or_else(|| {
+                arms.push(name.map(str::to_owned));
+                arms.len() - 1
+            });
+            *counts.entry((part, arm)).or_default() += 1;
         }
-        found.cut = read >= limit;
-        Ok(found)
+        let counts = counts.into_iter();
+        Ok(Decided {
+            counts: counts
+                .map(|((part, arm), count)| (part, arms[arm].clone(), count))
+                .collect(),
+            cut: read >= limit,
+        })
     }
 
     /// The number before the first event since a moment, found by halving: numbers rise with time.
