@@ -66,7 +66,7 @@ def train(steps: int, seed: int) -> Policy:
         learning_epochs=4,
         mini_batches=2,
         learning_rate=3e-3,
-        discount_factor=0.9,
+        discount_factor=0.98,
         time_limit_bootstrap=True,
     )
     settings.experiment.write_interval = settings.experiment.checkpoint_interval = 0
