@@ -37,6 +37,8 @@ required=(
 
 # Tests alone. None of these starts a server when it is installed.
 tests=(
+	# Screens of `thalweg top`.
+	tmux
 	# The page in a browser; Ubuntu does not carry it.
 	chromium-headless-shell
 	# The unit: systemd-analyze.

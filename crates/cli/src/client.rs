@@ -40,6 +40,17 @@ impl Client {
         self.ask("GET", path, None)
     }
 
+    /// As [`Client::get`]; `None` where the agent has no such resource, as an older one.
+    pub fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+        match self.get(path) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => match error.downcast_ref() {
+                Some(Refused { status: 404, .. }) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
     /// Gets a resource, part by part as it arrives.
     pub fn get_parts(&self, path: &str, mut part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut answer = self.send("GET", path, None)?;
@@ -133,7 +144,7 @@ impl Client {
             error: String,
         }
         match serde_json::from_slice::<Told>(&body) {
-            Ok(told) => bail!("{}", told.error),
+            Ok(Told { error }) => Err(Refused { status, error }.into()),
             Err(_) if status == 413 => bail!("the agent refuses a document of this size"),
             Err(_) => bail!(
                 "the agent answers {status} {reason}: {}",
@@ -167,6 +178,14 @@ impl Client {
                 .context(format!("cannot connect to {}", self.socket.display())),
         }
     }
+}
+
+/// An error that the agent told.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+struct Refused {
+    status: u16,
+    error: String,
 }
 
 /// Whether programs are pinned in a directory, as far as this user can tell.

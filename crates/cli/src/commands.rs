@@ -27,4 +27,5 @@ pub mod sim;
 pub mod sockops;
 pub mod stack;
 pub mod status;
+pub mod top;
 pub mod web;

@@ -31,6 +31,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Run(options) => commands::run::run(global, options),
         Command::Status(options) => commands::status::run(global, options),
+        Command::Top(options) => commands::top::run(global, options),
         Command::Metrics(options) => commands::metrics::run(global, options),
         Command::Web(options) => commands::web::run(global, options),
         Command::Reload => commands::reload::run(global),

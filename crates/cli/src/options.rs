@@ -174,6 +174,11 @@ pub enum Command {
     Run(commands::run::Options),
     /// Show the agent's mode, counters, memory and problems.
     Status(commands::status::Options),
+    /// Watch the agent at work: hosts, arms, decisions, rules, costs, problems.
+    ///
+    /// It draws on a terminal of 80 x 24 or any other size; ? shows the keys. Colours are left out
+    /// where NO_COLOR is set.
+    Top(commands::top::Options),
     /// Print the agent's figures as OpenMetrics text, for Prometheus.
     ///
     /// The same as GET /metrics. See docs/guide/monitoring.md.

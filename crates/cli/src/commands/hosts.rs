@@ -79,6 +79,11 @@ fn parse_prefix(text: &str) -> Option<Prefix> {
     }
 }
 
+/// Whether a text is a prefix that a host's record is in, or an address that the record covers.
+pub fn matches_prefix(host: &str, text: &str) -> bool {
+    parse_prefix(text).is_some_and(|prefix| overlap(host, prefix))
+}
+
 /// Whether a host's record and a prefix overlap: an address finds the record that contains it.
 fn overlap(host: &str, prefix: Prefix) -> bool {
     parse_prefix(host).is_some_and(|host| host.overlaps(prefix))

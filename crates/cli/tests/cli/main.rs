@@ -72,6 +72,7 @@ mod stack_user;
 mod stack_wire;
 mod support;
 mod tcp;
+mod top;
 mod uml;
 mod upgrade;
 mod wrong_inputs;

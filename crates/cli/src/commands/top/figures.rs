@@ -1,0 +1,139 @@
+//! Figures and texts that fit a column.
+
+use thalweg_units::figures::three;
+
+/// What stands where there is no figure.
+pub const NONE: &str = "-";
+
+/// A number with three digits and a suffix (k: thousands, M, G, T).
+pub fn short(value: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let found = units.iter().find(|(factor, _)| value >= factor * 0.9995);
+    match found {
+        Some((factor, suffix)) => three(value / factor) + suffix,
+        None => three(value),
+    }
+}
+
+/// A count: all digits below 100,000.
+pub fn count(number: u64) -> String {
+    match number {
+        0..100_000 => number.to_string(),
+        _ => short(number as f64),
+    }
+}
+
+/// A rate per second, once two answers have told it.
+pub fn per_second(rate: Option<f64>) -> String {
+    match rate {
+        None => NONE.to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(rate) => short(rate),
+    }
+}
+
+/// Bytes per second as bits per second.
+pub fn bits(bytes_per_s: f64) -> String {
+    short(bytes_per_s * 8.0)
+}
+
+/// A share in percent.
+pub fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// A span of time in its largest unit.
+pub fn ago(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A text without characters that a terminal would obey: control characters, and those that change
+/// the direction of writing or have no width.
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    for character in text.chars() {
+        let invisible = matches!(
+            character,
+            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        );
+        match character.is_control() || invisible {
+            true => cleaned.extend(character.escape_default()),
+            false => cleaned.push(character),
+        }
+    }
+    cleaned
+}
+
+/// A text in lines of at most `width` characters, broken at spaces where there are any. The first
+/// line keeps its indentation.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let words = text.trim_start_matches(' ');
+    let indentation = (text.len() - words.len()).min(width - 1);
+    let mut lines = vec![" ".repeat(indentation.saturating_sub(1))];
+    for word in words.split(' ') {
+        let mut letters: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().expect("there is a line");
+            let used = line.chars().count();
+            let gap = usize::from(used > 0);
+            if used + gap + letters.len() <= width {
+                line.extend(std::iter::repeat_n(' ', gap).chain(letters));
+                break;
+            }
+            if used == 0 {
+                line.extend(letters.drain(..width));
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_fit_six_columns() {
+        for (value, text) in [
+            (0.25, "0.25"),
+            (9.99, "9.99"),
+            (123.4, "123"),
+            (999.6, "1.00k"),
+            (12_345.0, "12.3k"),
+            (4e10, "40.0G"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+        assert_eq!([99_999, 100_000].map(count), ["99999", "100k"]);
+        assert_eq!(
+            [None, Some(0.0), Some(0.5)].map(per_second),
+            ["-", "0", "0.50"]
+        );
+        assert_eq!([59, 60, 7200, 90_000].map(ago), ["59s", "1m", "2h", "1d"]);
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_left() {
+        assert_eq!(
+            clean("a\x1b[2J\u{9b}b\u{202e}\u{200b}ü"),
+            "a\\u{1b}[2J\\u{9b}b\\u{202e}\\u{200b}ü"
+        );
+    }
+
+    #[test]
+    fn long_texts_are_broken_at_spaces() {
+        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("  one  two three", 10), ["  one  two", "three"]);
+        assert_eq!(wrap(" a", 1), ["a"]);
+    }
+}

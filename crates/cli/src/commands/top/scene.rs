@@ -1,0 +1,100 @@
+//! What views are made from, and what they make.
+
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+
+use super::choice::Choice;
+use super::figures::{clean, wrap};
+use super::seen::Known;
+use super::table::Table;
+
+/// What a view is made from.
+pub struct Scene<'a> {
+    pub known: &'a Known,
+    pub choice: &'a Choice,
+    pub paint: Paint,
+    /// Columns of the screen.
+    pub width: usize,
+}
+
+/// Styles, with colours or without.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint {
+    pub colours: bool,
+}
+
+impl Paint {
+    /// For what is wrong.
+    pub fn bad(self) -> Style {
+        self.in_colour(Color::Red).add_modifier(Modifier::BOLD)
+    }
+
+    /// For what deserves a look.
+    pub fn warning(self) -> Style {
+        self.in_colour(Color::Yellow).add_modifier(Modifier::BOLD)
+    }
+
+    fn in_colour(self, colour: Color) -> Style {
+        match self.colours {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
+}
+
+/// Lines of a view: the first stay where they are.
+#[derive(Default)]
+pub struct Body {
+    pub fixed: Vec<Line<'static>>,
+    pub lines: Vec<Line<'static>>,
+}
+
+impl Body {
+    /// A text in place of figures.
+    pub fn told(text: &str, width: usize) -> Self {
+        let mut body = Self::default();
+        body.note(text, Style::default(), width);
+        body.fixed = std::mem::take(&mut body.lines);
+        body
+    }
+
+    /// Adds a text.
+    pub fn note(&mut self, text: &str, style: Style, width: usize) {
+        let lines = wrap(&clean(text), width);
+        self.lines
+            .extend(lines.into_iter().map(|line| Line::styled(line, style)));
+    }
+
+    /// Adds an empty line.
+    pub fn gap(&mut self) {
+        self.lines.push(Line::default());
+    }
+
+    /// Adds a table that moves with the rest.
+    pub fn table(&mut self, table: &Table, width: usize) {
+        let (header, rows) = table.lines(width);
+        self.lines.push(header);
+        self.lines.extend(rows);
+    }
+}
+
+impl Scene<'_> {
+    /// In place of what has not been answered yet.
+    pub fn waiting(&self) -> Body {
+        let text = match (&self.known.trouble, self.choice.frozen) {
+            (Some(_), _) => "",
+            (None, true) => "Frozen before this was asked for. Space goes on.",
+            (None, false) => "Asking the agent.",
+        };
+        Body::told(text, self.width)
+    }
+
+    /// Where a filter has left nothing.
+    pub fn nothing_passes(&self, what: &str) -> Body {
+        let text = format!(
+            "No {what} matches \"{}\". / and Esc show all.",
+            self.choice.filter
+        );
+        Body::told(&text, self.width)
+    }
+}

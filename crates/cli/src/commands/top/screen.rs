@@ -1,0 +1,233 @@
+//! The whole screen: what the agent is, its figures, the view, the keys.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use thalweg_agent::view::Status;
+
+use super::choice::{Choice, VIEWS, View};
+use super::figures::{clean, count, per_second, wrap};
+use super::scene::{Body, Paint, Scene};
+use super::seen::{Known, Seen};
+use super::table::{columns_of, padded};
+use super::views;
+use crate::output::{self, span};
+
+/// The smallest terminal that shows figures.
+const LEAST: (u16, u16) = (40, 8);
+/// Lines that problems take at most.
+const PROBLEM_LINES: usize = 3;
+
+const KEYS: [&str; 16] = [
+    "Tab, 1-5       another view",
+    "s              sort hosts by traffic, recent use or cost",
+    "/              show only rows with a text; hosts also by prefix,",
+    "               as 192.0.2.0/24. Enter keeps it, Esc shows all again",
+    "Space, p       freeze, and go on",
+    "Up, Down, PageUp, PageDown, Home, End",
+    "               scroll",
+    "?, h           help, and back",
+    "q, Ctrl-C, Esc quit",
+    "Ctrl-Z         suspend; fg goes on",
+    "",
+    "The filter does not look further than what was asked for: the first",
+    "1000 hosts. `thalweg hosts --filter` looks at all.",
+    "Figures per second are over the last interval (--interval).",
+    "",
+    "This view:",
+];
+
+/// Draws the screen.
+pub fn draw(buffer: &mut Buffer, known: &Known, choice: &mut Choice, paint: Paint, every: &str) {
+    let area = buffer.area;
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        let text = format!(
+            "too small: {} x {}, needs {} x {}; q quits",
+            area.width, area.height, LEAST.0, LEAST.1
+        );
+        put(buffer, 0, &Line::raw(text));
+        return;
+    }
+    let width = usize::from(area.width);
+    let mut top = vec![title(known, choice, paint, every, width)];
+    top.push(Line::raw(padded(&summary(known), width, false)));
+    top.extend(troubles(known, paint, every, width));
+    let scene = Scene {
+        known,
+        choice,
+        paint,
+        width,
+    };
+    let body = match choice.help {
+        true => help(choice.view, width),
+        false => views::body(&scene),
+    };
+    let rows = area.height as usize - top.len() - 2;
+    let room = rows.saturating_sub(body.fixed.len());
+    choice.page = room.max(1);
+    choice.scroll = choice.scroll.min(body.lines.len().saturating_sub(room));
+    top.push(tabs(choice, &body, room, width));
+    let shown = body.lines.iter().skip(choice.scroll).take(room);
+    for (y, line) in top.iter().chain(&body.fixed).chain(shown).enumerate() {
+        if y < usize::from(area.height) - 1 {
+            put(buffer, y as u16, line);
+        }
+    }
+    put(buffer, area.height - 1, &keys(choice, width));
+}
+
+fn put(buffer: &mut Buffer, y: u16, line: &Line) {
+    let Rect { x, width, .. } = buffer.area;
+    if y < buffer.area.height {
+        buffer.set_line(x, y, line, width);
+    }
+}
+
+/// Which agent, and of when the figures are.
+fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize) -> Line<'static> {
+    let mut left = "thalweg top".to_owned();
+    if let Some(Seen { now, .. }) = &known.status {
+        let dry_run = if now.dry_run { ", dry run" } else { "" };
+        if !now.machine.is_empty() {
+            left += &format!(" on {}", now.machine);
+        }
+        left += &format!(
+            ": agent {}, {}{dry_run}, up {}",
+            now.version,
+            now.mode,
+            span(now.uptime_s)
+        );
+    }
+    let at = output::time(known.time_ms);
+    let at = at.get(11..19).unwrap_or_default();
+    let (right, style) = match (choice.frozen, &known.trouble) {
+        (true, _) => (format!("FROZEN at {at} UTC"), paint.warning()),
+        (_, Some(_)) => (format!("no answer since {at} UTC"), paint.bad()),
+        _ => (format!("{at} UTC, every {every}"), Style::default()),
+    };
+    let room = width.saturating_sub(columns_of(&right) + 1);
+    let left = padded(&clean(&left), room, false) + " ";
+    Line::from(vec![Span::raw(left), Span::styled(right, style)])
+}
+
+/// The figures of all views.
+fn summary(known: &Known) -> String {
+    let Some(seen) = &known.status else {
+        return String::new();
+    };
+    let status = &seen.now;
+    let rate = |counter: fn(&Status) -> u64| per_second(seen.per_second(|now| Some(counter(now))));
+    format!(
+        "Connections {}/s, changed {}/s, scored {}/s  Hosts {} of {}",
+        rate(|status| status.counters.established),
+        rate(|status| status.counters.changed),
+        rate(|status| status.counters.scored),
+        count(status.hosts),
+        count(status.hosts_max)
+    )
+}
+
+/// Why there is no answer, or the first problem.
+fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<'static>> {
+    let problems = known
+        .status
+        .as_ref()
+        .map(|status| &status.now.problems[..])
+        .unwrap_or_default();
+    let (text, style) = match (&known.trouble, problems) {
+        (Some(why), _) => {
+            let text = format!("NO ANSWER, asking again every {every}. {why}");
+            (text, paint.bad())
+        }
+        (None, []) => ("No problems".to_owned(), Style::default()),
+        (None, [only]) => (format!("PROBLEM: {only}"), paint.warning()),
+        (None, [first, ..]) => {
+            let number = problems.len();
+            (
+                format!("{number} PROBLEMS (5 shows all): {first}"),
+                paint.warning(),
+            )
+        }
+    };
+    let mut lines = wrap(&clean(&text), width);
+    if lines.len() > PROBLEM_LINES {
+        lines.truncate(PROBLEM_LINES);
+        if let Some(last) = lines.last_mut() {
+            *last = padded(
+                &format!("{last} …"),
+                last.chars().count().min(width - 2) + 2,
+                false,
+            );
+        }
+    }
+    lines
+        .into_iter()
+        .map(|line| Line::styled(line, style))
+        .collect()
+}
+
+/// The views, and which lines of this one are on the screen.
+fn tabs(choice: &Choice, body: &Body, room: usize, width: usize) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (index, (view, name)) in VIEWS.iter().enumerate() {
+        let style = match *view == choice.view {
+            true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            false => Style::default(),
+        };
+        spans.push(Span::styled(format!("{} {name}", index + 1), style));
+        spans.push("  ".into());
+    }
+    let used: usize = spans.iter().map(Span::width).sum();
+    let lines = body.lines.len();
+    if lines > room {
+        let (first, last) = (choice.scroll + 1, (choice.scroll + room).min(lines));
+        let text = format!("{first}-{last} of {lines}");
+        if used + text.len() <= width {
+            spans.push(Span::raw(padded(&text, width - used, true)));
+        }
+    }
+    Line::from(spans)
+}
+
+fn keys(choice: &Choice, width: usize) -> Line<'static> {
+    let reversed = Style::new().add_modifier(Modifier::REVERSED);
+    if choice.writing {
+        let text = format!(
+            "filter: {}_  Enter keeps, Esc clears",
+            clean(&choice.filter)
+        );
+        return Line::styled(padded(&text, width, false), reversed);
+    }
+    let sort = format!("s sort: {}", choice.sort.name());
+    let filter = match choice.filter.is_empty() {
+        true => "/ filter".to_owned(),
+        false => format!("/ filter: {}", clean(&choice.filter)),
+    };
+    let freeze = if choice.frozen {
+        "Space goes on"
+    } else {
+        "Space freeze"
+    };
+    let mut parts = vec!["q quit", "? help", "Tab 1-5 view"];
+    if choice.help {
+        parts = vec!["? back", "Up Down scroll"];
+    } else {
+        if matches!(choice.view, View::Hosts | View::Arms) {
+            parts.push(&sort);
+        }
+        parts.extend([filter.as_str(), freeze]);
+    }
+    Line::styled(padded(&parts.join("  "), width, false), reversed)
+}
+
+fn help(view: View, width: usize) -> Body {
+    let mut lines = Vec::new();
+    for text in KEYS.iter().chain(views::help(view)) {
+        lines.extend(wrap(text, width).into_iter().map(Line::raw));
+    }
+    Body {
+        lines,
+        ..Body::default()
+    }
+}
