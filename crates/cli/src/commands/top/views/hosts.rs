@@ -14,7 +14,8 @@ use crate::commands::top::table::{Cell, Column, Table};
 use thalweg_units::figures::three;
 
 /// The columns.
-pub const HELP: [&str; 10] = [
+pub const HELP: [&str; 11] = [
+    "Container: or the number of the network namespace, where there are several.",
     "Conns: connections since the host has been known; /s: those of now.",
     "Arm: what the next connection gets most likely; Next: how likely.",
     "bit/s, ms, Loss: typical rate, round-trip time and share of",
@@ -44,7 +45,9 @@ pub fn body(scene: &Scene) -> Body {
     let choice = scene.choice;
     let passes = |host: &&Host| {
         let chosen = likeliest(host).map_or("", |arm| arm.arm.as_str());
-        choice.passes(&[&host.address, chosen]) || matches_prefix(&host.address, &choice.filter)
+        let container = host.container.as_deref().unwrap_or_default();
+        choice.passes(&[&host.address, chosen, container])
+            || matches_prefix(&host.address, &choice.filter)
     };
     let mut hosts: Vec<&Host> = seen.now.list.iter().filter(passes).collect();
     if hosts.is_empty() {
@@ -72,9 +75,9 @@ pub fn body(scene: &Scene) -> Body {
             .map(|host| row(scene, host, rate(host)))
             .collect(),
     };
-    // The namespace tells equal addresses apart.
-    if !several {
-        table.remove("Netns");
+    // It tells equal addresses apart.
+    if !several && hosts.iter().all(|host| host.container.is_none()) {
+        table.remove("Container");
     }
     if scene.width < WIDE {
         table.remove("Next");
@@ -90,7 +93,7 @@ pub fn body(scene: &Scene) -> Body {
 fn columns() -> Vec<Column> {
     vec![
         Column::text("Host", 15, 0),
-        Column::text("Netns", 5, 2),
+        Column::text("Container", 5, 2),
         Column::number("Conns", 5, 0),
         Column::number("/s", 5, 3),
         Column::number("Idle", 4, 1),
@@ -106,6 +109,8 @@ fn columns() -> Vec<Column> {
 
 fn row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
     let arm = likeliest(host);
+    let container = host.container.clone();
+    let container = container.unwrap_or_else(|| host.netns.to_string());
     let measured = |text: &dyn Fn(&HostArm) -> String| match arm {
         Some(arm) if is_measured(arm) => text(arm),
         _ => NONE.to_owned(),
@@ -115,7 +120,7 @@ fn row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
         .map_or(Style::default(), |_| scene.paint.warning());
     vec![
         host.address.clone().into(),
-        host.netns.to_string().into(),
+        container.into(),
         count(host.connections.into()).into(),
         per_second(rate).into(),
         ago(host.idle_s).into(),
