@@ -140,35 +140,38 @@ beside_others() {
 	check "no port by reload" systemctl reload thalweg
 }
 
-# refuses_to_start NAME TEXT TRIES: one line of each says TEXT, and the unit stays failed.
+# refuses_to_start NAME TEXT LEAST MOST: so many tries say TEXT in a line each, and nothing else.
 refuses_to_start() {
 	local from
-	from=$(cursor)
+	systemctl stop thalweg
 	systemctl reset-failed thalweg
+	from=$(cursor)
 	check "$1: refused" fails systemctl restart thalweg
 	check "$1: the unit fails for good" until_true 90 is_failed
-	check "$1: one line of a try" is "$(said "$from" | grep -c -- "$2")" "$3"
+	check "$1: one line of a try" until_true 30 told_at_least "$from" "$2" "$3"
+	check "$1: no more tries than $4" test "$(said "$from" | wc -l)" -le "$4"
 	check "$1: nothing else is said" is "$(said "$from" | grep -vc -- "$2")" 0
 	echo "figure: $1: $(property NRestarts) restarts, status $(property ExecMainStatus), $(said "$from" | tail -n 1)"
 }
+told_at_least() { (($(said "$1" | grep -c -- "$2") >= $3)); }
 is_failed() { [[ $(property ActiveState) == failed ]]; }
 
 start_faults() {
 	echo 'dry_run = yes' >$settings
-	refuses_to_start "a configuration with a fault" 'thalweg.toml:1:11: dry_run' 1
+	refuses_to_start "a configuration with a fault" 'thalweg.toml:1:11: found "yes"' 1 1
 	check "it is not tried again" is "$(property NRestarts) $(property ExecMainStatus)" "0 78"
 	check "its level is that of an error" says '"PRIORITY":"3"' journalctl -q -t thalweg -n 1 -o json
 
 	printf '[http]\nlisten = "127.0.0.1:9471"\ntoken_file = "/etc/thalweg/token"\n' >$settings
 	echo 0123456789abcdef0123456789abcdef >/etc/thalweg/token
 	chmod 644 /etc/thalweg/token
-	refuses_to_start "a token that all can read" 'http.token_file: .*chmod 600' 1
+	refuses_to_start "a token that all can read" 'http.token_file: .*chmod 600' 1 1
 	check "it is not tried again" is "$(property NRestarts) $(property ExecMainStatus)" "0 78"
 	chmod 600 /etc/thalweg/token
 
 	iperf3 -s -D -B 127.0.0.1 -p 9471 -I /tmp/taken
 	check "the port is taken" until_true 20 test -s /tmp/taken
-	refuses_to_start "a port in use" 'http.listen: 127.0.0.1:9471: Address already in use' 5
+	refuses_to_start "a port in use" 'http.listen: 127.0.0.1:9471: Address already in use' 4 5
 	check "there is an end to the tries" test "$(property NRestarts)" -le 5
 	check "programs go on meanwhile" test -e /sys/fs/bpf/thalweg/link_sockops
 	kill "$(tr -d '\0' </tmp/taken)"
