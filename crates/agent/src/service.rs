@@ -31,7 +31,7 @@ fn tell(states: &[NotifyState]) {
 /// Signs of life for the manager's watchdog, if it has one for this process.
 pub struct Watchdog {
     interval: Option<Duration>,
-    last: Instant,
+    last: Option<Instant>,
 }
 
 impl Watchdog {
@@ -40,17 +40,18 @@ impl Watchdog {
         Self {
             // Twice within the time that the manager allows.
             interval: sd_notify::watchdog_enabled().map(|allowed| allowed / 2),
-            last: Instant::now(),
+            // The first is due at once: of many reloads in a row, each has a watchdog of its own.
+            last: None,
         }
     }
 
     /// Gives a sign of life if one is due.
     pub fn tick(&mut self) {
-        if self
-            .interval
-            .is_some_and(|interval| self.last.elapsed() >= interval)
-        {
-            self.last = Instant::now();
+        let Some(interval) = self.interval else {
+            return;
+        };
+        if self.last.is_none_or(|last| last.elapsed() >= interval) {
+            self.last = Some(Instant::now());
             tell(&[NotifyState::Watchdog]);
         }
     }

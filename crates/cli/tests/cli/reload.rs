@@ -407,6 +407,36 @@ fn a_service_manager_hears_of_start_life_reload_and_end() {
 }
 
 #[test]
+fn each_session_gives_a_sign_of_life_at_once() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("alive"), "");
+    let path = bed.directory.path().join("manager");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let next = || {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).expect("a notice");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut command = bed.run_command();
+    // Ten minutes: by its interval, the first sign would come after five.
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "600000000");
+    bed.start_by(command);
+    assert_eq!(next(), "READY=1\n");
+    assert_eq!(next(), "WATCHDOG=1\n");
+    bed.configure("dry_run = true\n");
+    bed.json(&["reload"]);
+    while next() != "READY=1\n" {}
+    assert_eq!(next(), "WATCHDOG=1\n");
+}
+
+#[test]
 fn a_check_is_one_line_and_a_code() {
     if !privileged() {
         return;
