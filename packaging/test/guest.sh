@@ -186,14 +186,14 @@ start_faults() {
 
 # More events than lines: the agent counts what it leaves out, and journald drops nothing.
 floods_no_journal() {
-	local from lines
-	printf '[events]\nlog = "all"\n' >$settings
+	local from lines began=$SECONDS
+	printf '[events]\nlog = "all"\nlog_rate = 1\n' >$settings
 	check "every event is logged" systemctl reload thalweg
 	from=$(cursor)
-	for _ in {1..60}; do timeout 5 bash -c ': >/dev/tcp/10.9.0.2/5203'; done
+	for _ in {1..30}; do timeout 5 bash -c ': >/dev/tcp/10.9.0.2/5203'; done
 	check "the log says what it leaves out" until_true 30 leaves_out "$from"
-	lines=$(said "$from" | grep -c 10.9.0.2)
-	check "60 connections take few lines ($lines)" test "$lines" -le 60
+	lines=$(said "$from" | grep -c '^decision')
+	check "one decision a second is logged ($lines)" test "$lines" -gt 0 -a "$lines" -le $((SECONDS - began + 1))
 	check "journald suppresses nothing" fails says Suppressed journalctl -q --after-cursor "$from"
 	echo '' >$settings
 	systemctl reload thalweg
@@ -227,13 +227,13 @@ scored() { thalweg --json hosts | tr -d ' \n' | grep -o '"scored":[0-9]*' | head
 stays() {
 	check "$1: the agent is active" until_true 60 systemctl is-active thalweg
 	check "$1: hosts stay" is "$(scored)" "$known"
-	check "$1: the same maps are in force" is "$(map_of_hosts)" "$map"
+	check "$1: the agent took over what was in force" \
+		says 'agent runs' journalctl -q -o cat --after-cursor "$from" THALWEG_TOOK_OVER=true
 	check "$1: the administrator's configuration stays" grep -q warm_up $settings
 	check "$1: the policy stays" says rsync-server thalweg policy show
 	check "$1: the open connection goes on" kill -0 "$open"
 	check "$1: no problem" says 'problems *none' thalweg status
 }
-map_of_hosts() { stat -c %i /sys/fs/bpf/thalweg/hosts; }
 
 change_versions() {
 	local force=(-o Dpkg::Options::=--force-confold)
@@ -247,13 +247,15 @@ change_versions() {
 	open=$!
 	sleep 1
 	known=$(scored)
-	map=$(map_of_hosts)
+	from=$(cursor)
 	check "an upgrade" apt-get install -y -q "${force[@]}" "${new[0]}"
 	check "the new version is installed" says "$(dpkg-deb -f "${new[0]}" Version)" dpkg -s thalweg
 	stays upgrade
+	from=$(cursor)
 	check "installed again" apt-get install -y -q --reinstall "${force[@]}" "${new[0]}"
 	stays reinstall
 	check "apt does not go back by itself" fails apt-get install -y -q "${force[@]}" "${old[0]}"
+	from=$(cursor)
 	check "a downgrade" apt-get install -y -q --allow-downgrades "${force[@]}" "${old[0]}"
 	stays downgrade
 	kill "$open"
