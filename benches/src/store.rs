@@ -19,6 +19,8 @@ const HOSTS: u32 = 65_536;
 /// One host in this many changes between two snapshots.
 const CHANGED: usize = 100;
 const ROUNDS: u32 = 5;
+const SCRAPES: u32 = 20;
+const SCRAPE: Duration = Duration::from_millis(400);
 /// Twice the bed's interval of snapshots: one has been taken.
 const SNAPSHOT: Duration = Duration::from_secs(2);
 
@@ -81,6 +83,8 @@ pub fn run(binary: &Path) -> Result<bool> {
         &Target::AtMost(20.0),
     );
 
+    met &= scrapes(&agent)?;
+
     let document = tempfile::NamedTempFile::new()?;
     let path = document.path().to_str().context("a path of text")?;
     agent.command(&["export", path])?;
@@ -93,6 +97,33 @@ pub fn run(binary: &Path) -> Result<bool> {
         &Target::AtMost(64.0),
     );
     Ok(met)
+}
+
+/// Metrics beside a full table: none of them walks it.
+fn scrapes(agent: &Agent) -> Result<bool> {
+    let mut took = Vec::new();
+    for _ in 0..SCRAPES {
+        // Within a moment the agent answers with what it has.
+        std::thread::sleep(SCRAPE);
+        let asked = Instant::now();
+        let answer = http::request(&agent.socket, "GET", "/metrics")?;
+        took.push(asked.elapsed().as_secs_f64() * 1e3);
+        ensure!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
+    }
+    let resident = field(&format!("/proc/{}/status", agent.pid()), "VmRSS:")?;
+    let fast = line(
+        "a scrape of the metrics",
+        "ms",
+        &spread(&took),
+        &Target::AtMost(10.0),
+    );
+    let small = line(
+        "resident memory, snapshots and scrapes included",
+        "MiB",
+        &spread(&[resident as f64 / 1024.0]),
+        &Target::AtMost(32.0),
+    );
+    Ok(fast && small)
 }
 
 /// Puts every `step`th host into the kernel, as seen now.
