@@ -123,7 +123,8 @@ struct State {
     /// [`Shared::imports`] at the last snapshot.
     imports: u64,
     tried: Instant,
-    pruned: Instant,
+    /// When old events were removed; none in a session that has not done so.
+    pruned: Option<Instant>,
     /// Events lost since storing them started to fail.
     failing: Option<u64>,
 }
@@ -140,7 +141,7 @@ impl State {
             saved: None,
             activity: 0,
             tried: now,
-            pruned: now,
+            pruned: None,
             failing: None,
         }
     }
@@ -152,7 +153,7 @@ impl State {
         self.report("count", "the host records are not counted", counted);
         loop {
             let snapshot = interval.saturating_sub(self.tried.elapsed());
-            let prune = PRUNE.saturating_sub(self.pruned.elapsed());
+            let prune = self.prune_in();
             let job = if self.later.is_empty() {
                 self.jobs.recv_timeout(snapshot.min(prune))
             } else {
@@ -170,12 +171,19 @@ impl State {
                 let outcome = self.save_if_changed();
                 self.report("snapshot", "the host records are not saved", outcome);
             }
-            if self.pruned.elapsed() >= PRUNE {
-                self.pruned = Instant::now();
+            if self.prune_in().is_zero() {
+                self.pruned = Some(Instant::now());
                 let outcome = self.prune();
                 self.report("retention", "old events are not removed", outcome);
             }
         }
+    }
+
+    /// Time until old events are to be removed: at once in a new session, because reloads and
+    /// restarts may come more often than [`PRUNE`].
+    fn prune_in(&self) -> Duration {
+        let since = self.pruned.map(|at| at.elapsed());
+        since.map_or(Duration::ZERO, |since| PRUNE.saturating_sub(since))
     }
 
     /// Logs one line when something starts to fail, and one when it works again.

@@ -366,6 +366,31 @@ fn reload_under_load(threads: u32, rate: u32, reloads: u32) {
 }
 
 #[test]
+fn events_beyond_the_limit_are_removed_however_often_there_are_reloads() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("prune", "");
+    let events = || {
+        bed.json(&["events", "--limit", "10000"])
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.connect(&address, 1100, 1);
+    wait_for("more events than the new limit", || {
+        (events() > 1050).then_some(())
+    });
+    // Less than a minute after the start, and so before the first removal of the session that ran.
+    bed.configure("[events]\nretention_max = 1000\n");
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    wait_for("the limit", || (events() <= 1000).then_some(()));
+}
+
+#[test]
 fn a_service_manager_hears_of_start_life_reload_and_end() {
     if !privileged() {
         return;
