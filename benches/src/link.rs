@@ -1,18 +1,28 @@
-//! Throughput and precision of a link: `thalweg link` with iperf3 and with single packets.
+//! Throughput and precision of a link: `thalweg link` with iperf3 and with single packets; the
+//! processor time that its queues take.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use serde_json::Value;
+use thalweg_link::aqm::Aqm;
+use thalweg_link::engine::{Capacity, Direction, Engine};
 use thalweg_report::sample::nearest;
+use thalweg_units::{Delay, Probability, Rate};
 
+use crate::model;
 use crate::table::{Target, line, spread};
 
 const ROUNDS: usize = 5;
 
 /// At most one packet in a hundred may be later than this, in milliseconds.
 const ERROR_MS: f64 = 0.3;
+
+/// Packets through a queue, and the processor time that each may take: a tenth of its time at
+/// 1 Gbit/s.
+const QUEUE_PACKETS: u64 = 1_000_000;
+const QUEUE_NS: f64 = 1200.0;
 
 /// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
@@ -49,7 +59,53 @@ pub fn run(binary: &Path) -> Result<bool> {
         // are about the machine, not the link.
         &Target::AtMost(2.0 * ERROR_MS),
     );
+    for name in ["fifo", "codel", "fq_codel"] {
+        let aqm = (name != "fifo").then(|| name.parse().map_err(Error::msg));
+        let direction = busy(aqm.transpose()?);
+        met &= line(
+            &format!("queue {name}: processor time of a packet"),
+            "ns",
+            &spread(&rounds(|| queue_ns(&direction))?),
+            &Target::AtMost(QUEUE_NS),
+        );
+    }
     Ok(met)
+}
+
+/// A bottleneck whose queue is never empty.
+fn busy(aqm: Option<Aqm>) -> Direction {
+    Direction {
+        loss: Probability::ZERO,
+        capacity: Capacity::Rate(Rate::from_bps(1_200_000_000)),
+        queue_bytes: 1_500_000,
+        ecn: None,
+        aqm,
+        delay: Delay::from_us(5_000),
+        jitter: Delay::ZERO,
+        reorder: Probability::ZERO,
+        seed: 1,
+    }
+}
+
+/// Processor time per packet of an engine: 1500 bytes of 16 flows, offered at 1.1 times the rate.
+fn queue_ns(direction: &Direction) -> Result<f64> {
+    let mut engine = Engine::new(direction.clone());
+    let mut spare = Vec::new();
+    let began = model::now()?;
+    for number in 0..QUEUE_PACKETS {
+        let now_ns = number * 9_000;
+        while let Some((_, packet)) = engine.depart(now_ns) {
+            spare.push(packet);
+        }
+        let mut packet = spare.pop().unwrap_or_default();
+        packet.clear();
+        packet.resize(1500, 0);
+        packet[0] = 0x45;
+        packet[9] = 17;
+        packet[21] = number as u8 % 16;
+        spare.extend(engine.arrive(now_ns, packet));
+    }
+    Ok((model::now()? - began).as_nanos() as f64 / QUEUE_PACKETS as f64)
 }
 
 struct Round {

@@ -91,7 +91,7 @@ pub fn run() -> Result<bool> {
 }
 
 /// Processor time of this thread: the machine's load matters little.
-fn now() -> Result<Duration> {
+pub fn now() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 

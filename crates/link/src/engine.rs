@@ -2,8 +2,10 @@
 //! no clock: the time of each call is an argument, in nanoseconds since the
 //! link began, and never goes back.
 //!
-//! A packet's whole fate is decided when it arrives, because nothing that comes
-//! later can change it: the queue is first in, first out and drops at its tail.
+//! Without [`Aqm`], a packet's whole fate is decided when it arrives, because nothing that comes
+//! later can change it: the queue is first in, first out and drops at its tail. With it, packets
+//! wait, and each leaves the queue at the exact moment at which the bottleneck is free, even if
+//! this is computed later.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,8 +14,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use thalweg_units::{Delay, Probability, Rate};
 
+use crate::aqm::{Aqm, Discipline, Fates, Waiting};
 use crate::packet;
 use crate::quantity::Threshold;
+use crate::random::{GOLDEN, mixed};
 use crate::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES, Trace};
 
 /// However long the delay and high the rate, no more bytes than this are kept.
@@ -44,6 +48,9 @@ pub struct Direction {
     pub queue_bytes: u64,
     /// From where on packets are marked, if at all.
     pub ecn: Option<Threshold>,
+    /// The queue's algorithm, if it is not first in, first out. The packet that is being sent is
+    /// then not in the queue.
+    pub aqm: Option<Aqm>,
     /// One-way delay, after the bottleneck.
     pub delay: Delay,
     /// The delay varies uniformly by up to this much either way. Packets do not
@@ -66,6 +73,8 @@ pub struct Counters {
     pub lost: u64,
     /// Found the queue full.
     pub dropped_queue: u64,
+    /// Dropped by [`Aqm`] because packets waited too long.
+    pub dropped_early: u64,
     /// Found [`MEMORY_BYTES`] in flight.
     pub dropped_memory: u64,
     /// Marked with congestion experienced.
@@ -82,6 +91,31 @@ pub struct Counters {
     pub max_queue_us: u64,
 }
 
+/// Something that happened to a packet at the bottleneck.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Event {
+    /// When.
+    pub(crate) at_ns: u64,
+    /// The packet's length.
+    pub(crate) bytes: u64,
+    /// What.
+    pub(crate) what: What,
+}
+
+/// What happened to a packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum What {
+    /// It came, and had not been lost before.
+    Came,
+    /// It was dropped.
+    Dropped,
+    /// It has been sent; the moment may be later than that of the call.
+    Left {
+        /// When it came.
+        since_ns: u64,
+    },
+}
+
 /// The state of one direction.
 #[derive(Debug)]
 pub struct Engine {
@@ -90,18 +124,25 @@ pub struct Engine {
     /// When each packet that is in the queue will have left it, and its bytes.
     queue: VecDeque<(u64, u64)>,
     queued_bytes: u64,
+    waiting: Option<Discipline>,
+    /// Since when packets wait.
+    busy_ns: u64,
     flight: BinaryHeap<Reverse<Flying>>,
     flying_bytes: u64,
     /// When the latest packet leaves that kept its place in the order.
     last_ns: u64,
+    /// How many have left the queue.
+    sent: u64,
+    /// What happened since it was last asked for, if that is recorded.
+    events: Option<Vec<Event>>,
     counters: Counters,
 }
 
-/// A packet with its departure; ordered by that, then by arrival.
+/// A packet with its departure; ordered by that, then by when it left the queue.
 #[derive(Debug)]
 struct Flying {
     departure_ns: u64,
-    arrival: u64,
+    order: u64,
     packet: Vec<u8>,
 }
 
@@ -121,7 +162,7 @@ impl PartialOrd for Flying {
 
 impl Ord for Flying {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.departure_ns, self.arrival).cmp(&(other.departure_ns, other.arrival))
+        (self.departure_ns, self.order).cmp(&(other.departure_ns, other.order))
     }
 }
 
@@ -140,7 +181,11 @@ impl Engine {
                 left_bytes: OPPORTUNITY_BYTES,
             },
         };
+        // Another stream of random numbers than those of packets.
+        let salt = mixed(!mixed(direction.seed));
         Self {
+            waiting: (direction.aqm).map(|aqm| aqm.queue(direction.queue_bytes, salt)),
+            busy_ns: 0,
             direction,
             bottleneck,
             queue: VecDeque::new(),
@@ -148,7 +193,33 @@ impl Engine {
             flight: BinaryHeap::new(),
             flying_bytes: 0,
             last_ns: 0,
+            sent: 0,
+            events: None,
             counters: Counters::default(),
+        }
+    }
+
+    /// Begins or ends to record events.
+    pub(crate) fn record(&mut self, is_wanted: bool) {
+        self.events = is_wanted.then(Vec::new);
+    }
+
+    /// How many events are recorded.
+    pub(crate) fn events(&self) -> usize {
+        self.events.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Takes the events, and makes room for so many.
+    pub(crate) fn take_events(&mut self, room: usize) -> Vec<Event> {
+        let events = self.events.as_mut();
+        events.map_or_else(Vec::new, |events| {
+            std::mem::replace(events, Vec::with_capacity(room))
+        })
+    }
+
+    fn note(&mut self, at_ns: u64, bytes: u64, what: What) {
+        if let Some(events) = &mut self.events {
+            events.push(Event { at_ns, bytes, what });
         }
     }
 
@@ -168,13 +239,19 @@ impl Engine {
             self.counters.lost += 1;
             return Some(packet);
         }
+        if self.waiting.is_some() {
+            return self.wait(now_ns, number, packet);
+        }
+        self.note(now_ns, bytes, What::Came);
         self.drain(now_ns);
         if self.queued_bytes + bytes > self.direction.queue_bytes {
             self.counters.dropped_queue += 1;
+            self.note(now_ns, bytes, What::Dropped);
             return Some(packet);
         }
         if self.flying_bytes + bytes > MEMORY_BYTES {
             self.counters.dropped_memory += 1;
+            self.note(now_ns, bytes, What::Dropped);
             return Some(packet);
         }
         let sent_ns = self.bottleneck.send(now_ns, bytes);
@@ -182,24 +259,103 @@ impl Engine {
         if self.must_mark(sent_ns - now_ns) && packet::mark(&mut packet) {
             self.counters.marked += 1;
         }
-        let departure_ns = self.departure(number, sent_ns);
-        self.flying_bytes += bytes;
-        self.flight.push(Reverse(Flying {
-            departure_ns,
-            arrival: number,
-            packet,
-        }));
+        self.note(sent_ns, bytes, What::Left { since_ns: now_ns });
+        self.fly(number, sent_ns, packet);
         None
     }
 
-    /// When the next packet leaves.
+    /// Puts a packet into the queue of [`Aqm`].
+    fn wait(&mut self, now_ns: u64, number: u64, packet: Vec<u8>) -> Option<Vec<u8>> {
+        self.advance(now_ns);
+        let bytes = packet.len() as u64;
+        self.note(now_ns, bytes, What::Came);
+        let discipline = self.waiting.as_mut()?;
+        let waiting_bytes = discipline.bytes();
+        if self.flying_bytes + waiting_bytes + bytes > MEMORY_BYTES {
+            self.counters.dropped_memory += 1;
+            self.note(now_ns, bytes, What::Dropped);
+            return Some(packet);
+        }
+        if waiting_bytes == 0 {
+            self.busy_ns = now_ns;
+        }
+        let mut fates = Fates::default();
+        discipline.enqueue(
+            Waiting {
+                number,
+                since_ns: now_ns,
+                packet,
+            },
+            &mut fates,
+        );
+        let max_bytes = &mut self.counters.max_queue_bytes;
+        *max_bytes = (*max_bytes).max(discipline.bytes());
+        self.counters.dropped_queue += fates.full.len() as u64;
+        for dropped in &fates.full {
+            self.note(now_ns, dropped.packet.len() as u64, What::Dropped);
+        }
+        self.advance(now_ns);
+        fates.full.pop().map(|dropped| dropped.packet)
+    }
+
+    /// Sends from the queue of [`Aqm`] what the bottleneck takes by now.
+    fn advance(&mut self, now_ns: u64) {
+        while let Some(free_ns) = self.next_dequeue_ns().filter(|free_ns| *free_ns <= now_ns) {
+            let mut fates = Fates::default();
+            let next = (self.waiting.as_mut()).and_then(|it| it.dequeue(free_ns, &mut fates));
+            self.counters.dropped_early += fates.early.len() as u64;
+            self.counters.marked += fates.marked;
+            for dropped in &fates.early {
+                self.note(free_ns, dropped.packet.len() as u64, What::Dropped);
+            }
+            let Some(next) = next else {
+                return;
+            };
+            let bytes = next.packet.len() as u64;
+            // Not from the moment of the call: that is rounded up to nanoseconds.
+            let sent_ns = self.bottleneck.send(self.busy_ns, bytes);
+            let queue_us = (sent_ns - next.since_ns) / 1000;
+            self.counters.max_queue_us = self.counters.max_queue_us.max(queue_us);
+            let since_ns = next.since_ns;
+            self.note(sent_ns, bytes, What::Left { since_ns });
+            self.fly(next.number, sent_ns, next.packet);
+        }
+    }
+
+    /// When the next packet leaves the queue of [`Aqm`].
+    fn next_dequeue_ns(&self) -> Option<u64> {
+        let waiting = self.waiting.as_ref()?;
+        (waiting.bytes() > 0).then(|| self.bottleneck.free_ns(self.busy_ns))
+    }
+
+    /// Sends a packet on its way behind the bottleneck.
+    fn fly(&mut self, number: u64, sent_ns: u64, packet: Vec<u8>) {
+        let departure_ns = self.departure(number, sent_ns);
+        self.flying_bytes += packet.len() as u64;
+        self.flight.push(Reverse(Flying {
+            departure_ns,
+            order: self.sent,
+            packet,
+        }));
+        self.sent += 1;
+    }
+
+    /// When the next packet leaves; with [`Aqm`] it may leave later.
     pub fn next_departure_ns(&self) -> Option<u64> {
-        self.flight.peek().map(|next| next.0.departure_ns)
+        let flying = self.flight.peek().map(|next| next.0.departure_ns);
+        // What waits will have the delay before it, unless it may skip that.
+        let delay_ns = match self.direction.reorder > Probability::ZERO {
+            true => 0,
+            false => (self.direction.delay.ns()).saturating_sub(self.direction.jitter.ns()),
+        };
+        let waiting = self.next_dequeue_ns().map(|free_ns| free_ns + delay_ns);
+        flying.into_iter().chain(waiting).min()
     }
 
     /// A packet that leaves now or should have left before, and when it should.
     pub fn depart(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
-        if self.next_departure_ns()? > now_ns {
+        self.advance(now_ns);
+        if self.flight.peek()?.0.departure_ns > now_ns {
             return None;
         }
         let Reverse(next) = self.flight.pop()?;
@@ -274,18 +430,6 @@ enum Draw {
     Jitter,
 }
 
-/// 2^64 divided by the golden ratio: the step of SplitMix64.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The output function of SplitMix64 (Steele, Lea, Flood: Fast Splittable
-/// Pseudorandom Number Generators, OOPSLA 2014).
-fn mixed(state: u64) -> u64 {
-    let mut z = state.wrapping_add(GOLDEN);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[derive(Debug)]
 enum Bottleneck {
     None,
@@ -305,6 +449,23 @@ enum Bottleneck {
 }
 
 impl Bottleneck {
+    /// When it takes another packet, at this moment or later.
+    fn free_ns(&self, now_ns: u64) -> u64 {
+        match self {
+            Self::None => now_ns,
+            Self::Rate { bps, free_at } => now_ns.max(free_at.div_ceil(*bps) as u64),
+            Self::Trace {
+                trace,
+                number,
+                left_bytes,
+            } => match trace.moment_ns(*number) {
+                moment_ns if moment_ns < now_ns => trace.moment_ns(trace.first_from(now_ns)),
+                moment_ns if *left_bytes > 0 => moment_ns,
+                _ => trace.moment_ns(*number + 1),
+            },
+        }
+    }
+
     /// Sends a packet after all that came before; returns when its last bit has
     /// been sent.
     fn send(&mut self, now_ns: u64, bytes: u64) -> u64 {

@@ -14,6 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::accuracy::{Histogram, Percentiles};
 use crate::engine::{Counters, Direction, Engine};
 use crate::error::Error;
+use crate::log::Recorder;
 use crate::tun::MTU_BYTES;
 
 /// No more packets are read in a row, so that departures get their turn.
@@ -51,6 +52,19 @@ impl Forwarder {
         began: Instant,
         failed: Arc<EventFd>,
     ) -> Result<Self, Error> {
+        Self::recorded(name, direction, from, to, began, failed, None)
+    }
+
+    /// As [`Forwarder::start`], with a log.
+    pub(crate) fn recorded(
+        name: &str,
+        direction: Direction,
+        from: File,
+        to: File,
+        began: Instant,
+        failed: Arc<EventFd>,
+        recorder: Option<Recorder>,
+    ) -> Result<Self, Error> {
         let cannot = |what: &str| Error::system(format!("cannot {what}"));
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = EventFd::from_value_and_flags(0, flags)
@@ -61,7 +75,12 @@ impl Forwarder {
             .name(name.to_owned())
             .spawn(move || {
                 let mut worker = Worker::new(direction, from, to, began);
+                worker.engine.record(recorder.is_some());
+                worker.recorder = recorder;
                 let ended = worker.run(&theirs).map(|()| worker.passage());
+                if let Some(recorder) = worker.recorder.take() {
+                    recorder.end(worker.now_ns(), &mut worker.engine);
+                }
                 if ended.is_err() {
                     // Only a full counter makes this fail, and then it is readable.
                     let _ = failed.write(1);
@@ -101,6 +120,7 @@ impl Drop for Forwarder {
 
 struct Worker {
     engine: Engine,
+    recorder: Option<Recorder>,
     from: File,
     to: File,
     began: Instant,
@@ -117,6 +137,7 @@ impl Worker {
     fn new(direction: Direction, from: File, to: File, began: Instant) -> Self {
         Self {
             engine: Engine::new(direction),
+            recorder: None,
             from,
             to,
             began,
@@ -133,7 +154,11 @@ impl Worker {
         self.realtime = be_prompt();
         loop {
             self.deliver()?;
-            if self.collect()? == BATCH {
+            let count = self.collect()?;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.take(self.began.elapsed().as_nanos() as u64, &mut self.engine);
+            }
+            if count == BATCH {
                 continue;
             }
             if self.wait(stop)? {

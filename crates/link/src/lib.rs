@@ -8,14 +8,17 @@
 //! congestion control.
 
 mod accuracy;
+pub mod aqm;
 mod child;
 pub mod engine;
 mod error;
 pub mod forward;
+mod log;
 pub mod namespace;
 pub mod outside;
 mod packet;
 pub mod quantity;
+mod random;
 mod ready;
 mod report;
 mod resolv;

@@ -1,4 +1,4 @@
-//! The one thing that a link changes in a packet: its ECN field.
+//! What a link sees of a packet: its flow; and the one thing that it changes: the ECN field.
 
 /// Explicit Congestion Notification, RFC 3168 section 5: the two low bits of the
 /// IPv4 type of service and of the IPv6 traffic class.
@@ -45,6 +45,33 @@ fn mark_v6(packet: &mut [u8]) -> bool {
     }
     packet[1] |= CONGESTION_EXPERIENCED << 4;
     true
+}
+
+/// Gives the words that tell a packet's flow from others: addresses, protocol, and ports where they
+/// are in this packet.
+pub(crate) fn flow(packet: &[u8], mut word: impl FnMut(u64)) {
+    let (addresses, protocol, payload) = match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 => {
+            let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
+            let length = usize::from(packet[0] & 0x0f) * 4;
+            let payload = packet.get(length..).filter(|_| !is_fragment);
+            (&packet[12..20], packet[9], payload)
+        }
+        Some(6) if packet.len() >= 40 => (&packet[8..40], packet[6], packet.get(40..)),
+        _ => return,
+    };
+    for chunk in addresses.chunks(8) {
+        word(
+            chunk
+                .iter()
+                .fold(0, |all, &byte| all << 8 | u64::from(byte)),
+        );
+    }
+    // TCP, UDP, SCTP, UDP-Lite: two ports come first.
+    let has_ports = [6, 17, 132, 136].contains(&protocol);
+    let ports = payload.filter(|_| has_ports).and_then(|it| it.get(..4));
+    let ports = ports.map_or(0, |it| u32::from_be_bytes([it[0], it[1], it[2], it[3]]));
+    word(u64::from(protocol) << 32 | u64::from(ports));
 }
 
 #[cfg(test)]
@@ -105,6 +132,43 @@ mod tests {
             assert_eq!(packet[1], after.unwrap_or(second));
             assert_eq!(packet[0], 0x6a);
         }
+    }
+
+    #[test]
+    fn flows_differ_by_addresses_protocol_and_ports() {
+        let words = |packet: &[u8]| {
+            let mut all = Vec::new();
+            flow(packet, |word| all.push(word));
+            all
+        };
+        for size in [20, 40] {
+            let mut packet = vec![0; size + 8];
+            packet[0] = if size == 20 { 0x45 } else { 0x60 };
+            packet[if size == 20 { 9 } else { 6 }] = 6;
+            let base = words(&packet);
+            let addresses = if size == 20 { 12..20 } else { 8..40 };
+            for at in addresses.chain(size..size + 4) {
+                let mut other = packet.clone();
+                other[at] = 1;
+                assert_ne!(words(&other), base, "byte {at}");
+            }
+            // What belongs to the one packet alone: its length, and what is after the ports.
+            for at in [5, size + 4] {
+                let mut other = packet.clone();
+                other[at] = 1;
+                assert_eq!(words(&other), base, "byte {at}");
+            }
+        }
+        // Later fragments have no ports, so the first has none either.
+        let mut fragments = [vec![0; 28], vec![0; 28]];
+        for (packet, offset) in fragments.iter_mut().zip([0x2000u16, 0x00b9]) {
+            packet[0] = 0x45;
+            packet[9] = 17;
+            packet[6..8].copy_from_slice(&offset.to_be_bytes());
+            packet[20] = offset as u8;
+        }
+        assert_eq!(words(&fragments[0]), words(&fragments[1]));
+        assert_eq!(words(&[0x45; 3]), [0; 0]);
     }
 
     #[test]

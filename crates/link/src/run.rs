@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use thalweg_process::signals::Signals;
 use crate::child::{self, Child, Group};
 use crate::error::Error;
 use crate::forward::{Forwarder, Passage};
+use crate::log::{LogFile, Recorder, Writer};
 use crate::namespace::Ends;
 use crate::outside::Outside;
 use crate::ready;
@@ -40,15 +42,19 @@ pub struct Task {
     pub far_port: Option<u16>,
     /// The far end is the machine's network.
     pub outside: bool,
+    /// Files for logs of the bottlenecks, near to far and far to near.
+    pub logs: [Option<PathBuf>; 2],
 }
 
 /// Outcome of a task.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Finished {
     /// The command's exit status, 128 plus the signal's number if one ended it.
     pub exit: u8,
     /// The link's report.
     pub report: Report,
+    /// Whether all of the logs has been written.
+    pub log: Result<(), Error>,
 }
 
 /// Runs a task on a link with these settings. The caller has no other thread.
@@ -62,13 +68,30 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
     let Some((program, arguments)) = task.command.split_first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
+    let names = ["near to far", "far to near"];
+    let mut logs = Vec::new();
+    for ((path, direction), name) in task.logs.iter().zip(&directions).zip(names) {
+        logs.push(match path {
+            Some(path) => Some(LogFile::create(path, name, direction)?),
+            None => None,
+        });
+    }
     let signals = Signals::catch(&[])?;
     let (ends, mut outside) = if task.outside {
         Outside::open().map(|(ends, outside)| (ends, Some(outside)))?
     } else {
         (Ends::create()?, None)
     };
-    let mut link = Link::on(ends, directions)?;
+    let mut writers = Vec::new();
+    let mut recorders = [None, None];
+    for (log, recorder) in logs.into_iter().zip(&mut recorders) {
+        if let Some(log) = log {
+            let (taker, writer) = log.start()?;
+            *recorder = Some(taker);
+            writers.push(writer);
+        }
+    }
+    let mut link = Link::recorded(ends, directions, recorders)?;
     if let Some(outside) = &mut outside {
         outside.start()?;
     }
@@ -88,7 +111,10 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
     let mut report = link.down(settings)?;
     report.outside = outside.map(|it| it.way);
     report.judge();
+    let written = writers.into_iter().map(Writer::finish);
+    let log = written.fold(Ok(()), Result::and);
     Ok(Finished {
+        log,
         exit: exit_code(status),
         report,
     })
@@ -115,6 +141,15 @@ pub struct Link {
 impl Link {
     /// Starts to carry packets between two ends.
     pub fn on(ends: Ends, directions: [crate::engine::Direction; 2]) -> Result<Self, Error> {
+        Self::recorded(ends, directions, [None, None])
+    }
+
+    /// As [`Link::on`], with logs.
+    fn recorded(
+        ends: Ends,
+        directions: [crate::engine::Direction; 2],
+        recorders: [Option<Recorder>; 2],
+    ) -> Result<Self, Error> {
         let began = Instant::now();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let failed = EventFd::from_value_and_flags(0, flags)
@@ -122,22 +157,24 @@ impl Link {
         let failed = Arc::new(failed);
         let mut forwarders = Vec::new();
         let [forward, reverse] = directions;
-        for (name, direction, from, to) in [
-            ("near-to-far", forward, &ends.near, &ends.far),
-            ("far-to-near", reverse, &ends.far, &ends.near),
+        let [there, back] = recorders;
+        for (name, direction, from, to, recorder) in [
+            ("near-to-far", forward, &ends.near, &ends.far, there),
+            ("far-to-near", reverse, &ends.far, &ends.near, back),
         ] {
             let copy = |device: &std::fs::File| {
                 device
                     .try_clone()
                     .map_err(Error::system("cannot duplicate a descriptor"))
             };
-            forwarders.push(Forwarder::start(
+            forwarders.push(Forwarder::recorded(
                 name,
                 direction,
                 copy(&from.device)?,
                 copy(&to.device)?,
                 began,
                 Arc::clone(&failed),
+                recorder,
             )?);
         }
         Ok(Self {

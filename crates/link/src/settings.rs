@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thalweg_units::{Delay, Probability, Rate};
+use thalweg_units::{Delay, Probability, Rate, Size};
 
+use crate::aqm::Aqm;
 use crate::engine::{Capacity, Direction};
 use crate::error::Error;
 use crate::quantity::{QueueLimit, Threshold};
@@ -33,6 +34,8 @@ pub struct Settings {
     pub reorder: Probability,
     /// From where on packets are marked.
     pub ecn: Option<Threshold>,
+    /// The queue's algorithm.
+    pub aqm: Option<Aqm>,
     /// Seed of everything random.
     pub seed: u64,
 }
@@ -67,6 +70,10 @@ impl Settings {
             "--queue needs --rate or --trace: without a bottleneck nothing waits".to_owned()
         } else if self.ecn.is_some() && !limited {
             "--ecn needs --rate or --trace: without a bottleneck nothing waits".to_owned()
+        } else if self.aqm.is_some() && !limited {
+            "--aqm needs --rate or --trace: without a bottleneck nothing waits".to_owned()
+        } else if self.aqm.is_some() && self.ecn.is_some() {
+            "--aqm and --ecn both say which packets are marked; give one of them".to_owned()
         } else if self.reorder > Probability::ZERO && self.delay == Delay::ZERO {
             "--reorder needs --delay: a packet overtakes others by skipping it".to_owned()
         } else {
@@ -86,7 +93,11 @@ impl Settings {
     }
 
     fn direction(&self, capacity: Capacity, loss: Probability, seed: u64) -> Direction {
-        let queue = self.queue.unwrap_or(QueueLimit::Bdp(1.0));
+        let default = match self.aqm {
+            Some(_) => QueueLimit::Bytes(Size::from_bytes(Aqm::LIMIT_BYTES)),
+            None => QueueLimit::Bdp(1.0),
+        };
+        let queue = self.queue.unwrap_or(default);
         let queue_bytes = match &capacity {
             Capacity::Unlimited => u64::MAX,
             Capacity::Rate(rate) => queue.bytes(rate.bps(), self.delay),
@@ -97,6 +108,7 @@ impl Settings {
             capacity,
             queue_bytes,
             ecn: self.ecn,
+            aqm: self.aqm,
             delay: self.delay,
             jitter: self.jitter,
             reorder: self.reorder,
@@ -108,7 +120,6 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_units::Size;
 
     fn refused(settings: &Settings) -> String {
         settings.directions().unwrap_err().to_string()
@@ -120,6 +131,7 @@ mod tests {
         let delay = Delay::from_us(1000);
         let traces = Some(["up".into(), "down".into()]);
         let queue = Some(QueueLimit::Bdp(1.0));
+        let aqm = Some("codel".parse().unwrap());
         let default = Settings::default;
         for (settings, part) in [
             (
@@ -151,6 +163,19 @@ mod tests {
                     ..default()
                 },
                 "--ecn needs --rate",
+            ),
+            (
+                Settings { aqm, ..default() },
+                "--aqm needs --rate or --trace",
+            ),
+            (
+                Settings {
+                    rate,
+                    aqm,
+                    ecn: Some(Threshold::Time(delay)),
+                    ..default()
+                },
+                "--aqm and --ecn",
             ),
             (
                 Settings {

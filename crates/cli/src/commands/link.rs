@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use thalweg_link::aqm::Aqm;
 use thalweg_link::quantity::{QueueLimit, Threshold};
 use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
@@ -31,6 +32,9 @@ pub struct Options {
     /// once.
     #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
+    /// Logs of the bottleneck in the format of Mahimahi's mm-link: near to far, far to near.
+    #[arg(long, value_name = "UP[,DOWN]", value_parser = logs)]
+    log: Option<[Option<PathBuf>; 2]>,
     /// File of the report. Default: standard error.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -75,7 +79,12 @@ pub struct PathOptions {
     /// Default: never.
     #[arg(long, value_name = "SIZE|TIME")]
     ecn: Option<Threshold>,
-    /// Seed of loss, jitter and reordering.
+    /// Keep the queue short, by CoDel (RFC 8289) or with a queue for each flow (RFC 8290); ECN-capable
+    /// packets are marked, not dropped. Defaults: target=5ms,interval=100ms,quantum=1514B,flows=1024,
+    /// --queue 15360kB.
+    #[arg(long, value_name = "codel|fq_codel[,KEY=VALUE…]")]
+    aqm: Option<Aqm>,
+    /// Seed of loss, jitter, reordering and hashes of flows.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -93,6 +102,7 @@ impl PathOptions {
             queue: self.queue,
             reorder: self.reorder,
             ecn: self.ecn,
+            aqm: self.aqm,
             seed: self.seed,
         }
     }
@@ -108,6 +118,18 @@ fn traces(text: &str) -> Result<[PathBuf; 2], String> {
     }
 }
 
+fn logs(text: &str) -> Result<[Option<PathBuf>; 2], String> {
+    match text.split(',').collect::<Vec<_>>()[..] {
+        [up] if !up.is_empty() => Ok([Some(up.into()), None]),
+        [up, down] if !up.is_empty() && !down.is_empty() && up != down => {
+            Ok([Some(up.into()), Some(down.into())])
+        }
+        _ => Err(format!(
+            "expected one file, or two different ones with a comma between them, found {text:?}"
+        )),
+    }
+}
+
 /// Runs a command behind an emulated path, and returns its exit code.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let settings = options.path.settings();
@@ -116,7 +138,12 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         far: options.far.clone(),
         far_port: options.far_port,
         outside: options.outside,
+        logs: options.log.clone().unwrap_or_default(),
     };
+    if options.log.is_some() && settings.rate.is_none() && settings.traces.is_none() {
+        let why = "--log needs --rate or --trace: it is the log of a bottleneck";
+        return Err(Failure::Usage(why.to_owned()).into());
+    }
     // Opened before anything runs, so that no result is lost for want of a file.
     let cannot = |path: &Path| format!("cannot write {}", path.display());
     let draft = options.report.as_deref().map(|path| {
@@ -134,6 +161,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         // If standard error is closed, nobody can be told.
         None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
+    finished.log.map_err(classified)?;
     match finished.exit {
         0 => Ok(()),
         code => Err(Failure::Command(code).into()),
@@ -181,6 +209,9 @@ fn table(report: &Report) -> String {
         row("lost at random", &|d| d.counters.lost.to_string()),
         row("dropped, queue full", &|d| {
             d.counters.dropped_queue.to_string()
+        }),
+        row("dropped by --aqm", &|d| {
+            d.counters.dropped_early.to_string()
         }),
         row("marked (ECN)", &|d| d.counters.marked.to_string()),
         row("reordered", &|d| d.counters.reordered.to_string()),

@@ -256,6 +256,59 @@ fn ecn_marks_instead_of_dropping() {
     assert_eq!(figure(&report, "far_to_near", "marked"), 0);
 }
 
+/// Two bulk flows and a sparse one over 20 Mbit/s and 2 × 10 ms: the flows' rates in Mbit/s, the
+/// sparse one's round-trip times in ms, sorted, and the report.
+fn shared(queue: &[&str]) -> (Vec<f64>, Vec<f64>, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let [times, rates] = ["times", "rates"].map(|it| directory.path().join(it));
+    let far = format!("{} & exec iperf3 -s -1 >/dev/null 2>&1", as_role("echo"));
+    let near = format!(
+        "iperf3 -c $THALWEG_LINK_FAR -P 2 -O 2 -t 4 -C cubic -J >{} & sleep 2; {}; wait",
+        rates.display(),
+        as_role(&format!("ping 150 20 {}", times.display()))
+    );
+    let path = ["--rate", "20mbit", "--delay", "10ms", "--json"];
+    let ends = ["--far", &far, "--far-port", "5201", "--", "sh", "-c", &near];
+    let output = link(&[&path, queue, &ends].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let measured: Value = serde_json::from_str(&fs::read_to_string(rates).unwrap()).unwrap();
+    let streams = measured["end"]["streams"].as_array().unwrap().iter();
+    let rates = streams.map(|it| it["receiver"]["bits_per_second"].as_f64().unwrap() / 1e6);
+    let mut times: Vec<f64> = fs::read_to_string(times)
+        .unwrap()
+        .lines()
+        .map(|line| line.parse::<f64>().unwrap() / 1e3)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (rates.collect(), times, report(&output))
+}
+
+fn codel_keeps_the_queue_short_and_fq_codel_spares_sparse_flows() {
+    let median = |times: &[f64]| times[times.len() / 2];
+    let (rates, times, plain) = shared(&["--queue", "250kB"]);
+    println!("fifo: {rates:?} Mbit/s, {} ms", median(&times));
+    // 250 kB are 100 ms.
+    assert!(median(&times) > 60.0, "{plain}");
+
+    let (rates, times, report) = shared(&["--aqm", "codel"]);
+    println!("codel: {rates:?} Mbit/s, {} ms", median(&times));
+    assert!(rates.iter().sum::<f64>() > 17.5, "{rates:?} {report}");
+    // 20 ms and a queue near the target of 5 ms.
+    assert!((22.0..32.0).contains(&median(&times)), "{report}");
+    assert!(
+        figure(&report, "near_to_far", "dropped_early") > 0,
+        "{report}"
+    );
+
+    let (rates, times, report) = shared(&["--aqm", "fq_codel"]);
+    println!("fq_codel: {rates:?} Mbit/s, {} ms", median(&times));
+    assert!(rates.iter().sum::<f64>() > 17.5, "{rates:?} {report}");
+    assert!((rates[0] / rates[1] - 1.0).abs() < 0.1, "{rates:?}");
+    // The sparse flow waits for the packet that is being sent, 0.6 ms, and no queue.
+    assert!((20.0..21.5).contains(&median(&times)), "{report}");
+    assert_eq!(times.len(), 150);
+}
+
 #[test]
 fn exit_codes_pass_through() {
     if !available() {
@@ -313,6 +366,15 @@ fn wrong_usage_is_code_2_and_says_what_was_expected() {
         (&["--queue", "1bdp"], "--queue needs --rate or --trace"),
         (&["--rate", "1mbit", "--trace", "x"], "give one of them"),
         (&["--far-port", "80"], "--far"),
+        (&["--aqm", "codel"], "--aqm needs --rate or --trace"),
+        (
+            &["--rate", "1mbit", "--aqm", "red"],
+            "expected codel or fq_codel, found \"red\"",
+        ),
+        (
+            &["--rate", "1mbit", "--aqm", "codel", "--ecn", "5ms"],
+            "--aqm and --ecn",
+        ),
     ] {
         let output = link(&[arguments, &["--", "false"]].concat());
         let text = stderr(&output);
@@ -474,4 +536,5 @@ in_virtual_time!(
     the_round_trip_time_is_twice_the_delay,
     ecn_marks_instead_of_dropping,
     two_links_do_not_know_of_each_other,
+    codel_keeps_the_queue_short_and_fq_codel_spares_sparse_flows,
 );

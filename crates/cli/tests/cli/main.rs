@@ -39,6 +39,7 @@ mod limit;
 mod limit_arguments;
 mod limit_segments;
 mod link;
+mod link_log;
 mod link_outside;
 mod link_signals;
 mod many_hosts;

@@ -97,6 +97,7 @@ fn forward(path: &PathModel) -> Direction {
         },
         ecn: path.mark.map(Threshold::Time),
         delay: path.delay,
+        aqm: None,
         jitter: path.jitter,
         reorder: path.reorder,
         seed: path.seed,
