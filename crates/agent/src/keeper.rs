@@ -232,7 +232,8 @@ impl Keeper {
         };
         match policy::refresh_cgroups(&place, &self.policies) {
             Ok(new) => new.iter().for_each(|cgroup| {
-                tracing::info!(cgroup = %cgroup.display(), "policy: cgroup of a rule has come");
+                let cgroup = cgroup.display();
+                tracing::info!(%cgroup, "policy: cgroup of a rule has come: {cgroup}");
             }),
             Err(error) => tracing::warn!("policy: cgroups of rules: {error:#}"),
         }
@@ -249,10 +250,13 @@ impl Keeper {
         self.shared.problem("refused", refused);
         self.refresh_arm_sets()?;
         for name in came {
-            tracing::info!(arm = name, "congestion control has become available");
+            tracing::info!(arm = name, "congestion control {name} has become available");
         }
         for name in went {
-            tracing::info!(arm = name, "congestion control is no longer available");
+            tracing::info!(
+                arm = name,
+                "congestion control {name} is no longer available"
+            );
         }
         self.set_default(self.shared.own_netns, &system::default_cc()?)
     }
@@ -372,13 +376,20 @@ impl LogLimit {
         let remote = &event.remote;
         if let Some(error) = &event.error {
             let chosen = event.chosen.as_deref().unwrap_or("unknown");
-            tracing::warn!(remote, "the kernel refused {chosen}: {error}");
+            tracing::warn!(remote, "the kernel refused {chosen} for {remote}: {error}");
         } else if let Some(measured) = &event.measurement {
             let (outcome, end) = (&measured.outcome, &measured.end);
             let rate = measured.rate_bytes_per_s;
-            tracing::info!(remote, arm, outcome, end, rate_bytes_per_s = rate, "close");
+            let text = format!("close: {remote} ran {arm}: {outcome}");
+            tracing::info!(remote, arm, outcome, end, rate_bytes_per_s = rate, "{text}");
         } else {
-            tracing::info!(remote, arm, reason = event.reason, "decision");
+            let reason = &event.reason;
+            tracing::info!(
+                remote,
+                arm,
+                reason,
+                "decision: {remote} gets {arm} ({reason})"
+            );
         }
     }
 

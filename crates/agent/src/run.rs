@@ -367,7 +367,8 @@ fn restore_policy(shared: &Shared) {
     match history.restore(&place) {
         Ok(None) => {}
         Ok(Some(outcome)) => {
-            tracing::info!(policy = outcome.entry.name, "policy is in force again");
+            let policy = &outcome.entry.name;
+            tracing::info!(policy, "policy {policy} is in force again");
             for note in outcome.applied.notes {
                 tracing::warn!("policy: {note}");
             }

@@ -249,7 +249,7 @@ impl Shared {
             }
             None => {
                 if problems.remove(topic).is_some() {
-                    tracing::info!(topic, "problem is gone");
+                    tracing::info!(topic, "problem is gone: {topic}");
                 }
             }
         }

@@ -8,6 +8,7 @@ use clap::Args;
 use thalweg_agent::config::{Config, ConfigError};
 use thalweg_learner::Mode;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -88,6 +89,11 @@ fn log() {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
+            // Messages have in words what the journal has in fields, too.
+            .fmt_fields(debug_fn(|writer, field, value| match field.name() {
+                "message" => write!(writer, "{value:?}"),
+                _ => Ok(()),
+            }))
     });
     tracing_subscriber::registry()
         .with(filter)
