@@ -43,6 +43,9 @@ tests=(
 	chromium-headless-shell
 	# The unit: systemd-analyze.
 	systemd
+	# Shells whose completions are asked.
+	fish
+	zsh
 	# Links of ordinary users to the machine's network.
 	passt
 	# Containers.

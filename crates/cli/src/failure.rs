@@ -179,7 +179,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os()
         .skip(1)
         .take_while(|argument| argument != "--")
-        .any(|argument| argument == "--json");
+        .any(|argument| argument == "--json" || argument == "--json-lines");
     let lacks_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || (lacks_command && !json) {
         let _ = error.print();

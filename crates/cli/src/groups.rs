@@ -3,6 +3,7 @@
 use clap::{Command, CommandFactory as _};
 
 use crate::options::Cli;
+use crate::watch;
 
 /// Groups: title, sub-commands in order, an example.
 const GROUPS: [(&str, &[&str], &str); 6] = [
@@ -43,7 +44,7 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
 
 /// The command line, with grouped help.
 pub fn command() -> Command {
-    let command = Cli::command();
+    let command = watch::offer(Cli::command());
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options of every command:\n{{options}}{{after-help}}",
         groups(&command)

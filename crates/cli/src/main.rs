@@ -10,17 +10,31 @@ mod journal;
 mod kinds;
 mod options;
 mod output;
+mod watch;
 
 use clap::FromArgMatches as _;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
-    let matches = groups::command().try_get_matches();
-    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
+    let parsed = groups::command().try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, watch::interval(&matches)))
+    });
+    let (mut cli, interval) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return failure::report_usage(&error),
     };
-    match dispatch(&cli) {
+    output::choose(match (cli.global.json_lines, interval) {
+        (true, _) => output::Json::Lines,
+        (false, Some(_)) => output::Json::Line,
+        (false, None) => output::Json::Pretty,
+    });
+    cli.global.json |= cli.global.json_lines;
+    let ended = match interval {
+        Some(interval) => watch::run(&cli.global, interval, || dispatch(&cli)),
+        None => dispatch(&cli),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error, cli.global.json),
     }

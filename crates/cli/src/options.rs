@@ -73,6 +73,9 @@ pub struct Global {
     /// Answer in JSON.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
+    /// Answer in JSON, each entry of a list on a line of its own.
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub json_lines: bool,
 }
 
 impl Global {

@@ -1,10 +1,12 @@
 //! Standard output: tables, figures for readers, and closed pipes.
 
+use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
+use serde_json::Value;
 use thalweg_units::Faults;
 pub use thalweg_units::figures::bytes;
 use thalweg_units::figures::{self, three};
@@ -20,8 +22,47 @@ pub fn print(text: &str) -> Result<()> {
     write(text.as_bytes())
 }
 
+/// The form of a document in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Json {
+    /// For people as well.
+    Pretty,
+    /// In one line.
+    Line,
+    /// Each entry of a list in one line.
+    Lines,
+}
+
+thread_local! {
+    static JSON: Cell<Json> = const { Cell::new(Json::Pretty) };
+    static CAPTURED: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Chooses the form of documents.
+pub fn choose(form: Json) {
+    JSON.set(form);
+}
+
+/// What a function writes to standard output, instead of writing it.
+pub fn captured<T>(write: impl FnOnce() -> T) -> (String, T) {
+    CAPTURED.set(Some(Vec::new()));
+    let result = write();
+    let bytes = CAPTURED.take().unwrap_or_default();
+    (String::from_utf8_lossy(&bytes).into_owned(), result)
+}
+
 /// Writes bytes to standard output.
 pub fn write(bytes: &[u8]) -> Result<()> {
+    let is_captured = CAPTURED.with_borrow_mut(|captured| match captured {
+        Some(captured) => {
+            captured.extend_from_slice(bytes);
+            true
+        }
+        None => false,
+    });
+    if is_captured {
+        return Ok(());
+    }
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed.into()),
@@ -31,7 +72,27 @@ pub fn write(bytes: &[u8]) -> Result<()> {
 
 /// Writes a value as JSON for people and programs.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    match JSON.get() {
+        Json::Pretty => print(&(serde_json::to_string_pretty(value)? + "\n")),
+        Json::Line => print_json_line(value),
+        Json::Lines => print(&lines(serde_json::to_value(value)?)),
+    }
+}
+
+/// A line for each entry of a list, or of the list that a document consists of; one for any other.
+fn lines(document: Value) -> String {
+    let entries = match document {
+        Value::Array(entries) => entries,
+        Value::Object(keys) if keys.len() == 1 && keys.values().all(Value::is_array) => {
+            let lists = keys.into_iter().map(|(_, list)| list);
+            lists
+                .flat_map(|list| list.as_array().cloned())
+                .flatten()
+                .collect()
+        }
+        other => vec![other],
+    };
+    entries.iter().map(|entry| format!("{entry}\n")).collect()
 }
 
 /// Shows a value: as JSON where that was asked for, otherwise as text.
@@ -197,6 +258,20 @@ mod tests {
             (count(1, "rule"), count(2, "rule")),
             ("1 rule".into(), "2 rules".into())
         );
+    }
+
+    #[test]
+    fn lists_are_lines_of_their_entries() {
+        let list = serde_json::json!([{ "a": 1 }, { "a": 2 }]);
+        let expected = "{\"a\":1}\n{\"a\":2}\n";
+        assert_eq!(lines(list.clone()), expected);
+        assert_eq!(lines(serde_json::json!({ "hosts": list })), expected);
+        assert_eq!(
+            lines(serde_json::json!({ "a": [1], "b": 2 })),
+            "{\"a\":[1],\"b\":2}\n"
+        );
+        assert_eq!(lines(serde_json::json!([])), "");
+        assert_eq!(lines(Value::Null), "null\n");
     }
 
     #[test]

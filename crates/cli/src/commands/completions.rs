@@ -1,7 +1,7 @@
 //! `thalweg completions`.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Arg, Args, Command};
 use clap_complete::Shell;
 
 use crate::{groups, output};
@@ -25,5 +25,25 @@ pub fn run(options: &Options) -> Result<()> {
         "thalweg",
         &mut script,
     );
-    output::print(&String::from_utf8(script)?)
+    let mut script = String::from_utf8(script)?;
+    if options.shell == Shell::Fish {
+        script += &arguments(&groups::command());
+    }
+    output::print(&script)
+}
+
+/// The words of arguments for fish, which clap leaves out.
+fn arguments(command: &Command) -> String {
+    let mut text = String::new();
+    for sub in command.get_subcommands() {
+        let words = sub.get_positionals().flat_map(Arg::get_possible_values);
+        let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
+        if !words.is_empty() {
+            let (name, words) = (sub.get_name(), words.join(" "));
+            text += &format!(
+                "complete -c thalweg -n \"__fish_thalweg_using_subcommand {name}\" -f -a \"{words}\"\n"
+            );
+        }
+    }
+    text
 }

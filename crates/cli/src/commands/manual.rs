@@ -15,6 +15,7 @@ use clap_mangen::roff::{Roff, roman};
 use thalweg_units::file::replace;
 
 use crate::options::{Cli, EXIT_CODES};
+use crate::watch;
 
 /// Files in the section FILES of every page: path, and description.
 const FILES: [(&str, &str); 4] = [
@@ -48,7 +49,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = &options.directory;
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = watch::offer(Cli::command()).disable_help_subcommand(true);
     // Gives sub-commands their full names and the global options.
     command.build();
     if options.markdown {

@@ -16,7 +16,7 @@ pub struct Options {
     ///
     /// 0 OK; 1 WARNING: there are problems; 2 CRITICAL: the agent does not run or does not answer;
     /// 3 UNKNOWN: the configuration cannot be read. After "|" come figures with their limits.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "json_lines"])]
     check: bool,
 }
 

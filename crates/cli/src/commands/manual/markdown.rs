@@ -120,10 +120,11 @@ mod tests {
 
     use super::*;
     use crate::options::Cli;
+    use crate::watch;
 
     #[test]
     fn the_page_is_what_the_command_says() {
-        let mut command = Cli::command().disable_help_subcommand(true);
+        let mut command = watch::offer(Cli::command()).disable_help_subcommand(true);
         command.build();
         let page = page(&command);
         let written = include_str!("../../../../../docs/reference/cli.md");
