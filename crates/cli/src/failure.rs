@@ -176,10 +176,18 @@ fn with_excerpts(faults: &Faults) -> String {
 /// Reports arguments that cannot be parsed; prints `--help` and `--version`.
 pub fn report_usage(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
-    let json = std::env::args_os()
+    let arguments: Vec<_> = std::env::args_os()
         .skip(1)
         .take_while(|argument| argument != "--")
-        .any(|argument| argument == "--json" || argument == "--json-lines");
+        .collect();
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    let json = has("--json") || has("--json-lines");
+    // For a monitoring system, 2 would be CRITICAL.
+    if error.use_stderr() && has("status") && has("--check") {
+        let line = usage_line(error).replace('|', "/");
+        let _ = writeln!(std::io::stdout(), "THALWEG UNKNOWN - {line}");
+        return ExitCode::from(3);
+    }
     let lacks_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || (lacks_command && !json) {
         let _ = error.print();

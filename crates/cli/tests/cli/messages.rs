@@ -455,3 +455,14 @@ fn completions_name_every_command() {
     let output = Command::new("bash").arg(path).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n");
 }
+
+/// Monitoring systems take exit code 2 for CRITICAL: a mistake in the command line is UNKNOWN.
+#[test]
+fn a_check_that_cannot_be_understood_is_unknown() {
+    for wrong in ["--chck", "--json", "--watch"] {
+        let ran = run(&["status", "--check", wrong]);
+        assert_eq!((ran.code, &*ran.error), (3, ""), "{wrong}: {}", ran.out);
+        assert!(ran.out.starts_with("THALWEG UNKNOWN - "), "{}", ran.out);
+        assert_eq!(ran.out.lines().count(), 1, "{}", ran.out);
+    }
+}
