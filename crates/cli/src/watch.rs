@@ -28,32 +28,36 @@ const LISTS: [&[&str]; 9] = [
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
 /// The command line with `--watch` where it belongs.
-pub fn offer(command: Command) -> Command {
-    LISTS
-        .iter()
-        .fold(command, |command, path| add(command, path))
+pub fn offer(mut command: Command) -> Command {
+    for path in LISTS {
+        add(&mut command, path);
+    }
+    command
 }
 
-fn add(command: Command, path: &[&str]) -> Command {
-    match path {
-        [] => {
-            let option = Arg::new("watch")
-                .long("watch")
-                .value_name("SECONDS")
-                .value_parser(seconds)
-                .help("Show it again every SECONDS (at least 0.1), until interrupted")
-                .long_help(
-                    "Show it again every SECONDS (at least 0.1), until interrupted.\n\nOn a \
-                     terminal in the same place. Otherwise one after the other; with --json each \
-                     is one line. A failure is shown, and the next round tried.",
-                );
-            let has_check = command.get_arguments().any(|arg| arg.get_id() == "check");
-            match has_check {
-                true => command.arg(option.conflicts_with("check")),
-                false => command.arg(option),
-            }
-        }
-        [name, rest @ ..] => command.mut_subcommand(name, |command| add(command, rest)),
+/// In place: clap's `mut_subcommand` moves what it changes to the end of the help.
+fn add(command: &mut Command, path: &[&str]) {
+    let [name, rest @ ..] = path else {
+        let option = Arg::new("watch")
+            .long("watch")
+            .value_name("SECONDS")
+            .value_parser(seconds)
+            .help("Show it again every SECONDS (at least 0.1), until interrupted")
+            .long_help(
+                "Show it again every SECONDS (at least 0.1), until interrupted.\n\nOn a terminal \
+                 in the same place. Otherwise one after the other; with --json each is one line. A \
+                 failure is shown, and the next round tried.",
+            );
+        let has_check = command.get_arguments().any(|arg| arg.get_id() == "check");
+        let option = match has_check {
+            true => option.conflicts_with("check"),
+            false => option,
+        };
+        *command = std::mem::take(command).arg(option);
+        return;
+    };
+    if let Some(inner) = command.find_subcommand_mut(name) {
+        add(inner, rest);
     }
 }
 
