@@ -178,13 +178,13 @@ mod tests {
         assert_eq!(drops[0], SECOND + 100 * MS);
         assert!(EXPECTED.contains(&drops.len()), "{}", drops.len());
         follows_the_law(&drops, 1);
-        assert_eq!(marks, []);
+        assert!(marks.is_empty(), "{marks:?}");
     }
 
     #[test]
     fn capable_packets_are_marked_by_the_same_law() {
         let [drops, marks] = standing(&mut codel(), SECOND, 5 * SECOND, 0b10);
-        assert_eq!(drops, []);
+        assert!(drops.is_empty(), "{drops:?}");
         assert!(EXPECTED.contains(&marks.len()), "{}", marks.len());
         follows_the_law(&marks, 1);
     }
