@@ -50,6 +50,10 @@ impl Net {
         for name in [&net.machine, &net.host] {
             ip(&format!("netns add {name}"));
             ip(&format!("-n {name} link set lo up"));
+            // It begins with what the machine has, which may be a router for its containers.
+            net.within(name, || {
+                fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap()
+            });
         }
         let (machine, host) = (&net.machine, &net.host);
         ip(&format!(
