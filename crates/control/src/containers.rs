@@ -4,10 +4,10 @@
 //! alone. So containers of users are not among them: what their files say, the users wrote.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -53,10 +53,11 @@ pub struct Container {
     pub pod: Option<String>,
     /// Labels, and annotations of the OCI configuration.
     pub labels: BTreeMap<String, String>,
-    /// Directory of its cgroup in the v2 hierarchy.
-    pub cgroup: PathBuf,
+    /// Directory of its cgroup in the v2 hierarchy; `None` if it has none of its own, as with
+    /// podman's `--cgroups=disabled`.
+    pub cgroup: Option<PathBuf>,
     /// Its first process.
-    pid: u32,
+    pub(crate) pid: u32,
 }
 
 /// The part of runc's `state.json` that is used here.
@@ -164,7 +165,8 @@ fn container(root: &Path, cgroups: &Path, directory: &Path) -> Option<Container>
         id,
         pod,
         labels,
-        cgroup,
+        // crun writes an empty path for none, which would be the cgroup of the whole machine.
+        cgroup: Some(cgroup).filter(|cgroup| cgroup != cgroups),
         pid,
     })
 }
@@ -244,7 +246,14 @@ fn started(pid: u32) -> Option<u64> {
 
 fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = Vec::new();
-    let file = File::open(path).ok()?;
+    // A bundle may be in a user's directory: neither a FIFO nor a link to a device there may hold
+    // the agent up or do something to the machine.
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
     file.take(FILE_MAX).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text)
         .inspect_err(|error| tracing::debug!("{}: {error}", path.display()))

@@ -37,6 +37,17 @@ impl Host {
         self.file(&format!("{directory}/state.json"), &state);
     }
 
+    /// crun's.
+    fn crun(&self, id: &str, cgroup: &str) {
+        let status = json!({
+            "pid": std::process::id(),
+            "process-start-time": started(std::process::id()).unwrap(),
+            "cgroup-path": cgroup,
+            "bundle": format!("/bundles/{id}"),
+        });
+        self.file(&format!("run/crun/{id}/status"), &status);
+    }
+
     fn found(&self) -> Vec<Container> {
         running_below(self.root.path(), &self.cgroups)
     }
@@ -64,7 +75,7 @@ fn containerd_names_container_and_pod_in_annotations() {
         panic!("{found:?}")
     };
     assert_eq!((web.name.as_str(), web.title()), ("web", "shop/web-0"));
-    assert_eq!(web.cgroup, Path::new("/sys/fs/cgroup/0123"));
+    assert_eq!(web.cgroup, Some("/sys/fs/cgroup/0123".into()));
     for (selector, is_meant) in [
         ("web", true),
         ("0123", true),
@@ -96,15 +107,7 @@ fn docker_names_containers_in_its_own_files() {
 #[test]
 fn cri_o_on_crun_has_labels_in_an_annotation() {
     let host = Host::new();
-    host.file(
-        "run/crun/0123/status",
-        &json!({
-            "pid": std::process::id(),
-            "process-start-time": started(std::process::id()).unwrap(),
-            "cgroup-path": "/kubepods/0123",
-            "bundle": "/bundles/0123",
-        }),
-    );
+    host.crun("0123", "/kubepods/0123");
     let labels = json!({
         "io.kubernetes.container.name": "web",
         "io.kubernetes.pod.name": "web-0",
@@ -117,8 +120,36 @@ fn cri_o_on_crun_has_labels_in_an_annotation() {
     );
     let found = host.found();
     assert_eq!((found.len(), found[0].title()), (1, "shop/web-0"));
-    assert_eq!(found[0].cgroup, Path::new("/sys/fs/cgroup/kubepods/0123"));
+    assert_eq!(found[0].cgroup, Some("/sys/fs/cgroup/kubepods/0123".into()));
     assert!(means(&found[0], "web") && means(&found[0], "app=web"));
+}
+
+#[test]
+fn a_container_without_a_cgroup_does_not_have_the_machines() {
+    let host = Host::new();
+    host.crun("none", "");
+    host.crun("root", "/");
+    let found = host.found();
+    let cgroups: Vec<_> = found.iter().map(|one| &one.cgroup).collect();
+    assert_eq!(cgroups, [&None, &None]);
+}
+
+#[test]
+fn a_bundle_of_a_user_holds_nothing_up() {
+    let host = Host::new();
+    for id in ["fifo", "link", "directory"] {
+        host.crun(id, "/own");
+        fs::create_dir_all(host.root.path().join("bundles").join(id)).unwrap();
+    }
+    let config = |id: &str| host.root.path().join(format!("bundles/{id}/config.json"));
+    nix::unistd::mkfifo(&config("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let labels = json!({"annotations": {"of": "another"}});
+    host.file("elsewhere.json", &labels);
+    std::os::unix::fs::symlink(host.root.path().join("elsewhere.json"), config("link")).unwrap();
+    fs::create_dir(config("directory")).unwrap();
+    let found = host.found();
+    let labels: Vec<_> = found.iter().map(|one| one.labels.len()).collect();
+    assert_eq!(labels, [0, 0, 0]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! cgroups that rules name: each has a program that marks its sockets for the main program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(super) struct Marks {
     /// Bits of cgroups that contain all sockets the policy can see.
     pub everywhere: u32,
     /// Bits and directories of the others. Containers that a rule means together share a bit.
-    pub named: Vec<(u32, PathBuf)>,
+    pub named: BTreeSet<(u32, PathBuf)>,
 }
 
 impl Marks {
@@ -60,7 +60,7 @@ impl Marks {
                  runs sees it, or the policy is applied again"
             ));
         } else {
-            self.named.push((bit, path));
+            self.named.insert((bit, path));
         }
     }
 
@@ -81,8 +81,15 @@ impl Marks {
             ));
         }
         for one in meant {
-            let what = format!("container {:?}: its cgroup {:?}", one.name, one.cgroup);
-            self.add(root, bit, one.cgroup.clone(), &what, notes);
+            let Some(cgroup) = &one.cgroup else {
+                notes.push(format!(
+                    "container {:?} has no cgroup of its own: its rules do not match it",
+                    one.name
+                ));
+                continue;
+            };
+            let what = format!("container {:?}: its cgroup {cgroup:?}", one.name);
+            self.add(root, bit, cgroup.clone(), &what, notes);
         }
     }
 
@@ -154,4 +161,39 @@ fn attach(
     let mut program = programs.next().context("the BPF object is empty")?;
     drop(links::attach_and_pin(&mut program, cgroup, &pin)?);
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+    use super::*;
+
+    #[test]
+    fn containers_mark_their_own_cgroup_once_and_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().to_owned();
+        let shared = root.join("shared");
+        fs::create_dir(&shared).unwrap();
+        let container = |cgroup: Option<&PathBuf>| Container {
+            id: "0123".to_owned(),
+            name: "web".to_owned(),
+            pod: None,
+            labels: BTreeMap::new(),
+            cgroup: cgroup.cloned(),
+            pid: std::process::id(),
+        };
+        let all = [
+            container(Some(&shared)),
+            container(Some(&shared)),
+            container(None),
+        ];
+        let (mut marks, mut notes) = (Marks::default(), Vec::new());
+        let selector = Selector::parse("web").unwrap();
+        marks.add_containers(&root, 3, &selector, &all, &mut notes);
+        assert_eq!(marks.named, BTreeSet::from([(3, shared)]));
+        assert_eq!(marks.everywhere, 0);
+        let why = "container \"web\" has no cgroup of its own: its rules do not match it";
+        assert_eq!(notes, [why]);
+    }
 }
