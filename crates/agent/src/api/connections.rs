@@ -15,6 +15,7 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt};
 use thalweg_control::system;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -67,6 +68,9 @@ impl Door for TcpListener {
         let (stream, _) = self.accept().await?;
         // A pause between two parts of an answer is none of the network's.
         let _ = stream.set_nodelay(true);
+        // Otherwise the system takes megabytes for a client that reads nothing, and a stream of
+        // small messages would count as read for an hour.
+        let _ = setsockopt(&stream, sockopt::SndBuf, &BUFFER);
         Ok((Peer { uid: None }, stream))
     }
 }
@@ -242,6 +246,30 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn little_is_kept_for_a_client_that_does_not_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_, stream) = listener.take().await.unwrap();
+            stream.writable().await.unwrap();
+            let (part, mut kept) = ([0; 4096], 0);
+            let fault = loop {
+                match stream.try_write(&part) {
+                    Ok(count) => kept += count,
+                    Err(error) => break error,
+                }
+                assert!(kept < 1 << 20, "{kept} bytes are kept");
+            };
+            assert_eq!(fault.kind(), io::ErrorKind::WouldBlock);
+            assert!(kept > 0);
+        });
+    }
 
     #[test]
     fn the_silent_of_whoever_has_most_give_way() {
