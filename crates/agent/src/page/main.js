@@ -37,7 +37,7 @@ function title() {
 /** Shows the view that the fragment names. */
 function route(focus) {
   const [name, rest = ""] = location.hash.slice(1).split(/\/(.*)/s);
-  view = name in VIEWS && (name !== "host" || rest) ? name : "overview";
+  view = Object.hasOwn(VIEWS, name) && (name !== "host" || rest) ? name : "overview";
   try {
     address = clean(decodeURIComponent(rest));
   } catch {
