@@ -241,6 +241,10 @@ impl Agent {
             .arg(&self.configuration)
             .args(["--json", command])
             .output()?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            bail!("thalweg {command}: {text}");
+        }
         serde_json::from_slice(&output.stdout).with_context(|| format!("reading {command}"))
     }
 

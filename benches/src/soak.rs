@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_secs(5);
 const POLICY: usize = 4;
 const RELOAD: usize = 6;
 const READ: usize = 2;
-/// Ticks between two restarts, all in the first third: what comes then is of one process.
+/// Ticks between two restarts, all in the first third: what is judged is of one process.
 const RESTART: usize = 12;
 /// Hosts that are visited at a time, and how many a second are new: the table is always full.
 const VISITED: u32 = 8192;
@@ -111,7 +111,7 @@ pub fn run(binary: &Path, minutes: f64, rate: f64, out: &Path) -> Result<bool> {
         looks.push(look);
     }
     let missed = soak.missed()?;
-    Ok(verdict(&looks, ticks / 3, missed))
+    Ok(verdict(&looks, missed))
 }
 
 fn load(pair: &Pair, rate: f64) -> Result<Worker> {
@@ -123,6 +123,13 @@ fn load(pair: &Pair, rate: f64) -> Result<Worker> {
         &rate.to_string(),
     ];
     Worker::start(pair, Side::Client, &arguments.map(String::from))
+}
+
+impl Drop for Soak {
+    fn drop(&mut self) {
+        // There may be none.
+        let _ = self.agent.command(&["policy", "remove"]);
+    }
 }
 
 impl Soak {
@@ -247,9 +254,10 @@ fn walk(directory: &Path) -> Result<(usize, u64)> {
     Ok((files, bytes))
 }
 
-/// Prints what grew between the first and the last quarter of the time in which one process ran.
-fn verdict(looks: &[Look], from: usize, missed: u64) -> bool {
-    let judged = &looks[from..];
+/// Prints what grew between the first and the last quarter of the second half: the last process has
+/// filled its caches (SQLite's, two MB) by then.
+fn verdict(looks: &[Look], missed: u64) -> bool {
+    let judged = &looks[looks.len() / 2..];
     let quarter = judged.len() / 4;
     let (first, last) = (&judged[..quarter], &judged[judged.len() - quarter..]);
     let end = &looks[looks.len() - 1];
