@@ -105,24 +105,22 @@ impl Api {
     }
 
     /// The metrics of now, or of a moment ago where they are asked for often: every user of the
-    /// machine may ask.
+    /// machine may ask. Work that was begun keeps the others waiting even if the client leaves.
     pub(super) async fn metrics(&self) -> Answer<String> {
-        let mut last = self.metrics.lock().await;
+        let mut last = Arc::clone(&self.metrics).lock_owned().await;
         if let Some((counted, text)) = &*last
             && counted.is_new()
         {
             return Ok(text.clone());
         }
         let history = Arc::clone(&self.history);
-        let (counted, text) = self
-            .always(move |shared| {
-                let begin = Instant::now();
-                let text = metrics::text(shared, &history)?;
-                Ok((Counted::new(begin), text))
-            })
-            .await?;
-        *last = Some((counted, text.clone()));
-        Ok(text)
+        self.always(move |shared| {
+            let begin = Instant::now();
+            let text = metrics::text(shared, &history)?;
+            *last = Some((Counted::new(begin), text.clone()));
+            Ok(text)
+        })
+        .await
     }
 
     /// Refreshes the number of hosts, but waits only [`COUNT_WAIT`] for it.

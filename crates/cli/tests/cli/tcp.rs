@@ -219,6 +219,32 @@ fn clients_that_hold_the_port_neither_close_it_nor_the_socket() {
 }
 
 #[test]
+fn clients_that_leave_at_once_do_not_pile_work_up() {
+    if !privileged() {
+        return;
+    }
+    let address = own_address();
+    let bed = Bed::running("tcpleft", &listening(&address));
+    assert_eq!(get(&address, "/metrics").0, 200);
+    let tasks = format!("/proc/{}/task", bed.json(&["status"])["pid"]);
+    let threads = || fs::read_dir(&tasks).unwrap().count();
+    let before = threads();
+    let mut most = 0;
+    // Longer than the answer above serves the others.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        // It may give way to the next.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        drop(stream);
+        most = most.max(threads());
+    }
+    // A thread that has just done the work may not be free for the next yet.
+    assert!(most <= before + 4, "{most} threads, {before} before");
+    assert_eq!(get(&address, "/metrics").0, 200);
+}
+
+#[test]
 fn what_is_pinned_is_read_by_whoever_may_read() {
     if !privileged() {
         return;
