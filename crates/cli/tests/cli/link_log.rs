@@ -126,7 +126,7 @@ fn a_full_disk_costs_the_log_alone() {
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
         "mount -t tmpfs -o size=16k none {0} && exec {THALWEG} link --rate 100mbit --json \
-         --log {0}/up -- bash -c 'i=0; while [ $i -lt 900 ]; do echo x >/dev/udp/$THALWEG_LINK_FAR/9; i=$((i+1)); done; \
+         --log {0}/up -- bash -c 'i=0; while [ $i -lt 3000 ]; do echo x >/dev/udp/$THALWEG_LINK_FAR/9; i=$((i+1)); done; \
          echo whole'",
         directory.path().display()
     );
