@@ -269,7 +269,11 @@ fn a_user_reaches_servers_through_pasta() {
         "udp,198.51.100.7,7",
         "name,server.example,80",
     ];
-    let (outcomes, report) = tried(by_user(&account), &["--delay", "20ms"], &targets);
+    // On a busy machine a connection through Debian's pasta failed once in some ten runs.
+    let (outcomes, report) = (0..3)
+        .map(|_| tried(by_user(&account), &["--delay", "20ms"], &targets))
+        .find(|(outcomes, _)| outcomes.iter().take(2).all(|it| it["ms"].is_f64()))
+        .expect("connections through pasta, in one of three runs");
     let [v4, v6, udp, name] = &outcomes[..] else {
         panic!("{outcomes:?}");
     };
