@@ -35,7 +35,8 @@ property() { systemctl show -p "$1" --value thalweg; }
 is() { [[ $1 == "$2" ]] || { echo "found $1, expected $2" && false; }; }
 # What the agent itself said, one line a message, since a cursor.
 said() { journalctl -q -t thalweg -o cat --after-cursor "$1"; }
-cursor() { journalctl -n 1 -o cat --show-cursor | sed -n 's/^-- cursor: //p'; }
+# The last line of the agent: with a match, systemd 252 leaves out the first line after a cursor that does not match.
+cursor() { journalctl -t thalweg -n 1 -o cat --show-cursor | sed -n 's/^-- cursor: //p'; }
 
 export DEBIAN_FRONTEND=noninteractive
 new=(/packages/thalweg_*.deb)
@@ -228,7 +229,7 @@ stays() {
 	check "$1: the agent is active" until_true 60 systemctl is-active thalweg
 	check "$1: hosts stay" is "$(scored)" "$known"
 	check "$1: the agent took over what was in force" \
-		says 'agent runs' journalctl -q -o cat --after-cursor "$from" THALWEG_TOOK_OVER=true
+		says '"THALWEG_TOOK_OVER":"true"' journalctl -q -t thalweg -o json --after-cursor "$from"
 	check "$1: the administrator's configuration stays" grep -q warm_up $settings
 	check "$1: the policy stays" says rsync-server thalweg policy show
 	check "$1: the open connection goes on" kill -0 "$open"
@@ -264,7 +265,7 @@ change_versions() {
 }
 
 # Debian's rpm knows no packages, hence --nodeps; these directories are of its distributions' base.
-of_base=(/usr/share/bash-completion/completions /usr/share/fish/vendor_completions.d /usr/share/zsh/site-functions)
+of_base=(/usr/share/man/man1 /usr/share/bash-completion/completions /usr/share/fish/vendor_completions.d /usr/share/zsh/site-functions)
 use_rpm() {
 	mkdir -p "${of_base[@]}"
 	check "rpm installs the package" rpm -i --nodeps "${rpm[0]}"
