@@ -390,27 +390,37 @@ fn events_beyond_the_limit_are_removed_however_often_there_are_reloads() {
     wait_for("the limit", || (events() <= 1000).then_some(()));
 }
 
+/// Starts the agent under a service manager that wants a sign of life in this time; the manager's
+/// end of their socket.
+fn start_managed(bed: &mut Bed, watchdog_us: &str) -> UnixDatagram {
+    let path = bed.directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut command = bed.run_command();
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", watchdog_us);
+    bed.start_by(command);
+    manager
+}
+
+/// The next notice to a service manager.
+fn notice(manager: &UnixDatagram) -> String {
+    let mut bytes = [0; 4096];
+    let length = manager.recv(&mut bytes).expect("a notice");
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
+}
+
 #[test]
 fn a_service_manager_hears_of_start_life_reload_and_end() {
     if !privileged() {
         return;
     }
     let mut bed = Bed::new(&plain("notify"), "");
-    let path = bed.directory.path().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    let next = || {
-        let mut bytes = [0; 4096];
-        let length = manager.recv(&mut bytes).expect("a notice");
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
-    };
-    let mut command = bed.run_command();
-    command
-        .env("NOTIFY_SOCKET", &path)
-        .env("WATCHDOG_USEC", "1000000");
-    bed.start_by(command);
+    let manager = start_managed(&mut bed, "1000000");
+    let next = || notice(&manager);
     assert_eq!(next(), "READY=1\n");
     for _ in 0..3 {
         assert_eq!(next(), "WATCHDOG=1\n");
@@ -437,22 +447,9 @@ fn each_session_gives_a_sign_of_life_at_once() {
         return;
     }
     let mut bed = Bed::new(&plain("alive"), "");
-    let path = bed.directory.path().join("manager");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    let next = || {
-        let mut bytes = [0; 4096];
-        let length = manager.recv(&mut bytes).expect("a notice");
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
-    };
-    let mut command = bed.run_command();
     // Ten minutes: by its interval, the first sign would come after five.
-    command
-        .env("NOTIFY_SOCKET", &path)
-        .env("WATCHDOG_USEC", "600000000");
-    bed.start_by(command);
+    let manager = start_managed(&mut bed, "600000000");
+    let next = || notice(&manager);
     assert_eq!(next(), "READY=1\n");
     assert_eq!(next(), "WATCHDOG=1\n");
     bed.configure("dry_run = true\n");
