@@ -175,9 +175,11 @@ fn other_signals_are_passed_on() {
         return;
     }
     let mut running = Running::start("trap 'exit 42' USR1; sleep 1000 & wait");
-    // The trap is set once the shell waits for its child.
-    wait_for("both shells to wait", || {
-        (running.left().len() == 4).then_some(())
+    // The trap is set before the child starts.
+    wait_for("both shells' children", || {
+        let left = running.left();
+        let children = left.iter().filter(|line| line.starts_with("sleep"));
+        (children.count() == 2).then_some(())
     });
     running.signal(Signal::SIGUSR1);
     assert_eq!(running.end(), 42);
