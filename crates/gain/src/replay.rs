@@ -1,0 +1,257 @@
+//! Off-policy evaluation: what another rule would have cost, from logged decisions with their
+//! probabilities.
+//!
+//! Two estimates stand side by side. *Inverse propensity weighting* (self-normalised) weighs each
+//! outcome by how much more often the other rule chooses its arm. The *doubly robust* estimate adds
+//! only what a model of outcomes leaves unexplained: it is right if either the probabilities or the
+//! model are (Dudík, Langford and Li 2011). Hosts are the clusters: connections to one host share
+//! its path.
+
+use std::collections::BTreeMap;
+
+mod model;
+mod student;
+
+use model::Model;
+
+/// Largest number of arms.
+pub const ARMS: usize = thalweg_learner::MAX_ARMS;
+/// Number of classes of connections; see [`Decided::class`].
+pub const CLASSES: usize = 8;
+/// A decision counts if the log gave a chance to all but this share of what the rule chooses.
+pub const UNCOVERED_MAX: f64 = 0.05;
+/// Least effective sample of connections.
+pub const EFFECTIVE_MIN: f64 = 100.0;
+/// Least effective sample of hosts.
+pub const EFFECTIVE_HOSTS_MIN: f64 = 20.0;
+
+/// A logged decision with its outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided<'a> {
+    /// Host of the connection.
+    pub host: u64,
+    /// Class of the connection, below [`CLASSES`]. It must not depend on the arm.
+    pub class: usize,
+    /// The logged arm, below [`ARMS`].
+    pub arm: usize,
+    /// The log's probability of each arm.
+    pub logged: &'a [f64; ARMS],
+    /// The rule's probability of each arm.
+    pub rule: &'a [f64; ARMS],
+    /// Number of connections that this one stands for: one over the share that was logged.
+    pub stands_for: f64,
+    /// What is compared. Less is better.
+    pub outcome: f64,
+}
+
+/// A 95 % interval around an estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The estimate.
+    pub mean: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Whether it contains a value.
+    pub fn covers(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+/// The rule compared with the log.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Mean outcome of the log.
+    pub logged: f64,
+    /// The rule's mean outcome less the log's, by inverse propensity weighting.
+    pub weighted: Interval,
+    /// The same, doubly robust.
+    pub robust: Interval,
+}
+
+/// The size of a sample, as far as it says something about the rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Size {
+    /// Connections that count.
+    pub connections: u64,
+    /// Connections left out: the log gave the rule's choice no chance.
+    pub uncovered: u64,
+    /// Hosts of those that count.
+    pub hosts: u64,
+    /// Effective number of connections (Kish): the square of the sum of weights over the sum of
+    /// squares.
+    pub effective: f64,
+    /// Effective number of hosts, likewise.
+    pub effective_hosts: f64,
+}
+
+/// A sample too small for an estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TooSmall {
+    /// The sample.
+    pub size: Size,
+    /// Whether hosts are too few; else connections are.
+    pub hosts: bool,
+}
+
+impl std::fmt::Display for TooSmall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, found, needed) = if self.hosts {
+            ("hosts", self.size.effective_hosts, EFFECTIVE_HOSTS_MIN)
+        } else {
+            ("connections", self.size.effective, EFFECTIVE_MIN)
+        };
+        // Rounded down, so that the number found is below the number needed.
+        let found = found.floor();
+        write!(
+            f,
+            "too small: an effective sample of {found} {what}, and {needed} are needed"
+        )
+    }
+}
+
+impl std::error::Error for TooSmall {}
+
+/// Sums of one host, each multiplied by what the connections stand for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// Connections.
+    count: f64,
+    /// Outcomes.
+    outcome: f64,
+    /// Weights.
+    weight: f64,
+    /// Weighted outcomes.
+    weighted: f64,
+    /// The model's outcome under the rule less that under the log.
+    modelled: f64,
+    /// Outcomes less the model's.
+    unexplained: f64,
+    /// The same, weighted.
+    weighted_unexplained: f64,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.outcome += other.outcome;
+        self.weight += other.weight;
+        self.weighted += other.weighted;
+        self.modelled += other.modelled;
+        self.unexplained += other.unexplained;
+        self.weighted_unexplained += other.weighted_unexplained;
+    }
+}
+
+/// Takes decisions in order of time.
+#[derive(Clone, Debug, Default)]
+pub struct Estimator {
+    model: Model,
+    hosts: BTreeMap<u64, Sums>,
+    connections: u64,
+    uncovered: u64,
+    /// Sum of the squares of the connections' weights.
+    squares: f64,
+}
+
+impl Estimator {
+    /// Adds a decision. The model that judges it knows only those before, so that it owes nothing
+    /// to the outcome it explains.
+    pub fn add(&mut self, decided: &Decided<'_>) {
+        let Decided { logged, rule, .. } = decided;
+        let chance = logged[decided.arm];
+        let uncovered: f64 = (0..ARMS)
+            .filter(|&i| logged[i] <= 0.0)
+            .map(|i| rule[i])
+            .sum();
+        if chance <= 0.0 || uncovered > UNCOVERED_MAX {
+            self.uncovered += 1;
+        } else {
+            let expected = self.model.outcomes(decided.host, decided.class);
+            let weight = decided.stands_for * rule[decided.arm] / chance;
+            let modelled: f64 = (0..ARMS).map(|i| (rule[i] - logged[i]) * expected[i]).sum();
+            let unexplained = decided.outcome - expected[decided.arm];
+            self.hosts.entry(decided.host).or_default().add(&Sums {
+                count: decided.stands_for,
+                outcome: decided.stands_for * decided.outcome,
+                weight,
+                weighted: weight * decided.outcome,
+                modelled: decided.stands_for * modelled,
+                unexplained: decided.stands_for * unexplained,
+                weighted_unexplained: weight * unexplained,
+            });
+            self.connections += 1;
+            self.squares += weight * weight;
+        }
+        self.model.learn(decided);
+    }
+
+    fn total(&self) -> Sums {
+        let mut total = Sums::default();
+        self.hosts.values().for_each(|host| total.add(host));
+        total
+    }
+
+    /// The size of the sample so far.
+    pub fn size(&self) -> Size {
+        let of_hosts: f64 = self.hosts.values().map(|host| host.weight.powi(2)).sum();
+        let square = self.total().weight.powi(2);
+        let effective = |squares: f64| if squares > 0.0 { square / squares } else { 0.0 };
+        Size {
+            connections: self.connections,
+            uncovered: self.uncovered,
+            hosts: self.hosts.len() as u64,
+            effective: effective(self.squares),
+            effective_hosts: effective(of_hosts),
+        }
+    }
+
+    /// The estimate.
+    ///
+    /// # Errors
+    /// A sample too small.
+    pub fn estimate(&self) -> Result<Estimate, TooSmall> {
+        let size = self.size();
+        let hosts = size.effective_hosts < EFFECTIVE_HOSTS_MIN;
+        if hosts || size.effective < EFFECTIVE_MIN {
+            return Err(TooSmall { size, hosts });
+        }
+        let total = self.total();
+        let logged = total.outcome / total.count;
+        let weighted = total.weighted / total.weight;
+        let modelled = total.modelled / total.count;
+        let plain = total.unexplained / total.count;
+        let unexplained = total.weighted_unexplained / total.weight;
+        // Each host's share in the estimate's error, to first order (ratios of sums).
+        let of_weighted = |host: &Sums| {
+            (host.weighted - weighted * host.weight) / total.weight
+                - (host.outcome - logged * host.count) / total.count
+        };
+        let of_robust = |host: &Sums| {
+            (host.modelled - modelled * host.count) / total.count
+                + (host.weighted_unexplained - unexplained * host.weight) / total.weight
+                - (host.unexplained - plain * host.count) / total.count
+        };
+        Ok(Estimate {
+            logged,
+            weighted: self.interval(weighted - logged, size, of_weighted),
+            robust: self.interval(modelled + unexplained - plain, size, of_robust),
+        })
+    }
+
+    fn interval(&self, mean: f64, size: Size, error: impl Fn(&Sums) -> f64) -> Interval {
+        let hosts = self.hosts.len() as f64;
+        let squares: f64 = self.hosts.values().map(|host| error(host).powi(2)).sum();
+        let deviation = (squares * hosts / (hosts - 1.0)).sqrt();
+        let half = student::quantile_975(size.effective_hosts - 1.0) * deviation;
+        Interval {
+            mean,
+            low: mean - half,
+            high: mean + half,
+        }
+    }
+}
