@@ -3,7 +3,7 @@
 #
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
-#   gain     coverage of its intervals in 500 seeded worlds    (a minute; no root)
+#   gain     false alarms in 1,000 weeks, coverage in 500 worlds   (two minutes; no root)
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   instructions   what each costs in instructions of the processor   (two minutes; no root)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)

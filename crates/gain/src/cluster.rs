@@ -1,0 +1,152 @@
+//! Clusters, and groups of them as sums.
+
+use crate::row::ROWS;
+
+/// A cluster counts for at most this many connections: a host that opens thousands an hour is
+/// still one path in one hour.
+pub const CLUSTER_CAP: u32 = 16;
+
+/// Connections of one host in one hour: their number and sum of residuals, by row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cluster {
+    /// Connections that said something of the row.
+    pub counts: [u32; ROWS],
+    /// Their differences from the strata.
+    pub sums: [f64; ROWS],
+}
+
+impl Cluster {
+    /// Adds a connection.
+    pub fn add(&mut self, residuals: &[Option<f64>; ROWS]) {
+        for (row, residual) in residuals.iter().enumerate() {
+            if let Some(residual) = residual {
+                self.counts[row] = self.counts[row].saturating_add(1);
+                self.sums[row] += residual;
+            }
+        }
+    }
+
+    /// Adds the connections of another part of the same cluster.
+    pub fn merge(&mut self, other: &Self) {
+        for row in 0..ROWS {
+            self.counts[row] = self.counts[row].saturating_add(other.counts[row]);
+            self.sums[row] += other.sums[row];
+        }
+    }
+}
+
+/// Sums over the clusters of a group, for one row. A cluster's weight is its number of connections,
+/// at most [`CLUSTER_CAP`]; its score is the weight times the mean of its residuals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moments {
+    /// Clusters with at least one connection.
+    pub clusters: u64,
+    /// Connections in them.
+    pub connections: u64,
+    /// Sum of the weights.
+    pub weight: f64,
+    /// Sum of the scores.
+    pub score: f64,
+    /// Sum of the squares of the weights.
+    pub weight2: f64,
+    /// Sum of weight times score.
+    pub cross: f64,
+    /// Sum of the squares of the scores.
+    pub score2: f64,
+    /// Sum of their third powers: how skewed they are.
+    pub score3: f64,
+}
+
+impl Moments {
+    /// Adds a cluster that is over, for the row with this index.
+    pub fn add(&mut self, cluster: &Cluster, row: usize) {
+        let count = cluster.counts[row];
+        if count == 0 {
+            return;
+        }
+        let weight = f64::from(count.min(CLUSTER_CAP));
+        let score = weight * cluster.sums[row] / f64::from(count);
+        self.clusters += 1;
+        self.connections += u64::from(count);
+        self.weight += weight;
+        self.score += score;
+        self.weight2 += weight * weight;
+        self.cross += weight * score;
+        self.score2 += score * score;
+        self.score3 += score.powi(3);
+    }
+
+    /// Adds the clusters of another group.
+    pub fn merge(&mut self, other: &Self) {
+        self.clusters += other.clusters;
+        self.connections += other.connections;
+        self.weight += other.weight;
+        self.score += other.score;
+        self.weight2 += other.weight2;
+        self.cross += other.cross;
+        self.score2 += other.score2;
+        self.score3 += other.score3;
+    }
+
+    /// The mean residual.
+    pub(crate) fn mean(&self) -> f64 {
+        self.score / self.weight
+    }
+
+    /// How many clusters of equal weight are worth as much (Kish 1965).
+    pub(crate) fn effective(&self) -> f64 {
+        if self.weight2 == 0.0 {
+            return 0.0;
+        }
+        self.weight * self.weight / self.weight2
+    }
+
+    /// Sum of the squares of scores around the mean.
+    pub(crate) fn squares(&self) -> f64 {
+        let mean = self.mean();
+        (self.score2 - 2.0 * mean * self.cross + mean * mean * self.weight2).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(residuals: &[f64]) -> Cluster {
+        let mut cluster = Cluster::default();
+        for residual in residuals {
+            let mut all = [None; ROWS];
+            all[0] = Some(*residual);
+            cluster.add(&all);
+        }
+        cluster
+    }
+
+    #[test]
+    fn sums_of_two_clusters() {
+        let mut moments = Moments::default();
+        moments.add(&cluster(&[1.0, 3.0]), 0);
+        moments.add(&cluster(&[-1.0]), 0);
+        moments.add(&cluster(&[]), 0);
+        assert_eq!((moments.clusters, moments.connections), (2, 3));
+        assert_eq!(moments.mean(), 1.0);
+        // Scores 4 and -1 with weights 2 and 1: (4 - 2)² + (-1 - 1)².
+        assert_eq!(moments.squares(), 8.0);
+        assert_eq!(moments.effective(), 9.0 / 5.0);
+    }
+
+    #[test]
+    fn a_busy_host_counts_no_more_than_the_cap() {
+        let mut moments = Moments::default();
+        moments.add(&cluster(&[0.5; 1000]), 0);
+        assert_eq!((moments.weight, moments.score), (16.0, 8.0));
+        assert_eq!(moments.connections, 1000);
+    }
+
+    #[test]
+    fn parts_of_a_cluster_are_one() {
+        let mut whole = cluster(&[1.0, 2.0]);
+        whole.merge(&cluster(&[6.0]));
+        assert_eq!(whole, cluster(&[1.0, 2.0, 6.0]));
+    }
+}

@@ -1,0 +1,68 @@
+//! How the 5 % of false alarms is shared among all that is compared.
+
+use crate::row::{ROWS, Row};
+
+/// Probability that any comparison of all rows and groups, at any look, calls a difference where
+/// there is none.
+pub const ALPHA: f64 = 0.05;
+
+/// What a group of connections has in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// All of them.
+    All,
+    /// The arm that the learner last gave to their host.
+    Arm,
+    /// Their remote prefix.
+    Prefix,
+    /// The service's port.
+    Port,
+}
+
+impl Scope {
+    /// All scopes.
+    pub const EACH: [Self; 4] = [Self::All, Self::Arm, Self::Prefix, Self::Port];
+
+    /// Largest number of groups at a time. It bounds memory, and α depends on it.
+    pub fn limit(self) -> usize {
+        match self {
+            Self::All => 1,
+            Self::Arm => 16,
+            Self::Prefix => 64,
+            Self::Port => 32,
+        }
+    }
+
+    /// The rows that are compared in each group: all of them, or the four measures.
+    pub fn rows(self) -> usize {
+        match self {
+            Self::All => ROWS,
+            _ => Row::MEASURES.len(),
+        }
+    }
+}
+
+/// The α of one row of one group. Half of [`ALPHA`] is for [`Scope::All`]; the other half is for
+/// the three other scopes in equal shares. Within a scope all rows of all possible groups have the
+/// same.
+pub fn alpha(scope: Scope) -> f64 {
+    let share = match scope {
+        Scope::All => 0.5,
+        _ => 0.5 / 3.0,
+    };
+    ALPHA * share / (scope.limit() * scope.rows()) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_sum_to_the_whole() {
+        let sum: f64 = Scope::EACH
+            .iter()
+            .map(|scope| alpha(*scope) * (scope.limit() * scope.rows()) as f64)
+            .sum();
+        assert!((sum - ALPHA).abs() < 1e-12, "{sum}");
+    }
+}
