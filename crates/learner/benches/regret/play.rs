@@ -19,8 +19,7 @@ pub struct Run {
     pub loss_bits: f64,
     /// Share of connections on the best arm, after the first change if there is one.
     pub on_best: f64,
-    /// Share of the default's goodput lost over the first 60 connections; 0 if better than the
-    /// default.
+    /// Share of the default's goodput lost over the first 60 connections; negative for a gain.
     pub early_below_default: f64,
 }
 
@@ -98,7 +97,7 @@ pub fn judge(scenario: &Scenario, world: &World, taken: &[usize]) -> Run {
                 .iter()
                 .map(|&gap| f64::from(gap <= AS_GOOD_BITS)),
         ),
-        early_below_default: (1.0 - goodput(&gaps[..EARLY]) / goodput(&default)).max(0.0),
+        early_below_default: 1.0 - goodput(&gaps[..EARLY]) / goodput(&default),
     }
 }
 

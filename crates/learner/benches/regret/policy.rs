@@ -4,7 +4,7 @@
 //! of the table differ only by the rule of choice.
 
 use thalweg_learner::{
-    CLASSIC_EPSILON, Host, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide,
+    CLASSIC_EPSILON, Host, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide, forget,
     log2_q16, score,
 };
 
@@ -12,6 +12,8 @@ use crate::random::Random;
 
 /// The system's own arm.
 pub const SYSTEM: usize = 0;
+/// The arm that the learner tries first on lossy paths.
+const BBR: usize = 1;
 
 /// A learner as the agent would run it for one host.
 pub trait Policy {
@@ -21,6 +23,9 @@ pub trait Policy {
     fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64);
 }
 
+/// A new learner for a number of arms.
+pub type Build = fn(usize) -> Box<dyn Policy>;
+
 /// A row of the table.
 pub struct Entry {
     /// Name in the table.
@@ -28,7 +33,7 @@ pub struct Entry {
     /// Whether the probability of each choice is known when it is made.
     pub propensity: &'static str,
     /// A new learner for a number of arms; `None` for the oracle, which needs none.
-    pub build: Option<fn(usize) -> Box<dyn Policy>>,
+    pub build: Option<Build>,
 }
 
 /// Every row of the table.
@@ -89,6 +94,18 @@ pub const ENTRIES: &[Entry] = &[
     },
 ];
 
+/// The learners that play in the worlds like servers'. All but the last are bad: the gate must see
+/// it.
+pub const GATE: &[(&str, Build)] = &[
+    ("default only", |_| Box::new(DefaultOnly)),
+    ("uniform random", |arms| Box::new(Uniform { arms })),
+    ("always bbr", |_| Box::new(SecondAlways)),
+    ("classic", |arms| Box::new(Core::new(Mode::Classic, arms))),
+    ("thalweg (core)", |arms| {
+        Box::new(Core::new(Mode::Thalweg, arms))
+    }),
+];
+
 /// The shipped code: `thalweg_learner::decide` and `score`.
 pub struct Core {
     host: Host,
@@ -104,6 +121,7 @@ impl Core {
         Self::with(
             Params {
                 mode,
+                rescue_arm: Some(BBR),
                 ..Params::default()
             },
             arms,
@@ -148,6 +166,9 @@ impl Core {
 impl Policy for Core {
     fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize {
         self.host.connections += 1;
+        if self.params.mode == Mode::Thalweg {
+            forget(&mut self.host, &self.params, now_ns);
+        }
         let allowed = ((1u32 << self.arms) - 1) as u16;
         let numbers = [random.u32(), random.u32(), random.u32()];
         let system = Some(SYSTEM);
@@ -169,6 +190,17 @@ impl Policy for Core {
         let system = Some(SYSTEM);
         score(&mut self.host, arm, system, sample, &self.params, now_ns);
     }
+}
+
+/// The published tuner's favourite, whatever is measured: bbr, which is arm 1.
+struct SecondAlways;
+
+impl Policy for SecondAlways {
+    fn choose(&mut self, _: &mut Random, _: u64) -> usize {
+        BBR
+    }
+
+    fn learn(&mut self, _: usize, _: &Sample, _: u64) {}
 }
 
 /// The system without an agent.
