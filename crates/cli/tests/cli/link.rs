@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::support::virtual_time::in_virtual_time;
@@ -89,13 +90,21 @@ fn role() {
             let receiver = socket.try_clone().unwrap();
             let began = Instant::now();
             let count: u64 = count.parse().unwrap();
+            let (all_sent, until) = mpsc::channel::<()>();
             let thread = std::thread::spawn(move || {
                 receiver
                     .set_read_timeout(Some(Duration::from_millis(500)))
                     .unwrap();
                 let mut text = String::new();
                 let mut buffer = [0; 8];
-                while receiver.recv(&mut buffer).is_ok() {
+                loop {
+                    let over = until.try_recv() == Err(TryRecvError::Disconnected);
+                    match receiver.recv(&mut buffer) {
+                        Ok(_) => {}
+                        // Nothing came for half a second after the last was sent.
+                        Err(_) if over => break,
+                        Err(_) => continue,
+                    }
                     let sent_us = u64::from_le_bytes(buffer);
                     let rtt_us = began.elapsed().as_micros() as u64 - sent_us;
                     text += &format!("{rtt_us}\n");
@@ -107,6 +116,7 @@ fn role() {
                 socket.send(&now_us.to_le_bytes()).unwrap();
                 std::thread::sleep(gap);
             }
+            drop(all_sent);
             fs::write(file, thread.join().unwrap()).unwrap();
         }
         ["accept"] => {

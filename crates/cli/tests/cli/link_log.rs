@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::link::available;
 use crate::support::THALWEG;
 
-/// A second of iperf3 over a path.
+/// A second of iperf3 over a path, with reno, which fills any queue.
 fn iperf(path: &[&str]) -> Output {
-    let line = "exec iperf3 -c $THALWEG_LINK_FAR -t 1 >/dev/null";
+    let line = "exec iperf3 -c $THALWEG_LINK_FAR -C reno -t 1 >/dev/null";
     Command::new(THALWEG)
         .args(["link", "--json", "--far-port", "5201", "--far"])
         .arg("exec iperf3 -s -1 >/dev/null 2>&1")
