@@ -1,6 +1,7 @@
 //! Costs of a full table of hosts for the agent: bytes written, memory, and waits of the API.
 
 use std::fs;
+use std::io::Read as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_learner::{ArmState, Host, HostKey};
-use thalweg_process::http;
+use thalweg_process::http::{self, Connection};
 
 use crate::bed::{self, Agent};
 use crate::table::{Target, line, spread};
@@ -99,10 +100,30 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met)
 }
 
-/// Metrics beside a full table: none of them walks it.
+/// What the page asks for at its start and later, beside the stream.
+const PAGE: [&str; 5] = [
+    "/v1/events?limit=50",
+    "/v1/hosts?sort=traffic&limit=100",
+    "/v1/hosts?sort=cost&limit=100",
+    "/v1/history?interval=10&parts=60",
+    "/v1/kernel",
+];
+
+/// Metrics beside a full table and an open page: none of them walks the table.
 fn scrapes(agent: &Agent) -> Result<bool> {
+    let stream = Connection::open(&agent.socket)?;
+    let mut stream = stream.send("GET", "/v1/stream", None, Duration::from_secs(10))?;
+    ensure!(stream.status == 200, "the stream: {}", stream.status);
+    std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while stream.read(&mut piece).is_ok_and(|length| length > 0) {}
+    });
     let mut took = Vec::new();
     for _ in 0..SCRAPES {
+        for path in PAGE {
+            let answer = http::request(&agent.socket, "GET", path)?;
+            ensure!(answer.status == 200, "{path}: {}", answer.body);
+        }
         // Within a moment the agent answers with what it has.
         std::thread::sleep(SCRAPE);
         let asked = Instant::now();
@@ -118,7 +139,7 @@ fn scrapes(agent: &Agent) -> Result<bool> {
         &Target::AtMost(10.0),
     );
     let small = line(
-        "resident memory, snapshots and scrapes included",
+        "resident memory, with snapshots, scrapes and an open page",
         "MiB",
         &spread(&[resident as f64 / 1024.0]),
         &Target::AtMost(32.0),
