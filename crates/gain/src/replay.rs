@@ -10,9 +10,11 @@
 use std::collections::BTreeMap;
 
 mod model;
+mod rule;
 mod student;
 
 use model::Model;
+pub use rule::{Connection, Outcome, Replay, Rule, Stretch};
 
 /// Largest number of arms.
 pub const ARMS: usize = thalweg_learner::MAX_ARMS;
@@ -40,6 +42,9 @@ pub struct Decided<'a> {
     pub rule: &'a [f64; ARMS],
     /// Number of connections that this one stands for: one over the share that was logged.
     pub stands_for: f64,
+    /// Share of a decision that this one is for a rule that learns: the chance that it takes part
+    /// in the rule's own past. 1 for a rule that does not learn.
+    pub pace: f64,
     /// What is compared. Less is better.
     pub outcome: f64,
 }
@@ -82,6 +87,8 @@ pub struct Size {
     pub uncovered: u64,
     /// Hosts of those that count.
     pub hosts: u64,
+    /// Decisions of the rule with a past of its own: fewer than connections if it learns.
+    pub decisions: f64,
     /// Effective number of connections (Kish): the square of the sum of weights over the sum of
     /// squares.
     pub effective: f64,
@@ -116,10 +123,12 @@ impl std::fmt::Display for TooSmall {
 
 impl std::error::Error for TooSmall {}
 
-/// Sums of one host, each multiplied by what the connections stand for.
+/// Sums of one host. All but the first are multiplied by what a decision stands for and its pace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
-    /// Connections.
+    /// Connections that it stands for.
+    connections: f64,
+    /// Decisions.
     count: f64,
     /// Outcomes.
     outcome: f64,
@@ -133,10 +142,14 @@ struct Sums {
     unexplained: f64,
     /// The same, weighted.
     weighted_unexplained: f64,
+    /// Squares of weights.
+    squares: f64,
 }
 
 impl Sums {
     fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.squares += other.squares;
         self.count += other.count;
         self.outcome += other.outcome;
         self.weight += other.weight;
@@ -144,6 +157,23 @@ impl Sums {
         self.modelled += other.modelled;
         self.unexplained += other.unexplained;
         self.weighted_unexplained += other.weighted_unexplained;
+    }
+
+    /// The sums with each host counted by its connections, whatever the rule's pace there. A rule
+    /// that disagrees with the log has fewer decisions of its own, just where it matters.
+    fn of_connections(&self) -> Self {
+        let scale = self.connections / self.count;
+        Self {
+            connections: self.connections,
+            count: self.count * scale,
+            outcome: self.outcome * scale,
+            weight: self.weight * scale,
+            weighted: self.weighted * scale,
+            modelled: self.modelled * scale,
+            unexplained: self.unexplained * scale,
+            weighted_unexplained: self.weighted_unexplained * scale,
+            squares: self.squares * scale * scale,
+        }
     }
 }
 
@@ -154,8 +184,6 @@ pub struct Estimator {
     hosts: BTreeMap<u64, Sums>,
     connections: u64,
     uncovered: u64,
-    /// Sum of the squares of the connections' weights.
-    squares: f64,
 }
 
 impl Estimator {
@@ -168,44 +196,46 @@ impl Estimator {
             .filter(|&i| logged[i] <= 0.0)
             .map(|i| rule[i])
             .sum();
-        if chance <= 0.0 || uncovered > UNCOVERED_MAX {
+        if chance <= 0.0 || uncovered > UNCOVERED_MAX || decided.pace <= 0.0 {
             self.uncovered += 1;
         } else {
             let expected = self.model.outcomes(decided.host, decided.class);
-            let weight = decided.stands_for * rule[decided.arm] / chance;
+            let count = decided.stands_for * decided.pace;
+            let weight = count * rule[decided.arm] / chance;
             let modelled: f64 = (0..ARMS).map(|i| (rule[i] - logged[i]) * expected[i]).sum();
             let unexplained = decided.outcome - expected[decided.arm];
             self.hosts.entry(decided.host).or_default().add(&Sums {
-                count: decided.stands_for,
-                outcome: decided.stands_for * decided.outcome,
+                connections: decided.stands_for,
+                count,
+                outcome: count * decided.outcome,
                 weight,
                 weighted: weight * decided.outcome,
-                modelled: decided.stands_for * modelled,
-                unexplained: decided.stands_for * unexplained,
+                modelled: count * modelled,
+                unexplained: count * unexplained,
                 weighted_unexplained: weight * unexplained,
+                squares: weight * weight,
             });
             self.connections += 1;
-            self.squares += weight * weight;
         }
         self.model.learn(decided);
     }
 
-    fn total(&self) -> Sums {
-        let mut total = Sums::default();
-        self.hosts.values().for_each(|host| total.add(host));
-        total
+    fn sums(&self) -> Vec<Sums> {
+        self.hosts.values().map(Sums::of_connections).collect()
     }
 
     /// The size of the sample so far.
     pub fn size(&self) -> Size {
-        let of_hosts: f64 = self.hosts.values().map(|host| host.weight.powi(2)).sum();
-        let square = self.total().weight.powi(2);
+        let sums = self.sums();
+        let of_hosts: f64 = sums.iter().map(|host| host.weight.powi(2)).sum();
+        let square = total(&sums).weight.powi(2);
         let effective = |squares: f64| if squares > 0.0 { square / squares } else { 0.0 };
         Size {
             connections: self.connections,
             uncovered: self.uncovered,
             hosts: self.hosts.len() as u64,
-            effective: effective(self.squares),
+            decisions: self.hosts.values().map(|host| host.count).sum(),
+            effective: effective(sums.iter().map(|host| host.squares).sum()),
             effective_hosts: effective(of_hosts),
         }
     }
@@ -220,7 +250,8 @@ impl Estimator {
         if hosts || size.effective < EFFECTIVE_MIN {
             return Err(TooSmall { size, hosts });
         }
-        let total = self.total();
+        let sums = self.sums();
+        let total = total(&sums);
         let logged = total.outcome / total.count;
         let weighted = total.weighted / total.weight;
         let modelled = total.modelled / total.count;
@@ -238,20 +269,31 @@ impl Estimator {
         };
         Ok(Estimate {
             logged,
-            weighted: self.interval(weighted - logged, size, of_weighted),
-            robust: self.interval(modelled + unexplained - plain, size, of_robust),
+            weighted: interval(weighted - logged, size, sums.iter().map(of_weighted)),
+            robust: interval(
+                modelled + unexplained - plain,
+                size,
+                sums.iter().map(of_robust),
+            ),
         })
     }
+}
 
-    fn interval(&self, mean: f64, size: Size, error: impl Fn(&Sums) -> f64) -> Interval {
-        let hosts = self.hosts.len() as f64;
-        let squares: f64 = self.hosts.values().map(|host| error(host).powi(2)).sum();
-        let deviation = (squares * hosts / (hosts - 1.0)).sqrt();
-        let half = student::quantile_975(size.effective_hosts - 1.0) * deviation;
-        Interval {
-            mean,
-            low: mean - half,
-            high: mean + half,
-        }
+fn total(sums: &[Sums]) -> Sums {
+    let mut total = Sums::default();
+    sums.iter().for_each(|host| total.add(host));
+    total
+}
+
+/// The interval around a mean, from each host's share in its error.
+fn interval(mean: f64, size: Size, errors: impl Iterator<Item = f64>) -> Interval {
+    let hosts = size.hosts as f64;
+    let squares: f64 = errors.map(|error| error * error).sum();
+    let deviation = (squares * hosts / (hosts - 1.0)).sqrt();
+    let half = student::quantile_975(size.effective_hosts - 1.0) * deviation;
+    Interval {
+        mean,
+        low: mean - half,
+        high: mean + half,
     }
 }

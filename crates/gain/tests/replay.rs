@@ -98,6 +98,7 @@ fn world(seed: u64, hosts: usize, log: Log) -> World {
             logged: &logged,
             rule: &rule,
             stands_for: 1.0,
+            pace: 1.0,
             outcome,
         });
     }
@@ -166,6 +167,7 @@ fn even(hosts: u64, rule: [f64; 2], gives_no_chance: bool) -> Estimator {
             logged: &logged,
             rule: &wanted,
             stands_for: 1.0,
+            pace: 1.0,
             outcome: (1 + arm) as f64 + (host % 7) as f64 / 7.0,
         });
     }
