@@ -21,6 +21,7 @@ int churn(struct __sk_buff *skb)
 	__u32 id = bpf_get_prandom_u32() % CHURN_HOSTS;
 	__u32 address[4] = { 0, 0, bpf_htonl(0xffff), bpf_htonl(0x0a000000 | id) };
 	struct request r = {};
+	struct shares shares = {};
 	struct lesson l = {};
 
 	r.key.netns = 1;
@@ -40,7 +41,7 @@ int churn(struct __sk_buff *skb)
 	l.sample.flags = THALWEG_SAMPLE_BUSY_TIME;
 	l.verdict.outcome = THALWEG_SCORED;
 	learn(&r, &l);
-	choose(&r);
+	choose(&r, &shares);
 	change(&r);
 	return 0;
 }

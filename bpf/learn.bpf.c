@@ -35,7 +35,7 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 	const __u64 *wanted = (const __u64 *)name;
 	__u32 i;
 
-	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++) {
 		const __u64 *have = (const __u64 *)table->arms[i].name;
 
 		if (have[0] == wanted[0] && have[1] == wanted[1])
@@ -45,6 +45,14 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 }
 
 /* Arm of the socket's present congestion control, or THALWEG_NO_ARM. */
+#ifdef THALWEG_KERNEL_BTF
+static __always_inline __u32 current_arm(struct context *c)
+{
+	struct inet_connection_sock *icsk = (void *)bpf_skc_to_tcp_sock(c->sk);
+
+	return icsk ? arm_by_name(c->arms, icsk->icsk_ca_ops->name) : THALWEG_NO_ARM;
+}
+#else
 static __always_inline __u32 current_arm(struct context *c)
 {
 	char name[THALWEG_CC_NAME] __attribute__((aligned(8))) = {};
@@ -53,6 +61,7 @@ static __always_inline __u32 current_arm(struct context *c)
 		return THALWEG_NO_ARM;
 	return arm_by_name(c->arms, name);
 }
+#endif
 
 /*
  * Mask of the arms allowed for a connection. Arms that need ECN are allowed only if it
@@ -62,11 +71,27 @@ static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 {
 	const struct thalweg_arms *table = c->arms;
 	struct thalweg_policy_key6 key = { 128, {} };
+	__u32 allowed = table->allowed;
 
-	if (!ecn || table->allowed == table->allowed_ecn)
-		return table->allowed;
-	__builtin_memcpy(key.addr, c->remote, sizeof(key.addr));
-	return bpf_map_lookup_elem(&ecn_prefixes, &key) ? table->allowed_ecn : table->allowed;
+	if (ecn && allowed != table->allowed_ecn) {
+		remote_of(c->ops, (__u32 *)key.addr);
+		if (bpf_map_lookup_elem(&ecn_prefixes, &key))
+			allowed = table->allowed_ecn;
+	}
+	return allowed & ~table->reverted;
+}
+
+/* THALWEG_NO_TRIALS if nothing is to be tried: by order, or as the agent is silent. */
+static __always_inline __u32 no_trials(struct context *c)
+{
+	const struct thalweg_arms *table = c->arms;
+	__u64 limit_ns = c->params->heartbeat_max_ns;
+
+	if (table->reverted & THALWEG_NO_TRIALS)
+		return THALWEG_NO_TRIALS;
+	if (limit_ns && c->request.now_ns > table->heartbeat_ns + limit_ns)
+		return THALWEG_NO_TRIALS;
+	return 0;
 }
 
 /* Whether connections of the socket's network namespace are out of scope. */
@@ -133,17 +158,22 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 	origin->propensity_q16 = 0;
 	if (reason == THALWEG_REASON_APPLICATION)
 		COUNT(c, app_owned);
-	send_decision(c, 0);
+	send_decision(c, 0, 0);
 }
 
 /* Decides, and applies the decision; 0 or -errno of a refused arm. */
-static __always_inline int decide(struct context *c)
+static __always_inline int decide(struct context *c, struct shares *shares)
 {
 	const struct thalweg_decision *decision = &c->request.decision;
 	struct thalweg_origin *origin = c->origin;
 	int error = 0;
 
-	choose(&c->request);
+	if (in_control(c)) {
+		c->request.allowed |= IN_CONTROL;
+		origin->flags |= THALWEG_CONN_CONTROL;
+		COUNT(c, control);
+	}
+	choose(&c->request, shares);
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;
 	origin->arm = origin->system_arm;
@@ -178,13 +208,19 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	slot->origin = *c->origin;
 	c->conn = slot;
 	start_stretch(c, tp, slot->origin.arm);
-	callbacks(c, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG, 0);
+	/* The control group has no loss rule. */
+	callbacks(c,
+		  slot->origin.flags & THALWEG_CONN_CONTROL
+			  ? BPF_SOCK_OPS_STATE_CB_FLAG
+			  : BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG,
+		  0);
 }
 
 /* Not inlined, like the others below: together they would exceed the stack. */
 static __noinline int established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_origin origin = {};
+	struct shares shares = {};
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
 	__u32 *default_arm, ecn, permitted;
@@ -204,6 +240,7 @@ static __noinline int established(struct bpf_sock_ops *ops)
 		origin.flags |= THALWEG_CONN_ECN;
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		origin.flags |= THALWEG_CONN_PASSIVE;
+	origin.handshake_rtt_us = tp->srtt_us >> 3;
 	origin.system_arm = current_arm(&c);
 	permitted = permitted_arms(&c);
 	if (!permitted) {
@@ -216,12 +253,12 @@ static __noinline int established(struct bpf_sock_ops *ops)
 		return 0;
 	}
 	c.request.system_arm = origin.system_arm;
-	c.request.allowed = allowed_arms(&c, ecn) & permitted;
-	error = decide(&c);
+	c.request.allowed = (allowed_arms(&c, ecn) & permitted) | no_trials(&c);
+	error = decide(&c, &shares);
 	track(&c, tp);
 	/* During warm-up there was no decision: it is counted, but makes no event. */
 	if (origin.reason != THALWEG_REASON_WARM_UP)
-		send_decision(&c, error);
+		send_decision(&c, error, &shares);
 	return 0;
 }
 
@@ -234,11 +271,13 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	struct request *r = &c->request;
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
+	__u64 wall_us;
 
 	r->arm = c->origin->arm;
 	r->system_arm = c->origin->system_arm;
 	lesson.trial = c->origin->flags & THALWEG_CONN_TRIAL;
 	take_sample(c, tp, end, &lesson.sample);
+	wall_us = wall_time_us(c);
 	barrier();
 	/* The slot may have been reused meanwhile. */
 	if (c->conn->cookie != c->cookie)
@@ -259,7 +298,7 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	if (outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
 	if (outcome == THALWEG_SCORED)
-		send_close(c, &lesson.sample, &lesson.verdict);
+		send_close(c, &lesson.sample, &lesson.verdict, wall_us);
 }
 
 /*
@@ -333,7 +372,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 		return 0;
 	c.request.arm = c.origin->arm;
 	c.request.system_arm = c.origin->system_arm;
-	c.request.allowed = allowed_arms(&c, ecn) & permitted;
+	c.request.allowed = allowed_arms(&c, ecn) & permitted & 0xffff;
 	/* Without a record no change is due: classic makes one per connection, thalweg needs one. */
 	if (!change(&c.request))
 		return 0;
@@ -363,7 +402,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	c.origin->reason = decision->reason;
 	c.origin->chosen_arm = decision->arm;
 	c.origin->propensity_q16 = decision->propensity_q16;
-	send_decision(&c, error);
+	send_decision(&c, error, 0);
 	return 0;
 }
 

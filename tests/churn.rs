@@ -16,19 +16,22 @@ fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), St
     let (rtt_us, arm) = (id + 1, id as usize % host.arms.len());
     // Created, and not yet written.
     let new = host.seq_tail == 0;
-    let others = host.arms.iter().enumerate().filter(|(i, _)| *i != arm);
-    let strangers: u32 = others.map(|(_, arm)| arm.scored + arm.chosen).sum();
+    let both = host.arms.iter().zip(&host.statistics);
+    let others = both.enumerate().filter(|(i, _)| *i != arm);
+    let strangers: u32 = others
+        .map(|(_, (state, more))| state.chosen + more.scored)
+        .sum();
     let said = [
         ("least RTT", new || host.min_rtt_us == rtt_us),
         (
             "least RTT of its arm",
-            new || host.arms[arm].min_rtt_us == rtt_us,
+            new || host.statistics[arm].min_rtt_us == rtt_us,
         ),
         // Counts are not atomic. If two CPUs score one host at once, either count may lose one. A
         // copy may also fall between the two.
         (
             "measurements",
-            host.scored.abs_diff(host.arms[arm].scored) <= 1,
+            host.scored.abs_diff(host.statistics[arm].scored) <= 1,
         ),
         ("other arms", strangers == 0),
     ];

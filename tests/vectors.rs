@@ -6,8 +6,9 @@ use std::process::Command;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use thalweg_bpf_types::bytes_of;
 use thalweg_bpf_types::raw as abi;
+use thalweg_bpf_types::{bytes_of, host_to_raw};
+use thalweg_learner::{ArmState, Host, HostKey};
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
 /// `unit.json`: single functions.
@@ -154,6 +155,7 @@ impl SampleRecord {
             loss_srtt_us: self.10,
             flags: self.11,
             end: self.12,
+            ..Default::default()
         }
     }
 }
@@ -183,7 +185,7 @@ struct HostRecord {
 
 impl HostRecord {
     fn raw(&self) -> abi::thalweg_host {
-        abi::thalweg_host {
+        let host = Host {
             connections: self.connections,
             seen_ns: self.seen_ns,
             forgot_ns: self.forgot_ns,
@@ -191,7 +193,7 @@ impl HostRecord {
             min_rtt_us: self.min_rtt_us,
             scored: self.scored,
             switched: self.switched,
-            harmful: self.harmful,
+            harmful: half(self.harmful.into()),
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
             last_base_rtt_us: self.last_base_rtt_us,
@@ -199,7 +201,7 @@ impl HostRecord {
             trial_ns: self.trial_ns,
             arms: std::array::from_fn(|i| {
                 let arm = &self.arms[i];
-                abi::thalweg_arm_state {
+                ArmState {
                     value: arm.0,
                     max_rate: arm.1,
                     weight_q16: arm.2,
@@ -214,7 +216,11 @@ impl HostRecord {
                     retrans: arm.11,
                 }
             }),
-            ..Default::default()
+        };
+        abi::thalweg_host {
+            tag: 0,
+            tag_tail: 0,
+            ..host_to_raw(&HostKey::from(std::net::Ipv4Addr::UNSPECIFIED), &host)
         }
     }
 }
@@ -259,6 +265,7 @@ fn sample(inputs: &[u64]) -> abi::thalweg_sample {
         loss_srtt_us: word(inputs[10]),
         flags: half(inputs[11]),
         end: half(inputs[12]),
+        ..Default::default()
     }
 }
 
@@ -300,11 +307,11 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             // Any two arms: the judged one, and another that may be the system's.
             let (judged, other) = (3, 9);
             plain(&[judged, if inputs[2] == 1 { judged } else { other }]);
-            request.host.arms[3].value = inputs[0];
+            request.host.arms[3].value = word(inputs[0]);
             request.host.arms[3].weight_q16 = word(inputs[1]);
-            request.host.harmful = word(inputs[3] << judged);
+            request.host.harmful = half(inputs[3] << judged);
             if inputs[2] == 0 {
-                request.host.arms[9].value = inputs[4];
+                request.host.arms[9].value = word(inputs[4]);
             }
             raw::VECTOR_JUDGED
         }
@@ -322,6 +329,7 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             plain(&inputs[2..3]);
             request.params.half_life_ns = inputs[0];
             request.host.forgot_ns = inputs[1];
+            request.host.used = abi::THALWEG_MAX_ARMS as u16;
             for (arm, weight) in request.host.arms.iter_mut().zip(&inputs[3..]) {
                 arm.weight_q16 = word(*weight);
             }
@@ -335,9 +343,10 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             request.random[0] = word(inputs[4]);
             let arms = &mut request.host.arms;
             for (arm, known) in arms.iter_mut().zip(inputs[5..9].chunks_exact(2)) {
-                (arm.value, arm.weight_q16) = (known[0], word(known[1]));
+                (arm.value, arm.weight_q16) = (word(known[0]), word(known[1]));
             }
-            (arms[0].segs, arms[0].retrans) = (word(inputs[9]), word(inputs[10]));
+            let system = &mut request.host.statistics[0];
+            (system.segs, system.retrans) = (word(inputs[9]), word(inputs[10]));
             (request.params.loss_shift, request.params.loss_min_segs) = (6, 128);
             raw::VECTOR_CHANGE
         }
@@ -411,10 +420,24 @@ fn run_sequences(implementation: &mut dyn Implementation) {
             let (mut request, expected) = step_request(&step.action);
             request.params = sequence.params.raw();
             request.host = host;
+            let mut reference = request;
+            Core.answer(&mut reference)
+                .unwrap_or_else(|error| panic!("{place}: reference: {error}"));
             implementation
                 .answer(&mut request)
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
             assert_eq!(request.outputs, expected, "{place}: answer");
+            // Classic's reference gives the remainder of a division to one of the tied arms.
+            let classic = request.params.mode == abi::THALWEG_MODE_CLASSIC;
+            let shares = request.shares_q16.iter().zip(&reference.shares_q16);
+            assert!(
+                shares
+                    .clone()
+                    .all(|(a, b)| a.abs_diff(*b) <= 32 * u16::from(classic)),
+                "{place}: probabilities {:?}, not {:?}",
+                request.shares_q16,
+                reference.shares_q16
+            );
             assert_eq!(
                 fnv1a(bytes_of(&request.host)),
                 step.host,

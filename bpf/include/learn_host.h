@@ -99,8 +99,11 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 	bpf_spin_lock(&lock->lock);
 	if (open_host(host, r.tag)) {
 		for (i = 0; i < THALWEG_MAX_ARMS; i++)
-			if (forget->arms >> i & 1)
+			if (forget->arms >> i & 1) {
 				__builtin_memset(&host->arms[i], 0, sizeof(host->arms[i]));
+				__builtin_memset(&host->statistics[i], 0,
+						 sizeof(host->statistics[i]));
+			}
 		host->harmful &= ~forget->arms;
 		close_host(host);
 	}
@@ -109,18 +112,23 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 
 /*
  * Counts the connection and chooses its arm. Without a record nothing is known of the
- * host, and the system's arm stays: peers that are never measured leave no trace.
+ * host, and the system's arm stays: peers that are never measured leave no trace. A
+ * connection of the control group is only counted.
  */
-__noinline int choose(struct request *r)
+__noinline int choose(struct request *r, struct shares *shares)
 {
 	const struct thalweg_params *params = load_params();
 	int classic = params->mode == THALWEG_MODE_CLASSIC, found = 0;
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	__u32 random[3] = {};
+	__u32 random[3] = {}, control;
 
-	if (!r)
+	if (!r || !shares)
 		return 0;
+	control = r->allowed & IN_CONTROL;
+	r->decision.arm = r->system_arm;
+	r->decision.reason = THALWEG_REASON_CONTROL;
+	r->decision.propensity_q16 = THALWEG_ONE_Q16;
 	/* Classic counts connections from the first one, as published. */
 	host = classic ? make_host(r) : find_host(r);
 	lock = host_lock(r);
@@ -136,8 +144,9 @@ __noinline int choose(struct request *r)
 			thalweg_increment(&host->connections);
 			host->seen_ns = r->now_ns;
 			thalweg_forget(host, params, r->now_ns);
-			thalweg_decide(host, r->system_arm, r->allowed, params, random, r->now_ns,
-				       &r->decision);
+			if (!control)
+				thalweg_decide(host, r->system_arm, r->allowed, params, random,
+					       r->now_ns, &r->decision, shares->q16);
 			thalweg_count_decision(host, &r->decision);
 			if (!params->dry_run && thalweg_is_trial(r->decision.reason))
 				thalweg_begin_trial(host, r->now_ns);
@@ -145,11 +154,12 @@ __noinline int choose(struct request *r)
 		}
 		bpf_spin_unlock(&lock->lock);
 	}
-	if (!found) {
+	if (!found && !control) {
 		r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
 		r->decision.reason = THALWEG_REASON_WARM_UP;
-		r->decision.propensity_q16 = THALWEG_ONE_Q16;
 	}
+	if (control)
+		thalweg_note_share(shares->q16, r->system_arm, THALWEG_ONE_Q16);
 	return 0;
 }
 

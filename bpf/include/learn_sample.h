@@ -19,23 +19,45 @@
 /* Wakes the agent once the ring has this many bytes; below, the agent polls. */
 #define WAKE_BYTES (256 * 1024)
 
+/* The kernel's chronographs, in ticks since the connection's start. */
+struct chronographs {
+	__u32 busy; /* data outstanding, the two below included */
+	__u32 receiver; /* the receiver's window was full */
+	__u32 buffer; /* the send buffer was full */
+};
+
 #ifdef THALWEG_KERNEL_BTF
-/*
- * Time with data outstanding, us since the connection's start, including waits for the
- * receiver's window (kernel: tcp_get_info_chrono_stats).
- */
-static __always_inline int busy_time(struct context *c, __u64 *busy_us)
+/* Reads the chronographs (kernel: tcp_get_info_chrono_stats); 0 if they are not readable. */
+static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
-	__u32 ticks;
+	__u32 type, ticks;
 
 	if (!tp || !c->params->jiffy_us)
 		return 0;
-	ticks = tp->chrono_stat[0] + tp->chrono_stat[1] + tp->chrono_stat[2];
-	if (BPF_CORE_READ_BITFIELD(tp, chrono_type))
-		ticks += (__u32)bpf_jiffies64() - tp->chrono_start;
-	*busy_us = (__u64)ticks * c->params->jiffy_us;
+	now->busy = tp->chrono_stat[0];
+	now->receiver = tp->chrono_stat[1];
+	now->buffer = tp->chrono_stat[2];
+	type = BPF_CORE_READ_BITFIELD(tp, chrono_type);
+	if (type) {
+		ticks = (__u32)bpf_jiffies64() - tp->chrono_start;
+		if (type == 2)
+			now->receiver += ticks;
+		else if (type == 3)
+			now->buffer += ticks;
+		else
+			now->busy += ticks;
+	}
+	now->busy += now->receiver + now->buffer;
 	return 1;
+}
+
+/* Whether the kernel's last rate sample was limited by the application. */
+static __always_inline int app_limited(struct context *c)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
+
+	return tp && BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
 }
 
 static __always_inline int timed_out(struct context *c)
@@ -45,7 +67,12 @@ static __always_inline int timed_out(struct context *c)
 	return tp && ((struct sock *)tp)->sk_err == ETIMEDOUT;
 }
 #else
-static __always_inline int busy_time(struct context *c, __u64 *busy_us)
+static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
+{
+	return 0;
+}
+
+static __always_inline int app_limited(struct context *c)
 {
 	return 0;
 }
@@ -63,13 +90,15 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 					  __u32 arm)
 {
 	struct thalweg_conn *conn = c->conn;
-	__u64 busy_us = 0;
+	struct chronographs now = {};
 
-	busy_time(c, &busy_us);
+	read_chronographs(c, &now);
 	conn->start_ns = c->request.now_ns;
 	conn->acked_ns = 0;
 	conn->start_bytes = tp->bytes_acked;
-	conn->start_busy_us = busy_us;
+	conn->start_busy_ticks = now.busy;
+	conn->start_receiver_ticks = now.receiver;
+	conn->start_buffer_ticks = now.buffer;
 	conn->start_segs = tp->data_segs_out;
 	conn->start_retrans = tp->total_retrans;
 	conn->look_segs = c->params->loss_min_segs;
@@ -104,16 +133,29 @@ static __always_inline void note_loss_rtt(struct thalweg_conn *conn, __u32 srtt_
 	conn->loss_srtt_us = srtt_us;
 }
 
+static __always_inline __u64 ticks_us(struct context *c, __u32 ticks)
+{
+	return (__u64)ticks * c->params->jiffy_us;
+}
+
+/* Wall time of the stretch that ends now. */
+static __always_inline __u64 wall_time_us(struct context *c)
+{
+	const struct thalweg_conn *conn = c->conn;
+	__u64 until_ns = conn->acked_ns ? conn->acked_ns : c->request.now_ns;
+
+	return (until_ns - conn->start_ns) / 1000;
+}
+
 /* Measures the stretch that ends now. */
 static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *tp, __u32 end,
 					struct thalweg_sample *sample)
 {
 	const struct thalweg_conn *conn = c->conn;
-	__u64 until_ns = conn->acked_ns ? conn->acked_ns : c->request.now_ns;
-	__u64 busy_us;
+	struct chronographs now;
 
 	sample->bytes = tp->bytes_acked - conn->start_bytes;
-	sample->duration_us = (until_ns - conn->start_ns) / 1000;
+	sample->duration_us = wall_time_us(c);
 	sample->rate_delivered_bytes = (__u64)tp->rate_delivered * tp->mss_cache;
 	sample->rate_interval_us = tp->rate_interval_us;
 	sample->srtt_us = tp->srtt_us >> 3;
@@ -132,16 +174,21 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	/* tcp_sock.rtt_min is all ones until the first measurement. */
 	if (sample->min_rtt_us == THALWEG_U32_MAX)
 		sample->min_rtt_us = 0;
-	if (!busy_time(c, &busy_us))
+	if (!read_chronographs(c, &now))
 		return;
-	busy_us -= conn->start_busy_us;
 	/*
 	 * Counted in whole ticks, so it may be one tick short, which matters only for the
 	 * shortest times.
 	 */
-	busy_us += c->params->jiffy_us;
-	sample->duration_us = thalweg_min(sample->duration_us, busy_us);
+	sample->duration_us = thalweg_min(sample->duration_us,
+					  ticks_us(c, now.busy - conn->start_busy_ticks + 1));
+	sample->receiver_us = thalweg_min(ticks_us(c, now.receiver - conn->start_receiver_ticks),
+					  sample->duration_us);
+	sample->buffer_us = thalweg_min(ticks_us(c, now.buffer - conn->start_buffer_ticks),
+					sample->duration_us);
 	sample->flags |= THALWEG_SAMPLE_BUSY_TIME;
+	if (app_limited(c))
+		sample->flags |= THALWEG_SAMPLE_APP_LIMITED;
 }
 
 /* Reserves an event and fills the fields that all events share. */
@@ -156,10 +203,13 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	}
 	COUNT(c, events);
 	__builtin_memset(event, 0, sizeof(*event));
+	event->rule = c->params->rule;
+	event->parameters = c->params->parameters;
+	event->handshake_rtt_us = origin->handshake_rtt_us;
 	event->time_ns = c->request.now_ns;
 	event->connection = c->cookie;
 	event->host = c->request.key;
-	__builtin_memcpy(event->remote, c->remote, sizeof(event->remote));
+	remote_of(c->ops, (__u32 *)event->remote);
 	/* remote_port is in network byte order, local_port is not (UAPI). */
 	event->remote_port = bpf_ntohl(c->ops->remote_port);
 	event->local_port = c->ops->local_port;
@@ -180,18 +230,25 @@ static __always_inline void send_event(struct thalweg_event *event)
 	bpf_ringbuf_submit(event, waiting > WAKE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
-static __always_inline void send_decision(struct context *c, int error)
+/* Without `shares` only the probability of the choice is known. */
+static __always_inline void send_decision(struct context *c, int error, const struct shares *shares)
 {
 	struct thalweg_event *event = new_event(c, THALWEG_EVENT_DECISION);
 
 	if (!event)
 		return;
 	event->error = error;
+	event->allowed = c->request.allowed;
+	if (shares)
+		__builtin_memcpy(event->propensities_q16, shares->q16, sizeof(shares->q16));
+	else if (c->origin->propensity_q16)
+		thalweg_note_share(event->propensities_q16, c->origin->chosen_arm,
+				   c->origin->propensity_q16);
 	send_event(event);
 }
 
 static __always_inline void send_close(struct context *c, const struct thalweg_sample *sample,
-				       const struct thalweg_verdict *verdict)
+				       const struct thalweg_verdict *verdict, __u64 wall_us)
 {
 	struct thalweg_event *event = new_event(c, THALWEG_EVENT_CLOSE);
 
@@ -208,6 +265,9 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 	event->segs_out = sample->segs_out;
 	event->retrans = sample->retrans;
 	event->sample_flags = sample->flags;
+	event->wall_us = wall_us;
+	event->receiver_us = sample->receiver_us;
+	event->buffer_us = sample->buffer_us;
 	send_event(event);
 }
 

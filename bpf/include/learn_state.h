@@ -108,6 +108,9 @@ struct {
 	__uint(max_entries, THALWEG_DEFAULT_RING);
 } events SEC(".maps");
 
+/* Flag in request.allowed: the connection belongs to the control group. */
+#define IN_CONTROL (1u << 30)
+
 /*
  * A request to a host record. It goes to the functions that hold the lock. Those are
  * global, so that the verifier checks each of them once, and not again for every path to
@@ -122,16 +125,20 @@ struct request {
 	__u32 retrans; /* change */
 	__u32 arm; /* the connection's arm (learn, change) */
 	__u32 system_arm;
-	__u32 allowed; /* mask of arms (choose, change) */
+	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, IN_CONTROL */
 	struct thalweg_decision decision; /* result of choose and change */
+};
+
+/* Probability of each arm in a decision, Q16 in 16 bits. */
+struct shares {
+	__u16 q16[THALWEG_MAX_ARMS];
 };
 
 /* A sample for a host record. */
 struct lesson {
 	struct thalweg_sample sample;
 	struct thalweg_verdict verdict; /* the outcome so far; then the record's verdict */
-	__u32 trial; /* a trial is over */
-	__u32 reserved;
+	__u64 trial; /* a trial is over */
 };
 
 /* State of one socket operation, shared by its steps. */
@@ -144,7 +151,6 @@ struct context {
 	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
-	__u32 remote[4]; /* full address, network byte order */
 	struct request request;
 };
 
@@ -169,30 +175,41 @@ static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
 	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
 }
 
+/* Full remote address, network byte order, IPv4 mapped; 0 if it is not TCP over IP. */
+static __always_inline int remote_of(struct bpf_sock_ops *ops, __u32 *remote)
+{
+	if (ops->family == AF_INET) {
+		remote[0] = 0;
+		remote[1] = 0;
+		remote[2] = bpf_htonl(0xffff);
+		remote[3] = ops->remote_ip4;
+		/* The verifier wants each field's own offset in its load. */
+		barrier();
+	} else if (ops->family == AF_INET6) {
+		remote[0] = ops->remote_ip6[0];
+		remote[1] = ops->remote_ip6[1];
+		remote[2] = ops->remote_ip6[2];
+		remote[3] = ops->remote_ip6[3];
+		barrier();
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
 /*
- * Remote address and key. Returns 0 for connections out of scope: no TCP over IP,
- * loopback, and link-local addresses, which mean another host on each interface.
+ * The key. Returns 0 for connections out of scope: no TCP over IP, loopback, and
+ * link-local addresses, which mean another host on each interface.
  */
 static __always_inline int find_key(struct context *c)
 {
 	const __u32 mapped = bpf_htonl(0xffff);
 	struct thalweg_host_key *key = &c->request.key;
-	__u32 *remote = c->remote, *addr = (__u32 *)key->addr;
+	__u32 *remote = (__u32 *)key->addr;
 	__u32 i, prefix_len;
 
-	if (c->ops->family == AF_INET) {
-		remote[0] = 0;
-		remote[1] = 0;
-		remote[2] = mapped;
-		remote[3] = c->ops->remote_ip4;
-	} else if (c->ops->family == AF_INET6) {
-		remote[0] = c->ops->remote_ip6[0];
-		remote[1] = c->ops->remote_ip6[1];
-		remote[2] = c->ops->remote_ip6[2];
-		remote[3] = c->ops->remote_ip6[3];
-	} else {
+	if (!remote_of(c->ops, remote))
 		return 0;
-	}
 	if (!remote[0] && !remote[1] && remote[2] == mapped) {
 		if ((remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
 			return 0;
@@ -207,13 +224,41 @@ static __always_inline int find_key(struct context *c)
 			return 0;
 		prefix_len = c->params->ipv6_prefix;
 	}
-	for (i = 0; i < 4; i++)
-		addr[i] = remote[i] & prefix_mask(prefix_len, i);
+	if (prefix_len < 128)
+		for (i = 0; i < 4; i++)
+			remote[i] &= prefix_mask(prefix_len, i);
 	key->netns = bpf_get_netns_cookie(c->ops);
 	key->prefix_len = prefix_len;
 	key->reserved = 0;
 	c->request.tag = thalweg_tag(key);
 	return 1;
+}
+
+/*
+ * Whether the connection belongs to the control group. Connections of a cluster (by
+ * default: to a host) share the draw for an hour; some clusters are always in it.
+ */
+static __always_inline int in_control(struct context *c)
+{
+	const struct thalweg_params *p = c->params;
+	struct thalweg_host_key key = c->request.key;
+	__u32 *remote = (__u32 *)key.addr, i;
+	__u64 tag = c->request.tag;
+	int v4 = !remote[0] && (!remote[1] && remote[2] == bpf_htonl(0xffff));
+
+	if (!p->control_share_q16 && !p->control_permanent_q16)
+		return 0;
+	if (!v4)
+		v4 = remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2];
+	i = v4 ? 96 + p->cluster_ipv4 : p->cluster_ipv6;
+	if (i != key.prefix_len) {
+		key.prefix_len = i;
+		remote_of(c->ops, remote);
+		for (i = 0; i < 4; i++)
+			remote[i] &= prefix_mask(key.prefix_len, i);
+		tag = thalweg_tag(&key);
+	}
+	return thalweg_is_control(tag, p, c->request.now_ns);
 }
 
 /* State that every operation needs; returns 0 if there is nothing to do. */

@@ -7,13 +7,11 @@
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
  *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent compares it
- *    with the pinned `meta` map, converts the records of the previous version
- *    (crates/bpf-types/src/version4.rs), and refuses newer ones.
+ *    with the pinned `meta` map, converts the records of the two previous versions
+ *    (crates/bpf-types/src/earlier.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
  * Reserved for extensions that need no new layout:
- *  - control group: THALWEG_CONN_CONTROL marks connections left on the system default on
- *    purpose; every decision event has its propensity;
  *  - back-off from host to prefix: the key has its prefix length, so prefix records can
  *    be in the same map;
  *  - policy rules that limit the arms: the choice takes a mask of allowed arms;
@@ -29,7 +27,11 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 5
+#define THALWEG_ABI_VERSION 6
+
+/* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
+#define THALWEG_RULE 2
+#define THALWEG_RULE_CLASSIC 1
 
 /* Largest number of congestion controls of an agent. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
@@ -90,7 +92,7 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_SWITCHED = 1 << 2,
 	/* Dry run: the choice was logged, nothing was set. */
 	THALWEG_CONN_DRY_RUN = 1 << 3,
-	/* Left on the system default as control group. Reserved. */
+	/* Left on the system default as control group. */
 	THALWEG_CONN_CONTROL = 1 << 4,
 	/* The peer opened it (accept), not this machine (connect). */
 	THALWEG_CONN_PASSIVE = 1 << 5,
@@ -120,6 +122,8 @@ enum thalweg_reason {
 	THALWEG_REASON_LOSS = 6,
 	/* Mid-flow, back to the system default: the arm caused losses of its own. */
 	THALWEG_REASON_WITHDRAWN = 7,
+	/* The control group: the system default is kept. */
+	THALWEG_REASON_CONTROL = 8,
 };
 
 /* How a measured stretch of a connection ended. */
@@ -129,6 +133,7 @@ enum thalweg_end {
 	THALWEG_END_RESET = 2, /* RST either way */
 	THALWEG_END_TIMEOUT = 3, /* retransmissions unacknowledged */
 	THALWEG_END_SWITCH = 4, /* the arm was changed mid-flow */
+	THALWEG_END_STRETCH = 5, /* a long connection, measured on its way */
 };
 
 /* Outcome of a measurement. */
@@ -162,25 +167,32 @@ struct thalweg_host_key {
 	__u32 reserved; /* 0 */
 };
 
-/* Record of one arm for one host. */
+/* Record of one arm for one host: what a decision reads. */
 struct thalweg_arm_state {
 	/*
-	 * classic: the published cost, scale 1,000,000, 0 = unset.
+	 * classic: lower half of the published cost, scale 1,000,000, 0 = unset.
 	 * thalweg: discounted mean cost in bits, Q16 (valid if weight_q16 > 0).
 	 */
-	__u64 value;
+	__u32 value;
+	__u32 weight_q16; /* thalweg: discounted number of full-weight samples */
+	__u32 chosen; /* decisions for this arm ("Count") */
+	__u32 reserved; /* 0 */
+};
+
+/* ... and the rest of it. */
+struct thalweg_arm_statistics {
 	/* Highest rate seen. classic: bytes per us; thalweg: bytes per second. */
 	__u64 max_rate;
-	__u32 weight_q16; /* thalweg: discounted number of full-weight samples */
+	__u32 value_high; /* classic: upper half of the published cost; thalweg: 0 */
 	__u32 deviation_q16; /* thalweg: discounted mean of |cost - value| */
 	__u32 log_rate_q16; /* thalweg: discounted mean of log2(bytes per second) */
 	__u32 srtt_us; /* thalweg: discounted mean of the smoothed RTT at close */
 	__u32 min_rtt_us; /* lowest RTT seen with this arm */
-	__u32 chosen; /* decisions for this arm ("Count") */
-	__u32 greedy; /* decisions because of the lowest cost ("Greedy") */
+	__u32 other; /* decisions for other reasons than the lowest cost ("Count" - "Greedy") */
 	__u32 scored; /* measurements taken */
 	__u32 segs; /* thalweg: discounted number of data segments sent ... */
 	__u32 retrans; /* ... and how many of them were retransmissions */
+	__u32 reserved; /* 0 */
 };
 
 /*
@@ -189,6 +201,10 @@ struct thalweg_arm_state {
  * seq_head last, and a copy runs from head to tail: equal numbers mean that no writer
  * came between. The same holds for equal tags at both ends: the map may recycle the
  * record for another host in the middle of a copy.
+ *
+ * What a decision reads comes first. The kernel's table puts 80 bytes of its own before
+ * a record, so 48 bytes end a cache line, and four arms are the next one. With a size of
+ * 48 bytes and whole lines every record lies so.
  */
 struct thalweg_host {
 	__u32 seq_head;
@@ -196,17 +212,22 @@ struct thalweg_host {
 	__u64 tag; /* hash of the key; shows whether the LRU recycled the record */
 	__u64 seen_ns; /* CLOCK_MONOTONIC of the last connection or score */
 	__u64 forgot_ns; /* CLOCK_MONOTONIC up to which evidence was discounted */
-	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */
-	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial started */
-	__u32 min_rtt_us; /* lowest RTT seen to the host */
 	__u32 scored; /* measurements taken */
+	__u16 harmful; /* thalweg: mask of arms that gain at the expense of others */
+	__u16 trials; /* thalweg: open trials */
+	__u16 used; /* arms with any measurement have indices below this */
+	__u16 reserved16; /* 0 */
+	__u32 reserved32; /* 0 */
+	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
+	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial started */
+	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */
+	__u32 min_rtt_us; /* lowest RTT seen to the host */
 	__u32 switched; /* connections whose arm was changed mid-flow */
-	__u32 harmful; /* thalweg: mask of arms that gain at the expense of others */
 	__u32 queue_q16; /* thalweg: log2 of the RTT under the system's arm over the base RTT */
 	__u32 base_rtt_us; /* thalweg: lowest RTT since the last half-life; 0 = none yet */
 	__u32 last_base_rtt_us; /* thalweg: ... and in the one before */
-	__u32 trials; /* thalweg: open trials */
-	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
+	__u32 reserved[5]; /* 0 */
+	struct thalweg_arm_statistics statistics[THALWEG_MAX_ARMS];
 	__u32 tag_tail; /* the tag's lower half again: see above */
 	__u32 seq_tail;
 };
@@ -233,11 +254,15 @@ struct thalweg_sample {
 	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after slow start; 0 = none */
 	__u16 flags; /* enum thalweg_sample_flag */
 	__u16 end; /* enum thalweg_end */
+	__u32 receiver_us; /* part of duration_us in which the receiver's window was full ... */
+	__u32 buffer_us; /* ... or the send buffer; 0 without THALWEG_SAMPLE_BUSY_TIME */
 };
 
 enum thalweg_sample_flag {
 	/* duration_us is the kernel's own busy time, not wall time. */
 	THALWEG_SAMPLE_BUSY_TIME = 1 << 0,
+	/* The kernel's last rate sample was limited by the application. */
+	THALWEG_SAMPLE_APP_LIMITED = 1 << 1,
 };
 
 /* Parameters of the learner; documented in docs/reference/configuration.md. */
@@ -259,6 +284,14 @@ struct thalweg_params {
 	__u32 ipv4_prefix; /* host key, 1..32 */
 	__u32 ipv6_prefix; /* host key, 1..128 */
 	__u32 jiffy_us; /* length of a kernel tick; 0 = kernel's busy time not readable */
+	__u32 rule; /* version of the rule of choice, for events */
+	__u32 parameters; /* hash of the fields above, for events */
+	__u64 control_salt;
+	__u32 control_share_q16; /* share of host-hours in the control group */
+	__u32 control_permanent_q16; /* share of hosts that are always in it */
+	__u32 cluster_ipv4; /* prefix that is drawn together, 0..32 */
+	__u32 cluster_ipv6; /* 0..128 */
+	__u64 heartbeat_max_ns; /* no exploration this long after the agent's last sign; 0 = always */
 };
 
 /* One arm of the table. */
@@ -277,7 +310,13 @@ struct thalweg_arms {
 	__u32 allowed; /* without ECN */
 	__u32 allowed_ecn; /* with ECN negotiated */
 	struct thalweg_arm arms[THALWEG_MAX_ARMS];
+	__u64 heartbeat_ns; /* CLOCK_MONOTONIC of the agent's last sign */
+	__u32 reverted; /* mask of arms taken away everywhere; THALWEG_NO_TRIALS */
+	__u32 used; /* highest index of a name + 1 */
 };
+
+/* Flag beside a mask of arms: none is tried. */
+#define THALWEG_NO_TRIALS (1u << 31)
 
 /* Value of the one-element `meta` map, which a restarted agent checks first. */
 struct thalweg_meta {
@@ -292,6 +331,7 @@ struct thalweg_meta {
 struct thalweg_origin {
 	__u32 flags; /* enum thalweg_conn_flag */
 	__u32 propensity_q16;
+	__u32 handshake_rtt_us; /* smoothed RTT at establishment; 0 = unknown */
 	__u8 arm; /* the arm in use */
 	__u8 reason; /* enum thalweg_reason */
 	__u8 system_arm; /* the arm that the system gave it */
@@ -304,7 +344,9 @@ struct thalweg_conn {
 	__u64 start_ns; /* of the stretch being measured */
 	__u64 acked_ns; /* when our FIN was acknowledged, 0 before */
 	__u64 start_bytes; /* bytes_acked at its start */
-	__u64 start_busy_us;
+	__u32 start_busy_ticks; /* kernel ticks with data outstanding up to then ... */
+	__u32 start_receiver_ticks; /* ... limited by the receiver's window ... */
+	__u32 start_buffer_ticks; /* ... by the send buffer */
 	__u32 start_segs;
 	__u32 start_retrans;
 	struct thalweg_origin origin;
@@ -346,6 +388,17 @@ struct thalweg_event {
 	__u32 segs_out;
 	__u32 retrans;
 	__u32 sample_flags; /* enum thalweg_sample_flag */
+	__u64 wall_us; /* wall time of the stretch */
+	__u32 receiver_us; /* part of it limited by the receiver's window ... */
+	__u32 buffer_us; /* ... by the send buffer */
+	/* For both kinds again. */
+	__u32 handshake_rtt_us; /* smoothed RTT at establishment; 0 = unknown */
+	__u32 parameters; /* hash of the parameters in force */
+	__u16 rule; /* version of the rule of choice */
+	__u16 allowed; /* decision only: mask of the permitted arms */
+	__u32 reserved; /* 0 */
+	/* Decision only: probability of each arm, 65535 = 1; of the chosen one alone mid-flow. */
+	__u16 propensities_q16[THALWEG_MAX_ARMS];
 };
 
 /* Value of the per-CPU `counters` map (sum over CPUs). */
@@ -365,6 +418,7 @@ struct thalweg_counters {
 	__u64 hosts_missed; /* no host record existed or could be created */
 	__u64 conns_missed; /* connections whose slot was reused, and which were not scored */
 	__u64 outside; /* connections of network namespaces out of scope */
+	__u64 control; /* decisions of the control group, among those decided */
 };
 
 /*
@@ -452,18 +506,19 @@ struct thalweg_pacing {
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
-THALWEG_ASSERT_SIZE(thalweg_arm_state, 56);
-THALWEG_ASSERT_SIZE(thalweg_host, 80 + 56 * THALWEG_MAX_ARMS + 8);
+THALWEG_ASSERT_SIZE(thalweg_arm_state, 16);
+THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
+THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
-THALWEG_ASSERT_SIZE(thalweg_sample, 64);
-THALWEG_ASSERT_SIZE(thalweg_params, 80);
+THALWEG_ASSERT_SIZE(thalweg_sample, 72);
+THALWEG_ASSERT_SIZE(thalweg_params, 120);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
-THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS);
+THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
-THALWEG_ASSERT_SIZE(thalweg_origin, 12);
-THALWEG_ASSERT_SIZE(thalweg_conn, 96);
-THALWEG_ASSERT_SIZE(thalweg_event, 136);
-THALWEG_ASSERT_SIZE(thalweg_counters, 152);
+THALWEG_ASSERT_SIZE(thalweg_origin, 16);
+THALWEG_ASSERT_SIZE(thalweg_conn, 104);
+THALWEG_ASSERT_SIZE(thalweg_event, 200);
+THALWEG_ASSERT_SIZE(thalweg_counters, 160);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
 THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);

@@ -132,6 +132,16 @@ thalweg_arm_at(const struct thalweg_host *host, __u32 i)
 	return &host->arms[i & THALWEG_ARM_MASK];
 }
 
+/* Likewise, the rest of it. */
+static __always_inline const struct thalweg_arm_statistics *
+thalweg_statistics_at(const struct thalweg_host *host, __u32 i)
+{
+#ifdef __bpf__
+	asm volatile("" : "+r"(i));
+#endif
+	return &host->statistics[i & THALWEG_ARM_MASK];
+}
+
 /* The result of thalweg_decide(). */
 struct thalweg_decision {
 	__u32 arm; /* index, or THALWEG_NO_ARM: leave the connection unchanged */
@@ -165,6 +175,20 @@ static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 	__u64 hash = thalweg_mix(key->netns + key->prefix_len, address[0]);
 
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
+}
+
+/* The control group is drawn anew after this time. */
+#define THALWEG_CONTROL_NS 3600000000000ull
+
+/* Whether the connections of a cluster, by its tag, belong to the control group now. */
+static __always_inline int thalweg_is_control(__u64 tag, const struct thalweg_params *params,
+					      __u64 now_ns)
+{
+	__u64 hour = thalweg_mix(tag ^ params->control_salt, now_ns / THALWEG_CONTROL_NS);
+	__u64 always = thalweg_mix(tag, params->control_salt + 1);
+
+	return (hour & 0xffff) < params->control_share_q16 ||
+	       (always & 0xffff) < params->control_permanent_q16;
 }
 
 /* Socket cookies that a CPU reserves at a time, as a power of two (Linux, COOKIE_LOCAL_BATCH). */
@@ -345,12 +369,13 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 	if (!steps)
 		return;
 	host->forgot_ns += steps * params->half_life_ns;
-	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
+		struct thalweg_arm_statistics *statistics = &host->statistics[i];
 
 		arm->weight_q16 = steps < 32 ? arm->weight_q16 >> steps : 0;
-		arm->segs = steps < 32 ? arm->segs >> steps : 0;
-		arm->retrans = steps < 32 ? arm->retrans >> steps : 0;
+		statistics->segs = steps < 32 ? statistics->segs >> steps : 0;
+		statistics->retrans = steps < 32 ? statistics->retrans >> steps : 0;
 	}
 	host->last_base_rtt_us = steps == 1 ? host->base_rtt_us : 0;
 	host->base_rtt_us = 0;
@@ -360,7 +385,7 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
  * Whether `retrans` of `segs` segments are more than the path itself loses, by the
  * system's arm. Random loss does not depend on the arm.
  */
-static __always_inline int thalweg_too_many(const struct thalweg_arm_state *system, __u64 segs,
+static __always_inline int thalweg_too_many(const struct thalweg_arm_statistics *system, __u64 segs,
 					    __u64 retrans)
 {
 	__u64 expected, usual;
@@ -402,8 +427,8 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 }
 
 /* Whether an arm takes its gain over the system's arm from others, by the available signs. */
-static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
-					 const struct thalweg_arm_state *system, int full,
+static __always_inline int thalweg_takes(const struct thalweg_arm_statistics *arm,
+					 const struct thalweg_arm_statistics *system, int full,
 					 int bolder)
 {
 	__u32 gain_q16 = 0;
@@ -420,20 +445,21 @@ static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
 static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 system_arm,
 					      const struct thalweg_params *params)
 {
-	const struct thalweg_arm_state *system;
-	__u32 i, mask = 0;
+	const struct thalweg_arm_statistics *system;
+	__u32 i, mask = 0, known;
 	int loses, full, bolder;
 
 	if (system_arm < THALWEG_MAX_ARMS) {
-		system = thalweg_arm_at(host, system_arm);
-		loses = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS;
-		full = system->weight_q16 &&
+		system = thalweg_statistics_at(host, system_arm);
+		known = thalweg_arm_at(host, system_arm)->weight_q16;
+		loses = known && system->retrans >= THALWEG_FULL_RETRANS;
+		full = known &&
 		       host->queue_q16 > (loses ? THALWEG_QUEUE_Q16 : THALWEG_DEEP_QUEUE_Q16);
 		bolder = loses && system->retrans <= system->segs >> (params->loss_shift & 31);
-		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
-			const struct thalweg_arm_state *arm = &host->arms[i];
+		for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
+			const struct thalweg_arm_statistics *arm = &host->statistics[i];
 
-			if (!arm->weight_q16)
+			if (!host->arms[i].weight_q16)
 				continue;
 			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
 			    thalweg_takes(arm, system, full, bolder))
@@ -483,18 +509,26 @@ static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host,
 	       ((__u64)THALWEG_CAUTION_Q16 << 16) / ((__u64)THALWEG_ONE_Q16 + arm->weight_q16);
 }
 
-/* Best-judged arm among the measured ones of `allowed`, or THALWEG_NO_ARM. */
+/*
+ * Best-judged arm among the measured ones of `allowed`, or THALWEG_NO_ARM. `untried`: mask
+ * of the others of `allowed`.
+ */
 static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32 allowed,
-					  const struct thalweg_judge *judge)
+					  const struct thalweg_judge *judge, __u32 *untried)
 {
 	__u32 i, best = THALWEG_NO_ARM;
 	__u64 lowest = 0;
 
-	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+	*untried = 0;
+	for (i = 0; i < THALWEG_MAX_ARMS && allowed >> i; i++) {
 		__u64 judged;
 
-		if (!(allowed & (1u << i)) || !host->arms[i].weight_q16)
+		if (!(allowed & (1u << i)))
 			continue;
+		if (!host->arms[i].weight_q16) {
+			*untried |= THALWEG_UNKNOWN(1u << i);
+			continue;
+		}
 		judged = thalweg_judged_q16(host, i, judge);
 		if (best == THALWEG_NO_ARM || judged < lowest ||
 		    (judged == lowest && judge->system & (1u << i))) {
@@ -528,29 +562,22 @@ static __always_inline __u32 thalweg_count(__u32 mask)
 	return (mask & 0xff) + (mask >> 8);
 }
 
-/* Arms of `allowed` without any evidence. */
-static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __u32 allowed)
-{
-	__u32 i, mask = 0;
-
-	for (i = 0; i < THALWEG_MAX_ARMS; i++)
-		if (allowed & (1u << i) && !host->arms[i].weight_q16)
-			mask |= THALWEG_UNKNOWN(1u << i);
-	return mask;
-}
-
 /* Open trials. A trial without an end expires after a while. */
 static __always_inline __u32 thalweg_trials(const struct thalweg_host *host, __u64 now_ns)
 {
-	if (now_ns > host->trial_ns && now_ns - host->trial_ns >= THALWEG_TRIAL_NS)
+	/* The time lies apart: it is read only where there is a trial. */
+	if (!host->trials ||
+	    (now_ns > host->trial_ns && now_ns - host->trial_ns >= THALWEG_TRIAL_NS))
 		return 0;
 	return host->trials;
 }
 
 /* Share (Q16) of an arm in the first trials: it falls with trials that brought no measurement. */
-static __always_inline __u32 thalweg_hope_q16(const struct thalweg_arm_state *arm)
+static __always_inline __u32 thalweg_hope_q16(const struct thalweg_host *host, __u32 i)
 {
-	__u32 fruitless = arm->chosen > arm->scored ? arm->chosen - arm->scored : 0;
+	__u32 chosen = thalweg_arm_at(host, i)->chosen;
+	__u32 scored = thalweg_statistics_at(host, i)->scored;
+	__u32 fruitless = chosen > scored ? chosen - scored : 0;
 
 	fruitless = thalweg_min(fruitless, THALWEG_FRUITLESS_MAX);
 	return THALWEG_ONE_Q16 * THALWEG_FRUITLESS_HALF / (THALWEG_FRUITLESS_HALF + fruitless);
@@ -562,6 +589,7 @@ struct thalweg_shares {
 	__u64 lowest; /* judgement of the best arm */
 	__u32 allowed; /* mask; so are those below */
 	__u32 untried;
+	__u32 arms; /* number of those allowed */
 	__u32 first; /* the untried arm that goes before the others, if any */
 	__u32 first_q16; /* its share */
 	__u32 others_q16; /* shared by the first trials of the others */
@@ -576,7 +604,7 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 						 const struct thalweg_host *host, __u32 system_arm,
 						 const struct thalweg_params *params)
 {
-	const struct thalweg_arm_state *system = thalweg_arm_at(host, system_arm);
+	const struct thalweg_arm_statistics *system;
 	__u32 rescue = params->rescue_arm;
 
 	shares->first = 0;
@@ -584,38 +612,49 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 	shares->others_q16 = THALWEG_ONE_Q16 / 2;
 	if (rescue >= THALWEG_MAX_ARMS || !(shares->untried & (1u << rescue)))
 		return;
+	system = thalweg_statistics_at(host, system_arm);
 	if (!(shares->allowed & shares->judge.system) ||
 	    system->retrans <= system->segs >> (params->loss_shift & 31))
 		return;
 	shares->first = 1u << rescue;
-	shares->first_q16 = thalweg_hope_q16(thalweg_arm_at(host, rescue)) / 2;
+	shares->first_q16 = thalweg_hope_q16(host, rescue) / 2;
 	shares->others_q16 -= shares->first_q16;
 }
 
-/* Probability (Q16) that thalweg_decide() chooses arm `i`, if `i` is not the best. */
+/* Probability (Q16) that thalweg_decide() chooses the allowed arm `i`, if it is not the best. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
 						    const struct thalweg_shares *shares)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
 
-	if (!(shares->allowed & (1u << i)))
-		return 0;
 	if (shares->first & (1u << i))
 		return shares->first_q16;
 	if (shares->untried & (1u << i))
-		return (((__u64)shares->others_q16 * thalweg_hope_q16(arm)) >> 16) /
+		return (((__u64)shares->others_q16 * thalweg_hope_q16(host, i)) >> 16) /
 		       thalweg_count(shares->untried & ~shares->first);
 	return thalweg_explore_q16(thalweg_judged_q16(host, i, &shares->judge) - shares->lowest,
-				   arm->weight_q16, thalweg_count(shares->allowed),
-				   shares->gap_scale);
+				   arm->weight_q16, shares->arms, shares->gap_scale);
+}
+
+/* classic: the cost of an arm. */
+static __always_inline __u64 thalweg_classic_value(const struct thalweg_host *host, __u32 i)
+{
+	return (__u64)host->statistics[i & THALWEG_ARM_MASK].value_high << 32 |
+	       host->arms[i & THALWEG_ARM_MASK].value;
+}
+
+/* Notes a probability (Q16) in 16 bits: 65535 is 1. */
+static __always_inline void thalweg_note_share(__u16 *shares_q16, __u32 i, __u32 share_q16)
+{
+	shares_q16[i & THALWEG_ARM_MASK] = share_q16 - (share_q16 >> 16);
 }
 
 /* The published choice: lowest value, ties at random, one in 20 at random. */
 static __always_inline void thalweg_classic_decide(const struct thalweg_host *host, __u32 allowed,
 						   const __u32 *random,
-						   struct thalweg_decision *out)
+						   struct thalweg_decision *out, __u16 *shares_q16)
 {
-	__u32 i, arms, ties = 0, tie_count, nth, greedy = 0, pick;
+	__u32 i, arms, ties = 0, tie_count, nth, greedy = 0, pick, random_q16, greedy_q16;
 	__u64 lowest = THALWEG_U64_MAX;
 
 	arms = thalweg_count(allowed);
@@ -626,7 +665,7 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 		return;
 	}
 	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
-		__u64 value = host->arms[i].value;
+		__u64 value = thalweg_classic_value(host, i);
 
 		if (!(allowed & (1u << i)) || value > lowest)
 			continue;
@@ -661,32 +700,40 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 	}
 	out->arm = pick;
 	out->reason = pick == greedy ? THALWEG_REASON_GREEDY : THALWEG_REASON_EXPLORE;
-	out->propensity_q16 = THALWEG_ONE_Q16 / (THALWEG_CLASSIC_EPSILON * arms);
-	if (ties & (1u << (pick & THALWEG_ARM_MASK)))
-		out->propensity_q16 += THALWEG_ONE_Q16 * (THALWEG_CLASSIC_EPSILON - 1) /
-				       (THALWEG_CLASSIC_EPSILON * tie_count);
+	random_q16 = THALWEG_ONE_Q16 / (THALWEG_CLASSIC_EPSILON * arms);
+	greedy_q16 = THALWEG_ONE_Q16 * (THALWEG_CLASSIC_EPSILON - 1) /
+		     (THALWEG_CLASSIC_EPSILON * tie_count);
+	out->propensity_q16 = random_q16 + (ties >> (pick & THALWEG_ARM_MASK) & 1) * greedy_q16;
+	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+		/* Without branches, for the verifier. */
+		__u32 share_q16 = random_q16 + (ties >> i & 1) * greedy_q16;
+
+		thalweg_note_share(shares_q16, i, (allowed >> i & 1) * share_q16);
+	}
 }
 
 /*
  * Chooses the arm of a new connection; the caller has counted the connection. `allowed`
- * is the mask of allowed arms, and `system_arm` the arm that the system gave it.
- * `random` has three uniform numbers (thalweg uses the first).
+ * is the mask of allowed arms, THALWEG_NO_TRIALS beside it, and `system_arm` the arm that
+ * the system gave it. `random` has three uniform numbers (thalweg uses the first).
+ * `shares_q16`, zeros before, gets the probability of each arm.
  */
 static __always_inline void thalweg_decide(const struct thalweg_host *host, __u32 system_arm,
 					   __u32 allowed, const struct thalweg_params *params,
 					   const __u32 *random, __u64 now_ns,
-					   struct thalweg_decision *out)
+					   struct thalweg_decision *out, __u16 *shares_q16)
 {
-	__u32 i, best, left = THALWEG_ONE_Q16, ticket, pick, pick_q16 = 0;
+	__u32 i, best, others, left = THALWEG_ONE_Q16, ticket, pick, pick_q16 = 0;
+	int warm = host->scored >= params->warm_up, tries = !(allowed & THALWEG_NO_TRIALS);
 	struct thalweg_shares shares;
-	int warm = host->scored >= params->warm_up;
 
+	allowed &= 0xffff;
 	if (params->mode == THALWEG_MODE_CLASSIC) {
-		thalweg_classic_decide(host, allowed, random, out);
+		thalweg_classic_decide(host, allowed, random, out, shares_q16);
 		return;
 	}
 	thalweg_convene(&shares.judge, host, system_arm);
-	best = thalweg_best(host, allowed, &shares.judge);
+	best = thalweg_best(host, allowed, &shares.judge, &shares.untried);
 	/* Nothing to compare with before the system's own arm has been measured. */
 	if (allowed & shares.judge.system && !thalweg_arm_at(host, system_arm)->weight_q16)
 		warm = 0;
@@ -697,27 +744,30 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		return;
 	}
 	pick = best;
-	shares.untried = thalweg_untried(host, allowed);
-	if (thalweg_trials(host, now_ns) < THALWEG_TRIALS) {
+	if (tries && thalweg_trials(host, now_ns) < THALWEG_TRIALS) {
 		shares.lowest = thalweg_judged_q16(host, best, &shares.judge);
 		shares.allowed = allowed;
+		shares.arms = thalweg_count(allowed);
 		shares.gap_scale = params->gap_scale;
 		thalweg_first_trials(&shares, host, system_arm, params);
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
-		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
+		for (i = 0; i < THALWEG_MAX_ARMS && others >> i; i++) {
 			__u32 share_q16;
 
-			if (i == best)
+			if (!(others & (1u << i)))
 				continue;
-			share_q16 = thalweg_propensity_q16(host, i, &shares);
+			share_q16 = THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares));
+			thalweg_note_share(shares_q16, i, share_q16);
 			/* Tickets count down from the top; the rest belong to the best arm. */
-			if (pick == best && ticket < left && ticket >= left - share_q16) {
+			if (ticket < left && ticket >= left - share_q16) {
 				pick = THALWEG_UNKNOWN(i);
 				pick_q16 = share_q16;
 			}
 			left -= share_q16;
 		}
 	}
+	thalweg_note_share(shares_q16, best, left);
 	out->arm = pick;
 	if (pick == best) {
 		out->reason = THALWEG_REASON_GREEDY;
@@ -738,7 +788,7 @@ static __always_inline int thalweg_is_trial(__u32 reason)
 /* Records that a trial was applied. */
 static __always_inline void thalweg_begin_trial(struct thalweg_host *host, __u64 now_ns)
 {
-	host->trials = thalweg_trials(host, now_ns) + 1;
+	host->trials = thalweg_min(thalweg_trials(host, now_ns) + 1, 0xffff);
 	host->trial_ns = now_ns;
 }
 
@@ -757,9 +807,12 @@ static __always_inline void thalweg_count_decision(struct thalweg_host *host,
 
 	if (decision->arm >= THALWEG_MAX_ARMS)
 		return;
-	thalweg_increment(&arm->chosen);
-	if (decision->reason == THALWEG_REASON_GREEDY)
-		thalweg_increment(&arm->greedy);
+	/* The counts stop together. */
+	if (arm->chosen == THALWEG_U32_MAX)
+		return;
+	arm->chosen++;
+	if (decision->reason != THALWEG_REASON_GREEDY)
+		host->statistics[decision->arm & THALWEG_ARM_MASK].other++;
 }
 
 /* A connection mid-flow, as input of thalweg_change(). */
@@ -791,7 +844,7 @@ static __always_inline int thalweg_change(const struct thalweg_host *host,
 {
 	const struct thalweg_arm_state *from, *to;
 	struct thalweg_judge judge;
-	__u32 target;
+	__u32 target, untried;
 
 	if (flow->retrans <= flow->segs >> (params->loss_shift & 63))
 		return 0;
@@ -806,14 +859,15 @@ static __always_inline int thalweg_change(const struct thalweg_host *host,
 	if (flow->arm != flow->system_arm) {
 		thalweg_answer(out, flow->system_arm, THALWEG_REASON_WITHDRAWN, THALWEG_ONE_Q16);
 		return allowed & (1u << flow->system_arm) &&
-		       thalweg_too_many(from, flow->segs, flow->retrans);
+		       thalweg_too_many(thalweg_statistics_at(host, flow->system_arm), flow->segs,
+					flow->retrans);
 	}
 	thalweg_convene(&judge, host, flow->system_arm);
-	target = thalweg_best(host, allowed, &judge);
+	target = thalweg_best(host, allowed & 0xffff, &judge, &untried);
 	if (target >= THALWEG_MAX_ARMS || target == flow->arm)
 		return 0;
 	to = thalweg_arm_at(host, target);
-	if (!from->weight_q16 || to->value + THALWEG_RESCUE_GAP_Q16 > from->value)
+	if (!from->weight_q16 || (__u64)to->value + THALWEG_RESCUE_GAP_Q16 > from->value)
 		return 0;
 	if ((random & (THALWEG_ONE_Q16 - 1)) < THALWEG_RESCUE_SHARE_Q16)
 		thalweg_answer(out, target, THALWEG_REASON_LOSS, THALWEG_RESCUE_SHARE_Q16);
@@ -868,14 +922,14 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 	__u64 least = THALWEG_U64_MAX;
 	__u32 i;
 
-	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
 		if (host->arms[i].weight_q16 && host->arms[i].value < least)
 			least = host->arms[i].value;
 	return least;
 }
 
 /* Adds a stretch's segments to the count; a large number counts as SEGS_MAX. */
-static __always_inline void thalweg_count_segments(struct thalweg_arm_state *arm,
+static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics *arm,
 						   const struct thalweg_sample *sample)
 {
 	__u32 segs = sample->steady_segs, retrans = thalweg_min(sample->steady_retrans, segs);
@@ -889,7 +943,8 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_state *arm
 }
 
 /* Adds one cost to an arm's discounted estimate. */
-static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 cost,
+static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
+					  struct thalweg_arm_statistics *statistics, __u64 cost,
 					  __u32 log_rate_q16, __u32 srtt_us, __u32 weight_q16,
 					  __u32 weight_max_q16)
 {
@@ -898,36 +953,38 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 
 	if (!arm->weight_q16) {
 		arm->value = cost;
-		arm->deviation_q16 = 0;
-		arm->log_rate_q16 = log_rate_q16;
-		arm->srtt_us = srtt_us;
+		statistics->deviation_q16 = 0;
+		statistics->log_rate_q16 = log_rate_q16;
+		statistics->srtt_us = srtt_us;
 	} else {
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
-			if (cost > arm->value + THALWEG_CLIP_WORSE_Q16) {
-				cost = arm->value + THALWEG_CLIP_WORSE_Q16;
+			if (cost > (__u64)arm->value + THALWEG_CLIP_WORSE_Q16) {
+				cost = (__u64)arm->value + THALWEG_CLIP_WORSE_Q16;
 				/* Once is luck; several times in a row is another path. */
 				kept >>= THALWEG_SURPRISE_SHIFT;
 			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
 			}
 		}
-		arm->deviation_q16 = thalweg_blend(
-			arm->deviation_q16, thalweg_distance(cost, arm->value), weight_q16, total);
+		statistics->deviation_q16 =
+			thalweg_blend(statistics->deviation_q16, thalweg_distance(cost, arm->value),
+				      weight_q16, total);
 		arm->value = thalweg_blend(arm->value, cost, weight_q16, total);
-		arm->log_rate_q16 =
-			thalweg_blend(arm->log_rate_q16, log_rate_q16, weight_q16, total);
-		arm->srtt_us = thalweg_blend(arm->srtt_us, srtt_us, weight_q16, total);
+		statistics->log_rate_q16 =
+			thalweg_blend(statistics->log_rate_q16, log_rate_q16, weight_q16, total);
+		statistics->srtt_us =
+			thalweg_blend(statistics->srtt_us, srtt_us, weight_q16, total);
 	}
 	arm->weight_q16 = kept;
 }
 
 /* The published scoring: arm's highest rate, this connection's minimum RTT. */
-static __always_inline void thalweg_classic_score(struct thalweg_host *host,
-						  struct thalweg_arm_state *arm,
+static __always_inline void thalweg_classic_score(struct thalweg_host *host, __u32 index,
 						  const struct thalweg_sample *sample,
 						  struct thalweg_verdict *out)
 {
-	__u64 rate = thalweg_classic_rate(sample);
+	struct thalweg_arm_statistics *arm = &host->statistics[index & THALWEG_ARM_MASK];
+	__u64 rate = thalweg_classic_rate(sample), value;
 
 	if (!arm->min_rtt_us || sample->min_rtt_us < arm->min_rtt_us)
 		arm->min_rtt_us = sample->min_rtt_us;
@@ -936,9 +993,18 @@ static __always_inline void thalweg_classic_score(struct thalweg_host *host,
 	out->cost = thalweg_classic_cost(host, sample->min_rtt_us, arm->max_rate);
 	out->outcome = THALWEG_SCORED;
 	out->weight_q16 = THALWEG_ONE_Q16;
-	arm->value = thalweg_classic_update(arm->value, out->cost);
+	value = thalweg_classic_update(thalweg_classic_value(host, index), out->cost);
+	host->arms[index & THALWEG_ARM_MASK].value = value;
+	arm->value_high = value >> 32;
 	thalweg_increment(&arm->scored);
 	thalweg_increment(&host->scored);
+}
+
+/* Loops over arms end at the last one with a measurement. */
+static __always_inline void thalweg_note_use(struct thalweg_host *host, __u32 index)
+{
+	if (host->used <= (index & THALWEG_ARM_MASK))
+		host->used = (index & THALWEG_ARM_MASK) + 1;
 }
 
 /* Scores one measured stretch of a connection on `index`; the system had given it `system_arm`. */
@@ -948,12 +1014,14 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 					  struct thalweg_verdict *out)
 {
 	struct thalweg_arm_state *arm = &host->arms[index & THALWEG_ARM_MASK];
+	struct thalweg_arm_statistics *statistics = &host->statistics[index & THALWEG_ARM_MASK];
 	__u64 rate, known;
 	__u32 i;
 
 	host->seen_ns = now_ns;
 	if (params->mode == THALWEG_MODE_CLASSIC) {
-		thalweg_classic_score(host, arm, sample, out);
+		thalweg_note_use(host, index);
+		thalweg_classic_score(host, index, sample, out);
 		return;
 	}
 	out->cost = 0;
@@ -977,27 +1045,29 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	}
 	out->weight_q16 = thalweg_weight_q16(sample, params);
 
+	thalweg_note_use(host, index);
 	thalweg_forget(host, params, now_ns);
-	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
 		if (i != (index & THALWEG_ARM_MASK))
 			host->arms[i].weight_q16 -=
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
 	thalweg_note_queue(host, index, system_arm, sample);
-	thalweg_learn(arm, out->cost, thalweg_log2_q16(rate), sample->srtt_us, out->weight_q16,
-		      params->weight_max_q16);
-	thalweg_count_segments(arm, sample);
+	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,
+		      out->weight_q16, params->weight_max_q16);
+	thalweg_count_segments(statistics, sample);
 	thalweg_note_harm(host, system_arm, params);
 
-	if (rate > arm->max_rate)
-		arm->max_rate = rate;
+	if (rate > statistics->max_rate)
+		statistics->max_rate = rate;
 	if (rate > host->max_rate)
 		host->max_rate = rate;
 	/* 0 is the kernel's "no sample". */
-	if (sample->min_rtt_us && (!arm->min_rtt_us || sample->min_rtt_us < arm->min_rtt_us))
-		arm->min_rtt_us = sample->min_rtt_us;
+	if (sample->min_rtt_us &&
+	    (!statistics->min_rtt_us || sample->min_rtt_us < statistics->min_rtt_us))
+		statistics->min_rtt_us = sample->min_rtt_us;
 	if (sample->min_rtt_us && (!host->min_rtt_us || sample->min_rtt_us < host->min_rtt_us))
 		host->min_rtt_us = sample->min_rtt_us;
-	thalweg_increment(&arm->scored);
+	thalweg_increment(&statistics->scored);
 	thalweg_increment(&host->scored);
 }
 

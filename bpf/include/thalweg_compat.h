@@ -5,7 +5,7 @@
  *
  * The programs are written against the UAPI alone. So they load on kernels without BTF
  * of their own (user-mode Linux, small embedded builds). Built with
- * -DTHALWEG_KERNEL_BTF the same source reads three fields of the kernel's tcp_sock
+ * -DTHALWEG_KERNEL_BTF the same source reads some fields of the kernel's own structures
  * through CO-RE; the agent loads that object where /sys/kernel/btf exists. Oldest kernel
  * aimed at: 5.15 (bpf_get_netns_cookie for sockops).
  */
@@ -40,15 +40,28 @@
 #include <bpf/bpf_core_read.h>
 
 /* Fields of the kernel's own structures, found by name at load time. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct tcp_congestion_ops {
+	char name[16];
+};
+
+struct inet_connection_sock {
+	const struct tcp_congestion_ops *icsk_ca_ops;
+};
+
 struct tcp_sock {
 	__u32 chrono_start; /* tick of the last change of chrono_type */
 	__u32 chrono_stat[3]; /* ticks busy, receiver-limited, send-buffer-limited */
 	__u8 chrono_type : 2; /* 0 = nothing outstanding; 1..3 count into chrono_stat */
-} __attribute__((preserve_access_index));
+	__u8 rate_app_limited : 1; /* the last rate sample was limited by the application */
+};
 
 struct sock {
 	int sk_err;
-} __attribute__((preserve_access_index));
+};
+
+#pragma clang attribute pop
 #endif
 
 #endif

@@ -45,6 +45,7 @@ static void connect_one(struct input *input, struct thalweg_host *host,
 			const struct thalweg_params *params)
 {
 	struct thalweg_decision decision = {};
+	__u16 shares_q16[THALWEG_MAX_ARMS] = {};
 	__u32 system_arm = take_arm(input), allowed = take(input, 2), random[3], before, trials, i;
 	__u64 now_ns;
 
@@ -55,7 +56,7 @@ static void connect_one(struct input *input, struct thalweg_host *host,
 	thalweg_increment(&host->connections);
 	CHECK(host->connections >= before, "the count of connections wrapped");
 	trials = thalweg_trials(host, now_ns);
-	thalweg_decide(host, system_arm, allowed, params, random, now_ns, &decision);
+	thalweg_decide(host, system_arm, allowed, params, random, now_ns, &decision, shares_q16);
 	thalweg_count_decision(host, &decision);
 	if (params->mode == THALWEG_MODE_THALWEG && thalweg_is_trial(decision.reason)) {
 		CHECK(trials < THALWEG_TRIALS, "a trial beside %u", trials);
@@ -114,6 +115,8 @@ static void score_one(struct input *input, struct thalweg_host *host,
 	struct thalweg_sample sample = take_sample(input);
 	struct thalweg_host before;
 	const struct thalweg_arm_state *arm = &host->arms[index], *old = &before.arms[index];
+	const struct thalweg_arm_statistics *more = &host->statistics[index];
+	const struct thalweg_arm_statistics *less = &before.statistics[index];
 	struct thalweg_verdict verdict = {};
 
 	if (trial)
@@ -126,20 +129,21 @@ static void score_one(struct input *input, struct thalweg_host *host,
 		CHECK(!memcmp(host, &before, sizeof(before)), "a skipped sample left a trace");
 		return;
 	}
-	CHECK(arm->scored > old->scored || arm->scored == THALWEG_U32_MAX, "not counted");
-	CHECK(host->max_rate >= before.max_rate && arm->max_rate >= old->max_rate,
+	CHECK(more->scored > less->scored || more->scored == THALWEG_U32_MAX, "not counted");
+	CHECK(host->max_rate >= before.max_rate && more->max_rate >= less->max_rate,
 	      "a highest rate fell");
 	CHECK(!before.min_rtt_us || host->min_rtt_us <= before.min_rtt_us, "a lowest RTT rose");
 	CHECK(verdict.weight_q16 && verdict.weight_q16 <= THALWEG_ONE_Q16, "weight %u",
 	      verdict.weight_q16);
 	if (params->mode == THALWEG_MODE_CLASSIC) {
-		if (old->value)
-			check_between("the value", arm->value, old->value, verdict.cost);
+		if (thalweg_classic_value(&before, index))
+			check_between("the value", thalweg_classic_value(host, index),
+				      thalweg_classic_value(&before, index), verdict.cost);
 		return;
 	}
 	CHECK(system_arm >= THALWEG_MAX_ARMS || !(host->harmful >> system_arm & 1),
 	      "the system's arm harms itself");
-	CHECK(arm->retrans <= arm->segs, "%u of %u segments", arm->retrans, arm->segs);
+	CHECK(more->retrans <= more->segs, "%u of %u segments", more->retrans, more->segs);
 	CHECK(verdict.cost <= THALWEG_U32_MAX, "cost %llu", (unsigned long long)verdict.cost);
 	CHECK(arm->weight_q16 <= params->weight_max_q16, "evidence %u", arm->weight_q16);
 	for (i = 0; i < THALWEG_MAX_ARMS; i++)
@@ -149,8 +153,8 @@ static void score_one(struct input *input, struct thalweg_host *host,
 	if (old->weight_q16) {
 		/* All evidence may have decayed; then only the measurement counts. */
 		check_between("the value", arm->value, old->value, verdict.cost);
-		check_between("the RTT", arm->srtt_us, old->srtt_us, sample.srtt_us);
-		check_between("the rate", arm->log_rate_q16, old->log_rate_q16,
+		check_between("the RTT", more->srtt_us, less->srtt_us, sample.srtt_us);
+		check_between("the rate", more->log_rate_q16, less->log_rate_q16,
 			      thalweg_log2_q16(rate));
 	} else {
 		CHECK(arm->value == verdict.cost, "the first measurement is not the estimate");

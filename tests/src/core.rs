@@ -28,25 +28,27 @@ impl Implementation for Core {
         };
         request.outputs = outputs;
         // Vectors have no keys.
+        let written = host_to_raw(&HostKey::from(std::net::Ipv4Addr::UNSPECIFIED), &host);
         request.host = abi::thalweg_host {
             tag: request.host.tag,
             tag_tail: request.host.tag_tail,
-            ..host_to_raw(&HostKey::from(std::net::Ipv4Addr::UNSPECIFIED), &host)
+            used: written.used.max(request.host.used),
+            ..written
         };
         Ok(())
     }
 }
 
-fn connect(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+fn connect(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     host.connections = host.connections.saturating_add(1);
-    let decision = core::decide(
-        host,
-        arm(request.system_arm),
-        narrow(request.allowed.into())?,
-        &params(&request.params)?,
-        request.random,
-        request.now_ns,
-    );
+    let (system_arm, allowed) = (arm(request.system_arm), narrow(request.allowed.into())?);
+    let params = params(&request.params)?;
+    let (random, now_ns) = (request.random, request.now_ns);
+    let decision = core::decide(host, system_arm, allowed, &params, random, now_ns);
+    if decision.reason != Reason::WarmUp {
+        let shares = core::propensities_q16(host, system_arm, allowed, &params, now_ns);
+        request.shares_q16 = shares.map(|share| share.min(u32::from(u16::MAX)) as u16);
+    }
     host.count_decision(&decision);
     if decision.reason.is_trial() {
         host.begin_trial(request.now_ns);

@@ -45,14 +45,15 @@ struct vector_request {
 	__u64 retrans;
 	__u64 inputs[VECTOR_INPUTS];
 	__u64 outputs[VECTOR_OUTPUTS];
+	__u16 shares_q16[THALWEG_MAX_ARMS]; /* connect: probability of each arm */
 	struct thalweg_params params;
 	struct thalweg_sample sample;
 	struct thalweg_host host;
 };
 
 _Static_assert(sizeof(struct vector_request) ==
-		       56 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + sizeof(struct thalweg_params) +
-			       sizeof(struct thalweg_sample) + sizeof(struct thalweg_host),
+		       56 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + 2 * THALWEG_MAX_ARMS +
+			       sizeof(struct thalweg_params) + sizeof(struct thalweg_sample) + sizeof(struct thalweg_host),
 	       "no padding in struct vector_request");
 
 #ifndef THALWEG_TESTS_LAYOUT_ONLY
@@ -118,7 +119,7 @@ static __always_inline int vector_connect(struct vector_request *r)
 
 	thalweg_increment(&r->host.connections);
 	thalweg_decide(&r->host, r->system_arm, r->allowed, &r->params, r->random, r->now_ns,
-		       &decision);
+		       &decision, r->shares_q16);
 	thalweg_count_decision(&r->host, &decision);
 	if (thalweg_is_trial(decision.reason))
 		thalweg_begin_trial(&r->host, r->now_ns);

@@ -232,7 +232,7 @@ def full_counters():
     host = empty_host()
     host.update(connections=U32 - 3, scored=U32 - 2, switched=U32)
     for arm in host["arms"]:
-        arm.update(chosen=U32 - 2, greedy=U32 - 1, scored=U32 - 1)
+        arm.update(chosen=U32 - 1, greedy=U32 - 2, scored=U32 - 1)
     return host
 
 

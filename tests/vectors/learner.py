@@ -407,9 +407,10 @@ def connect(host, system_arm, allowed, params, random, now_ns):
         arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random, now_ns)
     if arm < ARMS:
         state = host["arms"][arm]
-        state["chosen"] = min(state["chosen"] + 1, U32)
+        full = state["chosen"] == U32  # the counts stop together
+        state["chosen"] += not full
         if reason == GREEDY:
-            state["greedy"] = min(state["greedy"] + 1, U32)
+            state["greedy"] += not full
     if reason in (EXPLORE, UNTRIED):
         host["trials"] = trials(host, now_ns) + 1
         host["trial_ns"] = now_ns
@@ -574,16 +575,42 @@ def host_bytes(host):
     def put(value, bits):
         out.extend(fits(value, bits).to_bytes(bits // 8, "little"))
 
+    measured = [
+        i + 1
+        for i, arm in enumerate(host["arms"])
+        if arm["scored"] or arm["weight_q16"] or arm["segs"]
+    ]
     put(0, 32)  # seq_head
-    for name, bits in HOST_FIELDS.items():
-        put(host[name], bits)
-        if name == "connections":
-            put(0, 64)  # tag
+    put(host["connections"], 32)
+    put(0, 64)  # tag
+    for name in ("seen_ns", "forgot_ns"):
+        put(host[name], 64)
+    put(host["scored"], 32)
+    put(host["harmful"], 16)
+    put(min(host["trials"], 0xFFFF), 16)
+    put(max(measured, default=0), 16)  # used
+    put(0, 48)  # reserved
     for arm in host["arms"]:
-        for name, bits in ARM_FIELDS.items():
-            put(arm[name], bits)
-    put(0, 64)  # reserved, seq_tail
-    require(len(out) == 80 + 56 * ARMS + 8, "size of the host record")
+        put(arm["value"] & U32, 32)
+        put(arm["weight_q16"], 32)
+        put(arm["chosen"], 32)
+        put(0, 32)  # reserved
+    for name in ("trial_ns", "max_rate"):
+        put(host[name], 64)
+    for name in ("min_rtt_us", "switched", "queue_q16", "base_rtt_us", "last_base_rtt_us"):
+        put(host[name], 32)
+    put(0, 160)  # reserved
+    for arm in host["arms"]:
+        put(arm["max_rate"], 64)
+        put(arm["value"] >> 32, 32)
+        for name in ("deviation_q16", "log_rate_q16", "srtt_us", "min_rtt_us"):
+            put(arm[name], 32)
+        put(arm["chosen"] - arm["greedy"], 32)
+        for name in ("scored", "segs", "retrans"):
+            put(arm[name], 32)
+        put(0, 32)  # reserved
+    put(0, 64)  # tag_tail, seq_tail
+    require(len(out) == 48 + 17 * 64, "size of the host record")
     return bytes(out)
 
 

@@ -1,5 +1,6 @@
 //! Events of the kernel programs, decoded.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::{key_from_raw, raw};
@@ -54,6 +55,12 @@ impl Decoder {
             system_arm: name(event.system_arm),
             reason: reason(u32::from(event.reason)).to_string(),
             propensity: f64::from(event.propensity_q16) / f64::from(ONE_Q16),
+            propensities: (!close).then(|| propensities(event, arms)),
+            allowed: (!close).then(|| names(event.allowed, arms)),
+            handshake_rtt_us: event.handshake_rtt_us,
+            rule: event.rule,
+            parameters: event.parameters,
+            control: flag(raw::THALWEG_CONN_CONTROL),
             passive: flag(raw::THALWEG_CONN_PASSIVE),
             ecn: flag(raw::THALWEG_CONN_ECN),
             dry_run: flag(raw::THALWEG_CONN_DRY_RUN),
@@ -69,6 +76,10 @@ impl Decoder {
             outcome: outcome(u32::from(event.outcome)).to_string(),
             bytes: event.bytes,
             duration_us: event.duration_us,
+            wall_us: event.wall_us,
+            receiver_us: event.receiver_us,
+            buffer_us: event.buffer_us,
+            app_limited: event.sample_flags & raw::THALWEG_SAMPLE_APP_LIMITED != 0,
             rate_bytes_per_s: rate_bytes_per_second(event.bytes, event.duration_us),
             srtt_us: event.srtt_us,
             min_rtt_us: event.min_rtt_us,
@@ -88,6 +99,21 @@ pub fn metric(mode: Mode, cost: u64) -> u64 {
     }
 }
 
+/// The arms of a mask.
+fn names(mask: u16, arms: &ArmTable) -> Vec<String> {
+    let of_mask = arms.entries().filter(|(index, _)| mask >> index & 1 != 0);
+    of_mask.map(|(_, arm)| arm.name.clone()).collect()
+}
+
+/// The probability of each arm that has any.
+fn propensities(event: &raw::thalweg_event, arms: &ArmTable) -> BTreeMap<String, f64> {
+    let share = |index: usize| f64::from(event.propensities_q16[index]) / f64::from(u16::MAX);
+    arms.entries()
+        .filter(|(index, _)| event.propensities_q16[*index] > 0)
+        .map(|(index, arm)| (arm.name.clone(), share(index)))
+        .collect()
+}
+
 fn reason(number: u32) -> &'static str {
     match number {
         raw::THALWEG_REASON_WARM_UP => "warm-up",
@@ -98,6 +124,7 @@ fn reason(number: u32) -> &'static str {
         raw::THALWEG_REASON_FOREIGN => "foreign",
         raw::THALWEG_REASON_LOSS => "loss",
         raw::THALWEG_REASON_WITHDRAWN => "withdrawn",
+        raw::THALWEG_REASON_CONTROL => "control",
         _ => "unknown",
     }
 }
@@ -109,6 +136,7 @@ fn end(number: u32) -> &'static str {
         raw::THALWEG_END_RESET => "reset",
         raw::THALWEG_END_TIMEOUT => "timeout",
         raw::THALWEG_END_SWITCH => "switch",
+        raw::THALWEG_END_STRETCH => "stretch",
         _ => "unknown",
     }
 }

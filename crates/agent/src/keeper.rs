@@ -183,7 +183,8 @@ impl Keeper {
         if self.discovered.elapsed() >= DISCOVER {
             self.discovered = Instant::now();
             self.decoder.adjust_clock();
-            let outcome = self.discover();
+            let alive = self.shared.kernel.heartbeat();
+            let outcome = alive.and_then(|()| self.discover());
             self.shared
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();

@@ -17,7 +17,8 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramMut};
@@ -33,6 +34,9 @@ pub use maps::HostBatch;
 
 use carried::Carried;
 use pins::MAPS;
+
+/// Time without a sign of the agent after which the programs stop trials.
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// Requested state of the kernel side.
 #[derive(Clone, Debug)]
@@ -95,6 +99,8 @@ pub struct Kernel {
     params: Params,
     maps: BTreeMap<&'static str, MapHandle>,
     arms: Mutex<ArmTable>,
+    /// Mask of arms taken away.
+    reverted: AtomicU32,
     took_over: bool,
     /// Why the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
@@ -173,6 +179,7 @@ impl Kernel {
             params,
             maps: handles,
             arms: Mutex::new(table),
+            reverted: AtomicU32::new(0),
             took_over,
             without_btf,
             map_bytes,
@@ -369,8 +376,16 @@ fn load_variant(
     })
 }
 
+/// A hash of bytes (FNV-1a, folded).
+fn hash(bytes: &[u8]) -> u32 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash ^ hash >> 32) as u32
+}
+
 fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
-    raw::thalweg_params {
+    let learner = raw::thalweg_params {
         mode: mode_number(params.mode),
         dry_run: u32::from(setup.dry_run),
         warm_up: params.warm_up,
@@ -394,6 +409,16 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         } else {
             0
         },
+        rule: match params.mode {
+            Mode::Classic => raw::THALWEG_RULE_CLASSIC,
+            Mode::Thalweg => raw::THALWEG_RULE,
+        },
+        ..raw::thalweg_params::default()
+    };
+    raw::thalweg_params {
+        parameters: hash(bytes_of(&learner)),
+        heartbeat_max_ns: SILENCE.as_nanos() as u64,
+        ..learner
     }
 }
 

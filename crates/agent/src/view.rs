@@ -1,6 +1,8 @@
 //! Responses of the local API, one type per resource. The command line and every other client use
 //! only these descriptions of the figures.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/status`.
@@ -102,6 +104,9 @@ pub struct Counters {
     /// Connections of network namespaces outside the scope.
     #[serde(default)]
     pub outside: u64,
+    /// Decisions of the control group, among those taken.
+    #[serde(default)]
+    pub control: u64,
 }
 
 /// One arm of `GET /v1/arms` (a list).
@@ -267,10 +272,28 @@ pub struct Event {
     /// Arm the system had given it.
     pub system_arm: Option<String>,
     /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
-    /// `withdrawn`.
+    /// `withdrawn`, `control`.
     pub reason: String,
     /// Probability of the choice.
     pub propensity: f64,
+    /// Only for decisions: probability of each arm that had any; mid-flow of the chosen one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub propensities: Option<BTreeMap<String, f64>>,
+    /// Only for decisions: the arms that were permitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Vec<String>>,
+    /// Smoothed RTT at establishment, µs; 0 = unknown.
+    #[serde(default)]
+    pub handshake_rtt_us: u32,
+    /// Version of the rule of choice: classic is 1; 0 = unknown.
+    #[serde(default)]
+    pub rule: u16,
+    /// Hash of the parameters in force; 0 = unknown.
+    #[serde(default)]
+    pub parameters: u32,
+    /// Whether it belongs to the control group, which keeps the system default.
+    #[serde(default)]
+    pub control: bool,
     /// Whether it was accepted from the peer, not opened by this machine.
     pub passive: bool,
     /// Whether ECN was negotiated.
@@ -289,7 +312,7 @@ pub struct Event {
 /// The measured stretch at the end of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Measurement {
-    /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`.
+    /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`; `stretch`: the connection goes on.
     pub end: String,
     /// `scored`: unscored stretches make no event.
     pub outcome: String,
@@ -297,6 +320,18 @@ pub struct Measurement {
     pub bytes: u64,
     /// Busy time if the kernel reports it, else wall time, µs.
     pub duration_us: u64,
+    /// Wall time, µs; 0 = unknown.
+    #[serde(default)]
+    pub wall_us: u64,
+    /// Part of the duration in which the receiver's window was full, µs.
+    #[serde(default)]
+    pub receiver_us: u32,
+    /// Part of the duration in which the send buffer was full, µs.
+    #[serde(default)]
+    pub buffer_us: u32,
+    /// Whether the application limited the kernel's last rate sample.
+    #[serde(default)]
+    pub app_limited: bool,
     /// Mean rate, bytes per second.
     pub rate_bytes_per_s: u64,
     /// Smoothed RTT at the end, µs.

@@ -4,27 +4,6 @@ use thalweg_learner::{ArmState, Host, HostKey};
 
 use crate::raw;
 
-/// Converts [`ArmState`] to and from another struct with the same fields.
-macro_rules! same_arm {
-    ($type:path, $arm:expr) => {{
-        let arm = $arm;
-        $type {
-            value: arm.value,
-            max_rate: arm.max_rate,
-            weight_q16: arm.weight_q16,
-            deviation_q16: arm.deviation_q16,
-            log_rate_q16: arm.log_rate_q16,
-            srtt_us: arm.srtt_us,
-            min_rtt_us: arm.min_rtt_us,
-            chosen: arm.chosen,
-            greedy: arm.greedy,
-            scored: arm.scored,
-            segs: arm.segs,
-            retrans: arm.retrans,
-        }
-    }};
-}
-
 /// A key as the kernel stores it.
 pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
     raw::thalweg_host_key {
@@ -44,12 +23,57 @@ pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
     }
 }
 
-fn arm_from_raw(arm: &raw::thalweg_arm_state) -> ArmState {
-    same_arm!(ArmState, arm)
+fn arm_from_raw(
+    arm: &raw::thalweg_arm_state,
+    statistics: &raw::thalweg_arm_statistics,
+) -> ArmState {
+    ArmState {
+        value: u64::from(statistics.value_high) << 32 | u64::from(arm.value),
+        max_rate: statistics.max_rate,
+        weight_q16: arm.weight_q16,
+        deviation_q16: statistics.deviation_q16,
+        log_rate_q16: statistics.log_rate_q16,
+        srtt_us: statistics.srtt_us,
+        min_rtt_us: statistics.min_rtt_us,
+        chosen: arm.chosen,
+        greedy: arm.chosen.saturating_sub(statistics.other),
+        scored: statistics.scored,
+        segs: statistics.segs,
+        retrans: statistics.retrans,
+    }
 }
 
 fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
-    same_arm!(raw::thalweg_arm_state, arm)
+    raw::thalweg_arm_state {
+        // The upper half is among the statistics.
+        value: arm.value as u32,
+        weight_q16: arm.weight_q16,
+        chosen: arm.chosen,
+        reserved: 0,
+    }
+}
+
+fn statistics_to_raw(arm: &ArmState) -> raw::thalweg_arm_statistics {
+    raw::thalweg_arm_statistics {
+        max_rate: arm.max_rate,
+        value_high: (arm.value >> 32) as u32,
+        deviation_q16: arm.deviation_q16,
+        log_rate_q16: arm.log_rate_q16,
+        srtt_us: arm.srtt_us,
+        min_rtt_us: arm.min_rtt_us,
+        other: arm.chosen.saturating_sub(arm.greedy),
+        scored: arm.scored,
+        segs: arm.segs,
+        retrans: arm.retrans,
+        reserved: 0,
+    }
+}
+
+/// The highest index of an arm with any measurement, plus 1.
+fn used(host: &Host) -> u16 {
+    let measured = |arm: &ArmState| arm.scored > 0 || arm.weight_q16 > 0 || arm.segs > 0;
+    let last = host.arms.iter().rposition(measured);
+    last.map_or(0, |index| index as u16 + 1)
 }
 
 /// Validity of a record's copy; programs may have changed the record meanwhile.
@@ -81,18 +105,17 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
-        // There are 16 arms.
-        harmful: (host.harmful & 0xffff) as u16,
+        harmful: host.harmful,
         queue_q16: host.queue_q16,
         base_rtt_us: host.base_rtt_us,
         last_base_rtt_us: host.last_base_rtt_us,
-        trials: host.trials,
+        trials: host.trials.into(),
         trial_ns: host.trial_ns,
         min_rtt_us: host.min_rtt_us,
         max_rate: host.max_rate,
         seen_ns: host.seen_ns,
         forgot_ns: host.forgot_ns,
-        arms: std::array::from_fn(|i| arm_from_raw(&host.arms[i])),
+        arms: std::array::from_fn(|i| arm_from_raw(&host.arms[i], &host.statistics[i])),
     }
 }
 
@@ -105,17 +128,19 @@ pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
-        harmful: host.harmful.into(),
+        harmful: host.harmful,
+        used: used(host),
         queue_q16: host.queue_q16,
         base_rtt_us: host.base_rtt_us,
         last_base_rtt_us: host.last_base_rtt_us,
-        trials: host.trials,
+        trials: host.trials.min(u16::MAX.into()) as u16,
         trial_ns: host.trial_ns,
         min_rtt_us: host.min_rtt_us,
         max_rate: host.max_rate,
         seen_ns: host.seen_ns,
         forgot_ns: host.forgot_ns,
         arms: std::array::from_fn(|i| arm_to_raw(&host.arms[i])),
+        statistics: std::array::from_fn(|i| statistics_to_raw(&host.arms[i])),
         ..Default::default()
     }
 }

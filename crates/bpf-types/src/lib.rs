@@ -6,6 +6,7 @@
 //! which this crate must not know.
 
 mod convert;
+pub mod earlier;
 mod model;
 mod pod;
 #[rustfmt::skip]
@@ -18,7 +19,6 @@ mod pod;
     clippy::undocumented_unsafe_blocks
 )]
 pub mod raw;
-pub mod version4;
 
 pub use convert::{
     Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,

@@ -32,7 +32,9 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 5;
+pub const THALWEG_ABI_VERSION: u32 = 6;
+pub const THALWEG_RULE: u32 = 2;
+pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
 pub const THALWEG_CC_NAME: u32 = 16;
 pub const THALWEG_NO_ARM: u32 = 255;
@@ -45,6 +47,7 @@ pub const THALWEG_ECN_PREFIXES: u32 = 1024;
 pub const THALWEG_LOCKS: u32 = 1024;
 pub const THALWEG_DEFAULT_RING: u32 = 4194304;
 pub const THALWEG_ONE_Q16: u32 = 65536;
+pub const THALWEG_NO_TRIALS: u32 = 2147483648;
 pub const THALWEG_LIMIT_VERSION: u32 = 2;
 pub const THALWEG_LIMIT_SLOTS: u32 = 8;
 pub const THALWEG_LIMIT_LEVEL: u32 = 1952997740;
@@ -888,12 +891,14 @@ pub const THALWEG_REASON_APPLICATION: thalweg_reason = 4;
 pub const THALWEG_REASON_FOREIGN: thalweg_reason = 5;
 pub const THALWEG_REASON_LOSS: thalweg_reason = 6;
 pub const THALWEG_REASON_WITHDRAWN: thalweg_reason = 7;
+pub const THALWEG_REASON_CONTROL: thalweg_reason = 8;
 pub type thalweg_reason = ::std::os::raw::c_uint;
 pub const THALWEG_END_FIN_LOCAL: thalweg_end = 0;
 pub const THALWEG_END_FIN_REMOTE: thalweg_end = 1;
 pub const THALWEG_END_RESET: thalweg_end = 2;
 pub const THALWEG_END_TIMEOUT: thalweg_end = 3;
 pub const THALWEG_END_SWITCH: thalweg_end = 4;
+pub const THALWEG_END_STRETCH: thalweg_end = 5;
 pub type thalweg_end = ::std::os::raw::c_uint;
 pub const THALWEG_SCORED: thalweg_outcome = 0;
 pub const THALWEG_SKIPPED_SMALL: thalweg_outcome = 1;
@@ -929,47 +934,66 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_arm_state {
-    pub value: __u64,
-    pub max_rate: __u64,
+    pub value: __u32,
     pub weight_q16: __u32,
+    pub chosen: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_arm_state"][::std::mem::size_of::<thalweg_arm_state>() - 16usize];
+    ["Alignment of thalweg_arm_state"][::std::mem::align_of::<thalweg_arm_state>() - 4usize];
+    ["Offset of field: thalweg_arm_state::value"]
+        [::std::mem::offset_of!(thalweg_arm_state, value) - 0usize];
+    ["Offset of field: thalweg_arm_state::weight_q16"]
+        [::std::mem::offset_of!(thalweg_arm_state, weight_q16) - 4usize];
+    ["Offset of field: thalweg_arm_state::chosen"]
+        [::std::mem::offset_of!(thalweg_arm_state, chosen) - 8usize];
+    ["Offset of field: thalweg_arm_state::reserved"]
+        [::std::mem::offset_of!(thalweg_arm_state, reserved) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_arm_statistics {
+    pub max_rate: __u64,
+    pub value_high: __u32,
     pub deviation_q16: __u32,
     pub log_rate_q16: __u32,
     pub srtt_us: __u32,
     pub min_rtt_us: __u32,
-    pub chosen: __u32,
-    pub greedy: __u32,
+    pub other: __u32,
     pub scored: __u32,
     pub segs: __u32,
     pub retrans: __u32,
+    pub reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_arm_state"][::std::mem::size_of::<thalweg_arm_state>() - 56usize];
-    ["Alignment of thalweg_arm_state"][::std::mem::align_of::<thalweg_arm_state>() - 8usize];
-    ["Offset of field: thalweg_arm_state::value"]
-        [::std::mem::offset_of!(thalweg_arm_state, value) - 0usize];
-    ["Offset of field: thalweg_arm_state::max_rate"]
-        [::std::mem::offset_of!(thalweg_arm_state, max_rate) - 8usize];
-    ["Offset of field: thalweg_arm_state::weight_q16"]
-        [::std::mem::offset_of!(thalweg_arm_state, weight_q16) - 16usize];
-    ["Offset of field: thalweg_arm_state::deviation_q16"]
-        [::std::mem::offset_of!(thalweg_arm_state, deviation_q16) - 20usize];
-    ["Offset of field: thalweg_arm_state::log_rate_q16"]
-        [::std::mem::offset_of!(thalweg_arm_state, log_rate_q16) - 24usize];
-    ["Offset of field: thalweg_arm_state::srtt_us"]
-        [::std::mem::offset_of!(thalweg_arm_state, srtt_us) - 28usize];
-    ["Offset of field: thalweg_arm_state::min_rtt_us"]
-        [::std::mem::offset_of!(thalweg_arm_state, min_rtt_us) - 32usize];
-    ["Offset of field: thalweg_arm_state::chosen"]
-        [::std::mem::offset_of!(thalweg_arm_state, chosen) - 36usize];
-    ["Offset of field: thalweg_arm_state::greedy"]
-        [::std::mem::offset_of!(thalweg_arm_state, greedy) - 40usize];
-    ["Offset of field: thalweg_arm_state::scored"]
-        [::std::mem::offset_of!(thalweg_arm_state, scored) - 44usize];
-    ["Offset of field: thalweg_arm_state::segs"]
-        [::std::mem::offset_of!(thalweg_arm_state, segs) - 48usize];
-    ["Offset of field: thalweg_arm_state::retrans"]
-        [::std::mem::offset_of!(thalweg_arm_state, retrans) - 52usize];
+    ["Size of thalweg_arm_statistics"][::std::mem::size_of::<thalweg_arm_statistics>() - 48usize];
+    ["Alignment of thalweg_arm_statistics"]
+        [::std::mem::align_of::<thalweg_arm_statistics>() - 8usize];
+    ["Offset of field: thalweg_arm_statistics::max_rate"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, max_rate) - 0usize];
+    ["Offset of field: thalweg_arm_statistics::value_high"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, value_high) - 8usize];
+    ["Offset of field: thalweg_arm_statistics::deviation_q16"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, deviation_q16) - 12usize];
+    ["Offset of field: thalweg_arm_statistics::log_rate_q16"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, log_rate_q16) - 16usize];
+    ["Offset of field: thalweg_arm_statistics::srtt_us"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, srtt_us) - 20usize];
+    ["Offset of field: thalweg_arm_statistics::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, min_rtt_us) - 24usize];
+    ["Offset of field: thalweg_arm_statistics::other"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, other) - 28usize];
+    ["Offset of field: thalweg_arm_statistics::scored"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, scored) - 32usize];
+    ["Offset of field: thalweg_arm_statistics::segs"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, segs) - 36usize];
+    ["Offset of field: thalweg_arm_statistics::retrans"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, retrans) - 40usize];
+    ["Offset of field: thalweg_arm_statistics::reserved"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, reserved) - 44usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -979,23 +1003,28 @@ pub struct thalweg_host {
     pub tag: __u64,
     pub seen_ns: __u64,
     pub forgot_ns: __u64,
-    pub max_rate: __u64,
-    pub trial_ns: __u64,
-    pub min_rtt_us: __u32,
     pub scored: __u32,
+    pub harmful: __u16,
+    pub trials: __u16,
+    pub used: __u16,
+    pub reserved16: __u16,
+    pub reserved32: __u32,
+    pub arms: [thalweg_arm_state; 16usize],
+    pub trial_ns: __u64,
+    pub max_rate: __u64,
+    pub min_rtt_us: __u32,
     pub switched: __u32,
-    pub harmful: __u32,
     pub queue_q16: __u32,
     pub base_rtt_us: __u32,
     pub last_base_rtt_us: __u32,
-    pub trials: __u32,
-    pub arms: [thalweg_arm_state; 16usize],
+    pub reserved: [__u32; 5usize],
+    pub statistics: [thalweg_arm_statistics; 16usize],
     pub tag_tail: __u32,
     pub seq_tail: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_host"][::std::mem::size_of::<thalweg_host>() - 984usize];
+    ["Size of thalweg_host"][::std::mem::size_of::<thalweg_host>() - 1136usize];
     ["Alignment of thalweg_host"][::std::mem::align_of::<thalweg_host>() - 8usize];
     ["Offset of field: thalweg_host::seq_head"]
         [::std::mem::offset_of!(thalweg_host, seq_head) - 0usize];
@@ -1006,31 +1035,40 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_host, seen_ns) - 16usize];
     ["Offset of field: thalweg_host::forgot_ns"]
         [::std::mem::offset_of!(thalweg_host, forgot_ns) - 24usize];
-    ["Offset of field: thalweg_host::max_rate"]
-        [::std::mem::offset_of!(thalweg_host, max_rate) - 32usize];
-    ["Offset of field: thalweg_host::trial_ns"]
-        [::std::mem::offset_of!(thalweg_host, trial_ns) - 40usize];
-    ["Offset of field: thalweg_host::min_rtt_us"]
-        [::std::mem::offset_of!(thalweg_host, min_rtt_us) - 48usize];
     ["Offset of field: thalweg_host::scored"]
-        [::std::mem::offset_of!(thalweg_host, scored) - 52usize];
-    ["Offset of field: thalweg_host::switched"]
-        [::std::mem::offset_of!(thalweg_host, switched) - 56usize];
+        [::std::mem::offset_of!(thalweg_host, scored) - 32usize];
     ["Offset of field: thalweg_host::harmful"]
-        [::std::mem::offset_of!(thalweg_host, harmful) - 60usize];
-    ["Offset of field: thalweg_host::queue_q16"]
-        [::std::mem::offset_of!(thalweg_host, queue_q16) - 64usize];
-    ["Offset of field: thalweg_host::base_rtt_us"]
-        [::std::mem::offset_of!(thalweg_host, base_rtt_us) - 68usize];
-    ["Offset of field: thalweg_host::last_base_rtt_us"]
-        [::std::mem::offset_of!(thalweg_host, last_base_rtt_us) - 72usize];
+        [::std::mem::offset_of!(thalweg_host, harmful) - 36usize];
     ["Offset of field: thalweg_host::trials"]
-        [::std::mem::offset_of!(thalweg_host, trials) - 76usize];
-    ["Offset of field: thalweg_host::arms"][::std::mem::offset_of!(thalweg_host, arms) - 80usize];
+        [::std::mem::offset_of!(thalweg_host, trials) - 38usize];
+    ["Offset of field: thalweg_host::used"][::std::mem::offset_of!(thalweg_host, used) - 40usize];
+    ["Offset of field: thalweg_host::reserved16"]
+        [::std::mem::offset_of!(thalweg_host, reserved16) - 42usize];
+    ["Offset of field: thalweg_host::reserved32"]
+        [::std::mem::offset_of!(thalweg_host, reserved32) - 44usize];
+    ["Offset of field: thalweg_host::arms"][::std::mem::offset_of!(thalweg_host, arms) - 48usize];
+    ["Offset of field: thalweg_host::trial_ns"]
+        [::std::mem::offset_of!(thalweg_host, trial_ns) - 304usize];
+    ["Offset of field: thalweg_host::max_rate"]
+        [::std::mem::offset_of!(thalweg_host, max_rate) - 312usize];
+    ["Offset of field: thalweg_host::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, min_rtt_us) - 320usize];
+    ["Offset of field: thalweg_host::switched"]
+        [::std::mem::offset_of!(thalweg_host, switched) - 324usize];
+    ["Offset of field: thalweg_host::queue_q16"]
+        [::std::mem::offset_of!(thalweg_host, queue_q16) - 328usize];
+    ["Offset of field: thalweg_host::base_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, base_rtt_us) - 332usize];
+    ["Offset of field: thalweg_host::last_base_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, last_base_rtt_us) - 336usize];
+    ["Offset of field: thalweg_host::reserved"]
+        [::std::mem::offset_of!(thalweg_host, reserved) - 340usize];
+    ["Offset of field: thalweg_host::statistics"]
+        [::std::mem::offset_of!(thalweg_host, statistics) - 360usize];
     ["Offset of field: thalweg_host::tag_tail"]
-        [::std::mem::offset_of!(thalweg_host, tag_tail) - 976usize];
+        [::std::mem::offset_of!(thalweg_host, tag_tail) - 1128usize];
     ["Offset of field: thalweg_host::seq_tail"]
-        [::std::mem::offset_of!(thalweg_host, seq_tail) - 980usize];
+        [::std::mem::offset_of!(thalweg_host, seq_tail) - 1132usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1065,10 +1103,12 @@ pub struct thalweg_sample {
     pub loss_srtt_us: __u32,
     pub flags: __u16,
     pub end: __u16,
+    pub receiver_us: __u32,
+    pub buffer_us: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_sample"][::std::mem::size_of::<thalweg_sample>() - 64usize];
+    ["Size of thalweg_sample"][::std::mem::size_of::<thalweg_sample>() - 72usize];
     ["Alignment of thalweg_sample"][::std::mem::align_of::<thalweg_sample>() - 8usize];
     ["Offset of field: thalweg_sample::bytes"]
         [::std::mem::offset_of!(thalweg_sample, bytes) - 0usize];
@@ -1095,8 +1135,13 @@ const _: () = {
     ["Offset of field: thalweg_sample::flags"]
         [::std::mem::offset_of!(thalweg_sample, flags) - 60usize];
     ["Offset of field: thalweg_sample::end"][::std::mem::offset_of!(thalweg_sample, end) - 62usize];
+    ["Offset of field: thalweg_sample::receiver_us"]
+        [::std::mem::offset_of!(thalweg_sample, receiver_us) - 64usize];
+    ["Offset of field: thalweg_sample::buffer_us"]
+        [::std::mem::offset_of!(thalweg_sample, buffer_us) - 68usize];
 };
 pub const THALWEG_SAMPLE_BUSY_TIME: thalweg_sample_flag = 1;
+pub const THALWEG_SAMPLE_APP_LIMITED: thalweg_sample_flag = 2;
 pub type thalweg_sample_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1118,10 +1163,18 @@ pub struct thalweg_params {
     pub ipv4_prefix: __u32,
     pub ipv6_prefix: __u32,
     pub jiffy_us: __u32,
+    pub rule: __u32,
+    pub parameters: __u32,
+    pub control_salt: __u64,
+    pub control_share_q16: __u32,
+    pub control_permanent_q16: __u32,
+    pub cluster_ipv4: __u32,
+    pub cluster_ipv6: __u32,
+    pub heartbeat_max_ns: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 80usize];
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 120usize];
     ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
     ["Offset of field: thalweg_params::mode"]
         [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
@@ -1157,6 +1210,22 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, ipv6_prefix) - 72usize];
     ["Offset of field: thalweg_params::jiffy_us"]
         [::std::mem::offset_of!(thalweg_params, jiffy_us) - 76usize];
+    ["Offset of field: thalweg_params::rule"]
+        [::std::mem::offset_of!(thalweg_params, rule) - 80usize];
+    ["Offset of field: thalweg_params::parameters"]
+        [::std::mem::offset_of!(thalweg_params, parameters) - 84usize];
+    ["Offset of field: thalweg_params::control_salt"]
+        [::std::mem::offset_of!(thalweg_params, control_salt) - 88usize];
+    ["Offset of field: thalweg_params::control_share_q16"]
+        [::std::mem::offset_of!(thalweg_params, control_share_q16) - 96usize];
+    ["Offset of field: thalweg_params::control_permanent_q16"]
+        [::std::mem::offset_of!(thalweg_params, control_permanent_q16) - 100usize];
+    ["Offset of field: thalweg_params::cluster_ipv4"]
+        [::std::mem::offset_of!(thalweg_params, cluster_ipv4) - 104usize];
+    ["Offset of field: thalweg_params::cluster_ipv6"]
+        [::std::mem::offset_of!(thalweg_params, cluster_ipv6) - 108usize];
+    ["Offset of field: thalweg_params::heartbeat_max_ns"]
+        [::std::mem::offset_of!(thalweg_params, heartbeat_max_ns) - 112usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1183,16 +1252,24 @@ pub struct thalweg_arms {
     pub allowed: __u32,
     pub allowed_ecn: __u32,
     pub arms: [thalweg_arm; 16usize],
+    pub heartbeat_ns: __u64,
+    pub reverted: __u32,
+    pub used: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_arms"][::std::mem::size_of::<thalweg_arms>() - 520usize];
+    ["Size of thalweg_arms"][::std::mem::size_of::<thalweg_arms>() - 536usize];
     ["Alignment of thalweg_arms"][::std::mem::align_of::<thalweg_arms>() - 8usize];
     ["Offset of field: thalweg_arms::allowed"]
         [::std::mem::offset_of!(thalweg_arms, allowed) - 0usize];
     ["Offset of field: thalweg_arms::allowed_ecn"]
         [::std::mem::offset_of!(thalweg_arms, allowed_ecn) - 4usize];
     ["Offset of field: thalweg_arms::arms"][::std::mem::offset_of!(thalweg_arms, arms) - 8usize];
+    ["Offset of field: thalweg_arms::heartbeat_ns"]
+        [::std::mem::offset_of!(thalweg_arms, heartbeat_ns) - 520usize];
+    ["Offset of field: thalweg_arms::reverted"]
+        [::std::mem::offset_of!(thalweg_arms, reverted) - 528usize];
+    ["Offset of field: thalweg_arms::used"][::std::mem::offset_of!(thalweg_arms, used) - 532usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1222,6 +1299,7 @@ const _: () = {
 pub struct thalweg_origin {
     pub flags: __u32,
     pub propensity_q16: __u32,
+    pub handshake_rtt_us: __u32,
     pub arm: __u8,
     pub reason: __u8,
     pub system_arm: __u8,
@@ -1229,19 +1307,21 @@ pub struct thalweg_origin {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_origin"][::std::mem::size_of::<thalweg_origin>() - 12usize];
+    ["Size of thalweg_origin"][::std::mem::size_of::<thalweg_origin>() - 16usize];
     ["Alignment of thalweg_origin"][::std::mem::align_of::<thalweg_origin>() - 4usize];
     ["Offset of field: thalweg_origin::flags"]
         [::std::mem::offset_of!(thalweg_origin, flags) - 0usize];
     ["Offset of field: thalweg_origin::propensity_q16"]
         [::std::mem::offset_of!(thalweg_origin, propensity_q16) - 4usize];
-    ["Offset of field: thalweg_origin::arm"][::std::mem::offset_of!(thalweg_origin, arm) - 8usize];
+    ["Offset of field: thalweg_origin::handshake_rtt_us"]
+        [::std::mem::offset_of!(thalweg_origin, handshake_rtt_us) - 8usize];
+    ["Offset of field: thalweg_origin::arm"][::std::mem::offset_of!(thalweg_origin, arm) - 12usize];
     ["Offset of field: thalweg_origin::reason"]
-        [::std::mem::offset_of!(thalweg_origin, reason) - 9usize];
+        [::std::mem::offset_of!(thalweg_origin, reason) - 13usize];
     ["Offset of field: thalweg_origin::system_arm"]
-        [::std::mem::offset_of!(thalweg_origin, system_arm) - 10usize];
+        [::std::mem::offset_of!(thalweg_origin, system_arm) - 14usize];
     ["Offset of field: thalweg_origin::chosen_arm"]
-        [::std::mem::offset_of!(thalweg_origin, chosen_arm) - 11usize];
+        [::std::mem::offset_of!(thalweg_origin, chosen_arm) - 15usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1250,7 +1330,9 @@ pub struct thalweg_conn {
     pub start_ns: __u64,
     pub acked_ns: __u64,
     pub start_bytes: __u64,
-    pub start_busy_us: __u64,
+    pub start_busy_ticks: __u32,
+    pub start_receiver_ticks: __u32,
+    pub start_buffer_ticks: __u32,
     pub start_segs: __u32,
     pub start_retrans: __u32,
     pub origin: thalweg_origin,
@@ -1265,7 +1347,7 @@ pub struct thalweg_conn {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_conn"][::std::mem::size_of::<thalweg_conn>() - 96usize];
+    ["Size of thalweg_conn"][::std::mem::size_of::<thalweg_conn>() - 104usize];
     ["Alignment of thalweg_conn"][::std::mem::align_of::<thalweg_conn>() - 8usize];
     ["Offset of field: thalweg_conn::cookie"]
         [::std::mem::offset_of!(thalweg_conn, cookie) - 0usize];
@@ -1275,30 +1357,34 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_conn, acked_ns) - 16usize];
     ["Offset of field: thalweg_conn::start_bytes"]
         [::std::mem::offset_of!(thalweg_conn, start_bytes) - 24usize];
-    ["Offset of field: thalweg_conn::start_busy_us"]
-        [::std::mem::offset_of!(thalweg_conn, start_busy_us) - 32usize];
+    ["Offset of field: thalweg_conn::start_busy_ticks"]
+        [::std::mem::offset_of!(thalweg_conn, start_busy_ticks) - 32usize];
+    ["Offset of field: thalweg_conn::start_receiver_ticks"]
+        [::std::mem::offset_of!(thalweg_conn, start_receiver_ticks) - 36usize];
+    ["Offset of field: thalweg_conn::start_buffer_ticks"]
+        [::std::mem::offset_of!(thalweg_conn, start_buffer_ticks) - 40usize];
     ["Offset of field: thalweg_conn::start_segs"]
-        [::std::mem::offset_of!(thalweg_conn, start_segs) - 40usize];
+        [::std::mem::offset_of!(thalweg_conn, start_segs) - 44usize];
     ["Offset of field: thalweg_conn::start_retrans"]
-        [::std::mem::offset_of!(thalweg_conn, start_retrans) - 44usize];
+        [::std::mem::offset_of!(thalweg_conn, start_retrans) - 48usize];
     ["Offset of field: thalweg_conn::origin"]
-        [::std::mem::offset_of!(thalweg_conn, origin) - 48usize];
+        [::std::mem::offset_of!(thalweg_conn, origin) - 52usize];
     ["Offset of field: thalweg_conn::look_segs"]
-        [::std::mem::offset_of!(thalweg_conn, look_segs) - 60usize];
+        [::std::mem::offset_of!(thalweg_conn, look_segs) - 68usize];
     ["Offset of field: thalweg_conn::look_ns"]
-        [::std::mem::offset_of!(thalweg_conn, look_ns) - 64usize];
+        [::std::mem::offset_of!(thalweg_conn, look_ns) - 72usize];
     ["Offset of field: thalweg_conn::looked_segs"]
-        [::std::mem::offset_of!(thalweg_conn, looked_segs) - 72usize];
+        [::std::mem::offset_of!(thalweg_conn, looked_segs) - 80usize];
     ["Offset of field: thalweg_conn::looked_retrans"]
-        [::std::mem::offset_of!(thalweg_conn, looked_retrans) - 76usize];
+        [::std::mem::offset_of!(thalweg_conn, looked_retrans) - 84usize];
     ["Offset of field: thalweg_conn::slow_start_segs"]
-        [::std::mem::offset_of!(thalweg_conn, slow_start_segs) - 80usize];
+        [::std::mem::offset_of!(thalweg_conn, slow_start_segs) - 88usize];
     ["Offset of field: thalweg_conn::slow_start_retrans"]
-        [::std::mem::offset_of!(thalweg_conn, slow_start_retrans) - 84usize];
+        [::std::mem::offset_of!(thalweg_conn, slow_start_retrans) - 92usize];
     ["Offset of field: thalweg_conn::loss_srtt_us"]
-        [::std::mem::offset_of!(thalweg_conn, loss_srtt_us) - 88usize];
+        [::std::mem::offset_of!(thalweg_conn, loss_srtt_us) - 96usize];
     ["Offset of field: thalweg_conn::unused"]
-        [::std::mem::offset_of!(thalweg_conn, unused) - 92usize];
+        [::std::mem::offset_of!(thalweg_conn, unused) - 100usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1328,10 +1414,19 @@ pub struct thalweg_event {
     pub segs_out: __u32,
     pub retrans: __u32,
     pub sample_flags: __u32,
+    pub wall_us: __u64,
+    pub receiver_us: __u32,
+    pub buffer_us: __u32,
+    pub handshake_rtt_us: __u32,
+    pub parameters: __u32,
+    pub rule: __u16,
+    pub allowed: __u16,
+    pub reserved: __u32,
+    pub propensities_q16: [__u16; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_event"][::std::mem::size_of::<thalweg_event>() - 136usize];
+    ["Size of thalweg_event"][::std::mem::size_of::<thalweg_event>() - 200usize];
     ["Alignment of thalweg_event"][::std::mem::align_of::<thalweg_event>() - 8usize];
     ["Offset of field: thalweg_event::time_ns"]
         [::std::mem::offset_of!(thalweg_event, time_ns) - 0usize];
@@ -1379,6 +1474,24 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, retrans) - 128usize];
     ["Offset of field: thalweg_event::sample_flags"]
         [::std::mem::offset_of!(thalweg_event, sample_flags) - 132usize];
+    ["Offset of field: thalweg_event::wall_us"]
+        [::std::mem::offset_of!(thalweg_event, wall_us) - 136usize];
+    ["Offset of field: thalweg_event::receiver_us"]
+        [::std::mem::offset_of!(thalweg_event, receiver_us) - 144usize];
+    ["Offset of field: thalweg_event::buffer_us"]
+        [::std::mem::offset_of!(thalweg_event, buffer_us) - 148usize];
+    ["Offset of field: thalweg_event::handshake_rtt_us"]
+        [::std::mem::offset_of!(thalweg_event, handshake_rtt_us) - 152usize];
+    ["Offset of field: thalweg_event::parameters"]
+        [::std::mem::offset_of!(thalweg_event, parameters) - 156usize];
+    ["Offset of field: thalweg_event::rule"]
+        [::std::mem::offset_of!(thalweg_event, rule) - 160usize];
+    ["Offset of field: thalweg_event::allowed"]
+        [::std::mem::offset_of!(thalweg_event, allowed) - 162usize];
+    ["Offset of field: thalweg_event::reserved"]
+        [::std::mem::offset_of!(thalweg_event, reserved) - 164usize];
+    ["Offset of field: thalweg_event::propensities_q16"]
+        [::std::mem::offset_of!(thalweg_event, propensities_q16) - 168usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1398,10 +1511,11 @@ pub struct thalweg_counters {
     pub hosts_missed: __u64,
     pub conns_missed: __u64,
     pub outside: __u64,
+    pub control: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 152usize];
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 160usize];
     ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
     ["Offset of field: thalweg_counters::established"]
         [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
@@ -1433,6 +1547,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_counters, conns_missed) - 136usize];
     ["Offset of field: thalweg_counters::outside"]
         [::std::mem::offset_of!(thalweg_counters, outside) - 144usize];
+    ["Offset of field: thalweg_counters::control"]
+        [::std::mem::offset_of!(thalweg_counters, control) - 152usize];
 };
 pub const THALWEG_LIMIT_EDT: thalweg_limit_flag = 1;
 pub const THALWEG_LIMIT_WORK_CONSERVING: thalweg_limit_flag = 2;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::{maps, programs};
-use thalweg_bpf_types::{arm_name, from_bytes, raw};
+use thalweg_bpf_types::{arm_name, earlier};
 
 use crate::pins::remove_file;
 use crate::{links, privileges};
@@ -57,8 +57,8 @@ pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
     let map = MapHandle::from_pinned_path(&path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-    let table: raw::thalweg_arms = bytes
-        .and_then(|bytes| from_bytes(&bytes))
+    let table = bytes
+        .and_then(|bytes| earlier::arms(&bytes))
         .context("the arm table has an unexpected size")?;
     Ok(table.arms.iter().map(|arm| arm_name(&arm.name)).collect())
 }

@@ -74,9 +74,11 @@ impl Host {
     /// Counts a decision that was applied (or would have been, in a dry run).
     pub fn count_decision(&mut self, decision: &Decision) {
         if let Some(arm) = decision.arm {
-            self.arms[arm].chosen = self.arms[arm].chosen.saturating_add(1);
-            if decision.reason == Reason::Greedy {
-                self.arms[arm].greedy = self.arms[arm].greedy.saturating_add(1);
+            let arm = &mut self.arms[arm];
+            // The counts stop together.
+            if arm.chosen < u32::MAX {
+                arm.chosen += 1;
+                arm.greedy += u32::from(decision.reason == Reason::Greedy);
             }
         }
     }

@@ -5,11 +5,13 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
-use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, earlier, from_bytes, raw};
+use thalweg_control::system;
 use thalweg_learner::{ArmState, Host, MAX_ARMS, Mode};
 
 use super::Kernel;
@@ -98,8 +100,7 @@ impl ArmTable {
         let bytes = map
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
             .context("empty arm table")?;
-        let table: raw::thalweg_arms =
-            from_bytes(&bytes).context("the arm table has an unexpected size")?;
+        let table = earlier::arms(&bytes).context("the arm table has an unexpected size")?;
         let slots = std::array::from_fn(|index| {
             let arm = &table.arms[index];
             let name = arm_name(&arm.name);
@@ -122,6 +123,10 @@ impl ArmTable {
         let mut table = raw::thalweg_arms {
             allowed: self.allowed(mode, false).into(),
             allowed_ecn: self.allowed(mode, true).into(),
+            used: self
+                .entries()
+                .last()
+                .map_or(0, |(index, _)| index as u32 + 1),
             ..raw::thalweg_arms::default()
         };
         for (index, arm) in self.entries() {
@@ -294,10 +299,41 @@ impl Kernel {
     }
 
     fn put_arms(&self, table: &ArmTable) -> Result<()> {
-        let raw = table.to_raw(self.params().mode)?;
+        self.write_table(table.to_raw(self.params().mode)?)
+    }
+
+    /// Writes a table with the present reverts, and a sign of life.
+    fn write_table(&self, mut table: raw::thalweg_arms) -> Result<()> {
+        table.reverted = self.reverted.load(Ordering::Relaxed);
+        table.heartbeat_ns = system::monotonic_ns();
         self.map(names::ARMS)
-            .update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
+            .update(&0u32.to_ne_bytes(), bytes_of(&table), MapFlags::ANY)?;
         Ok(())
+    }
+
+    /// Tells the programs that the agent lives. Without it they stop trials after
+    /// [`super::SILENCE`].
+    ///
+    /// A refusal that a program notes at this very moment is lost: the next one is noted.
+    pub fn heartbeat(&self) -> Result<()> {
+        let bytes = self
+            .map(names::ARMS)
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
+            .and_then(|bytes| from_bytes(&bytes))
+            .context("the arm table has an unexpected size")?;
+        self.write_table(bytes)
+    }
+
+    /// Takes arms away everywhere, given by their mask: neither a decision nor the loss rule
+    /// chooses them. With bit 31 nothing is tried. 0 gives all back. It lasts until the agent ends.
+    pub fn revert(&self, mask: u32) -> Result<()> {
+        self.reverted.store(mask, Ordering::Relaxed);
+        self.heartbeat()
+    }
+
+    /// The mask of the last [`Kernel::revert`].
+    pub fn reverted(&self) -> u32 {
+        self.reverted.load(Ordering::Relaxed)
     }
 
     /// Mask of the slots that open connections or namespaces refer to.

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
-use thalweg_bpf_types::{from_bytes, key_from_raw, raw, version4};
+use thalweg_bpf_types::{earlier, from_bytes, key_from_raw, raw};
 use thalweg_control::{batch, learner};
 use thalweg_learner::Mode;
 
@@ -74,7 +74,9 @@ impl Carried {
         };
         match version(&meta) {
             raw::THALWEG_ABI_VERSION => Self::present(setup, &meta, &lost),
-            version4::VERSION => Self::version4(setup, &meta, &lost),
+            version if earlier::VERSIONS.contains(&version) => {
+                Self::earlier(setup, version, &meta, &lost)
+            }
             other => {
                 tracing::warn!(
                     "kernel interface version {other} cannot be read: what the store knows is \
@@ -129,10 +131,10 @@ impl Carried {
 }
 
 impl Carried {
-    /// Reads state of version 4. Its records fit no present map and are converted. The store may
-    /// have more than an agent of that version had in the kernel. Connections that are open now are
-    /// not scored.
-    fn version4(setup: &Setup, meta: &[u8], lost: &[&str]) -> Result<Self> {
+    /// Reads state of an earlier version. Its records fit no present map and are converted. The
+    /// store may have more than an agent of that version had in the kernel. Connections that are
+    /// open now are not scored.
+    fn earlier(setup: &Setup, version: u32, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
         let Some(meta) = complete(pin, meta, lost)? else {
             return Ok(Self::default());
@@ -142,12 +144,13 @@ impl Carried {
         batch::walk(&map, |key, value| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
+            let key = key_from_raw(&key);
             // A record that is being written is taken from the store.
-            hosts.extend(version4::host(value).map(|host| (key_from_raw(&key), host)));
+            hosts.extend(earlier::host(version, key.tag(), value).map(|host| (key, host)));
             Ok(())
         })?;
         tracing::info!(
-            "{} host records of kernel interface version 4 are carried over",
+            "{} host records of kernel interface version {version} are carried over",
             hosts.len()
         );
         let arms = ArmTable::from_pinned(&pin.join(names::ARMS))?;

@@ -264,6 +264,7 @@ impl Kernel {
                 (&mut sum.hosts_missed, one.hosts_missed),
                 (&mut sum.conns_missed, one.conns_missed),
                 (&mut sum.outside, one.outside),
+                (&mut sum.control, one.control),
             ] {
                 *total += part;
             }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use rusqlite::{Row, ToSql, Transaction, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::clock::Moment;
 use super::snapshot::unsigned;
@@ -15,7 +17,8 @@ pub const PRUNE_STEP: u64 = 20_000;
 const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remote_port, \
      local_port, arm, chosen, system_arm, reason, propensity, passive, ecn, dry_run, switched, \
      error, end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us, min_rtt_us, \
-     segs_out, retrans, cost, weight";
+     segs_out, retrans, cost, weight, propensities, allowed, handshake_rtt_us, rule, parameters, \
+     control, wall_us, receiver_us, buffer_us, app_limited";
 
 impl Store {
     /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
@@ -140,7 +143,7 @@ pub(super) fn append(
     let mut insert = transaction.prepare_cached(&format!(
         "INSERT INTO events ({COLUMNS}, clock_ms) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
-         ?28, ?29, ?30)"
+         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40)"
     ))?;
     for event in events {
         let measured = event.measurement.as_ref();
@@ -174,10 +177,34 @@ pub(super) fn append(
             measured.map(|m| m.retrans),
             measured.map(|m| m.cost.cast_signed()),
             measured.map(|m| m.weight),
+            event.propensities.as_ref().map(json),
+            event.allowed.as_ref().map(json),
+            event.handshake_rtt_us,
+            event.rule,
+            event.parameters,
+            event.control,
+            measured.map_or(0, |m| m.wall_us.cast_signed()),
+            measured.map_or(0, |m| m.receiver_us),
+            measured.map_or(0, |m| m.buffer_us),
+            measured.is_some_and(|m| m.app_limited),
             now_ms,
         ])?;
     }
     Ok(())
+}
+
+/// Maps and lists of names and finite numbers, which JSON always has room for.
+fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// What [`json`] wrote; `None` for what it did not.
+fn of_json<T: DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+) -> Result<Option<T>, rusqlite::Error> {
+    let text = row.get::<_, Option<String>>(column)?;
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
@@ -195,6 +222,10 @@ fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
             retrans: row.get(27)?,
             cost: unsigned(row, 28)?,
             weight: row.get(29)?,
+            wall_us: unsigned(row, 36)?,
+            receiver_us: row.get(37)?,
+            buffer_us: row.get(38)?,
+            app_limited: row.get(39)?,
         }),
     };
     Ok(Event {
@@ -217,6 +248,12 @@ fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
         dry_run: row.get(16)?,
         switched: row.get(17)?,
         error: row.get(18)?,
+        propensities: of_json(row, 30)?,
+        allowed: of_json(row, 31)?,
+        handshake_rtt_us: row.get(32)?,
+        rule: row.get(33)?,
+        parameters: row.get(34)?,
+        control: row.get(35)?,
         measurement,
     })
 }

@@ -9,7 +9,27 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+pub(super) const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+
+/// What another rule of choice needs to be judged by these events.
+const V4: &str = "
+-- Decisions: JSON, probability by arm, and the permitted arms.
+ALTER TABLE events ADD COLUMN propensities TEXT;
+ALTER TABLE events ADD COLUMN allowed TEXT;
+ALTER TABLE events ADD COLUMN handshake_rtt_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN rule INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN parameters INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN control INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN wall_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN receiver_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN buffer_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN app_limited INTEGER NOT NULL DEFAULT 0;
+-- Drawn once: one row.
+CREATE TABLE control_salt (
+    id INTEGER PRIMARY KEY NOT NULL CHECK (id = 0),
+    salt INTEGER NOT NULL
+) STRICT;
+";
 
 /// Times of host records are the store's own, not ages at a snapshot, so an unchanged record need
 /// not be written. Events are removed by number, which follows that clock.
@@ -120,7 +140,8 @@ CREATE INDEX events_by_time ON events (time_ms);
 ";
 
 /// Columns each table must have.
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 6] = [
+    ("control_salt", "id salt"),
     ("clock", "boot_id offset_ms clock_ms wall_ms"),
     ("snapshots", "mode boot_id own_netns saved_at_ms"),
     (
@@ -137,7 +158,9 @@ const TABLES: [(&str, &str); 5] = [
         "events",
         "id time_ms kind connection netns host remote remote_port local_port arm chosen \
          system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
-         duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms",
+         duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms \
+         propensities allowed handshake_rtt_us rule parameters control wall_us receiver_us \
+         buffer_us app_limited",
     ),
 ];
 

@@ -122,6 +122,12 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
         system_arm: None,
         reason: "explore".to_owned(),
         propensity: 0.0625,
+        propensities: (!measured).then(|| [("bbr".to_owned(), 0.0625)].into()),
+        allowed: (!measured).then(|| vec!["bbr".to_owned(), "cubic".to_owned()]),
+        handshake_rtt_us: 6,
+        rule: 2,
+        parameters: u32::MAX,
+        control: true,
         passive: true,
         ecn: false,
         dry_run: true,
@@ -139,6 +145,10 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
             retrans: 4,
             cost: 5,
             weight: 0.5,
+            wall_us: 7,
+            receiver_us: 8,
+            buffer_us: 9,
+            app_limited: true,
         }),
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use thalweg_bpf_types::{from_bytes, key_from_raw, raw};
 use thalweg_control::system;
 use thalweg_lab::host::Side;
 
@@ -54,6 +55,26 @@ fn host(scored: u32) -> Vec<u8> {
     record
 }
 
+/// The same of version 5, under its key.
+fn host5(key: &[u8], scored: u32) -> Vec<u8> {
+    let now = system::monotonic_ns();
+    let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
+    let tag = key_from_raw(&tag).tag();
+    let mut record = Writer::default()
+        .u32(&[6, 40])
+        .u64(&[tag, now, now, 50_000_000, now])
+        .u32(&[1000, scored, 2, 4, 65_536, 900, 950, 1]);
+    for arm in 0..16 {
+        let known = u32::from(arm == 1) * scored;
+        record = record.u64(&[u64::from(known) * 10_000, u64::from(known) * 1000]);
+        record = record.u32(&[known << 16, known, known << 16, known, known, known]);
+        record = record.u32(&[known, known, known * 100, known]);
+    }
+    let record = record.u32(&[tag as u32, 6]).0;
+    assert_eq!(record.len(), 984);
+    record
+}
+
 fn key(netns: u64, address: [u8; 4]) -> Vec<u8> {
     let mut key = Writer::default().u64(&[netns]).0;
     key.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
@@ -63,7 +84,18 @@ fn key(netns: u64, address: [u8; 4]) -> Vec<u8> {
 
 /// Puts into the kernel the state of an agent of version 4, attached and pinned.
 fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
-    let file = compile("version4", bed.directory.path(), "version4.bpf.o", &[]);
+    install_version(bed, 4, 832, hosts)
+}
+
+/// The state of an agent of a version with records of this size.
+fn install_version(
+    bed: &Bed,
+    version: u32,
+    host_bytes: u32,
+    hosts: &[(Vec<u8>, Vec<u8>)],
+) -> Object {
+    let size = format!("-DHOST_BYTES={host_bytes}");
+    let file = compile("earlier", bed.directory.path(), "earlier.bpf.o", &[&size]);
     let mut object = ObjectBuilder::default()
         .open_file(file)
         .unwrap()
@@ -83,7 +115,10 @@ fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
     }
     let map = |name: &str| MapHandle::from_pinned_path(bed.pin.join(name)).unwrap();
     map("arms").update(&zero, &arms, MapFlags::ANY).unwrap();
-    let meta = Writer::default().u32(&[4, 1, 832, 136]).u64(&[65536]).0;
+    let meta = Writer::default()
+        .u32(&[version, 1, host_bytes, 136])
+        .u64(&[65536])
+        .0;
     map("meta").update(&zero, &meta, MapFlags::ANY).unwrap();
     for (key, host) in hosts {
         map("hosts").update(key, host, MapFlags::ANY).unwrap();
@@ -178,7 +213,7 @@ connection.recv(1)
     let status = bed.json(&["status"]);
     assert_eq!(
         (&status["abi_version"], &status["took_over"]),
-        (&5.into(), &true.into())
+        (&6.into(), &true.into())
     );
     let scored = |address: &str| {
         bed.host(address).expect(address)["scored"]
@@ -213,6 +248,53 @@ connection.recv(1)
     bed.end(nix::sys::signal::Signal::SIGKILL);
     bed.start();
     assert_eq!(bed.host(&address).unwrap()["scored"], 8);
+    assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
+}
+
+#[test]
+fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("upgrade5"), "");
+    let address = bed.server_address();
+    let own = system::netns_cookie().unwrap();
+    let keys = [key(own, [192, 0, 2, 8]), key(own, [192, 0, 2, 9])];
+    let hosts: Vec<_> = keys.iter().zip([5, 9]).collect();
+    let hosts: Vec<_> = hosts
+        .into_iter()
+        .map(|(key, scored)| (key.clone(), host5(key, scored)))
+        .collect();
+    drop(install_version(&bed, 5, 984, &hosts));
+    bed.start();
+    let status = bed.json(&["status"]);
+    assert_eq!(
+        (&status["abi_version"], &status["took_over"]),
+        (&6.into(), &true.into())
+    );
+    for (address, scored) in [("192.0.2.8", 5), ("192.0.2.9", 9)] {
+        let host = bed.host(address).expect(address);
+        assert_eq!(host["scored"], scored);
+        assert_eq!(
+            (&host["base_rtt_us"], &host["queue_bits"]),
+            (&900.into(), &1.0.into())
+        );
+        let arms = host["arms"].as_array().unwrap();
+        let bbr = arms.iter().find(|arm| arm["arm"] == "bbr").expect("bbr");
+        assert_eq!(
+            (&bbr["scored"], &bbr["count"], &bbr["greedy"]),
+            (&scored.into(), &scored.into(), &scored.into())
+        );
+        assert_eq!(bbr["retransmitted"], 0.01, "{bbr}");
+    }
+    // The new one learns, and what was carried over survives the next start.
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    support::wait_for("the next measurement", || {
+        (bed.host(&address)?["scored"] == 1).then_some(())
+    });
+    bed.end(nix::sys::signal::Signal::SIGKILL);
+    bed.start();
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 

@@ -100,6 +100,37 @@ fn a_database_without_our_columns_is_set_aside() {
 }
 
 #[test]
+fn events_of_the_version_before_have_no_probabilities() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let old = Connection::open(&path).unwrap();
+    for step in &schema::MIGRATIONS[..3] {
+        old.execute_batch(step).unwrap();
+    }
+    old.execute_batch(
+        "PRAGMA user_version = 3;
+         INSERT INTO events (time_ms, kind, connection, netns, host, remote, remote_port,
+                             local_port, reason, propensity, passive, ecn, dry_run, switched,
+                             end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us,
+                             min_rtt_us, segs_out, retrans, cost, weight)
+         VALUES (1, 'close', 2, 3, '192.0.2.7', '192.0.2.7', 443, 5, 'greedy', 0.5, 0, 0, 0, 0,
+                 'reset', 'scored', 6, 7, 8, 9, 10, 11, 12, 13, 1.0);",
+    )
+    .unwrap();
+    drop(old);
+    let store = open(directory.path());
+    let event = &store.events(0, 9, None).unwrap()[0];
+    assert_eq!((&event.propensities, &event.allowed), (&None, &None));
+    assert_eq!(
+        (event.rule, event.parameters, event.handshake_rtt_us),
+        (0, 0, 0)
+    );
+    let measurement = event.measurement.as_ref().unwrap();
+    assert_eq!((measurement.bytes, measurement.wall_us), (6, 0));
+    assert!(!event.control && !measurement.app_limited);
+}
+
+#[test]
 fn a_newer_store_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     drop(open(directory.path()));
@@ -117,7 +148,7 @@ fn a_newer_store_is_refused_and_left_alone() {
             error,
             StoreError::Newer {
                 found: 7,
-                known: 3,
+                known: 4,
                 ..
             }
         ),

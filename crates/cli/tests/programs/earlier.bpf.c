@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The kernel state left by an agent of kernel interface version 4: its maps with their
- * sizes, and programs of its names that only count.
+ * The kernel state left by an agent of an earlier kernel interface version: its maps with
+ * their sizes, HOST_BYTES of a record among them, and programs of its names that only
+ * count.
  */
 #include <linux/bpf.h>
 
@@ -18,7 +19,7 @@ struct bytes_32 {
 };
 
 struct host {
-	__u64 words[(56 + 48 * 16 + 8) / 8];
+	__u64 words[HOST_BYTES / 8];
 };
 
 struct arms {
