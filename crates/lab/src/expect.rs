@@ -80,6 +80,8 @@ fn measure(
     let all = Query {
         statistic: match expectation.statistic {
             Statistic::MedianLastHalf => Statistic::Median,
+            Statistic::LowerQuartileLastHalf => Statistic::LowerQuartile,
+            Statistic::FctP99LastHalf => Statistic::FctP99,
             other => other,
         },
         ..query

@@ -9,19 +9,45 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use thalweg_process::Process;
+use thalweg_units::random::mix;
 
 use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::outcome::Connection;
-use crate::scenario::{INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+use crate::scenario::{INCAST, INCUMBENT, Idle, Kind, LONG, SHORT, SMALL_CALLS, Sizes, Traffic};
 use crate::traffic::Pause;
-use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
+use crate::worker::{self, Bytes, Flow, Load, PATIENCE_MS, Plan, Sender};
 
 /// Time that a client may take beyond its plan.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// One round towards a remote host.
+pub(crate) struct Round<'a> {
+    /// Counted from 0.
+    pub(crate) number: u32,
+    /// Its addresses.
+    pub(crate) servers: &'a [SocketAddr],
+    /// Seed of its path.
+    pub(crate) seed: u64,
+    /// Congestion controls among which chance decides; none: the system's.
+    pub(crate) arms: &'a [String],
+}
+
+impl Round<'_> {
+    /// Seed of all that chance decides in it.
+    fn seed(&self) -> u64 {
+        mix(mix(self.seed) ^ u64::from(self.number))
+    }
+
+    /// The congestion control of its only connection, if chance decides.
+    pub(crate) fn arm(&self) -> Option<&str> {
+        let place = self.seed().checked_rem(self.arms.len() as u64)?;
+        Some(&self.arms[place as usize])
+    }
+}
+
 /// The plan of one round; none for traffic that iperf3 makes.
-pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
+pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
     let ms = traffic.duration.get() * 1000;
     let skip_ms = traffic.warmup.map_or(0, |warmup| warmup.get() * 1000);
     let sender = |class: &str, cc: Option<&str>, load| Sender {
@@ -29,11 +55,33 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
         cc: cc.map(str::to_owned),
         load,
     };
+    let seed = round.seed();
+    let bytes = |sizes: &Sizes, place: u32| match sizes {
+        Sizes::Each(size) => Bytes::Each(size.bytes()),
+        Sizes::Lognormal { median, mean } => Bytes::Lognormal {
+            median: median.bytes(),
+            mean: mean.bytes(),
+            seed: mix(seed ^ u64::from(place)),
+        },
+    };
     let senders = match &traffic.kind {
         Kind::Bulk => return None,
-        Kind::Short { flows, bytes } => {
-            let (count, bytes) = (*flows, bytes.bytes());
+        Kind::Short { flows, sizes, .. } => {
+            let (count, bytes) = (*flows, bytes(sizes, 0));
             vec![sender("", None, Load::Flows { count, bytes })]
+        }
+        Kind::Responses { flows, sizes, idle } => {
+            let pause = match idle {
+                Idle::After(time) => worker::Pause::After(time.us() / 1000),
+                Idle::Every(time) => worker::Pause::Every(time.us() / 1000),
+            };
+            let one = |place| Load::Calls {
+                ms,
+                bytes: bytes(sizes, place),
+                pause,
+            };
+            let flows = 0..flows.of(round.number);
+            flows.map(|place| sender("", None, one(place))).collect()
         }
         Kind::Competing { flows, against } => {
             let stream = Load::Stream { ms, skip_ms };
@@ -44,13 +92,14 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
         }
         Kind::Streams { flows } => {
             let stream = Load::Stream { ms, skip_ms };
-            (0..*flows).map(|_| sender("", None, stream)).collect()
+            let flows = 0..flows.of(round.number);
+            flows.map(|_| sender("", None, stream)).collect()
         }
         Kind::LongShort { flows, burst, idle } => {
             let calls = Load::Calls {
                 ms,
-                bytes: burst.bytes(),
-                idle_ms: idle.us() / 1000,
+                bytes: Bytes::Each(burst.bytes()),
+                pause: worker::Pause::After(idle.us() / 1000),
             };
             let long = sender(LONG, None, Load::Stream { ms, skip_ms: 0 });
             let short = (1..*flows).map(|_| sender(SHORT, None, calls));
@@ -63,8 +112,8 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
                     (Some(bytes), None) => Load::FlowsFor { ms, bytes },
                     (Some(bytes), Some(_)) => Load::Calls {
                         ms,
-                        bytes,
-                        idle_ms: 0,
+                        bytes: Bytes::Each(bytes),
+                        pause: worker::Pause::After(0),
                     },
                     (None, _) => Load::Stream { ms, skip_ms },
                 };
@@ -85,7 +134,12 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
             sorts.into_iter().cycle().take(flows).map(of_sort).collect()
         }
     };
-    Some(Plan { server, senders })
+    Some(Plan {
+        servers: round.servers.to_vec(),
+        arms: round.arms.to_vec(),
+        seed,
+        senders,
+    })
 }
 
 /// The time limit of a plan in which every flow takes as long as it may.
@@ -163,11 +217,14 @@ pub(crate) fn transfer(
         }
         None => return Err(Error::Worker("it did not end in time".into())),
     };
-    let mut round_trips = pair.take_round_trips(plan.server.ip())?;
+    // All addresses are on one link.
+    let mut round_trips = pair.take_round_trips(plan.servers[0].ip())?;
     Ok(flows
         .into_iter()
         .map(|flow| Connection {
-            rtt_us: round_trips.take(plan.server.ip(), flow.local_port),
+            rtt_us: flow
+                .server
+                .map_or_else(Vec::new, |server| round_trips.take(server, flow.local_port)),
             part_bps: plan.ms().map(|ms| part_bps(&flow, ms)),
             ..connection(flow, round, wall_s)
         })
@@ -214,7 +271,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Against;
+    use crate::scenario::{Against, Flows};
     use crate::units::{Seconds, Size};
 
     fn of(kind: Kind) -> Option<Plan> {
@@ -224,7 +281,21 @@ mod tests {
             warmup: Some(Seconds::new(1)).filter(|_| matches!(kind, Kind::Streams { .. })),
             kind,
         };
-        plan(&traffic, "10.0.0.2:5201".parse().unwrap())
+        plan(&traffic, &round(0))
+    }
+
+    const SERVERS: [SocketAddr; 1] = [SocketAddr::new(
+        std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+        5201,
+    )];
+
+    fn round(number: u32) -> Round<'static> {
+        Round {
+            number,
+            servers: &SERVERS,
+            seed: 1,
+            arms: &[],
+        }
     }
 
     #[test]
@@ -232,11 +303,12 @@ mod tests {
         assert_eq!(of(Kind::Bulk), None);
         let short = of(Kind::Short {
             flows: 7,
-            bytes: Size::from_bytes(10_000),
+            sizes: Sizes::Each(Size::from_bytes(10_000)),
+            hosts: 1,
         });
         let load = Load::Flows {
             count: 7,
-            bytes: 10_000,
+            bytes: Bytes::Each(10_000),
         };
         assert_eq!(short.unwrap().senders[0].load, load);
         let competing = of(Kind::Competing {
@@ -282,8 +354,8 @@ mod tests {
         };
         let calls = |bytes| Load::Calls {
             ms: 2000,
-            bytes,
-            idle_ms: 0,
+            bytes: Bytes::Each(bytes),
+            pause: worker::Pause::After(0),
         };
         assert_eq!(count("rpc-1mb", calls(1_000_000)), 12);
         assert_eq!(count("rpc-10kb", calls(10_000)), 6);
@@ -297,14 +369,18 @@ mod tests {
         assert_eq!(plan.ms(), Some(2000));
         let short = of(Kind::Short {
             flows: 1,
-            bytes: Size::from_bytes(1),
+            sizes: Sizes::Each(Size::from_bytes(1)),
+            hosts: 1,
         });
         assert_eq!(short.unwrap().ms(), None);
     }
 
     #[test]
     fn streams_and_bursts_are_of_their_classes() {
-        let plan = of(Kind::Streams { flows: 3 }).unwrap();
+        let plan = of(Kind::Streams {
+            flows: Flows::always(3),
+        })
+        .unwrap();
         let stream = |skip_ms| Load::Stream { ms: 2000, skip_ms };
         assert_eq!(plan.senders.len(), 3);
         assert!(plan.senders.iter().all(|one| one.load == stream(1000)));
@@ -323,11 +399,59 @@ mod tests {
             .collect();
         let bursts = Load::Calls {
             ms: 2000,
-            bytes: 5_000,
-            idle_ms: 10,
+            bytes: Bytes::Each(5_000),
+            pause: worker::Pause::After(10),
         };
         let short = (SHORT.to_owned(), bursts);
         assert_eq!(loads, [(LONG.to_owned(), stream(0)), short.clone(), short]);
+    }
+
+    #[test]
+    fn rounds_have_their_own_flows_sizes_and_arms() {
+        let traffic = Traffic {
+            kind: Kind::Responses {
+                flows: Flows::new(vec![1, 3]),
+                sizes: Sizes::Lognormal {
+                    median: Size::from_bytes(17_000),
+                    mean: Size::from_bytes(340_000),
+                },
+                idle: Idle::Every("2s".parse().unwrap()),
+            },
+            ..Traffic::default()
+        };
+        let plans: Vec<Plan> = (0..4)
+            .map(|number| plan(&traffic, &round(number)).unwrap())
+            .collect();
+        let counts: Vec<usize> = plans.iter().map(|plan| plan.senders.len()).collect();
+        assert_eq!(counts, [1, 3, 1, 3]);
+        let mut sizes: Vec<u64> = plans
+            .iter()
+            .flat_map(|plan| &plan.senders)
+            .map(|sender| match sender.load {
+                Load::Calls { bytes, pause, .. } => {
+                    assert_eq!(pause, worker::Pause::Every(2000));
+                    bytes.of(0)
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 8, "each sender has its own");
+        let arms = ["a", "b"].map(str::to_owned);
+        let drawn = |number| {
+            Round {
+                arms: &arms,
+                ..round(number)
+            }
+            .arm()
+            .unwrap()
+                == "a"
+        };
+        let count = (0..200).filter(|number| drawn(*number)).count();
+        // 100 are expected, with a standard deviation of 7.
+        assert!((65..135).contains(&count), "{count}");
+        assert_eq!(round(0).arm(), None);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum Mode {
     /// Every congestion control that the kernel offers. [`expand`] replaces it by one mode for
     /// each.
     EveryFixed,
+    /// A congestion control that the kernel offers, drawn anew for each connection, and no agent.
+    Random,
     /// The agent with bpftune's rule.
     Classic,
     /// The agent in its default mode.
@@ -30,12 +32,12 @@ pub struct ModeError(pub String);
 
 impl ModeError {
     pub(crate) const EXPECTED: &str =
-        "one of baseline, fixed, fixed:ARM, classic, thalweg, policy:NAME";
+        "one of baseline, fixed, fixed:ARM, random, classic, thalweg, policy:NAME";
 }
 
 impl Mode {
     /// A regular expression of single modes, for the form of scenarios.
-    pub(crate) const PATTERN: &str = "^(baseline|classic|thalweg|(fixed|policy):.+)$";
+    pub(crate) const PATTERN: &str = "^(baseline|random|classic|thalweg|(fixed|policy):.+)$";
 
     /// Whether an agent learns in this mode. The others are references.
     pub fn learns(&self) -> bool {
@@ -59,6 +61,7 @@ impl fmt::Display for Mode {
             Self::Baseline => f.write_str("baseline"),
             Self::Fixed(arm) => write!(f, "fixed:{arm}"),
             Self::EveryFixed => f.write_str("fixed"),
+            Self::Random => f.write_str("random"),
             Self::Classic => f.write_str("classic"),
             Self::Thalweg => f.write_str("thalweg"),
             Self::Policy(name) => write!(f, "policy:{name}"),
@@ -73,6 +76,7 @@ impl FromStr for Mode {
         match text {
             "baseline" => Ok(Self::Baseline),
             "fixed" => Ok(Self::EveryFixed),
+            "random" => Ok(Self::Random),
             "classic" => Ok(Self::Classic),
             "thalweg" => Ok(Self::Thalweg),
             _ => match text.split_once(':') {
@@ -139,6 +143,7 @@ mod tests {
             "baseline",
             "fixed",
             "fixed:bbr",
+            "random",
             "classic",
             "thalweg",
             "policy:clamp-2",

@@ -45,11 +45,12 @@ impl Query<'_> {
     pub fn value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
         let chosen = self.chosen(outcome);
         let goodputs: Vec<f64> = chosen.iter().map(|one| one.goodput_bps).collect();
-        let last_half: Vec<f64> = chosen
+        let last: Vec<&Connection> = chosen
             .iter()
             .filter(|one| one.round >= outcome.rounds / 2)
-            .map(|one| one.goodput_bps)
+            .copied()
             .collect();
+        let last_half: Vec<f64> = last.iter().map(|one| one.goodput_bps).collect();
         let quantile = |measure: Measure, share: f64| {
             sample::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
         };
@@ -58,6 +59,7 @@ impl Query<'_> {
             Statistic::MedianLastHalf => sample::median(&last_half),
             Statistic::Mean => sample::mean(&goodputs),
             Statistic::LowerQuartile => sample::quantile(&goodputs, 0.25),
+            Statistic::LowerQuartileLastHalf => sample::quantile(&last_half, 0.25),
             Statistic::Total => total(&chosen),
             Statistic::ConvergedShare => outcome.converged_share(),
             Statistic::ArmShare => arm_share(outcome, self.arm.unwrap_or_default()),
@@ -94,17 +96,17 @@ impl Query<'_> {
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
+            Statistic::FctP99LastHalf => {
+                let times = Measure::Fct.of(last.iter().copied(), outcome);
+                sample::weighted_quantile(&times, 0.99)
+            }
             Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
                 jain(&rates)
             }),
             Statistic::Fairness => fairness(&chosen),
-            Statistic::FairnessLastHalf => {
-                let mut last_half = chosen.clone();
-                last_half.retain(|one| one.round >= outcome.rounds / 2);
-                fairness(&last_half)
-            }
+            Statistic::FairnessLastHalf => fairness(&last),
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
             Statistic::OfBestPerHost => return of_best(outcome, modes),

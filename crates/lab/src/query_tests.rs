@@ -50,6 +50,26 @@ fn value(
 }
 
 #[test]
+fn the_last_half_has_a_lower_quartile_and_a_tail_of_its_own() {
+    let mut learner = outcome("thalweg", &[1.0, 1.0, 1.0, 1.0, 10.0, 20.0, 30.0, 40.0]);
+    for one in &mut learner.connections {
+        one.flow_bytes = Some(1);
+        one.fct_us = Some(1e3 / one.goodput_bps);
+    }
+    let of = |statistic| value(statistic, &learner, &[]).unwrap();
+    // Type 7: a quarter of the way through three gaps is 0.75 of the first.
+    assert_eq!(of(Statistic::LowerQuartileLastHalf), 17.5);
+    assert_eq!(of(Statistic::LowerQuartile), 1.0);
+    assert_eq!(of(Statistic::FctP99), 1e3);
+    let tail = of(Statistic::FctP99LastHalf);
+    assert!((50.0..=100.0).contains(&tail), "{tail}");
+    // A flow that failed takes for ever.
+    learner.connections[7].error = Some("x".into());
+    let tail = value(Statistic::FctP99LastHalf, &learner, &[]).unwrap();
+    assert_eq!(tail, f64::INFINITY);
+}
+
+#[test]
 fn convergence_is_the_end_of_the_first_good_window() {
     let best = outcome("fixed:bbr", &[100.0; 12]);
     let learner = outcome(

@@ -10,6 +10,7 @@ mod expect;
 mod host;
 mod path;
 pub(crate) mod policy;
+mod sizes;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use expect::{Expectation, Reference};
 pub use host::Host;
 pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
+pub use sizes::{Flows, Idle, Sizes};
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 
 /// A whole scenario.

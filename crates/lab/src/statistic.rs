@@ -17,6 +17,9 @@ thalweg_report::statistics! {
         "mean goodput of all connections: it includes what learning costs";
     LowerQuartile, "lower-quartile", ("lower quartile of goodput", BitsPerSecond, Higher),
         "goodput that three quarters of the connections reach";
+    LowerQuartileLastHalf, "lower-quartile-last-half",
+        ("lower quartile of goodput of the last half", BitsPerSecond, Higher),
+        "the same of the last half of the rounds; compared with the same rounds of the reference";
     Total, "total", ("goodput of a round's flows together", BitsPerSecond, Higher),
         "what the flows of a round carry together within its time; median over the rounds \
          (competing, incast)";
@@ -59,6 +62,9 @@ thalweg_report::statistics! {
         "95th percentile of the same; a failed flow counts as infinite";
     FctP99, "fct-p99", ("99th percentile of flow-completion time", Microseconds, Lower),
         "99th percentile of the same";
+    FctP99LastHalf, "fct-p99-last-half",
+        ("99th percentile of flow-completion time of the last half", Microseconds, Lower),
+        "the same of the last half of the rounds; compared with the same rounds of the reference";
     Share, "share", ("share of the bottleneck", Share, Higher),
         "the newcomers' part of all goodput of a round; median over the rounds (competing)";
     Jain, "jain", ("Jain's fairness index", Number, Higher),

@@ -75,7 +75,7 @@ impl Server {
         port: u16,
         program: &Path,
     ) -> Result<Self, Error> {
-        let address = SocketAddr::new(remote.address(), port);
+        let address = SocketAddr::new(remote.listening(), port);
         let mut command = pair.command_on(remote, &program.to_string_lossy())?;
         command.args(["lab", "worker", "serve", &address.to_string()]);
         Self::start(command, worker::LISTENING, mode, START)
@@ -219,6 +219,17 @@ pub(crate) fn wait(
     Ok(process.wait_until(deadline, OnSignal::Fail)?)
 }
 
+/// One connection of iperf3.
+pub(crate) struct Bulk<'a> {
+    pub(crate) server: SocketAddr,
+    /// Counted from 0.
+    pub(crate) round: u32,
+    /// For how long it sends.
+    pub(crate) duration: Seconds,
+    /// The congestion control that the application sets; none: the system's.
+    pub(crate) cc: Option<&'a str>,
+}
+
 /// Sends over one connection for the given time, from the pair's client or from a stack, and keeps
 /// iperf3's JSON in a file. A connection that fails or hangs is a result, not an error.
 ///
@@ -227,19 +238,28 @@ pub(crate) fn wait(
 pub(crate) fn transfer(
     pair: &Pair,
     sender: Option<&Mutex<ends::Sender>>,
-    server: SocketAddr,
-    round: u32,
-    duration: Seconds,
+    bulk: &Bulk<'_>,
     raw: &Path,
     pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
+    let Bulk {
+        server,
+        round,
+        duration,
+        cc,
+    } = *bulk;
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
     let arguments = [
         ["--json", "--client", &server.ip().to_string()],
         ["--port", &server.port().to_string(), "--time"],
         [&duration.get().to_string(), "--interval", SAMPLE_S],
     ];
-    let arguments = arguments.as_flattened();
+    let congestion = cc.map(|cc| ["--congestion", cc]);
+    let arguments = [
+        arguments.as_flattened(),
+        congestion.as_slice().as_flattened(),
+    ]
+    .concat();
     let started = Instant::now();
     let allowed = duration.duration() + GRACE;
     let deadline = started + allowed;

@@ -40,7 +40,7 @@ fn of_path(outcome: &ScenarioOutcome) -> Vec<String> {
         Kind::LongShort { .. } => {
             sentences.extend(times(outcome, Some(SHORT)));
         }
-        Kind::Short { .. } => sentences.extend(times(outcome, None)),
+        Kind::Short { .. } | Kind::Responses { .. } => sentences.extend(times(outcome, None)),
         Kind::Incast { .. } => {
             for class in outcome.scenario.traffic.kind.classes() {
                 sentences.extend(times(outcome, Some(class)));

@@ -6,6 +6,7 @@
 //! of several calls over a connection (`calls`). Both hosts share CLOCK_MONOTONIC, as network
 //! namespaces do not separate clocks.
 
+mod bytes;
 mod calls;
 mod client;
 mod server;
@@ -13,13 +14,17 @@ mod tcp;
 pub(crate) mod timers;
 pub(crate) mod turns;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use thalweg_units::random::mix;
 
 use crate::error::Error;
+
+pub(crate) use bytes::Bytes;
+pub(crate) use calls::HEAD;
 
 /// The line that a server prints when it listens.
 pub(crate) const LISTENING: &str = "worker listening";
@@ -68,7 +73,13 @@ pub fn work(job: &Job) -> Result<(), Error> {
 /// The flows of one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    pub(crate) server: SocketAddr,
+    /// The addresses that a sender's connections go to in turn; at least one.
+    pub(crate) servers: Vec<SocketAddr>,
+    /// Congestion controls among which chance decides for each connection of senders without one;
+    /// none: the system's.
+    pub(crate) arms: Vec<String>,
+    /// Seed of that chance.
+    pub(crate) seed: u64,
     /// All begin at once, each in a thread of its own.
     pub(crate) senders: Vec<Sender>,
 }
@@ -82,6 +93,22 @@ impl Plan {
             Load::Flows { .. } => None,
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// The address of a sender's `n`-th connection.
+    fn server(&self, n: usize) -> SocketAddr {
+        self.servers[n % self.servers.len()]
+    }
+
+    /// The congestion control that the application sets for the `n`-th connection of the sender at
+    /// a place.
+    fn cc(&self, place: usize, n: usize) -> Option<&str> {
+        let own = self.senders[place].cc.as_deref();
+        own.or_else(|| {
+            let drawn = mix(mix(self.seed ^ place as u64) ^ n as u64);
+            let place = drawn.checked_rem(self.arms.len() as u64)?;
+            Some(&self.arms[place as usize])
+        })
     }
 }
 
@@ -99,19 +126,32 @@ pub(crate) struct Sender {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Load {
     /// `count` flows of `bytes` bytes each.
-    Flows { count: u32, bytes: u64 },
+    Flows { count: u32, bytes: Bytes },
     /// Flows of `bytes` bytes until the time is over; the last one is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// The same over one connection, opened before, with a pause after each call.
-    Calls { ms: u64, bytes: u64, idle_ms: u64 },
+    /// The same over one connection, opened before, with pauses.
+    Calls { ms: u64, bytes: Bytes, pause: Pause },
     /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
+}
+
+/// The pauses between calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Pause {
+    /// This long after each call, milliseconds.
+    After(u64),
+    /// This long from one call's begin to the next's, milliseconds; none after a late one.
+    Every(u64),
 }
 
 /// The result of one flow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) class: String,
+    /// The address that it went to; none without a connection.
+    #[serde(default)]
+    pub(crate) server: Option<IpAddr>,
     /// The client's port, shared by calls over one connection; 0 without a connection.
     pub(crate) local_port: u16,
     /// The congestion control at the end.
@@ -172,11 +212,25 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    const ONE_BYTE: Load = Load::Flows {
+        count: 1,
+        bytes: Bytes::Each(1),
+    };
+
     fn send(senders: Vec<Sender>) -> Vec<Flow> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         std::thread::spawn(move || server::accept(&listener));
-        client::send(&Plan { server, senders })
+        client::send(&plan(server, senders))
+    }
+
+    fn plan(server: SocketAddr, senders: Vec<Sender>) -> Plan {
+        Plan {
+            servers: vec![server],
+            arms: Vec::new(),
+            seed: 1,
+            senders,
+        }
     }
 
     fn sender(class: &str, load: Load) -> Sender {
@@ -192,7 +246,7 @@ mod tests {
         let before = now_ns();
         let load = Load::Flows {
             count: 5,
-            bytes: 100_000,
+            bytes: Bytes::Each(100_000),
         };
         let flows = send(vec![sender("", load)]);
         let wall_us = (now_ns() - before) as f64 / 1e3;
@@ -255,8 +309,8 @@ mod tests {
                 class,
                 Load::Calls {
                     ms,
-                    bytes,
-                    idle_ms: 0,
+                    bytes: Bytes::Each(bytes),
+                    pause: Pause::After(0),
                 },
             )
         };
@@ -264,8 +318,8 @@ mod tests {
             "",
             Load::Calls {
                 ms,
-                bytes: 8,
-                idle_ms: 0,
+                bytes: Bytes::Each(8),
+                pause: Pause::After(0),
             },
         );
         let flows = send(vec![calls("a"), calls("b"), one_byte]);
@@ -296,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_congestion_control_is_asked_for_before_the_connection() {
-        let mut one = sender("", Load::Flows { count: 1, bytes: 1 });
+        let mut one = sender("", ONE_BYTE);
         one.cc = Some("reno".into());
         let mut none = one.clone();
         none.cc = Some("no_such".into());
@@ -307,15 +361,48 @@ mod tests {
     }
 
     #[test]
+    fn calls_at_an_interval_begin_at_it_unless_one_is_late() {
+        let load = |every_ms| Load::Calls {
+            ms: 200,
+            bytes: Bytes::Each(1_000),
+            pause: Pause::Every(every_ms),
+        };
+        let flows = send(vec![sender("slow", load(90)), sender("quick", load(0))]);
+        let begun = |class: &str| -> Vec<u64> {
+            let of = flows.iter().filter(|flow| flow.class == class);
+            of.map(|flow| flow.begun_ns).collect()
+        };
+        assert!(begun("quick").len() > 3);
+        let begun = begun("slow");
+        assert_eq!(begun.len(), 3, "{begun:?}");
+        for pair in begun.windows(2) {
+            assert!(pair[1] - pair[0] >= 90_000_000, "{begun:?}");
+        }
+    }
+
+    #[test]
+    fn chance_decides_for_each_connection_unless_the_application_does() {
+        let server = "127.0.0.1:1".parse().unwrap();
+        let mut plan = plan(server, vec![sender("", ONE_BYTE), sender("", ONE_BYTE)]);
+        assert_eq!(plan.cc(0, 0), None);
+        plan.arms = ["a", "b", "c"].map(str::to_owned).into();
+        let drawn = |place| -> Vec<&str> { (0..300).map(|n| plan.cc(place, n).unwrap()).collect() };
+        for arm in ["a", "b", "c"] {
+            // 100 are expected, with a standard deviation of 8.
+            let count = drawn(0).into_iter().filter(|one| *one == arm).count();
+            assert!((60..140).contains(&count), "{arm}: {count}");
+        }
+        assert_ne!(drawn(0), drawn(1));
+        plan.senders[1].cc = Some("own".to_owned());
+        assert_eq!(plan.cc(1, 5), Some("own"));
+    }
+
+    #[test]
     fn nobody_there_is_an_error_of_the_flow() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         drop(listener);
-        let load = Load::Flows { count: 1, bytes: 1 };
-        let flows = client::send(&Plan {
-            server,
-            senders: vec![sender("", load)],
-        });
+        let flows = client::send(&plan(server, vec![sender("", ONE_BYTE)]));
         let error = flows[0].error.as_deref().unwrap();
         assert!(error.contains("connect"), "{error}");
         assert_eq!(flows[0].flow_bytes, Some(1));

@@ -134,9 +134,9 @@ struct Run {
     /// Scenario files.
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
-    /// What to measure: baseline, fixed (each congestion control), fixed:NAME, classic, thalweg,
-    /// policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed, classic,
-    /// thalweg.
+    /// What to measure: baseline, fixed (each congestion control), fixed:NAME, random, classic,
+    /// thalweg, policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed,
+    /// classic, thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.

@@ -1,11 +1,12 @@
 //! Effects of the laboratory's paths on real connections: rates, queues, round-trip times, changes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use crate::support::THALWEG;
 use crate::support::virtual_time::in_virtual_time;
-use thalweg_lab::outcome::Connection;
+use thalweg_lab::outcome::{Connection, ModeOutcome};
 use thalweg_lab::query::Query;
 use thalweg_lab::statistic::Statistic;
 use thalweg_lab::{Backend, Mode, Options, Outcome, run, table};
@@ -217,6 +218,78 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
     assert_eq!(names.len(), 4, "{names:?}");
 }
 
+fn each_address_of_a_server_has_flows_of_its_own_sizes() {
+    for family in ["ipv4", "ipv6"] {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[path]\nrate = \"50mbit\"\ndelay = \"1ms\"\nfamily = \"{family}\"\n[traffic]\nkind = \"short\"\n\
+             connections = 2\nflows = 6\nhosts = 3\nsizes = {{ median = \"20kb\", mean = \"30kb\" }}\n"
+        );
+        let modes = ["fixed:reno", "random"];
+        let outcome = run(&options(directory.path(), &text, &modes)).unwrap();
+        let [reno, random] = &outcome.scenarios[0].modes[..] else {
+            panic!("two modes")
+        };
+        let sizes = |mode: &ModeOutcome| -> Vec<u64> {
+            let flows = mode.connections.iter();
+            flows.map(|flow| flow.flow_bytes.unwrap()).collect()
+        };
+        // Alike in all modes, and different within one.
+        assert_eq!(sizes(reno), sizes(random));
+        let different: BTreeSet<u64> = sizes(reno).into_iter().collect();
+        assert_eq!(different.len(), 12, "{different:?}");
+        for flow in reno.connections.iter().chain(&random.connections) {
+            assert_eq!(flow.error, None);
+            // Round-trip times were found under the flow's own address.
+            assert!(!flow.rtt_us.is_empty(), "{flow:?}");
+        }
+        let arms: BTreeSet<&str> = random.connections.iter().map(|one| &*one.arm).collect();
+        assert!(arms.len() > 1, "{arms:?}");
+        let raw = fs::read_to_string(directory.path().join("out/raw/random-0001.json")).unwrap();
+        let raw: serde_json::Value = serde_json::from_str(&raw).unwrap();
+        let servers: Vec<&str> = (raw.as_array().unwrap().iter())
+            .map(|flow| flow["server"].as_str().unwrap())
+            .collect();
+        assert_eq!(servers[..3], servers[3..]);
+        assert_eq!(BTreeSet::from_iter(servers).len(), 3);
+    }
+}
+
+fn responses_come_at_their_interval_over_one_connection_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"20mbit\"\n[traffic]\nkind = \"responses\"\nconnections = 2\n\
+                duration = \"9s\"\nflows = [1, 3]\nbytes = \"500kb\"\nevery = \"2s\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let flows = &outcome.scenarios[0].modes[0].connections;
+    // At 0, 2, 4, 6 and 8 s.
+    let of = |round| flows.iter().filter(move |flow| flow.round == round);
+    assert_eq!((of(0).count(), of(1).count()), (5, 15));
+    for flow in flows {
+        assert_eq!(flow.error, None);
+        // 524 kB with headers: 210 ms alone, 629 ms beside two others.
+        let most_us = if flow.round == 0 { 212e3 } else { 635e3 };
+        let took_us = flow.fct_us.unwrap();
+        assert!((205e3..most_us).contains(&took_us), "{took_us} µs");
+    }
+}
+
+fn a_client_vanishes_within_a_round_and_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let dark = "loss = \"100%\"\nreverse_loss = \"100%\"\n";
+    let light = "loss = \"0%\"\nreverse_loss = \"0%\"\n";
+    let text = format!(
+        "[path]\nrate = \"20mbit\"\n[traffic]\nkind = \"short\"\nconnections = 2\nflows = 1\n\
+         bytes = \"1mb\"\n[[change]]\nat = 1\nwithin = \"100ms\"\n{dark}[[change]]\nat = 2\n{light}"
+    );
+    let outcome = run(&options(directory.path(), &text, &["baseline"])).unwrap();
+    let [gone, back] = &outcome.scenarios[0].modes[0].connections[..] else {
+        panic!("two flows")
+    };
+    let error = gone.error.as_deref().unwrap();
+    assert!(error.contains("no progress for 20 s"), "{error}");
+    assert_eq!((gone.fct_us, back.error.as_deref()), (None, None));
+}
+
 fn competitors_share_what_there_is_and_run_what_was_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"20mbit\"\nqueue = \"100kb\"\n[traffic]\nkind = \"competing\"\n\
@@ -327,6 +400,9 @@ in_virtual_time!(
     the_path_changes_before_a_connection_and_within_one,
     several_hosts_have_their_own_rates_at_the_same_time,
     short_flows_take_at_least_as_long_as_the_bottleneck_does,
+    each_address_of_a_server_has_flows_of_its_own_sizes,
+    responses_come_at_their_interval_over_one_connection_each,
+    a_client_vanishes_within_a_round_and_comes_back,
     competitors_share_what_there_is_and_run_what_was_asked_for,
     incast_has_all_classes_at_once,
     the_loss_of_the_live_link_changes,

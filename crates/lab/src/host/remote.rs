@@ -1,6 +1,6 @@
 //! One remote host: its namespace, its relays to the client, and the loss in both directions.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thalweg_process::tool;
 
@@ -127,6 +127,15 @@ impl Remote {
         (0..=self.further_addresses)
             .map(|index| veth::address(self.family, self.place, Side::Server, index))
             .collect()
+    }
+
+    /// The address to listen on: its only one, or all.
+    pub(crate) fn listening(&self) -> IpAddr {
+        match (self.further_addresses, self.family) {
+            (0, _) => self.address(),
+            (_, Family::Ipv4) => Ipv4Addr::UNSPECIFIED.into(),
+            (_, Family::Ipv6) => Ipv6Addr::UNSPECIFIED.into(),
+        }
     }
 
     /// The first address at an end of its link.

@@ -11,14 +11,14 @@ use super::Bench;
 use crate::agent::{self, Agent, Places};
 use crate::ends::{self, Sender};
 use crate::error::Error;
-use crate::flows;
-use crate::host::{Pair, PairOptions, Remote, Side};
+use crate::flows::{self, Round};
+use crate::host::{Pair, PairOptions, Remote, Side, available_congestion_controls};
 use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
 use crate::policy::PolicyInForce;
 use crate::scenario::{End, Kind, Scenario};
-use crate::traffic::{self, Pause, Server};
+use crate::traffic::{self, Bulk, Pause, Server};
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
 const PORT: u16 = 5201;
@@ -33,6 +33,8 @@ pub(super) struct Rig {
     sender: Option<Mutex<Sender>>,
     pair: Pair,
     mode: Mode,
+    /// Congestion controls among which chance decides in its mode.
+    arms: Vec<String>,
     connections: Vec<Connection>,
     /// Number of the scenario's changes that its path has seen.
     changed: usize,
@@ -56,6 +58,7 @@ impl Rig {
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
+        settings.further_addresses = (scenario.traffic.kind.hosts() - 1) as u8;
         settings.wire = options.origin.place.name.wire();
         let ends = [
             (Side::Client, scenario.sender),
@@ -87,12 +90,19 @@ impl Rig {
             .iter()
             .map(|remote| server(bench, &pair, remote, mode))
             .collect::<Result<_, _>>()?;
+        let mut arms = Vec::new();
+        if *mode == Mode::Random {
+            arms = available_congestion_controls()?;
+            // The kernel's order is that in which its modules were loaded.
+            arms.sort();
+        }
         Ok(Self {
             agent,
             policy,
             servers,
             sender: sender(bench, &pair, mode)?,
             pair,
+            arms,
             mode: mode.clone(),
             connections: Vec::new(),
             changed: 0,
@@ -151,8 +161,11 @@ impl Rig {
             .into_iter()
             .zip(remotes)
             .zip(pauses)
-            .map(|(((name, _), remote), pauses)| Way {
-                server: SocketAddr::new(remote.address(), PORT),
+            .map(|(((name, path), remote), pauses)| Way {
+                servers: (remote.addresses().into_iter())
+                    .map(|address| SocketAddr::new(address, PORT))
+                    .collect(),
+                seed: path.seed,
                 host: name,
                 raw: raw.join(self.raw_name(round, name)),
                 pauses,
@@ -164,7 +177,7 @@ impl Rig {
             self.sender.as_ref(),
             options,
             scenario,
-            round,
+            (round, &self.arms),
             ways,
         )?;
         if let [connections] = &mut results[..]
@@ -223,6 +236,7 @@ impl Rig {
             sender,
             pair,
             mode,
+            arms: _,
             connections,
             changed: _,
         } = self;
@@ -296,7 +310,10 @@ fn used(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
 
 /// One round's way to one remote host.
 struct Way<'a> {
-    server: SocketAddr,
+    /// Its addresses.
+    servers: Vec<SocketAddr>,
+    /// Seed of its path.
+    seed: u64,
     host: &'a str,
     /// File of the raw result.
     raw: PathBuf,
@@ -310,21 +327,30 @@ fn transfer(
     sender: Option<&Mutex<Sender>>,
     options: &Options,
     scenario: &Scenario,
-    round: u32,
+    (number, arms): (u32, &[String]),
     ways: Vec<Way<'_>>,
 ) -> Result<Vec<Vec<Connection>>, Error> {
     let one = |way: Way<'_>| -> Result<Vec<Connection>, Error> {
-        let (server, raw, pauses) = (way.server, &way.raw, &way.pauses);
-        let mut connections = match flows::plan(&scenario.traffic, server) {
+        let (raw, pauses) = (&way.raw, &way.pauses);
+        let round = Round {
+            number,
+            servers: &way.servers,
+            seed: way.seed,
+            arms,
+        };
+        let mut connections = match flows::plan(&scenario.traffic, &round) {
             Some(plan) => {
                 let worker = &options.agent_binary;
-                flows::transfer(pair, worker, &plan, round, raw, pauses)?
+                flows::transfer(pair, worker, &plan, number, raw, pauses)?
             }
             None => {
-                let duration = scenario.traffic.duration;
-                vec![traffic::transfer(
-                    pair, sender, server, round, duration, raw, pauses,
-                )?]
+                let bulk = Bulk {
+                    server: way.servers[0],
+                    round: number,
+                    duration: scenario.traffic.duration,
+                    cc: round.arm(),
+                };
+                vec![traffic::transfer(pair, sender, &bulk, raw, pauses)?]
             }
         };
         for connection in &mut connections {

@@ -106,6 +106,12 @@ fn faults_of_hosts_have_their_place() {
             "expected kind \"bulk\" or \"short\"",
         ),
         (
+            format!("[traffic]\nkind = \"short\"\nhosts = 2\n{two}"),
+            5,
+            1,
+            "found [[host]] with `hosts` in [traffic]",
+        ),
+        (
             format!("[traffic]\nkind = \"competing\"\nagainst = {{ cc = \"reno\" }}\n{two}"),
             5,
             1,

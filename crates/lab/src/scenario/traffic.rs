@@ -5,8 +5,10 @@ use thalweg_units::reader::Table;
 use thalweg_units::schema;
 
 use super::congestion_control;
+use super::sizes::{self, Flows, Idle, Sizes};
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
+use crate::worker::HEAD;
 
 /// The traffic of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,7 +47,22 @@ pub enum Kind {
         /// Flows in a round.
         flows: u32,
         /// Bytes of each.
-        bytes: Size,
+        #[serde(flatten)]
+        sizes: Sizes,
+        /// Addresses of the server that the flows go to in turn.
+        #[serde(skip_serializing_if = "is_one")]
+        hosts: u32,
+    },
+    /// Connections at the same time, each with one response after the other.
+    Responses {
+        /// Number of connections.
+        flows: Flows,
+        /// Bytes of each response.
+        #[serde(flatten)]
+        sizes: Sizes,
+        /// The time between responses.
+        #[serde(flatten)]
+        idle: Idle,
     },
     /// Flows whose congestion control the mode decides, at the same time as flows whose application
     /// sets one.
@@ -58,7 +75,7 @@ pub enum Kind {
     /// Endless flows at the same time, whose congestion control the mode decides.
     Streams {
         /// Number of flows.
-        flows: u32,
+        flows: Flows,
     },
     /// An endless flow, and others that send bursts with pauses, each over one connection.
     #[serde(rename = "long-short")]
@@ -111,11 +128,28 @@ pub const SMALL_CALLS: u32 = 2;
 /// Most flows at the same time.
 const MOST_AT_ONCE: u32 = 1000;
 
+/// Most addresses of a server.
+const MOST_HOSTS: u32 = 200;
+
+fn is_one(hosts: &u32) -> bool {
+    *hosts == 1
+}
+
 impl Kind {
+    /// Addresses of the server that its flows go to.
+    pub fn hosts(&self) -> u32 {
+        match self {
+            Self::Short { hosts, .. } => *hosts,
+            _ => 1,
+        }
+    }
+
     /// The classes of its flows.
     pub fn classes(&self) -> Vec<&'static str> {
         match self {
-            Self::Bulk | Self::Short { .. } | Self::Streams { .. } => Vec::new(),
+            Self::Bulk | Self::Short { .. } | Self::Streams { .. } | Self::Responses { .. } => {
+                Vec::new()
+            }
             Self::LongShort { .. } => vec![LONG, SHORT],
             Self::Competing { .. } => vec![INCUMBENT],
             Self::Incast { senders, rpcs } => INCAST
@@ -142,9 +176,21 @@ impl Traffic {
         };
         match kind {
             Kind::Bulk => format!("{connections} connections of {duration} each"),
-            Kind::Short { flows, bytes } => {
-                format!("{connections} rounds of {flows} flows of {bytes}, one after the other")
+            Kind::Short {
+                flows,
+                sizes,
+                hosts,
+            } => {
+                let to = match hosts {
+                    1 => String::new(),
+                    hosts => format!(", to {hosts} addresses in turn"),
+                };
+                format!("{connections} rounds of {flows} flows of {sizes}, one after the other{to}")
             }
+            Kind::Responses { flows, sizes, idle } => format!(
+                "{connections} rounds of {duration}: {flows} connections at once, each with \
+                 responses of {sizes}, {idle}"
+            ),
             Kind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
                 against.flows, against.cc
@@ -185,6 +231,7 @@ enum Name {
     Incast,
     Streams,
     LongShort,
+    Responses,
 }
 
 impl Traffic {
@@ -205,7 +252,8 @@ impl Traffic {
             Name::Bulk => Kind::Bulk,
             Name::Short => Kind::Short {
                 flows: table.count("flows", 1..=1000).unwrap_or(20),
-                bytes: table.value("bytes").unwrap_or(Size::from_bytes(10_000)),
+                sizes: Sizes::read(&mut table, 0),
+                hosts: table.count("hosts", 1..=MOST_HOSTS).unwrap_or(1),
             },
             Name::Competing => Kind::Competing {
                 flows: table.count("flows", 1..=100).unwrap_or(1),
@@ -213,11 +261,17 @@ impl Traffic {
             },
             Name::Incast => incast(&mut table),
             Name::Streams => Kind::Streams {
-                flows: table.count("flows", 1..=MOST_AT_ONCE).unwrap_or(2),
+                flows: Flows::read(&mut table, MOST_AT_ONCE),
+            },
+            Name::Responses => Kind::Responses {
+                flows: Flows::read(&mut table, MOST_AT_ONCE),
+                sizes: Sizes::read(&mut table, HEAD as u64),
+                idle: Idle::read(&mut table),
             },
             Name::LongShort => Kind::LongShort {
                 flows: table.count("flows", 2..=MOST_AT_ONCE).unwrap_or(2),
-                burst: table.value("burst").unwrap_or(Size::from_bytes(200 * 1024)),
+                burst: sizes::at_least(&mut table, "burst", HEAD as u64)
+                    .unwrap_or(Size::from_bytes(200 * 1024)),
                 idle: table.value("idle").unwrap_or(Delay::from_us(10_000)),
             },
         };

@@ -15,7 +15,8 @@ fn every_kind_of_traffic_is_read() {
         kind("kind = \"short\"\nflows = 7\nbytes = \"100kb\""),
         Kind::Short {
             flows: 7,
-            bytes: Size::from_bytes(100_000)
+            sizes: Sizes::Each(Size::from_bytes(100_000)),
+            hosts: 1
         }
     );
     assert_eq!(
@@ -52,6 +53,59 @@ fn long_and_short_flows_and_marks_are_read() {
         idle: "5ms".parse().unwrap(),
     };
     assert_eq!(scenario.traffic.kind, expected);
+}
+
+#[test]
+fn servers_traffic_is_read_and_told() {
+    let traffic = |text: &str| {
+        let scenario = parse(&format!("name = \"x\"\n[traffic]\n{text}\n"));
+        scenario.unwrap_or_else(|error| panic!("{error}")).traffic
+    };
+    let visits =
+        traffic("kind = \"short\"\nhosts = 100\nsizes = { median = \"17kb\", mean = \"340kb\" }");
+    let sizes = Sizes::Lognormal {
+        median: Size::from_bytes(17_000),
+        mean: Size::from_bytes(340_000),
+    };
+    let expected = Kind::Short {
+        flows: 20,
+        sizes: sizes.clone(),
+        hosts: 100,
+    };
+    assert_eq!(visits.kind, expected);
+    assert_eq!(
+        visits.describe(),
+        "60 rounds of 20 flows of lognormal sizes (median 17kb, mean 340kb), one after the other, \
+         to 100 addresses in turn"
+    );
+    let video = traffic("kind = \"responses\"\nbytes = \"2mb\"\nevery = \"2s\"\nflows = [1, 8]");
+    let expected = Kind::Responses {
+        flows: Flows::new(vec![1, 8]),
+        sizes: Sizes::Each(Size::from_bytes(2_000_000)),
+        idle: Idle::Every("2s".parse().unwrap()),
+    };
+    assert_eq!(video.kind, expected);
+    assert_eq!(
+        video.describe(),
+        "60 rounds of 1s: 1, 8 connections at once, each with responses of 2mb, one every 2s"
+    );
+    let think = traffic("kind = \"responses\"\nidle = \"3s\"");
+    assert!(
+        think
+            .describe()
+            .ends_with("2 connections at once, each with responses of 10kb, 3s apart")
+    );
+    // The report has the keys of the file.
+    let json = |traffic: &Traffic| serde_json::to_value(&traffic.kind).unwrap();
+    let whole = serde_json::json!({
+        "kind": "responses", "flows": [1, 8], "bytes": 2_000_000, "every": 2_000_000
+    });
+    assert_eq!(json(&video), whole);
+    let whole = serde_json::json!({
+        "kind": "short", "flows": 20, "hosts": 100,
+        "sizes": { "median": 17_000, "mean": 340_000 }
+    });
+    assert_eq!(json(&visits), whole);
 }
 
 #[test]
@@ -104,6 +158,47 @@ fn faults_of_traffic_have_their_place() {
             ),
             ("warmup = \"1s\"", (3, 1), "with kind \"bulk\""),
             ("kind = \"streams\"\nflows = 1001", (4, 9), "from 1 to 1000"),
+            (
+                "kind = \"streams\"\nflows = [2, 0]",
+                (4, 13),
+                "found the number 0, expected a whole number from 1 to 1000, or a list of them",
+            ),
+            (
+                "kind = \"long-short\"\nflows = [2, 3]",
+                (4, 9),
+                "found a list of 2, expected a whole number from 2 to 1000",
+            ),
+            (
+                "kind = \"short\"\nbytes = \"1kb\"\nsizes = { median = \"1kb\", mean = \"2kb\" }",
+                (4, 9),
+                "found it beside `sizes`, expected one of the two",
+            ),
+            (
+                "kind = \"short\"\nsizes = { median = \"2kb\", mean = \"2kb\" }",
+                (4, 34),
+                "found 2kb, expected more than the median of 2kb",
+            ),
+            (
+                "kind = \"short\"\nsizes = { median = \"2kb\" }",
+                (4, 9),
+                "found nothing",
+            ),
+            ("kind = \"short\"\nhosts = 201", (4, 9), "from 1 to 200"),
+            (
+                "kind = \"responses\"\nidle = \"1s\"\nevery = \"2s\"",
+                (5, 9),
+                "found 2s beside `idle`, expected one of the two",
+            ),
+            (
+                "kind = \"responses\"\nbytes = 7",
+                (4, 9),
+                "at least 8 bytes",
+            ),
+            (
+                "kind = \"long-short\"\nburst = 7",
+                (4, 9),
+                "at least 8 bytes",
+            ),
             ("kind = \"long-short\"\nflows = 1", (4, 9), "from 2 to 1000"),
             (
                 "kind = \"streams\"\nidle = \"1ms\"",

@@ -5,13 +5,13 @@
 //! a receipt of one line. Then the next call begins.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::{CHUNK, Flow, PATIENCE_MS, Receipt, SAMPLE, Sender, now_ns, tcp};
+use super::{Bytes, CHUNK, Flow, PATIENCE_MS, Pause, Plan, Receipt, SAMPLE, now_ns, tcp};
 
 /// Bytes of a call's length, little-endian.
-pub(super) const HEAD: usize = 8;
+pub(crate) const HEAD: usize = 8;
 
 /// The length in the first bytes of a message; none for a flow that ends with its connection, and
 /// if bytes are missing.
@@ -20,38 +20,38 @@ pub(super) fn length(head: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
 }
 
-/// Calls of `bytes` bytes until the time is over, each followed by a pause. The last one is
-/// finished. A call that fails is the last.
-pub(super) fn calls(
-    server: SocketAddr,
-    sender: &Sender,
-    [ms, bytes, idle_ms]: [u64; 3],
-) -> Vec<Flow> {
+/// Calls of the sender at a place until the time is over, with pauses. The last one is finished. A
+/// call that fails is the last.
+pub(super) fn calls(plan: &Plan, place: usize, ms: u64, bytes: Bytes, pause: Pause) -> Vec<Flow> {
     let end_ns = now_ns() + ms * 1_000_000;
     let mut flows = Vec::new();
-    let flow = || Flow {
-        class: sender.class.clone(),
-        flow_bytes: Some(bytes),
+    let flow = |n: usize| Flow {
+        class: plan.senders[place].class.clone(),
+        flow_bytes: Some(bytes.of(n)),
         begun_ns: now_ns(),
         ..Flow::default()
     };
-    let mut caller = match Caller::connect(server, sender) {
+    let mut caller = match Caller::connect(plan, place) {
         Ok(caller) => caller,
         Err(error) => {
             let error = Some(error.to_string());
-            return vec![Flow { error, ..flow() }];
+            return vec![Flow { error, ..flow(0) }];
         }
     };
     while now_ns() < end_ns {
-        let mut flow = flow();
-        let failed = caller.call(bytes, end_ns, &mut flow).err();
+        let mut flow = flow(flows.len());
+        let begun = Instant::now();
+        let failed = caller.call(bytes.of(flows.len()), end_ns, &mut flow).err();
         flow.error = failed.map(|error| error.to_string());
         let last = flow.error.is_some();
         flows.push(flow);
         if last {
             break;
         }
-        std::thread::sleep(Duration::from_millis(idle_ms));
+        std::thread::sleep(match pause {
+            Pause::After(ms) => Duration::from_millis(ms),
+            Pause::Every(ms) => Duration::from_millis(ms).saturating_sub(begun.elapsed()),
+        });
     }
     flows
 }
@@ -64,9 +64,10 @@ struct Caller {
 }
 
 impl Caller {
-    fn connect(server: SocketAddr, sender: &Sender) -> io::Result<Self> {
+    fn connect(plan: &Plan, place: usize) -> io::Result<Self> {
         let patience = Duration::from_millis(PATIENCE_MS);
-        let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
+        let server = plan.server(0);
+        let socket = tcp::socket(server, plan.cc(place, 0), patience)?;
         let stream = tcp::connect(socket, server)?;
         Ok(Self {
             before: tcp::info(&stream)?,
@@ -76,7 +77,9 @@ impl Caller {
     }
 
     fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
-        flow.local_port = self.answers.get_ref().local_addr()?.port();
+        let stream = self.answers.get_ref();
+        flow.local_port = stream.local_addr()?.port();
+        flow.server = Some(stream.peer_addr()?.ip());
         flow.begun_ns = now_ns();
         let head = bytes.to_le_bytes();
         let mut sent = 0;

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::calls::calls;
-use super::{CHUNK, Flow, Load, PATIENCE_MS, Plan, Receipt, SAMPLE, Sender, now_ns, tcp};
+use super::{CHUNK, Flow, Load, PATIENCE_MS, Plan, Receipt, SAMPLE, now_ns, tcp};
 use crate::error::Error;
 
 /// Reads the plan, sends, writes the result.
@@ -27,11 +27,12 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
         let threads: Vec<_> = plan
             .senders
             .iter()
-            .map(|sender| {
+            .enumerate()
+            .map(|(place, _)| {
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    flows(plan.server, sender)
+                    flows(plan, place)
                 })
             })
             .collect();
@@ -46,9 +47,11 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
     })
 }
 
-fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
-    if let Load::Calls { ms, bytes, idle_ms } = sender.load {
-        return calls(server, sender, [ms, bytes, idle_ms]);
+/// The flows of the sender at a place.
+fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
+    let sender = &plan.senders[place];
+    if let Load::Calls { ms, bytes, pause } = sender.load {
+        return calls(plan, place, ms, bytes, pause);
     }
     let end_ns = match sender.load {
         Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
@@ -72,23 +75,33 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
             class: sender.class.clone(),
             ..Flow::default()
         };
-        if let Load::Flows { bytes, .. } | Load::FlowsFor { bytes, .. } = sender.load {
-            flow.flow_bytes = Some(bytes);
-        }
-        if let Err(error) = transfer(server, sender, end_ns, &mut flow) {
+        let n = flows.len();
+        flow.flow_bytes = match sender.load {
+            Load::Flows { bytes, .. } => Some(bytes.of(n)),
+            Load::FlowsFor { bytes, .. } => Some(bytes),
+            Load::Stream { .. } | Load::Calls { .. } => None,
+        };
+        let way = (plan.server(n), plan.cc(place, n));
+        if let Err(error) = transfer(way, sender.load, end_ns, &mut flow) {
             flow.error = Some(error.to_string());
         }
         flows.push(flow);
     }
 }
 
-/// One connection.
-fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+/// One connection, to an address and with a congestion control.
+fn transfer(
+    (server, cc): (SocketAddr, Option<&str>),
+    load: Load,
+    end_ns: u64,
+    flow: &mut Flow,
+) -> io::Result<()> {
     let patience = Duration::from_millis(PATIENCE_MS);
-    let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
+    let socket = tcp::socket(server, cc, patience)?;
     flow.begun_ns = now_ns();
     let mut stream = tcp::connect(socket, server)?;
     flow.local_port = stream.local_addr()?.port();
+    flow.server = Some(server.ip());
     let mut last_look = Instant::now();
     let mut look = |stream: &TcpStream, flow: &mut Flow, always: bool| -> io::Result<()> {
         if always || last_look.elapsed() >= SAMPLE {
@@ -103,7 +116,7 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
         }
         Ok(())
     };
-    let stream_ns = match sender.load {
+    let stream_ns = match load {
         Load::Stream { ms, skip_ms } => Some([ms * 1_000_000, skip_ms * 1_000_000]),
         _ => None,
     };

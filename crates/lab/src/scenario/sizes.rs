@@ -1,0 +1,167 @@
+//! Parts of `[traffic]`: how many flows there are, how large they are, and how long they rest.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use thalweg_units::reader::{Table, whole};
+use thalweg_units::schema;
+use toml::de::DeValue;
+
+use crate::units::{Delay, Size};
+
+/// The number of flows at once in each round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flows(Vec<u32>);
+
+/// Most numbers in the list of a [`Flows`].
+const MOST_NUMBERS: usize = 100;
+
+impl Flows {
+    /// Those of successive rounds, over and over. There is at least one.
+    pub fn new(numbers: Vec<u32>) -> Self {
+        assert!(!numbers.is_empty(), "a round has a number of flows");
+        Self(numbers)
+    }
+
+    /// The same number in each round.
+    pub fn always(number: u32) -> Self {
+        Self(vec![number])
+    }
+
+    /// Those of a round, counted from 0.
+    pub fn of(&self, round: u32) -> u32 {
+        self.0[round as usize % self.0.len()]
+    }
+
+    /// Takes a number, or a list of them, up to `most`.
+    pub(super) fn read(table: &mut Table<'_>, most: u32) -> Self {
+        let number = |value: &DeValue<'_>| {
+            let number = whole(value).and_then(|number| u32::try_from(number).ok());
+            number
+                .filter(|number| (1..=most).contains(number))
+                .ok_or(None)
+        };
+        let expected = format!("a whole number from 1 to {most}, or a list of them");
+        let form = || schema::whole(1..=most);
+        let numbers = table.list("flows", MOST_NUMBERS, &expected, number, form);
+        match numbers.is_empty() {
+            true => Self::always(2),
+            false => Self(numbers),
+        }
+    }
+}
+
+impl fmt::Display for Flows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        f.write_str(&numbers.join(", "))
+    }
+}
+
+impl Serialize for Flows {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [always] => serializer.serialize_u32(*always),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+/// The bytes of each flow or response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Sizes {
+    /// All alike.
+    #[serde(rename = "bytes")]
+    Each(Size),
+    /// Lognormal.
+    #[serde(rename = "sizes")]
+    Lognormal {
+        /// Half are smaller.
+        median: Size,
+        /// Their mean.
+        mean: Size,
+    },
+}
+
+impl Sizes {
+    /// Takes `bytes` or `sizes`, of at least this many bytes.
+    pub(super) fn read(table: &mut Table<'_>, least: u64) -> Self {
+        let bytes = at_least(table, "bytes", least);
+        let Some(mut sizes) = table.sub("sizes") else {
+            return Self::Each(bytes.unwrap_or(Size::from_bytes(10_000)));
+        };
+        let median: Option<Size> = sizes.needed("median");
+        let mean: Option<Size> = sizes.needed("mean");
+        sizes.finish();
+        if let (Some(median), Some(mean)) = (median, mean)
+            && (median.bytes() == 0 || mean <= median)
+        {
+            let expected = format!("more than the median of {median}, which is more than 0");
+            sizes.wrong("mean", mean.to_string(), expected);
+        }
+        if bytes.is_some() {
+            table.wrong("bytes", "it beside `sizes`", "one of the two");
+        }
+        let default = Size::from_bytes(1);
+        Self::Lognormal {
+            median: median.unwrap_or(default),
+            mean: mean.unwrap_or(default),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Each(size) => size.fmt(f),
+            Self::Lognormal { median, mean } => {
+                write!(f, "lognormal sizes (median {median}, mean {mean})")
+            }
+        }
+    }
+}
+
+/// Takes a size of at least this many bytes.
+pub(super) fn at_least(table: &mut Table<'_>, key: &'static str, least: u64) -> Option<Size> {
+    let size: Size = table.value(key)?;
+    if size.bytes() < least {
+        table.wrong(key, size.to_string(), format!("at least {least} bytes"));
+    }
+    Some(size)
+}
+
+/// The time between the responses of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Idle {
+    /// From the end of one to the begin of the next.
+    #[serde(rename = "idle")]
+    After(Delay),
+    /// From begin to begin; none after a late one.
+    #[serde(rename = "every")]
+    Every(Delay),
+}
+
+impl Idle {
+    /// Takes `idle` or `every`.
+    pub(super) fn read(table: &mut Table<'_>) -> Self {
+        let idle: Option<Delay> = table.value("idle");
+        let every: Option<Delay> = table.value("every");
+        match (idle, every) {
+            (Some(_), Some(every)) => {
+                table.wrong("every", format!("{every} beside `idle`"), "one of the two");
+                Self::Every(every)
+            }
+            (None, Some(every)) => Self::Every(every),
+            (idle, None) => Self::After(idle.unwrap_or(Delay::from_us(10_000))),
+        }
+    }
+}
+
+impl fmt::Display for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::After(time) => write!(f, "{time} apart"),
+            Self::Every(time) => write!(f, "one every {time}"),
+        }
+    }
+}
