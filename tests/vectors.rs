@@ -354,6 +354,13 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             plain(inputs);
             raw::VECTOR_TAG
         }
+        "control" => {
+            plain(&[inputs[0], inputs[2]]);
+            request.params.control_salt = inputs[1];
+            request.params.control_share_q16 = word(inputs[3]);
+            request.params.control_permanent_q16 = word(inputs[4]);
+            raw::VECTOR_CONTROL
+        }
         other => panic!("unit.json: no function {other}"),
     };
     request

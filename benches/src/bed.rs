@@ -165,7 +165,8 @@ impl Agent {
             std::process::id()
         ));
         let head = format!(
-            "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n",
+            "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n\
+             [control]\nshare = 0.0\npermanent = 0.0\n",
             pair.cgroup(),
             directory.path().join("state"),
         );

@@ -184,8 +184,11 @@ static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 static __always_inline int thalweg_is_control(__u64 tag, const struct thalweg_params *params,
 					      __u64 now_ns)
 {
-	__u64 hour = thalweg_mix(tag ^ params->control_salt, now_ns / THALWEG_CONTROL_NS);
-	__u64 always = thalweg_mix(tag, params->control_salt + 1);
+	__u64 salt = params->control_salt, hour, always;
+
+	/* Two rounds: after one, consecutive hours differ by a constant. */
+	hour = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_CONTROL_NS), salt);
+	always = thalweg_mix(thalweg_mix(tag, salt + 1), 0);
 
 	return (hour & 0xffff) < params->control_share_q16 ||
 	       (always & 0xffff) < params->control_permanent_q16;

@@ -123,6 +123,14 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             0
         }
         raw::VECTOR_TAG => tag(inputs)?,
+        raw::VECTOR_CONTROL => {
+            let group = core::Control {
+                share_q16: request.params.control_share_q16,
+                permanent_q16: request.params.control_permanent_q16,
+                salt: request.params.control_salt,
+            };
+            group.holds(inputs[0], inputs[1]).into()
+        }
         other => return Err(format!("unknown function {other}")),
     })
 }

@@ -31,6 +31,7 @@ enum vector_function {
 	VECTOR_CHANGE = 12, /* arm, segs, retrans, allowed, random -> arm, reason, propensity */
 	VECTOR_TAG = 13, /* key as four numbers -> tag */
 	VECTOR_SLOT = 14, /* cookie, probe -> slot */
+	VECTOR_CONTROL = 15, /* tag, now_ns; params -> in the control group */
 };
 
 struct vector_request {
@@ -53,7 +54,8 @@ struct vector_request {
 
 _Static_assert(sizeof(struct vector_request) ==
 		       56 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + 2 * THALWEG_MAX_ARMS +
-			       sizeof(struct thalweg_params) + sizeof(struct thalweg_sample) + sizeof(struct thalweg_host),
+			       sizeof(struct thalweg_params) + sizeof(struct thalweg_sample) +
+			       sizeof(struct thalweg_host),
 	       "no padding in struct vector_request");
 
 #ifndef THALWEG_TESTS_LAYOUT_ONLY
@@ -104,6 +106,9 @@ static __always_inline int vector_unit(struct vector_request *r)
 		__builtin_memcpy(key.addr, &in[2], 8);
 		__builtin_memcpy(key.addr + 8, &in[3], 8);
 		out[0] = thalweg_tag(&key);
+		return 0;
+	case VECTOR_CONTROL:
+		out[0] = thalweg_is_control(in[0], &r->params, in[1]);
 		return 0;
 	case VECTOR_SLOT:
 		out[0] = thalweg_conn_slot(in[0], in[1]);

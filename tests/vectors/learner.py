@@ -553,13 +553,24 @@ def score(host, index, system_arm, sample, params, now_ns):
 # ------------------------------------------------------------- the host record
 
 
-def tag(netns, prefix_len, first, second):
-    """The hash of a key: three rounds of multiplication by 2^64 / golden ratio; never 0."""
-    value = netns + prefix_len & U64
-    for word in (first, second, 0x7468616C77656721):
+def mixed(value, *words):
+    """Rounds of multiplication by 2^64 / golden ratio."""
+    for word in words:
         value = (value ^ word) * 0x9E3779B97F4A7C15 & U64
         value ^= value >> 32
-    return value | 1
+    return value
+
+
+def tag(netns, prefix_len, first, second):
+    """The hash of a key; never 0."""
+    return mixed(netns + prefix_len & U64, first, second, 0x7468616C77656721) | 1
+
+
+def in_control(cluster, salt, now_ns, share, permanent):
+    """1 for a cluster of the control group: drawn for this hour, or for good."""
+    hour = mixed(cluster ^ salt, now_ns // (3600 * 10**9), salt) % ONE
+    always = mixed(cluster, salt + 1 & U64, 0) % ONE
+    return int(hour < share or always < permanent)
 
 
 def empty_host():

@@ -25,6 +25,7 @@ from learner import (
     log2_q16,
     rate,
     require,
+    in_control,
     tag,
     thalweg_cost,
     weight_of,
@@ -345,6 +346,25 @@ def unit_tag(r):
     return by_hand, inputs, lambda *key: [tag(*key)]
 
 
+def unit_control(r):
+    # By hand: nothing of a tag, salt and hour of 0 is left but the salt of the second draw.
+    one = 0x9E3779B97F4A7C15
+    one ^= one >> 32
+    one = one * 0x9E3779B97F4A7C15 % 2**64
+    drawn = (one ^ one >> 32) & 0xFFFF
+    by_hand = [
+        ([0, 0, 0, 1, 0], [1]),
+        ([0, 0, 0, 0, 0], [0]),
+        ([0, 0, 0, 0, drawn], [0]),
+        ([0, 0, 0, 0, drawn + 1], [1]),
+    ]
+    inputs = [[U64, U64, U64, ONE, ONE], [U64, U64, U64, 0, 0]]
+    inputs += [
+        [r.wide(64), r.wide(64), r.wide(64), r.below(ONE), r.below(ONE // 4)] for _ in range(100)
+    ]
+    return by_hand, inputs, lambda *draw: [in_control(*draw)]
+
+
 SAMPLE = list(SAMPLE_FIELDS)
 WEIGHTS = [f"weight_q16[{i}]" for i in range(ARMS)]
 UNITS = [
@@ -392,6 +412,12 @@ UNITS = [
         ["arm", "reason", "propensity_q16"],
     ),
     ("tag", unit_tag, ["netns", "prefix_len", "addr 0-7", "addr 8-15"], ["tag"]),
+    (
+        "control",
+        unit_control,
+        ["tag", "salt", "now_ns", "share_q16", "permanent_q16"],
+        ["in the control group"],
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg_learner::{Mode, Params};
+use thalweg_learner::{Control, Mode, ONE_Q16, Params};
 use thalweg_policy::Prefix;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::grammar::size_text;
@@ -57,6 +57,8 @@ pub struct Config {
     pub hosts: Hosts,
     /// `[learning]`.
     pub learning: Learning,
+    /// `[control]`.
+    pub control: ControlGroup,
     /// `[events]`.
     pub events: Events,
     /// `[snapshot]`.
@@ -142,6 +144,36 @@ pub struct Learning {
     pub loss_min_segments: u32,
     /// `rescue`: congestion control that is tried first on lossy paths.
     pub rescue: Option<String>,
+}
+
+/// `[control]`: connections that keep the system default, to compare with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ControlGroup {
+    /// `share`: share of host-hours.
+    pub share: f64,
+    /// `permanent`: share of hosts that always belong to it.
+    pub permanent: f64,
+    /// `salt`: the draw differs with it; `None` = `auto`, drawn once and kept in the store.
+    pub salt: Option<u64>,
+    /// `cluster_ipv4`: bits of an IPv4 address that are drawn together.
+    pub cluster_ipv4: u32,
+    /// `cluster_ipv6`: bits of an IPv6 address that are drawn together.
+    pub cluster_ipv6: u32,
+}
+
+impl ControlGroup {
+    /// The group as the programs draw it. Classic, as published, has none.
+    pub fn group(&self, mode: Mode, salt: u64) -> Control {
+        let q16 = |share: f64| match mode {
+            Mode::Classic => 0,
+            Mode::Thalweg => (share * f64::from(ONE_Q16)).round() as u32,
+        };
+        Control {
+            share_q16: q16(self.share),
+            permanent_q16: q16(self.permanent),
+            salt,
+        }
+    }
 }
 
 /// `[events]`: decisions and ends of connections.
@@ -268,6 +300,7 @@ impl Config {
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),
             learning: root.section("learning", Learning::read),
+            control: root.section("control", ControlGroup::read),
             events: root.section("events", Events::read),
             snapshot: root.section("snapshot", Snapshot::read),
             http: root.section("http", Http::read),
@@ -395,6 +428,18 @@ impl Learning {
                 default.loss_min_segs,
             ),
             rescue: section.arm_or_none("rescue", Some("bbr")),
+        }
+    }
+}
+
+impl ControlGroup {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            share: section.number("share", 0.0..=0.5, 0.05),
+            permanent: section.number("permanent", 0.0..=0.5, 0.01),
+            salt: section.whole_or_auto("salt"),
+            cluster_ipv4: section.integer("cluster_ipv4", 8..=32, 32),
+            cluster_ipv6: section.integer("cluster_ipv6", 16..=128, 64),
         }
     }
 }

@@ -26,7 +26,7 @@ use thalweg_bpf_objects::names::learn::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::learner::{self, LINKS, is_attached};
 use thalweg_control::{links, object, policy, system};
-use thalweg_learner::{Host, HostKey, Mode, Params};
+use thalweg_learner::{Control, Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
@@ -55,6 +55,10 @@ pub struct Setup {
     pub ipv4_prefix: u32,
     /// IPv6 prefix length of the host key.
     pub ipv6_prefix: u32,
+    /// The control group.
+    pub control: Control,
+    /// Prefix lengths, IPv4 and IPv6, that are drawn together for it.
+    pub cluster: (u32, u32),
     /// Largest number of host records.
     pub hosts_max: u32,
     /// Size of the event ring, bytes.
@@ -417,6 +421,11 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
     };
     raw::thalweg_params {
         parameters: hash(bytes_of(&learner)),
+        control_salt: setup.control.salt,
+        control_share_q16: setup.control.share_q16,
+        control_permanent_q16: setup.control.permanent_q16,
+        cluster_ipv4: setup.cluster.0,
+        cluster_ipv6: setup.cluster.1,
         heartbeat_max_ns: SILENCE.as_nanos() as u64,
         ..learner
     }

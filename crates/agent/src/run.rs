@@ -168,8 +168,13 @@ impl Session {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
+        let mut opened = opened;
         let remembered = opened.store.arm_names(config.params().mode)?;
-        let (kernel, left) = Kernel::prepare(setup(config, cgroup, remembered)?)?;
+        let salt = match config.control.salt {
+            Some(salt) => salt,
+            None => opened.store.control_salt()?,
+        };
+        let (kernel, left) = Kernel::prepare(setup(config, cgroup, remembered, salt)?)?;
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
         let shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
@@ -289,7 +294,7 @@ fn check_privileges() -> Result<()> {
     )
 }
 
-fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Setup> {
+fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> Result<Setup> {
     Ok(Setup {
         pin: config.paths.pin.clone(),
         cgroup,
@@ -298,6 +303,8 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Se
         dry_run: config.dry_run,
         ipv4_prefix: config.hosts.ipv4_prefix,
         ipv6_prefix: config.hosts.ipv6_prefix,
+        control: config.control.group(config.mode, salt),
+        cluster: (config.control.cluster_ipv4, config.control.cluster_ipv6),
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,
         arms: wanted_arms(config)?,

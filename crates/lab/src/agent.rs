@@ -239,7 +239,7 @@ fn configuration_text(
     let mode = mode.map_or(String::new(), |mode| format!("mode = \"{mode}\"\n"));
     format!(
         "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n\n\
-         [arms]\necn_prefixes = {HOSTS:?}\n",
+         [arms]\necn_prefixes = {HOSTS:?}\n\n[control]\nshare = 0.0\npermanent = 0.0\n",
         quoted(cgroup),
         quoted(pin),
         quoted(state),

@@ -18,6 +18,12 @@ pub struct HostKey {
     pub prefix_len: u32,
 }
 
+/// One round of the hash; the factor is 2^64 divided by the golden ratio.
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
+    let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ (hash >> 32)
+}
+
 /// The well-known prefix of NAT64.
 const NAT64: [u8; 12] = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -82,10 +88,6 @@ impl HostKey {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&self.addr[at..at + 8]);
             u64::from_ne_bytes(bytes)
-        };
-        let mix = |hash: u64, word: u64| {
-            let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            hash ^ (hash >> 32)
         };
         let start = self.netns.wrapping_add(u64::from(self.prefix_len));
         mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1

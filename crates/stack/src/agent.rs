@@ -57,10 +57,11 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
         .map_err(system("cannot mount over /var/lib/thalweg"))?;
     }
     fs::create_dir_all(DIRECTORY).map_err(Error::io("cannot create", DIRECTORY))?;
+    // What one command's connections would gain by a control group, nobody asks.
     // The modules are loaded by now, and modprobe would find none of this kernel.
     let text = format!(
         "cgroup = \"{CGROUP}\"\n\n[paths]\nstate = \"{STATE}\"\nsocket = \"{SOCKET}\"\n\n\
-         [arms]\nload = []\n\n[hosts]\nmax = {HOSTS_MAX}\n"
+         [arms]\nload = []\n\n[hosts]\nmax = {HOSTS_MAX}\n\n[control]\nshare = 0.0\npermanent = 0.0\n"
     );
     fs::write(CONFIGURATION, text).map_err(Error::io("cannot write", CONFIGURATION))?;
     if job.learn {

@@ -152,6 +152,25 @@ impl<'s> Section<'s> {
         read.value
     }
 
+    /// A whole number of 63 bits, or `None` for `auto`.
+    pub fn whole_or_auto(&mut self, key: &'static str) -> Option<u64> {
+        let show =
+            |number: &Option<u64>| number.map_or_else(|| string("auto"), |it| it.to_string());
+        let read = self.take(
+            key,
+            "\"auto\" or a whole number from 0 to 9223372036854775807",
+            schema::any_of([schema::only("auto"), schema::whole(0..=i64::MAX)]),
+            None,
+            show,
+            |value| match text(value) {
+                Some("auto") => Some(None),
+                Some(_) => None,
+                None => u64::try_from(whole(value)?).ok().map(Some),
+            },
+        );
+        read.value
+    }
+
     pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
         let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
         let show = |value: &f64| format!("{value:?}");

@@ -131,6 +131,11 @@ impl Figures {
             ),
             ("thalweg_decisions", "Decisions of the learner.", c.decided),
             (
+                "thalweg_decisions_control",
+                "Decisions that kept the system default for the control group.",
+                c.control,
+            ),
+            (
                 "thalweg_connections_changed",
                 "Connections whose congestion control was changed.",
                 c.changed,

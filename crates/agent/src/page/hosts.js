@@ -17,6 +17,7 @@ const REASONS = {
   foreign: () => "something else on this machine set it",
   loss: () => "moved there mid-flow: too many segments were retransmitted",
   withdrawn: () => "returned to the system's default mid-flow",
+  control: () => "it belongs to the control group, which keeps the system's default",
 };
 
 /** Why a connection got its arm, in words. */
@@ -30,7 +31,7 @@ export function because(event) {
 
 const ENDS = {
   "fin-local": "closed by this machine", "fin-remote": "closed by the peer", reset: "reset",
-  timeout: "timed out", switch: "moved to another arm",
+  timeout: "timed out", switch: "moved to another arm", stretch: "measured on its way",
 };
 
 function measured(event) {

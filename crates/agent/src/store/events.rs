@@ -1,5 +1,6 @@
 //! Decisions and ends of connections: appended in batches, read by number, pruned by age.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use rusqlite::{Row, ToSql, Transaction, params};
@@ -21,6 +22,26 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
      control, wall_us, receiver_us, buffer_us, app_limited";
 
 impl Store {
+    /// The salt of the control group's draw, drawn on the first call.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn control_salt(&mut self) -> Result<u64, StoreError> {
+        // The standard library keys its hasher with randomness of the system.
+        let fresh = RandomState::new().build_hasher().finish() >> 1;
+        let kept = self.transaction().and_then(|transaction| {
+            transaction.execute(
+                "INSERT OR IGNORE INTO control_salt (id, salt) VALUES (0, ?1)",
+                [fresh.cast_signed()],
+            )?;
+            let salt = transaction
+                .query_row("SELECT salt FROM control_salt", [], |row| unsigned(row, 0))?;
+            transaction.commit()?;
+            Ok(salt)
+        });
+        self.sql("draw the control group", kept)
+    }
+
     /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
     /// one, or `None` for an empty batch.
     pub fn append_events(

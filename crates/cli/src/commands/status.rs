@@ -154,7 +154,13 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         ),
         (
             "",
-            format!("{} in namespaces that are left alone", c.outside),
+            match c.control {
+                0 => format!("{} in namespaces that are left alone", c.outside),
+                control => format!(
+                    "{control} in the control group, {} in namespaces that are left alone",
+                    c.outside
+                ),
+            },
         ),
         (
             "measurements",

@@ -15,6 +15,7 @@ mod cc_rate_stall;
 mod cli;
 mod completions;
 mod containers;
+mod control;
 mod doctor;
 mod fake;
 mod faults;

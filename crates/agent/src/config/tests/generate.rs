@@ -37,6 +37,12 @@ score_full = "2MB"
 loss_shift = 7
 loss_min_segments = 256
 rescue = ""
+[control]
+share = 0.1
+permanent = 0
+salt = 7
+cluster_ipv4 = 24
+cluster_ipv6 = 48
 [events]
 ring = "1MiB"
 retention = "1d"
@@ -89,6 +95,8 @@ impl Random {
 enum Accepts {
     Boolean,
     Whole(i64, i64),
+    /// "auto", or at least 0.
+    WholeOrAuto,
     /// Bounds in tenths.
     Number(i64, i64),
     /// Bounds in µs; whether "0" is also accepted.
@@ -143,6 +151,11 @@ const KEYS: &[(&str, Accepts)] = &[
     ("learning.loss_shift", Whole(1, 16)),
     ("learning.loss_min_segments", Whole(1, 1_000_000)),
     ("learning.rescue", ArmOrNone),
+    ("control.share", Number(0, 5)),
+    ("control.permanent", Number(0, 5)),
+    ("control.salt", WholeOrAuto),
+    ("control.cluster_ipv4", Whole(8, 32)),
+    ("control.cluster_ipv6", Whole(16, 128)),
     ("events.ring", Size(64 << 10, 1 << 30, true)),
     ("events.retention", Duration(60 * SECOND, 3650 * DAY, false)),
     ("events.retention_max", Whole(1000, 100_000_000)),
@@ -179,6 +192,8 @@ fn right(key: &str, random: &mut Random) -> String {
                 decimal(tenths)
             }
         }
+        WholeOrAuto if random.below(2) == 0 => "\"auto\"".to_owned(),
+        WholeOrAuto => random.between(0, i64::MAX - 1).to_string(),
         Duration(_, _, true) if random.below(4) == 0 => "\"0\"".to_owned(),
         Duration(low, high, _) => format!("\"{}us\"", random.between(low, high)),
         Size(_, _, true) => format!("\"{}KiB\"", 64 << random.below(15)),
@@ -266,6 +281,17 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 "false".to_owned(),
             ])
             .clone(),
+        WholeOrAuto => random
+            .pick(&[
+                "-1",
+                "\"\"",
+                "\"1\"",
+                "\"none\"",
+                "1.0",
+                "9223372036854775808",
+                "true",
+            ])
+            .to_string(),
         Duration(low, high, zero) => {
             let n = random.between(1, 1000);
             let mut all = vec![

@@ -59,8 +59,13 @@ impl Bed {
             Some(at) => settings.split_at(at),
             None => (settings, ""),
         };
+        // Whoever wants a control group asks for it: it is drawn by chance.
+        let control = match sections.contains("[control]") {
+            true => "",
+            false => "[control]\nshare = 0.0\npermanent = 0.0\n",
+        };
         let text = format!(
-            "cgroup = {:?}\n{root}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n{sections}\n",
+            "cgroup = {:?}\n{root}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n{control}{sections}\n",
             self.pair.cgroup(),
             self.pin,
             self.state(),

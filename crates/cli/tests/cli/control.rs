@@ -1,0 +1,191 @@
+//! The control group, and what stops the learner: arms taken away, and an agent that is silent.
+
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use thalweg_bpf_types::{bytes_of, from_bytes, raw};
+use thalweg_control::system;
+use thalweg_lab::host::Side;
+use thalweg_learner::{Control, HostKey};
+
+use crate::support::{Bed, CONNECTIONS, plain, privileged};
+
+const ARMS: &str = "[arms]\nallow = [\"cubic\", \"reno\"]\n";
+
+/// A bed whose server, as its client sees it, belongs to the control group or not, for good.
+fn drawn(label: &str, held: bool) -> (Bed, String) {
+    let mut bed = Bed::new(&plain(label), "");
+    let address = bed.server_address();
+    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let netns = system::netns_cookie_of(&client).unwrap();
+    let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
+    let group = |salt| Control {
+        share_q16: 0,
+        permanent_q16: 1 << 15,
+        salt,
+    };
+    let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0) == held);
+    bed.configure(&format!(
+        "{ARMS}[control]\nshare = 0\npermanent = 0.5\nsalt = {}\n",
+        salt.unwrap()
+    ));
+    bed.start();
+    (bed, address)
+}
+
+/// Whether an arm was permitted. The machine's own default always is.
+fn allows(event: &Value, arm: &str) -> bool {
+    event["allowed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|name| name == arm)
+}
+
+/// The events of the client's connections.
+fn of_client(bed: &Bed, address: &str) -> Vec<Value> {
+    let mut events = bed.events(1);
+    events.retain(|event| event["remote"] == address);
+    events
+}
+
+fn connect(bed: &Bed, address: &str, number: &str) {
+    let arguments = [address, "5001", number, "300000"];
+    bed.python(Side::Client, CONNECTIONS, &arguments).finish();
+}
+
+#[test]
+fn a_host_of_the_control_group_keeps_the_default_and_is_measured() {
+    if !privileged() {
+        return;
+    }
+    let (bed, address) = drawn("control", true);
+    let _sink = bed.sink(&address);
+    connect(&bed, &address, "20");
+    bed.counter_reaches("closed", 40);
+    bed.counter_reaches("scored", 20);
+    let events = crate::support::wait_for("all events", || {
+        let events = of_client(&bed, &address);
+        (events.len() == 40).then_some(events)
+    });
+    for event in &events {
+        assert_eq!(event["control"], true, "{event}");
+        assert_eq!(
+            (&event["reason"], &event["arm"]),
+            (&"control".into(), &"cubic".into())
+        );
+        assert_eq!(event["propensity"], 1.0);
+        if event["kind"] == "decision" {
+            assert_eq!(event["propensities"], serde_json::json!({"cubic": 1.0}));
+            assert!(allows(event, "cubic") && allows(event, "reno"), "{event}");
+        }
+        assert!(event["handshake_rtt_us"].as_u64().unwrap() > 0, "{event}");
+        assert_eq!(event["rule"], 2);
+        assert_ne!(event["parameters"], 0);
+    }
+    let closes = || events.iter().filter(|event| event["kind"] == "close");
+    assert_eq!(closes().count(), 20);
+    for close in closes() {
+        let measured = &close["measurement"];
+        let (wall, busy) = (&measured["wall_us"], &measured["duration_us"]);
+        assert!(
+            wall.as_u64() >= busy.as_u64() && busy.as_u64() > Some(0),
+            "{close}"
+        );
+    }
+    assert!(bed.counter("control") >= 20);
+    let said = String::from_utf8(bed.thalweg(&["status"]).stdout).unwrap();
+    assert!(said.contains("in the control group"), "{said}");
+    assert_eq!(bed.host(&address).unwrap()["scored"], 20);
+}
+
+#[test]
+fn a_host_beside_the_control_group_is_learned_about() {
+    if !privileged() {
+        return;
+    }
+    let (bed, address) = drawn("treated", false);
+    let _sink = bed.sink(&address);
+    connect(&bed, &address, "40");
+    bed.counter_reaches("closed", 80);
+    let tried = |event: &Value| event["reason"] == "untried" || event["reason"] == "explore";
+    crate::support::wait_for("a trial", || {
+        let events = of_client(&bed, &address);
+        assert!(events.iter().all(|event| event["control"] == false));
+        events.iter().any(tried).then_some(())
+    });
+}
+
+/// Changes the pinned arm table while no agent writes it, makes connections to a known host, and
+/// returns the reasons of the decisions.
+fn decided_under(label: &str, change: impl FnOnce(&mut raw::thalweg_arms)) -> Vec<Value> {
+    let mut bed = Bed::new(&plain(label), ARMS);
+    bed.start();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    connect(&bed, &address, "1");
+    bed.counter_reaches("scored", 1);
+    bed.end(Signal::SIGKILL);
+    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let zero = 0u32.to_ne_bytes();
+    let table = map.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
+    let mut table: raw::thalweg_arms = from_bytes(&table).unwrap();
+    change(&mut table);
+    map.update(&zero, bytes_of(&table), MapFlags::ANY).unwrap();
+    connect(&bed, &address, "40");
+    bed.start();
+    bed.counter_reaches("closed", 82);
+    crate::support::wait_for("all decisions", || {
+        let mut events = of_client(&bed, &address);
+        events.retain(|event| event["kind"] == "decision");
+        (events.len() == 40).then_some(events)
+    })
+}
+
+#[test]
+fn an_arm_that_was_taken_away_is_not_chosen() {
+    if !privileged() {
+        return;
+    }
+    let decisions = decided_under("reverted", |table| {
+        let reno = table.arms.iter().position(|arm| {
+            arm.name[..4]
+                .iter()
+                .zip(b"reno")
+                .all(|(a, b)| *a as u8 == *b)
+        });
+        table.reverted = 1 << reno.expect("reno is an arm");
+    });
+    for event in decisions {
+        assert_ne!(event["arm"], "reno", "{event}");
+        assert!(
+            allows(&event, "cubic") && !allows(&event, "reno"),
+            "{event}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_tried_by_order_or_while_the_agent_is_silent() {
+    if !privileged() {
+        return;
+    }
+    let greedy = |decisions: Vec<Value>| {
+        for event in decisions {
+            assert_eq!(event["reason"], "greedy", "{event}");
+            assert_eq!(event["propensities"], serde_json::json!({"cubic": 1.0}));
+            assert!(allows(&event, "cubic") && allows(&event, "reno"), "{event}");
+        }
+    };
+    greedy(decided_under("ordered", |table| {
+        table.reverted = raw::THALWEG_NO_TRIALS;
+    }));
+    // The limit and this time together are 0: however long the machine runs, that is past.
+    greedy(decided_under("silent", |table| {
+        table.heartbeat_ns = 0u64.wrapping_sub(600 * 1_000_000_000);
+    }));
+    let decisions = decided_under("alive", |_| ());
+    assert!(decisions.iter().any(|event| event["reason"] != "greedy"));
+}

@@ -1,0 +1,89 @@
+//! The control group: connections that keep the system's congestion control on purpose.
+
+use crate::key::mix;
+
+/// The draw is made anew after this time, ns.
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+/// Who belongs to the control group: clusters (by default: hosts) for an hour, and some for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// Share of cluster-hours, Q16.
+    pub share_q16: u32,
+    /// Share of clusters that always belong to it, Q16.
+    pub permanent_q16: u32,
+    /// The draw differs with it.
+    pub salt: u64,
+}
+
+impl Control {
+    /// Whether a cluster belongs to the control group at a monotonic time; `tag` is that of its
+    /// key ([`crate::HostKey::tag`]).
+    pub fn holds(&self, tag: u64, now_ns: u64) -> bool {
+        // Two rounds: after one, consecutive hours differ by a constant.
+        let hour = mix(mix(tag ^ self.salt, now_ns / HOUR_NS), self.salt) & 0xffff;
+        let always = mix(mix(tag, self.salt.wrapping_add(1)), 0) & 0xffff;
+        hour < u64::from(self.share_q16) || always < u64::from(self.permanent_q16)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+mod tests {
+    use super::*;
+    use crate::HostKey;
+
+    fn tags() -> impl Iterator<Item = u64> {
+        (0..20_000u32).map(|i| HostKey::from(std::net::Ipv4Addr::from(0x0a00_0000 + i)).tag())
+    }
+
+    fn share(control: Control, hour: u64) -> f64 {
+        let held = tags().filter(|tag| control.holds(*tag, hour * HOUR_NS + 5));
+        held.count() as f64 / 20_000.0
+    }
+
+    #[test]
+    fn the_shares_are_those_asked_for() {
+        for salt in [0, 1, 77, u64::MAX] {
+            let hourly = Control {
+                share_q16: 3277,
+                permanent_q16: 0,
+                salt,
+            };
+            for hour in [0, 1, 2, 1000] {
+                let found = share(hourly, hour);
+                assert!((0.04..0.06).contains(&found), "{salt} {hour}: {found}");
+            }
+            let permanent = Control {
+                share_q16: 0,
+                permanent_q16: 655,
+                salt,
+            };
+            let found = share(permanent, 3);
+            assert!((0.007..0.013).contains(&found), "{salt}: {found}");
+            assert!((share(permanent, 4) - found).abs() < 1e-12, "for good");
+        }
+    }
+
+    #[test]
+    fn hours_and_salts_draw_independently() {
+        let control = |salt| Control {
+            share_q16: 1 << 14,
+            permanent_q16: 0,
+            salt,
+        };
+        let both = |a: Control, b: Control, later: u64| {
+            let held = tags().filter(|tag| a.holds(*tag, 0) && b.holds(*tag, later * HOUR_NS));
+            held.count() as f64 / 20_000.0
+        };
+        for (found, what) in [
+            (both(control(3), control(3), 1), "the next hour"),
+            (both(control(3), control(3), 24), "the next day"),
+            (both(control(3), control(4), 0), "another salt"),
+        ] {
+            assert!((0.05..0.075).contains(&found), "{what}: {found}, not 1/16");
+        }
+        let tag = tags().next().unwrap();
+        assert!(!Control::default().holds(tag, 0), "no share, no group");
+    }
+}
