@@ -227,7 +227,7 @@ pub const SERVERS: &[Server] = &[
     },
     Server {
         name: "replication, two endless flows",
-        visits: 14,
+        visits: 60,
         every_s: 12.0 * HOUR_S,
         open_s: 24.0 * HOUR_S,
         phases: FAR_BEST,
@@ -237,6 +237,8 @@ pub const SERVERS: &[Server] = &[
     Server {
         name: "heavy tail: 19 % faster, one in ten 16 x slower",
         phases: &[(0, &[0.0, 0.25])],
+        visits: 600,
+        spread_bits: 1.0,
         tail: (0.1, 4.25),
         bounds: PROMPT,
         ..PLAIN
@@ -280,6 +282,8 @@ const WASTES: f64 = 0.3;
 const UPLINK_LOSS: f64 = 0.01;
 const UPLINK_LOSS_MORE: f64 = 0.03;
 const TAKER_LOSS: f64 = 0.08;
+/// Standing queue of the uplink, µs, which the default fills as well.
+const UPLINK_QUEUE_US: f64 = 30_000.0;
 
 /// One connection's luck, the same on every arm.
 pub struct Visit {
@@ -399,12 +403,13 @@ impl Server {
         let bytes: f64 = drawn.sizes.iter().sum();
         let segs = (bytes / SEGMENT).ceil();
         let retrans = (segs * lost + drawn.noise * (segs * lost).sqrt()).max(0.0) as u32;
+        let queue_us = if self.uplink { UPLINK_QUEUE_US } else { 0.0 };
         let mut sample = Sample {
             bytes: bytes as u64,
             duration_us: (time_s * 1e6) as u64,
             rate_delivered_bytes: bytes as u64,
             rate_interval_us: (time_s * 1e6) as u64,
-            srtt_us: drawn.rtt_us as u32,
+            srtt_us: (drawn.rtt_us + queue_us) as u32,
             min_rtt_us: (drawn.rtt_us * 0.9) as u32,
             segs_out: segs as u32 + retrans,
             retrans,
