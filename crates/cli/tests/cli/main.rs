@@ -28,6 +28,7 @@ mod input_files;
 mod inputs;
 mod isolation;
 mod lab_backends;
+mod lab_gate;
 mod lab_kernels;
 mod lab_paths;
 mod lab_policy;

@@ -1,0 +1,133 @@
+//! The gate: what a bad learner would do misses a bound that scenarios set for `thalweg`.
+//!
+//! A bad learner stands in for the agent: one that does nothing, one that leaves all to chance, one
+//! that always takes bbr. They run in virtual time, so the digits are the same on every machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::virtual_time::in_virtual_time;
+use crate::support::{THALWEG, manifest_path, stock};
+use thalweg_lab::outcome::ScenarioOutcome;
+use thalweg_lab::{Options, run};
+use thalweg_report::Verdict;
+
+/// Writes a scenario that sets for a mode what it sets for the learner.
+fn judging(scenario: &str, mode: &str, place: &Path) -> PathBuf {
+    let text = fs::read_to_string(manifest_path(scenario)).unwrap();
+    let learner = "mode = \"thalweg\"";
+    assert!(text.contains(learner), "{scenario} has no bound for it");
+    let file = place.join("scenario.toml");
+    fs::write(&file, text.replace(learner, &format!("mode = \"{mode}\""))).unwrap();
+    file
+}
+
+/// Runs the first rounds of a scenario with a mode in the place of the learner.
+fn instead_of_the_learner(scenario: &str, mode: &str, rounds: u32) -> ScenarioOutcome {
+    let place = tempfile::tempdir().unwrap();
+    let file = judging(scenario, mode, place.path());
+    let modes = ["fixed:cubic", mode].map(|it| it.parse().unwrap()).into();
+    let options = Options {
+        scenarios: vec![file],
+        modes,
+        connections: Some(rounds),
+        out: Some(place.path().join("out")),
+        progress: false,
+        agent_binary: THALWEG.into(),
+        ..Options::default()
+    };
+    run(&options).unwrap().scenarios.remove(0)
+}
+
+/// Checks that a statistic misses its bound.
+fn misses(outcome: &ScenarioOutcome, statistic: &str) {
+    for check in &outcome.checks {
+        println!("{}: {:?} ({:?})", check.text, check.verdict, check.value);
+    }
+    let mut of_it = outcome.checks.iter();
+    let missed = of_it.any(|check| {
+        check.expectation.statistic.key() == statistic && check.verdict == Verdict::Missed
+    });
+    assert!(missed, "{}: {statistic} is met", outcome.scenario.name);
+}
+
+fn one_that_does_nothing_misses_what_random_loss_allows() {
+    let outcome = instead_of_the_learner("scenarios/lab/server-cdn.toml", "baseline", 3);
+    misses(&outcome, "fct-p99-last-half");
+}
+
+fn one_that_leaves_all_to_chance_harms_the_neighbour() {
+    let outcome = instead_of_the_learner("scenarios/lab/server-uplink.toml", "random", 2);
+    misses(&outcome, "harm");
+}
+
+fn one_that_always_takes_bbr_harms_the_neighbour() {
+    let outcome = instead_of_the_learner("scenarios/lab/server-uplink.toml", "fixed:bbr", 2);
+    misses(&outcome, "harm");
+}
+
+in_virtual_time!(
+    [
+        "scenarios/lab/server-cdn.toml",
+        "scenarios/lab/server-uplink.toml",
+    ],
+    one_that_does_nothing_misses_what_random_loss_allows,
+    one_that_leaves_all_to_chance_harms_the_neighbour,
+    one_that_always_takes_bbr_harms_the_neighbour,
+);
+
+/// The exit code of a whole run: 5 if a bound was missed.
+fn whole(files: &[PathBuf], mode: &str) -> Option<i32> {
+    let place = tempfile::tempdir().unwrap();
+    let output = Command::new(THALWEG)
+        .args(["lab", "run"])
+        .args(files)
+        .args(["--backend", "qemu", "--mode", "fixed:cubic", "--mode", mode])
+        .arg("--out")
+        .arg(place.path().join("out"))
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    output.status.code()
+}
+
+#[test]
+#[ignore = "slow: some ten minutes"]
+fn bad_learners_miss_bounds_of_whole_scenarios() {
+    if stock::kernel().is_none() {
+        return;
+    }
+    for (mode, scenario) in [
+        ("baseline", "cdn"),
+        ("baseline", "flip"),
+        ("random", "uplink"),
+        ("fixed:bbr", "uplink"),
+        ("fixed:bbr", "day"),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let scenario = format!("scenarios/lab/server-{scenario}.toml");
+        let file = judging(&scenario, mode, place.path());
+        assert_eq!(whole(&[file], mode), Some(5), "{mode}: {scenario}");
+    }
+}
+
+#[test]
+#[ignore = "slow: some twenty minutes"]
+fn the_learner_meets_the_bounds_of_servers_traffic() {
+    if stock::kernel().is_none() {
+        return;
+    }
+    let folder = fs::read_dir(manifest_path("scenarios/lab")).unwrap();
+    let mut files: Vec<PathBuf> = folder
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| {
+            let name = file.file_name().unwrap().to_string_lossy();
+            name.starts_with("server-")
+        })
+        .collect();
+    files.sort();
+    assert!(files.len() >= 9, "{files:?}");
+    assert_eq!(whole(&files, "thalweg"), Some(0));
+}
