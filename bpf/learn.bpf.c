@@ -264,7 +264,8 @@ static __noinline int established(struct bpf_sock_ops *ops)
 
 /*
  * Scores the stretch that ends now. Most stretches say nothing about a congestion
- * control. They cost neither an access to the host's record nor an event.
+ * control, and cost no access to the host's record. Their events are for the comparison
+ * with the control group, which is fair only over all connections that sent data.
  */
 static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
 {
@@ -272,6 +273,7 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
 	__u64 wall_us;
+	int told = 0;
 
 	r->arm = c->origin->arm;
 	r->system_arm = c->origin->system_arm;
@@ -290,14 +292,20 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 			outcome = THALWEG_SCORED;
 	}
 	lesson.verdict.outcome = outcome;
-	if ((outcome == THALWEG_SCORED || lesson.trial) && find_key(c)) {
+	if (outcome == THALWEG_SCORED)
+		told = 1;
+	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED)
+		told = lesson.sample.segs_out && end != THALWEG_END_SWITCH;
+	if ((told || lesson.trial) && !find_key(c))
+		return;
+	if (outcome == THALWEG_SCORED || lesson.trial) {
 		if (!learn(r, &lesson) && lesson.verdict.outcome == THALWEG_SCORED)
 			COUNT(c, hosts_missed);
 		outcome = lesson.verdict.outcome;
 	}
 	if (outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
-	if (outcome == THALWEG_SCORED)
+	if (told)
 		send_close(c, &lesson.sample, &lesson.verdict, wall_us);
 }
 

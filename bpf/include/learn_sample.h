@@ -201,7 +201,6 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 		COUNT(c, events_dropped);
 		return 0;
 	}
-	COUNT(c, events);
 	__builtin_memset(event, 0, sizeof(*event));
 	event->rule = c->params->rule;
 	event->parameters = c->params->parameters;
@@ -237,6 +236,7 @@ static __always_inline void send_decision(struct context *c, int error, const st
 
 	if (!event)
 		return;
+	COUNT(c, events);
 	event->error = error;
 	event->allowed = c->request.allowed;
 	if (shares)
@@ -254,6 +254,8 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 
 	if (!event)
 		return;
+	if (verdict->outcome == THALWEG_SCORED)
+		COUNT(c, events);
 	event->end = sample->end;
 	event->outcome = verdict->outcome;
 	event->bytes = sample->bytes;

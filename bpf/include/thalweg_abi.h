@@ -360,7 +360,10 @@ struct thalweg_conn {
 	__u32 unused;
 };
 
-/* One decision or the end of one connection, through the ring buffer. */
+/*
+ * One decision, or the end of one stretch that was scored or in which data was sent,
+ * through the ring buffer.
+ */
 struct thalweg_event {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
 	__u64 connection; /* socket cookie */
@@ -412,7 +415,7 @@ struct thalweg_counters {
 	__u64 switched; /* loss rule applied */
 	__u64 withdrawn; /* returned to the system default mid-flow */
 	__u64 app_owned; /* left to the application */
-	__u64 events; /* delivered to the ring */
+	__u64 events; /* decisions and scored stretches delivered to the ring */
 	__u64 events_dropped; /* ring full */
 	__u64 hosts_created;
 	__u64 hosts_missed; /* no host record existed or could be created */

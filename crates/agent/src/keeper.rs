@@ -153,8 +153,14 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
+        // The others are for the comparison with the control group.
+        let told = |event: &&raw::thalweg_event| {
+            u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE
+                || u32::from(event.outcome) == raw::THALWEG_SCORED
+        };
         let events: Vec<Event> = raw_events
             .iter()
+            .filter(told)
             .map(|event| self.decoder.decode(event, &arms))
             .collect();
         self.shared.life.count(&events);
