@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod model;
 pub mod policy;
 pub mod reload;
+pub mod replay;
 pub mod reset;
 pub mod run;
 mod scenarios;

@@ -204,6 +204,11 @@ pub enum Command {
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.
     Events(commands::events::Options),
+    /// Estimate what another rule of choice would have cost, from logged decisions.
+    ///
+    /// Needs no agent. Each host begins without a record. The rule learns from connections whose arm
+    /// it could have chosen. Exit code 1 if the log says too little about it.
+    Replay(commands::replay::Options),
     /// Forget what was learned, of one host or of all.
     Reset(commands::reset::Options),
     /// Write all host records to a file.

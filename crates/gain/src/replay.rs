@@ -116,7 +116,7 @@ impl std::fmt::Display for TooSmall {
         let found = found.floor();
         write!(
             f,
-            "too small: an effective sample of {found} {what}, and {needed} are needed"
+            "an effective sample of {found} {what} is too small, {needed} are needed"
         )
     }
 }

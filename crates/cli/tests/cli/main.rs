@@ -64,6 +64,7 @@ mod policy_size;
 mod policy_swap;
 mod privileges;
 mod reload;
+mod replay;
 mod schemas;
 mod sim;
 mod sim_conformance;

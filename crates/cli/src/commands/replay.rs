@@ -1,0 +1,230 @@
+//! `thalweg replay`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use thalweg_agent::config::Config;
+use thalweg_gain::replay::{
+    EFFECTIVE_HOSTS_MIN, EFFECTIVE_MIN, Estimate, Interval, Outcome, Replay, Rule,
+};
+use thalweg_learner::{Mode, Params};
+
+use crate::options::Global;
+use crate::output;
+
+pub mod file;
+
+/// What is judged, and by which decisions.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Logged decisions, a line of JSON each.
+    file: PathBuf,
+    /// The rule of choice that is judged.
+    #[arg(long, value_enum, default_value_t = Choice::Thalweg)]
+    rule: Choice,
+    /// A key of the configuration's table `[learning]` and its value; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<String>,
+}
+
+/// Rules of choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Choice {
+    /// The learner.
+    Thalweg,
+    /// The published tuner's.
+    Classic,
+    /// Always the system's congestion control.
+    Default,
+    /// Any permitted congestion control.
+    Random,
+}
+
+impl Choice {
+    fn name(self) -> &'static str {
+        match self {
+            Choice::Thalweg => "thalweg",
+            Choice::Classic => "classic",
+            Choice::Default => "default",
+            Choice::Random => "random",
+        }
+    }
+}
+
+/// A line of the configuration; what is no number is quoted.
+fn setting(text: &str) -> Result<String, String> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err("expected KEY=VALUE".to_owned());
+    };
+    let is_key = |c: char| c.is_ascii_lowercase() || c == '_';
+    if key.is_empty() || !key.chars().all(is_key) {
+        return Err(format!("found {key:?}, expected a key of [learning]"));
+    }
+    match value.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(format!("{key} = {value}")),
+        _ => Ok(format!("{key} = {}", toml::Value::from(value))),
+    }
+}
+
+/// Compares a rule with the one that ran.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let learns = match options.rule {
+        Choice::Thalweg => Some(Mode::Thalweg),
+        Choice::Classic => Some(Mode::Classic),
+        Choice::Default | Choice::Random => None,
+    };
+    if learns.is_none() && !options.set.is_empty() {
+        bail!("--set: the rule {} has no parameters", options.rule.name());
+    }
+    let config = settings(&options.set)?;
+    let decisions = file::read(&options.file)?;
+    let rule = match (learns, options.rule) {
+        (Some(mode), _) => Rule::Learner(params(&config, mode, &decisions.arms)),
+        (None, Choice::Random) => Rule::Random,
+        (None, _) => Rule::Default,
+    };
+    let mut replay = Replay::new(rule);
+    decisions.connections.iter().for_each(|it| replay.add(it));
+    let name = options.file.display();
+    let outcome = replay.outcome().map_err(|small| {
+        let left = match small.size.uncovered {
+            0 => String::new(),
+            n => format!("; for {n} more the log gave its choice no chance"),
+        };
+        anyhow!(
+            "{name}: {small}, of {}{left}",
+            counted(small.size.connections)
+        )
+    })?;
+    let name = options.rule.name();
+    output::show(global, &document(name, &outcome), || text(name, &outcome))
+}
+
+/// The configuration with these lines in `[learning]`.
+fn settings(lines: &[String]) -> Result<Config> {
+    let text = format!("[learning]\n{}\n", lines.join("\n"));
+    Config::parse(&text, Path::new("--set")).context("--set cannot be used")
+}
+
+fn params(config: &Config, mode: Mode, arms: &[String]) -> Params {
+    let rescue = config.learning.rescue.as_ref();
+    Params {
+        mode,
+        rescue_arm: rescue.and_then(|name| arms.iter().position(|arm| arm == name)),
+        ..config.params()
+    }
+}
+
+fn counted(connections: u64) -> String {
+    output::count(connections, "connection")
+}
+
+/// The estimates as JSON.
+fn document(rule: &str, outcome: &Outcome) -> Value {
+    let interval = |it: &Interval| json!({ "mean": it.mean, "low": it.low, "high": it.high });
+    let estimate = |it: &Estimate| {
+        json!({
+            "logged": it.logged,
+            "rule": it.logged + it.robust.mean,
+            "doubly_robust": interval(&it.robust),
+            "propensity_weighted": interval(&it.weighted),
+        })
+    };
+    let size = &outcome.size;
+    json!({
+        "rule": rule,
+        "connections": size.connections,
+        "hosts": size.hosts,
+        "decisions": size.decisions,
+        "effective_connections": size.effective,
+        "effective_hosts": size.effective_hosts,
+        "uncovered": size.uncovered,
+        "control": outcome.control,
+        "without_data": outcome.without_data,
+        "cost_bits": estimate(&outcome.cost),
+        "time_log2_us_per_byte": estimate(&outcome.time),
+    })
+}
+
+/// The estimates for people.
+fn text(rule: &str, outcome: &Outcome) -> String {
+    let size = &outcome.size;
+    let percent = |log2: f64| 100.0 * (log2.exp2() - 1.0);
+    let row = |name: &str, it: &Interval, scale: &dyn Fn(f64) -> f64, unit: &str| {
+        let figure = |value: f64| format!("{:+.2}{unit}", scale(value));
+        vec![
+            name.to_owned(),
+            figure(it.mean),
+            format!("{} to {}", figure(it.low), figure(it.high)),
+        ]
+    };
+    let same = |value: f64| value;
+    let (time, cost) = (&outcome.time, &outcome.cost);
+    let rows = vec![
+        row("Time per byte, doubly robust", &time.robust, &percent, " %"),
+        row(
+            "Time per byte, propensity-weighted",
+            &time.weighted,
+            &percent,
+            " %",
+        ),
+        row("Cost in bits, doubly robust", &cost.robust, &same, ""),
+        row(
+            "Cost in bits, propensity-weighted",
+            &cost.weighted,
+            &same,
+            "",
+        ),
+    ];
+    let mut text = format!(
+        "{}\n\n{}\nCost: {:.2} bits logged, {:.2} by the rule. {} to {}; as much as {:.0} connections \
+         to {:.0} hosts\nthat it decided itself ({EFFECTIVE_MIN} and {EFFECTIVE_HOSTS_MIN} are needed).\n",
+        sentence(rule, &time.robust, percent),
+        output::table(
+            &["Rule less log", "Difference", "95 % interval"],
+            &[1, 2],
+            rows
+        ),
+        cost.logged,
+        cost.logged + cost.robust.mean,
+        counted(size.connections),
+        output::count(size.hosts, "host"),
+        size.effective,
+        size.effective_hosts,
+    );
+    if size.decisions < 0.95 * size.connections as f64 {
+        text += &format!(
+            "The rule learned from {:.1} connections a host of {:.1}: it is judged as over so few.\n",
+            size.decisions / size.hosts as f64,
+            size.connections as f64 / size.hosts as f64,
+        );
+    }
+    for (count, what) in [
+        (size.uncovered, "the log gave the rule's choice no chance"),
+        (outcome.control, "control group, the same under each rule"),
+        (outcome.without_data, "nothing delivered"),
+    ] {
+        if count > 0 {
+            text += &format!("Left out: {} ({what}).\n", counted(count));
+        }
+    }
+    text
+}
+
+/// The answer in words.
+fn sentence(rule: &str, time: &Interval, percent: impl Fn(f64) -> f64) -> String {
+    let (low, high) = (percent(time.low), percent(time.high));
+    match time.covers(0.0) {
+        true => format!(
+            "Not known whether {rule} takes less or more time than what ran: {low:+.1} % to \
+             {high:+.1} %."
+        ),
+        false => format!(
+            "{rule} takes {:.1} % {} time than what ran ({low:+.1} % to {high:+.1} %).",
+            percent(time.mean).abs(),
+            if time.mean < 0.0 { "less" } else { "more" },
+        ),
+    }
+}

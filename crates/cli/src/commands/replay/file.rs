@@ -1,0 +1,320 @@
+//! The file of decisions: a line of JSON each for its head, every connection, and its end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use thalweg_gain::replay::{ARMS, Connection, Stretch};
+use thalweg_learner::{End, Sample};
+use thalweg_units::file;
+
+use crate::output;
+
+/// Name of the format.
+pub const FORMAT: &str = "thalweg-decisions";
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// Largest file.
+const MAX_BYTES: u64 = 4 << 30;
+/// Error of a sum of probabilities, each of which has 16 bits.
+const ROUNDING: f64 = 0.01;
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Head {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Names of the arms, in order of their slots.
+    #[serde(default)]
+    pub arms: Vec<String>,
+}
+
+/// A connection: the decision about it, and its measurements.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    /// When its arm was chosen, milliseconds since 1970.
+    pub time_ms: i64,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Key of the host record.
+    pub host: String,
+    /// The system's arm, if it is one.
+    pub system: Option<String>,
+    /// The arm it used from then on.
+    pub arm: String,
+    /// The permitted arms.
+    pub allowed: Vec<String>,
+    /// Why the arm was chosen.
+    pub reason: String,
+    /// Whether it is in the control group.
+    pub control: bool,
+    /// Probability of each arm; one without is not chosen.
+    pub propensities: BTreeMap<String, f64>,
+    /// Smoothed RTT at establishment, µs; 0: unknown.
+    pub handshake_rtt_us: u32,
+    /// Version of the rule of choice.
+    pub rule: u16,
+    /// Hash of its parameters.
+    pub parameters: u32,
+    /// Number of connections that it stands for: one over the share of host-hours kept.
+    pub stands_for: f64,
+    /// Its measured stretches.
+    pub stretches: Vec<Measured>,
+}
+
+/// A measured stretch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// When it ended, milliseconds since 1970.
+    pub time_ms: i64,
+    /// Its arm, if it is one.
+    pub arm: Option<String>,
+    /// How it ended.
+    pub end: String,
+    /// Acknowledged bytes.
+    pub bytes: u64,
+    /// Busy time if the kernel reports it, else wall time, µs.
+    pub duration_us: u64,
+    /// Whether the kernel reports busy time.
+    pub busy_time: bool,
+    /// Wall time, µs.
+    pub wall_us: u64,
+    /// Smoothed RTT at the end, µs.
+    pub srtt_us: u32,
+    /// Minimum RTT, µs.
+    pub min_rtt_us: u32,
+    /// Data segments sent.
+    pub segs_out: u32,
+    /// Retransmissions among them.
+    pub retrans: u32,
+    /// Time limited by the receiver's window, µs.
+    pub receiver_us: u32,
+    /// Time limited by the send buffer, µs.
+    pub buffer_us: u32,
+    /// Whether the last rate sample was limited by the application.
+    pub app_limited: bool,
+}
+
+/// The last line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tail {
+    /// Number of connections before it.
+    pub end: u64,
+}
+
+/// Names of stretches' ends.
+const ENDS: [(&str, End); 5] = [
+    ("fin-local", End::FinLocal),
+    ("fin-remote", End::FinRemote),
+    ("reset", End::Reset),
+    ("timeout", End::Timeout),
+    ("switch", End::Switch),
+];
+
+/// The content of a file.
+pub struct Decisions {
+    /// Names of the arms.
+    pub arms: Vec<String>,
+    /// Connections in order of time.
+    pub connections: Vec<Connection>,
+}
+
+/// Reads a file whole.
+///
+/// # Errors
+/// What is wrong with it, with file and line.
+pub fn read(path: &Path) -> Result<Decisions> {
+    let name = path.display().to_string();
+    let mut lines = BufReader::new(file::open(path, MAX_BYTES)?).split(b'\n');
+    let head = match lines.next() {
+        None => bail!("{name}: the file is empty, expected decisions"),
+        Some(line) => {
+            head(&line.with_context(|| name.clone())?).with_context(|| place(&name, 1))?
+        }
+    };
+    let mut reader = Reader::new(head.arms);
+    for (line, number) in lines.zip(2..) {
+        let line = line.with_context(|| name.clone())?;
+        let count = reader.connections.len();
+        if let Ok(tail) = serde_json::from_slice::<Tail>(&line) {
+            if tail.end != count as u64 {
+                bail!(
+                    "{name}:{number}: found {count} connections, expected {}",
+                    tail.end
+                );
+            }
+            return Ok(reader.sorted());
+        }
+        let line = match serde_json::from_slice(&line) {
+            Ok(line) => line,
+            Err(error) if error.is_eof() => bail!("{}", cut_short(&name, count)),
+            Err(error) => bail!("{}: {}", place(&name, number), words(&error)),
+        };
+        reader.add(&line).with_context(|| place(&name, number))?;
+    }
+    bail!("{}", cut_short(&name, reader.connections.len()))
+}
+
+fn place(name: &str, number: usize) -> String {
+    format!("{name}:{number}")
+}
+
+fn cut_short(name: &str, connections: usize) -> String {
+    let connections = output::count(connections, "connection");
+    format!("{name}: the file is cut short after {connections}, expected its last line")
+}
+
+/// A message without the position, which counts from the start of the line.
+fn words(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}
+
+fn head(line: &[u8]) -> Result<Head> {
+    let head = serde_json::from_slice::<Head>(line).ok();
+    let Some(head) = head.filter(|head| head.format == FORMAT) else {
+        bail!("found another first line, expected the head of a file of decisions")
+    };
+    if head.version != VERSION {
+        bail!("found version {}, expected {VERSION}", head.version);
+    }
+    if head.arms.is_empty() || head.arms.len() > ARMS {
+        bail!("found {} arms, expected 1 to {ARMS}", head.arms.len());
+    }
+    Ok(head)
+}
+
+/// Turns lines into connections.
+struct Reader {
+    arms: Vec<String>,
+    hosts: HashMap<(u64, String), u64>,
+    connections: Vec<Connection>,
+}
+
+impl Reader {
+    fn new(arms: Vec<String>) -> Self {
+        Self {
+            arms,
+            hosts: HashMap::new(),
+            connections: Vec::new(),
+        }
+    }
+
+    fn sorted(mut self) -> Decisions {
+        self.connections
+            .sort_by_key(|connection| connection.start_ns);
+        Decisions {
+            arms: self.arms,
+            connections: self.connections,
+        }
+    }
+
+    fn arm(&self, name: &str) -> Result<usize> {
+        let known = self.arms.iter().position(|arm| arm == name);
+        known.with_context(|| format!("found the arm {name:?}, expected one of the first line"))
+    }
+
+    fn optional(&self, name: Option<&String>) -> Result<Option<usize>> {
+        name.map(|name| self.arm(name)).transpose()
+    }
+
+    fn add(&mut self, line: &Line) -> Result<()> {
+        let arm = self.arm(&line.arm)?;
+        let mut allowed = 0;
+        for name in &line.allowed {
+            allowed |= 1u16 << self.arm(name)?;
+        }
+        let propensities = self.propensities(line)?;
+        if propensities[arm] <= 0.0 {
+            bail!("propensities: found none of {:?}, the chosen arm", line.arm);
+        }
+        if !(line.stands_for >= 1.0 && line.stands_for.is_finite()) {
+            bail!("stands_for: found {}, expected 1 or more", line.stands_for);
+        }
+        let stretches = line.stretches.iter().map(|measured| self.stretch(measured));
+        let stretches = stretches.collect::<Result<_>>()?;
+        let next = self.hosts.len() as u64;
+        let host = (line.netns, line.host.clone());
+        self.connections.push(Connection {
+            host: *self.hosts.entry(host).or_insert(next),
+            start_ns: nanoseconds(line.time_ms)?,
+            system: self.optional(line.system.as_ref())?,
+            arm,
+            allowed,
+            control: line.control,
+            propensities,
+            stands_for: line.stands_for,
+            stretches,
+        });
+        Ok(())
+    }
+
+    fn propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
+        let mut propensities = [0.0; ARMS];
+        for (name, &share) in &line.propensities {
+            if !(0.0..=1.0).contains(&share) {
+                bail!("propensities.{name}: found {share}, expected 0 to 1");
+            }
+            propensities[self.arm(name)?] = share;
+        }
+        let sum: f64 = propensities.iter().sum();
+        if line.propensities.is_empty() {
+            bail!("propensities: found none, expected one of each permitted arm");
+        }
+        if (sum - 1.0).abs() > ROUNDING {
+            bail!("propensities: found a sum of {sum:.3}, expected 1");
+        }
+        Ok(propensities.map(|share| share / sum))
+    }
+
+    fn stretch(&self, measured: &Measured) -> Result<Stretch> {
+        let end = ENDS.iter().find(|(name, _)| *name == measured.end);
+        // A long connection that goes on: for the rule the same as one that ended in order.
+        let end = match end {
+            Some((_, end)) => *end,
+            None if measured.end == "stretch" => End::FinLocal,
+            None => bail!("end: found {:?}, expected how a stretch ends", measured.end),
+        };
+        Ok(Stretch {
+            end_ns: nanoseconds(measured.time_ms)?,
+            arm: self.optional(measured.arm.as_ref())?,
+            sample: sample(measured, end),
+        })
+    }
+}
+
+/// What a rule is taught. The events do not tell slow start from the rest.
+fn sample(measured: &Measured, end: End) -> Sample {
+    Sample {
+        bytes: measured.bytes,
+        duration_us: measured.duration_us,
+        rate_delivered_bytes: 0,
+        rate_interval_us: 0,
+        srtt_us: measured.srtt_us,
+        min_rtt_us: measured.min_rtt_us,
+        segs_out: measured.segs_out,
+        retrans: measured.retrans,
+        steady_segs: measured.segs_out,
+        steady_retrans: measured.retrans,
+        loss_srtt_us: 0,
+        busy_time: measured.busy_time,
+        end,
+    }
+}
+
+fn nanoseconds(ms: i64) -> Result<u64> {
+    let ns = u64::try_from(ms)
+        .ok()
+        .and_then(|ms| ms.checked_mul(1_000_000));
+    ns.with_context(|| format!("time_ms: found {ms}, expected milliseconds since 1970"))
+}

@@ -1,0 +1,83 @@
+//! `thalweg replay` over decisions written here, whose truth is known.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use thalweg_units::random::Random;
+
+const START_MS: u64 = 1_790_000_000_000;
+
+/// Connections to 60 hosts, half of them on each arm. bbr takes half the time.
+fn decisions() -> String {
+    let mut random = Random::new(9);
+    let mut text = json!({
+        "format": "thalweg-decisions", "version": 1, "arms": ["cubic", "bbr"],
+    })
+    .to_string();
+    for number in 0..2400 {
+        let arm = ["cubic", "bbr"][random.below(2) as usize];
+        let bytes = (1 << 20) + random.below(1 << 20);
+        let noise = 0.9 + 0.2 * random.fraction();
+        let rate = if arm == "bbr" { 2e6 } else { 1e6 };
+        let duration_us = (bytes as f64 / rate * noise * 1e6) as u64;
+        let time_ms = START_MS + number * 10_000;
+        let line = json!({
+            "time_ms": time_ms, "netns": 1, "host": format!("192.0.2.{}", number % 60),
+            "system": "cubic", "arm": arm, "allowed": ["cubic", "bbr"], "reason": "explore",
+            "control": false, "propensities": { "cubic": 0.5, "bbr": 0.5 },
+            "handshake_rtt_us": 20_000, "rule": 2, "parameters": 7, "stands_for": 1.0,
+            "stretches": [{
+                "time_ms": time_ms + duration_us / 1000, "arm": arm, "end": "fin-local",
+                "bytes": bytes, "duration_us": duration_us, "busy_time": true,
+                "wall_us": duration_us, "srtt_us": 20_000, "min_rtt_us": 20_000,
+                "segs_out": bytes / 1448, "retrans": 0, "receiver_us": 0, "buffer_us": 0,
+                "app_limited": false,
+            }],
+        });
+        let _ = write!(text, "\n{line}");
+    }
+    text + "\n{\"end\":2400}\n"
+}
+
+fn replay(file: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_thalweg"))
+        .arg("replay")
+        .arg(file)
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn rules_are_compared_with_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("decisions");
+    std::fs::write(&file, decisions()).unwrap();
+    // The log's mean is half-way between the arms, in bits.
+    for (arguments, truth) in [
+        (&["--rule", "default"][..], 0.5),
+        (&["--rule", "random"], 0.0),
+        (&[], -0.45),
+        (&["--set", "warm_up=1000"], 0.5),
+    ] {
+        let output = replay(&file, &[arguments, &["--json"]].concat());
+        let document: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        for measure in ["time_log2_us_per_byte", "cost_bits"] {
+            let mean = &document[measure]["doubly_robust"]["mean"];
+            let mean = mean.as_f64().unwrap();
+            assert!((mean - truth).abs() < 0.08, "{arguments:?}: {document:#}");
+        }
+        assert_eq!(document["connections"], 2400);
+    }
+    let text = String::from_utf8(replay(&file, &["--rule", "default"]).stdout).unwrap();
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with("default takes 4") && first.contains("% more time"),
+        "{text}"
+    );
+    let text = String::from_utf8(replay(&file, &["--rule", "random"]).stdout).unwrap();
+    assert!(text.contains("+0.00"), "{text}");
+}
