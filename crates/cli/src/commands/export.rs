@@ -9,17 +9,26 @@ use thalweg_units::file::Draft;
 use crate::options::Global;
 use crate::output;
 
+mod decisions;
+
 /// Where to.
 #[derive(Debug, Args)]
 pub struct Options {
     /// File to write. Default: standard output.
     file: Option<PathBuf>,
+    /// Instead of host records, write the stored decisions with what became of their connections,
+    /// for `thalweg replay`.
+    #[arg(long)]
+    decisions: bool,
 }
 
-/// Writes all host records as a JSON document.
+/// Writes all host records as a JSON document, or decisions as lines of JSON.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let client = global.client()?;
     let get = |write: &mut dyn FnMut(&[u8]) -> Result<()>| {
+        if options.decisions {
+            return decisions::write(&client, write);
+        }
         client.get_parts("/v1/export", &mut *write)?;
         write(b"\n")
     };

@@ -19,7 +19,7 @@ pub mod file;
 /// What is judged, and by which decisions.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Logged decisions, a line of JSON each.
+    /// Logged decisions, as `thalweg export --decisions` writes them.
     file: PathBuf,
     /// The rule of choice that is judged.
     #[arg(long, value_enum, default_value_t = Choice::Thalweg)]
@@ -93,10 +93,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             0 => String::new(),
             n => format!("; for {n} more the log gave its choice no chance"),
         };
-        anyhow!(
-            "{name}: {small}, of {}{left}",
-            counted(small.size.connections)
-        )
+        anyhow!("{name}: {}: {small}{left}", counted(small.size.connections))
     })?;
     let name = options.rule.name();
     output::show(global, &document(name, &outcome), || text(name, &outcome))

@@ -487,6 +487,52 @@ fn hosts_can_be_explained_reset_exported_and_imported() {
 }
 
 #[test]
+fn decisions_are_exported_for_replays() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("decisions", "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 3, 1_000_000);
+    // Of the first there is only its end.
+    bed.events(5);
+    let file = bed.directory.path().join("decisions");
+    let name = file.to_str().unwrap();
+    assert!(
+        bed.thalweg(&["export", "--decisions", name])
+            .status
+            .success()
+    );
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (lines.len(), &lines[4]["end"]),
+        (5, &Value::from(3)),
+        "{text}"
+    );
+    for line in &lines[1..4] {
+        let shares = line["propensities"].as_object().unwrap().values();
+        let sum: f64 = shares.filter_map(Value::as_f64).sum();
+        assert!((sum - 1.0).abs() < 0.01, "{text}");
+        assert!(
+            line["stretches"][0]["bytes"].as_u64() >= Some(1_000_000),
+            "{text}"
+        );
+    }
+    let judged = bed.thalweg(&["replay", name]);
+    let said = String::from_utf8_lossy(&judged.stderr).into_owned();
+    assert_eq!(judged.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("3 connections: an effective sample of 1 hosts is too small"),
+        "{said}"
+    );
+}
+
+#[test]
 fn evidence_is_forgotten_with_time_before_the_next_choice() {
     if !privileged() {
         return;

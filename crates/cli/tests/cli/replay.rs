@@ -30,7 +30,7 @@ fn decisions() -> String {
             "handshake_rtt_us": 20_000, "rule": 2, "parameters": 7, "stands_for": 1.0,
             "stretches": [{
                 "time_ms": time_ms + duration_us / 1000, "arm": arm, "end": "fin-local",
-                "bytes": bytes, "duration_us": duration_us, "busy_time": true,
+                "bytes": bytes, "duration_us": duration_us,
                 "wall_us": duration_us, "srtt_us": 20_000, "min_rtt_us": 20_000,
                 "segs_out": bytes / 1448, "retrans": 0, "receiver_us": 0, "buffer_us": 0,
                 "app_limited": false,

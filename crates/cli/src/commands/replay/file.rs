@@ -81,8 +81,6 @@ pub struct Measured {
     pub bytes: u64,
     /// Busy time if the kernel reports it, else wall time, µs.
     pub duration_us: u64,
-    /// Whether the kernel reports busy time.
-    pub busy_time: bool,
     /// Wall time, µs.
     pub wall_us: u64,
     /// Smoothed RTT at the end, µs.
@@ -293,7 +291,8 @@ impl Reader {
     }
 }
 
-/// What a rule is taught. The events do not tell slow start from the rest.
+/// What a rule is taught. Events have no rate sample, which would show pauses in wall time, and do
+/// not tell slow start from the rest.
 fn sample(measured: &Measured, end: End) -> Sample {
     Sample {
         bytes: measured.bytes,
@@ -307,7 +306,7 @@ fn sample(measured: &Measured, end: End) -> Sample {
         steady_segs: measured.segs_out,
         steady_retrans: measured.retrans,
         loss_srtt_us: 0,
-        busy_time: measured.busy_time,
+        busy_time: true,
         end,
     }
 }
