@@ -258,8 +258,8 @@ fn wrong_usage_is_one_line_that_names_the_help() {
              see `thalweg hosts --help`\n",
         ),
         (
-            &["polcy", "check"],
-            "thalweg: unrecognized subcommand 'polcy'; a similar subcommand exists: 'policy'; see \
+            &["polic", "check"],
+            "thalweg: unrecognized subcommand 'polic'; a similar subcommand exists: 'policy'; see \
              `thalweg --help`\n",
         ),
         (
