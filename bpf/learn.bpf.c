@@ -272,14 +272,13 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	struct request *r = &c->request;
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
-	__u64 wall_us;
 	int told = 0;
 
 	r->arm = c->origin->arm;
 	r->system_arm = c->origin->system_arm;
-	lesson.trial = c->origin->flags & THALWEG_CONN_TRIAL;
+	if (c->origin->flags & THALWEG_CONN_TRIAL)
+		r->allowed |= TRIAL_OVER;
 	take_sample(c, tp, end, &lesson.sample);
-	wall_us = wall_time_us(c);
 	barrier();
 	/* The slot may have been reused meanwhile. */
 	if (c->conn->cookie != c->cookie)
@@ -296,9 +295,9 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 		told = 1;
 	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED)
 		told = lesson.sample.segs_out && end != THALWEG_END_SWITCH;
-	if ((told || lesson.trial) && !find_key(c))
+	if ((told || r->allowed & TRIAL_OVER) && !find_key(c))
 		return;
-	if (outcome == THALWEG_SCORED || lesson.trial) {
+	if (outcome == THALWEG_SCORED || r->allowed & TRIAL_OVER) {
 		if (!learn(r, &lesson) && lesson.verdict.outcome == THALWEG_SCORED)
 			COUNT(c, hosts_missed);
 		outcome = lesson.verdict.outcome;
@@ -306,7 +305,7 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	if (outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
 	if (told)
-		send_close(c, &lesson.sample, &lesson.verdict, wall_us);
+		send_close(c, &lesson.sample, &lesson.verdict);
 }
 
 /*

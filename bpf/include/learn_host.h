@@ -188,7 +188,7 @@ __noinline int learn(struct request *r, struct lesson *l)
 	bpf_spin_lock(&lock->lock);
 	found = open_host(host, r->tag);
 	if (found) {
-		if (l->trial)
+		if (r->allowed & TRIAL_OVER)
 			thalweg_end_trial(host);
 		if (scores)
 			thalweg_score(host, r->arm, r->system_arm, &l->sample, params, r->now_ns,

@@ -248,7 +248,7 @@ static __always_inline void send_decision(struct context *c, int error, const st
 }
 
 static __always_inline void send_close(struct context *c, const struct thalweg_sample *sample,
-				       const struct thalweg_verdict *verdict, __u64 wall_us)
+				       const struct thalweg_verdict *verdict)
 {
 	struct thalweg_event *event = new_event(c, THALWEG_EVENT_CLOSE);
 
@@ -267,7 +267,8 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 	event->segs_out = sample->segs_out;
 	event->retrans = sample->retrans;
 	event->sample_flags = sample->flags;
-	event->wall_us = wall_us;
+	/* The slot may have been reused meanwhile. */
+	event->wall_us = c->conn->cookie == c->cookie ? wall_time_us(c) : sample->duration_us;
 	event->receiver_us = sample->receiver_us;
 	event->buffer_us = sample->buffer_us;
 	send_event(event);

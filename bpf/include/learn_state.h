@@ -110,6 +110,8 @@ struct {
 
 /* Flag in request.allowed: the connection belongs to the control group. */
 #define IN_CONTROL (1u << 30)
+/* Flag in request.allowed of learn: a trial is over. */
+#define TRIAL_OVER (1u << 29)
 
 /*
  * A request to a host record. It goes to the functions that hold the lock. Those are
@@ -138,7 +140,6 @@ struct shares {
 struct lesson {
 	struct thalweg_sample sample;
 	struct thalweg_verdict verdict; /* the outcome so far; then the record's verdict */
-	__u64 trial; /* a trial is over */
 };
 
 /* State of one socket operation, shared by its steps. */
