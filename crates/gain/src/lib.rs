@@ -9,6 +9,7 @@
 //! - Each cluster leaves one number a [`Row`], so that groups are a few sums: [`Moments`].
 //! - [`compare`] makes of two such groups an effect with a confidence sequence: an interval that
 //!   holds for all looks together.
+//! - [`Ledger`] gathers connections in clusters and clusters in groups, within bounds.
 //! - [`alpha`] shares the 5 % among everything that is compared.
 //!
 //! [`replay`] estimates another rule's cost from logged decisions.
@@ -18,6 +19,7 @@ mod baseline;
 mod class;
 mod cluster;
 mod compare;
+mod ledger;
 pub mod replay;
 mod row;
 mod share;
@@ -27,6 +29,7 @@ pub use baseline::{Baseline, Connection, Stratum};
 pub use class::{RTTS, SIZES, rtt_class, size_class, size_words};
 pub use cluster::{CLUSTER_CAP, Cluster, Moments};
 pub use compare::{CLUSTERS_MIN, Comparison, compare};
+pub use ledger::{Changes, Content, Group, Groups, Ledger, Part};
 pub use row::{ROWS, Row, Unit};
 pub use share::{ALPHA, Scope, alpha};
 pub use verdict::Verdict;

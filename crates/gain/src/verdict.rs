@@ -28,6 +28,20 @@ impl Verdict {
         }
     }
 
+    /// Whether a row is a reason to take back what the treated connections have. Time and failures
+    /// must not be worse. Some retransmissions are a price of speed, so that only a whole
+    /// percentage point is a reason. A queue is one unless the transfers are faster for it.
+    pub fn is_reason_to_revert(comparison: &Comparison, row: Row, time: Self) -> bool {
+        let Some((low, _)) = comparison.interval() else {
+            return false;
+        };
+        match row {
+            Row::Time | Row::TimeOf(_) | Row::Failed => low > 0.0,
+            Row::Retransmitted => low > 0.01,
+            Row::Inflation => low > 0.0 && time != Self::Better,
+        }
+    }
+
     /// The verdict as one word, the same in text, JSON and metrics.
     pub fn word(self) -> &'static str {
         match self {
