@@ -28,6 +28,7 @@ use crate::view::{self, Explanation};
 mod answer;
 mod best;
 mod connections;
+mod gain;
 mod history;
 mod import;
 mod list;
@@ -74,6 +75,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
+        .route("/v1/gain", get(gain::gain))
+        .route("/v1/gain/resume", post(gain::resume))
         .route("/v1/history", get(history::history))
         .route("/v1/stream", get(live::live))
         .route("/v1/export", get(list::export))

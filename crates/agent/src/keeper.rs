@@ -33,6 +33,8 @@ const NAMESPACES: Duration = Duration::from_secs(60);
 /// Interval of checks for unknown namespaces, and the longer one after a check in vain.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
+/// Interval of looks at the gain.
+const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
 
@@ -67,6 +69,8 @@ pub struct Keeper {
     look: Instant,
     discovered: Instant,
     forgave: Instant,
+    /// The last look at the gain; none in a session that has not looked.
+    gain_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
     dropped: u64,
     log: LogLimit,
@@ -91,6 +95,7 @@ impl Keeper {
             look: now,
             discovered: now,
             forgave: now,
+            gain_seen: None,
             namespaces_read: None,
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
@@ -164,6 +169,7 @@ impl Keeper {
             .map(|event| self.decoder.decode(event, &arms))
             .collect();
         self.shared.life.count(&events);
+        self.shared.gain(|gain| gain.take(raw_events, &arms));
         for event in &events {
             self.log.event(event, self.shared.config.events.log);
         }
@@ -197,6 +203,12 @@ impl Keeper {
             self.report_policy();
             self.refresh_cgroups();
             self.shared.name_containers(&self.namespaces);
+        }
+        if self.gain_seen.is_none_or(|at| at.elapsed() >= GAIN) {
+            self.gain_seen = Some(Instant::now());
+            let outcome = self.shared.look_at_gain();
+            self.shared
+                .problem("gain", outcome.err().map(|error| format!("{error:#}")));
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         if since.is_none_or(|age| age >= NAMESPACES) {

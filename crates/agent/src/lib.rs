@@ -10,6 +10,7 @@ pub mod config;
 pub mod doctor;
 mod events;
 pub mod features;
+mod gain;
 mod keeper;
 pub mod kernel;
 mod life;

@@ -16,12 +16,14 @@ use thalweg_control::learner;
 use thalweg_control::limit::{self, Limit};
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
+use thalweg_gain::Scope;
 
 use crate::life::{Counted, Life};
 use crate::shared::Shared;
 use crate::view;
 
 mod agent;
+mod gain;
 mod kernel;
 mod page;
 #[cfg(test)]
@@ -39,6 +41,7 @@ struct Figures {
     unsaved_s: f64,
     problems: Vec<&'static str>,
     arms: Vec<view::Arm>,
+    gain: view::Gain,
     counted: Counted,
     life: Arc<Life>,
     process: Process,
@@ -98,6 +101,7 @@ impl Figures {
             unsaved_s: shared.unsaved_for().as_secs_f64(),
             problems: shared.problem_kinds(),
             arms: shared.presenter(&table).arm_list(),
+            gain: shared.gain_view(Scope::Arm)?,
             counted: shared.life.counted(),
             life: Arc::clone(&shared.life),
             process: Process::look(),
@@ -124,6 +128,7 @@ impl Collector for Figures {
         self.agent(&mut page)?;
         self.learner(&mut page)?;
         self.events(&mut page)?;
+        self.gain(&mut page)?;
         self.kernel(&mut page)
     }
 }

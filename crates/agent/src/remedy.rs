@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 16] = [
+const REMEDIES: [(&str, &str); 18] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -17,6 +17,10 @@ const REMEDIES: [(&str, &str); 16] = [
     (
         "discovery",
         "Look at `thalweg doctor`: the kernel's list of CCs cannot be read.",
+    ),
+    (
+        "gain",
+        "Restart the agent if it stays: what the learner gains is not looked at.",
     ),
     (
         "kernel-btf",
@@ -37,6 +41,10 @@ const REMEDIES: [(&str, &str); 16] = [
     (
         "retention",
         "Look at the disk of the store: `df`, and the agent's log.",
+    ),
+    (
+        "reverted",
+        "Nothing must be done: it ends after 24 hours. `thalweg gain` shows the finding, `thalweg gain --resume` ends it now.",
     ),
     (
         "silence",

@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::Front;
 use crate::config::Config;
+use crate::gain::{Drawn, Gain};
 use crate::kernel::{ArmTable, Kernel};
 use crate::life::Life;
 use crate::present::Presenter;
@@ -48,6 +49,7 @@ pub struct Shared {
     desk: Mutex<Option<Desk>>,
     /// For queries, and for removals on request.
     store: Mutex<Store>,
+    gain: Mutex<Gain>,
     /// Names of containers, by the cookie of their network namespace.
     containers: Mutex<Arc<HashMap<u64, String>>>,
     /// Number of imported documents.
@@ -121,6 +123,12 @@ impl Shared {
         life: Arc<Life>,
     ) -> Result<Self> {
         let asked = store.again()?;
+        let setup = kernel.setup();
+        let drawn = Drawn {
+            ipv4: setup.ipv4_prefix,
+            ipv6: setup.ipv6_prefix,
+        };
+        let gain = Gain::new(store.gain(Moment::now())?, drawn);
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,
@@ -132,6 +140,7 @@ impl Shared {
             mailbox,
             desk: Mutex::new(Some(desk)),
             store: Mutex::new(asked),
+            gain: Mutex::new(gain),
             containers: Mutex::default(),
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
@@ -193,6 +202,16 @@ impl Shared {
         Ok(action(&mut lock(&self.store))?)
     }
 
+    /// The account of the gain.
+    pub fn gain<T>(&self, action: impl FnOnce(&mut Gain) -> T) -> T {
+        action(&mut lock(&self.gain))
+    }
+
+    /// Share of the host-hours in the control group.
+    pub fn control_share(&self) -> f64 {
+        0.0
+    }
+
     /// The mode in force.
     pub fn mode(&self) -> Mode {
         self.kernel.params().mode
@@ -252,6 +271,14 @@ impl Shared {
                     tracing::info!(topic, "problem is gone: {topic}");
                 }
             }
+        }
+    }
+
+    /// As [`Shared::problem`], for what nobody must mend.
+    pub fn warning(&self, topic: &'static str, text: String) {
+        let before = lock(&self.problems).insert(topic, text.clone());
+        if before.as_ref() != Some(&text) {
+            tracing::warn!(topic, "{text}");
         }
     }
 

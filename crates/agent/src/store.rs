@@ -14,6 +14,7 @@ use rusqlite::{Connection, ErrorCode};
 mod clock;
 mod document;
 mod events;
+mod gain;
 mod history;
 mod lease;
 mod open;
@@ -28,6 +29,7 @@ pub use document::{
     HOST_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
 };
 pub use events::PRUNE_STEP;
+pub use gain::{KeptGain, Revert};
 pub use history::{Decided, Intervals};
 pub use row::{HostRow, Snapshot, parse_mode};
 pub use snapshot::Saved;

@@ -347,3 +347,70 @@ pub struct Measurement {
     /// Weight in the estimate, 0 to 1.
     pub weight: f64,
 }
+
+/// `GET /v1/gain`: the learner against its control group.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Gain {
+    /// The main finding, in a sentence.
+    pub summary: String,
+    /// Seconds since the comparisons began.
+    pub age_s: u64,
+    /// Ended connections without a place in a cluster: there were too many hosts.
+    pub left_out: u64,
+    /// Events that never reached the agent since the programs were attached.
+    pub events_dropped: u64,
+    /// The groups that were asked for.
+    pub groups: Vec<GainGroup>,
+    /// What is taken back.
+    pub reverts: Vec<GainRevert>,
+}
+
+/// Connections of one kind.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct GainGroup {
+    /// `all`, `arm`, `prefix` or `port`.
+    pub by: String,
+    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given it before.
+    pub name: String,
+    /// The comparisons.
+    pub rows: Vec<GainRow>,
+}
+
+/// One comparison. Effects are treated less control: below 0 is better.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct GainRow {
+    /// `time`, `retransmitted`, `failed` or `rtt`.
+    pub measure: String,
+    /// Size of the transfers; `None`: all sizes.
+    pub size: Option<String>,
+    /// `percent`, or `points`: percentage points of a share.
+    pub unit: String,
+    /// Clusters (hosts × hours) of the control group.
+    pub control: u64,
+    /// Clusters of the others.
+    pub treated: u64,
+    /// The effect; `None` where a group is empty.
+    pub effect: Option<f64>,
+    /// Lower end of its interval; `None`: too few clusters for one.
+    pub low: Option<f64>,
+    /// Upper end.
+    pub high: Option<f64>,
+    /// `better`, `worse`, `same` (nothing that matters) or `unknown`.
+    pub verdict: String,
+    /// Where it is unknown: seconds until an effect of 5 % (half a point) would show, if clusters
+    /// come as until now. `None`: not to be foreseen.
+    pub known_in_s: Option<u64>,
+}
+
+/// Something taken back because it was worse.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct GainRevert {
+    /// The arm that no connection gets; `None`: nothing is explored.
+    pub arm: Option<String>,
+    /// The finding.
+    pub why: String,
+    /// Seconds since it was taken back.
+    pub age_s: u64,
+    /// Seconds until it ends by itself.
+    pub left_s: u64,
+}

@@ -163,12 +163,15 @@ impl State {
                 Ok(Job::Events(events)) => self.store_events(&events),
                 // The requester may be gone.
                 Ok(Job::Save(reply)) => drop(reply.send(self.save())),
-                Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return self.save(),
+                Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return self.save().and(self.save_gain());
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             if self.tried.elapsed() >= interval {
                 self.tried = Instant::now();
-                let outcome = self.save_if_changed();
+                let gain = self.save_gain();
+                let outcome = self.save_if_changed().and(gain);
                 self.report("snapshot", "the host records are not saved", outcome);
             }
             if self.prune_in().is_zero() {
@@ -230,6 +233,13 @@ impl State {
                 job => self.later.push(job),
             }
         }
+    }
+
+    /// Saves the sums of the gain that have changed.
+    fn save_gain(&mut self) -> Result<()> {
+        let store = &mut self.store;
+        self.shared.gain(|gain| gain.save(store))?;
+        Ok(())
     }
 
     fn save_if_changed(&mut self) -> Result<()> {

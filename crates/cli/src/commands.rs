@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod export;
+pub mod gain;
 pub mod hosts;
 pub mod import;
 pub mod lab;

@@ -12,11 +12,12 @@ use crate::options::Global;
 use crate::output;
 
 /// The commands that have it.
-const LISTS: [&[&str]; 9] = [
+const LISTS: [&[&str]; 10] = [
     &["status"],
     &["hosts"],
     &["arms"],
     &["explain"],
+    &["gain"],
     &["policy", "show"],
     &["limit", "list"],
     &["limit", "show"],

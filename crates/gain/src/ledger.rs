@@ -97,6 +97,8 @@ pub struct Ledger {
     pub left_out: u64,
     changed: BTreeSet<Part>,
     closed: BTreeSet<Part>,
+    /// Whether groups have changed.
+    regrouped: bool,
 }
 
 /// What has changed since the last [`Ledger::changes`].
@@ -106,6 +108,8 @@ pub struct Changes {
     pub open: Vec<(Part, Content)>,
     /// Parts that are over: they are in their groups.
     pub closed: Vec<Part>,
+    /// Whether groups have changed.
+    pub regrouped: bool,
 }
 
 impl Ledger {
@@ -181,6 +185,7 @@ impl Ledger {
         let later = self.open.split_off(&first);
         let over = std::mem::replace(&mut self.open, later);
         gather(&mut self.groups, &over);
+        self.regrouped |= !over.is_empty();
         for part in over.keys() {
             self.changed.remove(part);
             self.closed.insert(*part);
@@ -201,12 +206,15 @@ impl Ledger {
     pub fn begin(&mut self) {
         self.close(u64::MAX);
         self.groups.clear();
+        self.regrouped = true;
         self.left_out = 0;
     }
 
-    /// Begins a comparison anew.
+    /// Begins a comparison anew, after the clusters of now.
     pub fn begin_group(&mut self, scope: Scope, name: &str) {
+        self.close(u64::MAX);
         self.groups.remove(&(scope, name.to_owned()));
+        self.regrouped = true;
     }
 
     /// All groups as they are now, clusters that are not over among them.
@@ -235,6 +243,7 @@ impl Ledger {
                 .filter_map(|part| Some((part, self.open.get(&part)?.clone())))
                 .collect(),
             closed: std::mem::take(&mut self.closed).into_iter().collect(),
+            regrouped: std::mem::take(&mut self.regrouped),
         }
     }
 
@@ -242,6 +251,7 @@ impl Ledger {
     pub fn put_back(&mut self, changes: Changes) {
         self.changed.extend(changes.open.into_iter().map(|it| it.0));
         self.closed.extend(changes.closed);
+        self.regrouped |= changes.regrouped;
     }
 
     /// A ledger from what was kept.

@@ -55,6 +55,16 @@ impl Row {
         }
     }
 
+    /// The name of its measure, in files and on the command line.
+    pub fn measure(self) -> &'static str {
+        match self {
+            Self::Time | Self::TimeOf(_) => "time",
+            Self::Retransmitted => "retransmitted",
+            Self::Failed => "failed",
+            Self::Inflation => "rtt",
+        }
+    }
+
     /// The unit of its effects.
     pub fn unit(self) -> Unit {
         match self {

@@ -23,6 +23,21 @@ impl Scope {
     /// All scopes.
     pub const EACH: [Self; 4] = [Self::All, Self::Arm, Self::Prefix, Self::Port];
 
+    /// Its name, in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Arm => "arm",
+            Self::Prefix => "prefix",
+            Self::Port => "port",
+        }
+    }
+
+    /// The scope of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::EACH.into_iter().find(|scope| scope.name() == name)
+    }
+
     /// Largest number of groups at a time. It bounds memory, and α depends on it.
     pub fn limit(self) -> usize {
         match self {

@@ -14,7 +14,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Path, type and text of each file.
-const FILES: [(&str, &str, &str); 11] = [
+const FILES: [(&str, &str, &str); 12] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -39,6 +39,7 @@ const FILES: [(&str, &str, &str); 11] = [
         SCRIPT,
         include_str!("../page/overview.js"),
     ),
+    ("/page/gain.js", SCRIPT, include_str!("../page/gain.js")),
     ("/page/arms.js", SCRIPT, include_str!("../page/arms.js")),
     ("/page/hosts.js", SCRIPT, include_str!("../page/hosts.js")),
     ("/page/kernel.js", SCRIPT, include_str!("../page/kernel.js")),

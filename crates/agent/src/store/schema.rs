@@ -9,7 +9,64 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+pub(super) const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+
+/// What the learner gains: sums of clusters, and what was taken back.
+const V5: &str = "
+CREATE TABLE gain (
+    id INTEGER PRIMARY KEY NOT NULL CHECK (id = 0),
+    -- The hours of gain_parts are those of this boot.
+    boot_id TEXT NOT NULL,
+    -- When the comparisons began, on the store's clock.
+    since_ms INTEGER NOT NULL,
+    left_out INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE gain_strata (
+    number INTEGER PRIMARY KEY NOT NULL,
+    count INTEGER NOT NULL,
+    mean REAL NOT NULL
+) STRICT;
+
+CREATE TABLE gain_groups (
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    control INTEGER NOT NULL,
+    measure INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    clusters INTEGER NOT NULL,
+    connections INTEGER NOT NULL,
+    weight REAL NOT NULL,
+    score REAL NOT NULL,
+    weight2 REAL NOT NULL,
+    product REAL NOT NULL,
+    score2 REAL NOT NULL,
+    score3 REAL NOT NULL,
+    PRIMARY KEY (scope, name, control, measure)
+) STRICT, WITHOUT ROWID;
+
+-- Clusters that are not over. Numbers of connections (32 bits each) and sums (binary64), both
+-- little-endian, one of each by measure.
+CREATE TABLE gain_parts (
+    hour INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    control INTEGER NOT NULL,
+    port INTEGER NOT NULL,
+    arm TEXT,
+    prefix TEXT NOT NULL,
+    counts BLOB NOT NULL,
+    sums BLOB NOT NULL,
+    PRIMARY KEY (hour, tag, control, port)
+) STRICT, WITHOUT ROWID;
+
+-- Arm '': all exploring.
+CREATE TABLE gain_reverts (
+    arm TEXT PRIMARY KEY NOT NULL,
+    since_ms INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL,
+    why TEXT NOT NULL
+) STRICT;
+";
 
 /// What another rule of choice needs to be judged by these events.
 const V4: &str = "
@@ -140,8 +197,17 @@ CREATE INDEX events_by_time ON events (time_ms);
 ";
 
 /// Columns each table must have.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 11] = [
     ("control_salt", "id salt"),
+    ("gain", "boot_id since_ms left_out"),
+    ("gain_strata", "number count mean"),
+    (
+        "gain_groups",
+        "scope name control measure hour clusters connections weight score weight2 product \
+         score2 score3",
+    ),
+    ("gain_parts", "hour tag control port arm prefix counts sums"),
+    ("gain_reverts", "arm since_ms until_ms why"),
     ("clock", "boot_id offset_ms clock_ms wall_ms"),
     ("snapshots", "mode boot_id own_netns saved_at_ms"),
     (

@@ -10,6 +10,7 @@ use crate::view::{Event, Measurement};
 
 mod clock;
 mod damage;
+mod gain;
 
 const BOOT: &str = "0f0e";
 /// An hour after that boot.

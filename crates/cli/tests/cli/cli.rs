@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Ran, answer, arm, document, host, status};
+use crate::fake::{Agent, Ran, answer, arm, document, gain, host, status};
 
 #[test]
 fn status_is_told() {
@@ -293,6 +293,7 @@ fn an_absent_agent_is_code_4_and_one_line() {
         &["explain", "192.0.2.1"],
         &["events"],
         &["events", "--follow"],
+        &["gain"],
         &["reset", "--yes"],
         &["export"],
     ] {
@@ -476,4 +477,31 @@ fn a_worse_run_is_code_6() {
     assert!(missing.contains("cannot read /nonexistent"), "{missing}");
     let wrong = agent.run(&["lab", "compare", &fast, &slow, "--measure", "speed"]);
     assert_eq!(wrong.code, 2);
+}
+
+#[test]
+fn the_gain_is_told_in_a_sentence_and_a_table() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["gain"]).ok();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("Transfers take 18 % less time."));
+    for part in [
+        "No connection gets bbr for another 2 h 0 min. Transfers take 20 % more time.\n",
+        "-24.0 to -12.0 %",
+        "no difference that matters",
+        "not known yet; about 1 d 1 h",
+        "port 443\n",
+        "\n3 connections left out",
+        "\n5 events were lost",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    let text = agent
+        .run(&["gain", "--by", "port", "--measure", "rtt"])
+        .ok();
+    assert!(text.contains("worse") && !text.contains("better"), "{text}");
+    let value: Value = serde_json::from_str(&agent.run(&["--json", "gain"]).ok()).unwrap();
+    assert_eq!(value, gain());
+    let resumed = agent.run(&["gain", "--resume"]).ok();
+    assert_eq!(resumed, "the learner goes on as before\n");
 }

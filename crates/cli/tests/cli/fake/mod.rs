@@ -237,6 +237,8 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
         ("GET", "/v1/events?limit=20" | "/v1/events?limit=20&host=192.0.2.10") => {
             json!([event(2, true), event(1, false)])
         }
+        ("GET", "/v1/gain" | "/v1/gain?by=port") => gain(),
+        ("POST", "/v1/gain/resume") => json!({ "resumed": 1 }),
         ("GET", "/v1/events/stream") => {
             let lines = [
                 event(2, true),
@@ -266,6 +268,37 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
         _ => return (500, "not JSON".to_owned()),
     };
     (200, body.to_string())
+}
+
+pub fn gain() -> Value {
+    let row = |measure: &str, size: Option<&str>, verdict: &str, known_in_s: Option<u64>| {
+        let unit = if measure == "failed" {
+            "points"
+        } else {
+            "percent"
+        };
+        json!({
+            "measure": measure, "size": size, "unit": unit, "control": 1204, "treated": 22_876,
+            "effect": -18.0, "low": if verdict == "unknown" { None } else { Some(-24.0) },
+            "high": if verdict == "unknown" { None } else { Some(-12.0) }, "verdict": verdict,
+            "known_in_s": known_in_s
+        })
+    };
+    let rows = [
+        row("time", None, "better", None),
+        row("failed", None, "same", None),
+        row("time", Some("100 kB to 1 MB"), "unknown", Some(90_000)),
+    ];
+    json!({
+        "summary": "Transfers take 18 % less time.", "age_s": 604_800, "left_out": 3,
+        "events_dropped": 5,
+        "groups": [
+            { "by": "all", "name": "", "rows": rows },
+            { "by": "port", "name": "443", "rows": [row("rtt", None, "worse", None)] },
+        ],
+        "reverts": [{ "arm": "bbr", "why": "Transfers take 20 % more time", "age_s": 10,
+                      "left_s": 7_200 }]
+    })
 }
 
 pub fn document() -> Value {

@@ -1,0 +1,169 @@
+//! What the learner gains against its control group: ended connections into clusters, what is
+//! worse taken back. crates/gain has the statistics.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use thalweg_bpf_types::raw;
+use thalweg_gain::{Connection, Part};
+use thalweg_learner::HostKey;
+
+use crate::kernel::ArmTable;
+use crate::store::{KeptGain, Revert, Store, StoreError};
+
+mod look;
+mod present;
+mod session;
+
+pub use present::Asked;
+
+/// An hour of the draws.
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// Most connections whose earlier stretches are remembered.
+const PARTIAL_MAX: usize = 16_384;
+/// Prefixes whose connections are a group.
+const GROUP_IPV4: u32 = 24;
+const GROUP_IPV6: u32 = 48;
+
+/// What the kernel draws together: prefix lengths in each family.
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn {
+    /// 0 to 32.
+    pub ipv4: u32,
+    /// 0 to 128.
+    pub ipv6: u32,
+}
+
+/// The agent's account of the gain.
+#[derive(Debug)]
+pub struct Gain {
+    kept: KeptGain,
+    drawn: Drawn,
+    /// Earlier stretches of open connections.
+    partial: BTreeMap<u64, Partial>,
+    /// Connections that ended under a dry run, where nothing is set.
+    dry: u64,
+}
+
+/// The stretches of a connection before it was moved to another arm.
+#[derive(Clone, Copy, Debug)]
+struct Partial {
+    hour: u64,
+    sums: Connection,
+}
+
+impl Gain {
+    /// Goes on with what was kept.
+    pub fn new(kept: KeptGain, drawn: Drawn) -> Self {
+        Self {
+            kept,
+            drawn,
+            partial: BTreeMap::new(),
+            dry: 0,
+        }
+    }
+
+    /// Counts events.
+    pub fn take(&mut self, events: &[raw::thalweg_event], arms: &ArmTable) {
+        events.iter().for_each(|event| self.event(event, arms));
+    }
+
+    fn event(&mut self, event: &raw::thalweg_event, arms: &ArmTable) {
+        let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
+        let control = is(raw::THALWEG_CONN_CONTROL);
+        if is(raw::THALWEG_CONN_APP_OWNED) || !(control || is(raw::THALWEG_CONN_DECIDED)) {
+            return;
+        }
+        if is(raw::THALWEG_CONN_DRY_RUN) {
+            self.dry += 1;
+            return;
+        }
+        let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
+        let (ipv4, ipv6) = (self.drawn.ipv4, self.drawn.ipv6);
+        let Ok(key) = HostKey::of_remote(event.host.netns, remote, ipv4, ipv6) else {
+            return;
+        };
+        if u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE {
+            let settled = u32::from(event.reason) == raw::THALWEG_REASON_GREEDY;
+            if let (true, false, Some(arm)) = (settled, control, arms.name(event.arm.into())) {
+                let hour = event.time_ns / HOUR_NS;
+                self.kept.ledger.note_arm(key.tag(), hour, arm);
+            }
+            return;
+        }
+        let Some((hour, connection)) = self.whole(event) else {
+            return;
+        };
+        let part = Part {
+            hour,
+            tag: key.tag(),
+            control,
+            port: service_port(event),
+        };
+        self.kept.ledger.add(part, &connection, || {
+            let group = HostKey::of_remote(0, remote, GROUP_IPV4, GROUP_IPV6);
+            group.map_or_else(|_| remote.to_string(), |group| group.to_string())
+        });
+    }
+
+    /// The connection of an event, with its earlier stretches, and the hour in which it began.
+    /// `None` where it goes on under another arm: then only the whole is comparable.
+    fn whole(&mut self, event: &raw::thalweg_event) -> Option<(u64, Connection)> {
+        let end = u32::from(event.end);
+        let began_ns = event.time_ns.saturating_sub(event.wall_us * 1000);
+        let before = self.partial.remove(&event.connection);
+        let before = before.unwrap_or_else(|| Partial {
+            hour: began_ns / HOUR_NS,
+            sums: Connection::default(),
+        });
+        let sums = before.sums;
+        let failed = [raw::THALWEG_END_RESET, raw::THALWEG_END_TIMEOUT].contains(&end);
+        let connection = Connection {
+            bytes: sums.bytes + event.bytes,
+            busy_us: sums.busy_us + event.duration_us,
+            segs_out: sums.segs_out.saturating_add(event.segs_out),
+            retrans: sums.retrans.saturating_add(event.retrans),
+            srtt_us: event.srtt_us,
+            min_rtt_us: event.min_rtt_us,
+            handshake_rtt_us: event.handshake_rtt_us,
+            failed: (end != raw::THALWEG_END_STRETCH).then_some(failed),
+        };
+        if end != raw::THALWEG_END_SWITCH {
+            return Some((before.hour, connection));
+        }
+        if self.partial.len() >= PARTIAL_MAX {
+            // Cookies rise: the oldest connection may have ended unseen.
+            self.partial.pop_first();
+        }
+        let partial = Partial {
+            sums: connection,
+            ..before
+        };
+        self.partial.insert(event.connection, partial);
+        None
+    }
+
+    /// Saves what has changed since the last time. What cannot be saved is tried again with the next.
+    pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        let changes = self.kept.ledger.changes();
+        let saved = store.save_gain(&self.kept, &changes);
+        if saved.is_err() {
+            self.kept.ledger.put_back(changes);
+        }
+        saved
+    }
+
+    /// What is taken back.
+    pub fn reverts(&self) -> &[Revert] {
+        &self.kept.reverts
+    }
+}
+
+/// The port that names the service: the local one of accepted connections, the remote one of
+/// others.
+fn service_port(event: &raw::thalweg_event) -> u16 {
+    match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
+        true => event.local_port as u16,
+        false => event.remote_port as u16,
+    }
+}

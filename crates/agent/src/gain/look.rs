@@ -1,0 +1,194 @@
+//! Looks at the comparisons, and takes back what is worse.
+
+use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, alpha, compare};
+
+use super::{Gain, HOUR_NS, present};
+use crate::store::Revert;
+
+/// How long something stays taken back, ms.
+const REVERTED_MS: i64 = 24 * 3_600_000;
+/// Comparisons begin anew after this long, ms: the network of last quarter is another one.
+const LENGTH_MS: i64 = 28 * 24 * 3_600_000;
+
+/// What a look has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Taken back now.
+    pub begun: Vec<Revert>,
+    /// Given back now.
+    pub ended: Vec<Revert>,
+}
+
+/// One row of a group, judged.
+pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
+    let index = row.index();
+    let comparison = compare(&group.control[index], &group.treated[index], alpha(scope));
+    (comparison, Verdict::of(&comparison, row))
+}
+
+/// The first row that is a reason to revert a group.
+fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
+    let time = judged(group, scope, Row::Time).1;
+    Row::all().take(scope.rows()).find_map(|row| {
+        let (comparison, _) = judged(group, scope, row);
+        Verdict::is_reason_to_revert(&comparison, row, time).then_some((row, comparison))
+    })
+}
+
+impl Gain {
+    /// Looks, at most once a minute is enough. `now_ms` is on the store's clock, `now_ns` on that
+    /// of the draws. The system's own arm cannot be taken back.
+    pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str) -> Looked {
+        self.kept.ledger.close(now_ns / HOUR_NS);
+        if now_ms - self.kept.since_ms >= LENGTH_MS {
+            self.begin(now_ms);
+        }
+        let looked = Looked {
+            ended: self.end(|revert| revert.until_ms <= now_ms, now_ms),
+            begun: self.worse(now_ms, system_arm),
+        };
+        if !looked.begun.is_empty() {
+            // What is compared with the control group is now something else.
+            self.kept.ledger.begin_group(Scope::All, "");
+        }
+        looked
+    }
+
+    /// Ends all reverts now; returns them.
+    pub fn resume(&mut self, now_ms: i64) -> Vec<Revert> {
+        self.end(|_| true, now_ms)
+    }
+
+    fn begin(&mut self, now_ms: i64) {
+        self.kept.ledger.begin();
+        self.kept.since_ms = now_ms;
+    }
+
+    fn end(&mut self, is_over: impl Fn(&Revert) -> bool, now_ms: i64) -> Vec<Revert> {
+        let (ended, left) = std::mem::take(&mut self.kept.reverts)
+            .into_iter()
+            .partition::<Vec<_>, _>(|revert| is_over(revert));
+        self.kept.reverts = left;
+        if !ended.is_empty() {
+            self.begin(now_ms);
+        }
+        ended
+    }
+
+    /// Takes back what is worse and is not yet.
+    fn worse(&mut self, now_ms: i64, system_arm: &str) -> Vec<Revert> {
+        let reverts = &self.kept.reverts;
+        let mut begun = Vec::new();
+        for ((scope, name), group) in self.kept.ledger.groups() {
+            let arm = match scope {
+                Scope::All => None,
+                Scope::Arm if name != system_arm => Some(name),
+                _ => continue,
+            };
+            if reverts.iter().any(|revert| revert.arm == arm) {
+                continue;
+            }
+            if let Some((row, comparison)) = reason(&group, scope) {
+                begun.push(Revert {
+                    arm,
+                    since_ms: now_ms,
+                    until_ms: now_ms + REVERTED_MS,
+                    why: present::finding(row, &comparison),
+                });
+            }
+        }
+        // With the arm that is to blame gone, the others may go on being tried.
+        if begun.iter().any(|revert| revert.arm.is_some()) {
+            begun.retain(|revert| revert.arm.is_some());
+        }
+        self.kept.reverts.extend(begun.iter().cloned());
+        begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Drawn;
+    use super::*;
+    use crate::store::KeptGain;
+    use thalweg_gain::{Connection, Ledger, Part};
+
+    /// Hosts that the learner gives an arm, with a factor on their time in each of some hours.
+    fn gain(arms: &[(&str, f64)], hours: u64) -> Gain {
+        let mut ledger = Ledger::default();
+        let mut random = thalweg_units::random::Random::new(1);
+        for hour in 0..hours {
+            for host in 0..200u64 {
+                let (arm, factor) = arms[host as usize % arms.len()];
+                let control = random.below(20) == 0;
+                if !control {
+                    ledger.note_arm(host, hour, arm);
+                }
+                let noise = (random.fraction() - 0.5).exp2();
+                let factor = if control { 1.0 } else { factor };
+                let connection = Connection {
+                    bytes: 500_000,
+                    busy_us: (1e6 * noise * factor) as u64,
+                    ..Connection::default()
+                };
+                let part = Part {
+                    hour,
+                    tag: host,
+                    control,
+                    port: 443,
+                };
+                ledger.add(part, &connection, String::new);
+            }
+        }
+        let kept = KeptGain {
+            ledger,
+            since_ms: 0,
+            reverts: Vec::new(),
+        };
+        Gain::new(kept, Drawn { ipv4: 32, ipv6: 64 })
+    }
+
+    fn arms(reverts: &[Revert]) -> Vec<Option<&str>> {
+        reverts.iter().map(|it| it.arm.as_deref()).collect()
+    }
+
+    #[test]
+    fn an_arm_that_is_worse_is_taken_back_for_a_day() {
+        let mut gain = gain(&[("bbr", 1.3), ("cubic", 1.0), ("reno", 0.8)], 40);
+        let looked = gain.look(40 * HOUR_NS, 1000, "cubic");
+        assert_eq!(arms(&looked.begun), [Some("bbr")], "{looked:?}");
+        assert!(looked.begun[0].why.contains("more time"), "{looked:?}");
+        let again = gain.look(40 * HOUR_NS, 2000, "cubic");
+        assert_eq!(again, Looked::default());
+        assert_eq!(gain.look(64 * HOUR_NS, 999 + REVERTED_MS, "cubic"), again);
+        let after = gain.look(65 * HOUR_NS, 1000 + REVERTED_MS, "cubic");
+        assert_eq!(arms(&after.ended), [Some("bbr")]);
+        // The comparison has begun anew.
+        assert!(after.begun.is_empty() && gain.kept.ledger.groups().is_empty());
+    }
+
+    #[test]
+    fn all_exploring_ends_where_no_arm_is_to_blame() {
+        let mut gain = gain(&[("cubic", 1.2)], 40);
+        let looked = gain.look(40 * HOUR_NS, 0, "cubic");
+        assert_eq!(arms(&looked.begun), [None]);
+        assert_eq!(arms(&gain.resume(1)), [None]);
+        assert!(gain.reverts().is_empty());
+    }
+
+    #[test]
+    fn what_is_better_or_the_same_stays() {
+        let mut gain = gain(&[("bbr", 0.7), ("reno", 1.0)], 40);
+        assert_eq!(gain.look(40 * HOUR_NS, 0, "cubic"), Looked::default());
+    }
+
+    #[test]
+    fn comparisons_begin_anew_after_four_weeks() {
+        let mut gain = gain(&[("bbr", 0.7)], 5);
+        gain.look(10 * HOUR_NS, LENGTH_MS - 1, "cubic");
+        assert!(!gain.kept.ledger.groups().is_empty());
+        gain.look(10 * HOUR_NS, LENGTH_MS, "cubic");
+        assert!(gain.kept.ledger.groups().is_empty());
+        assert_eq!(gain.kept.since_ms, LENGTH_MS);
+    }
+}

@@ -1,0 +1,302 @@
+//! The gain in words and figures.
+
+use thalweg_gain::{
+    CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Unit, Verdict, size_words,
+};
+
+use super::Gain;
+use super::look::judged;
+use crate::store::Revert;
+use crate::view::{self, GainGroup, GainRevert, GainRow};
+
+/// What an answer is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Groups to list; that of all is always first.
+    pub scope: Scope,
+    /// Time on the store's clock, ms.
+    pub now_ms: i64,
+    /// Events that were lost before they reached the agent.
+    pub events_dropped: u64,
+    /// Whether nothing is set.
+    pub dry_run: bool,
+    /// Share of the host-hours in the control group.
+    pub share: f64,
+}
+
+impl Gain {
+    /// The answer of `GET /v1/gain`.
+    pub fn view(&self, asked: &Asked) -> view::Gain {
+        let groups = self.kept.ledger.groups();
+        let age_s = seconds(asked.now_ms - self.kept.since_ms);
+        let all = groups.get(&(Scope::All, String::new()));
+        let presented = |((scope, name), group): (&(Scope, String), &Group)| GainGroup {
+            by: scope.name().to_owned(),
+            name: name.clone(),
+            rows: rows(group, *scope, age_s),
+        };
+        let wanted = |scope: Scope| scope == Scope::All || scope == asked.scope;
+        view::Gain {
+            summary: summary(all, asked, age_s),
+            age_s,
+            left_out: self.kept.ledger.left_out,
+            events_dropped: asked.events_dropped,
+            groups: sorted(&groups)
+                .into_iter()
+                .filter(|(key, _)| wanted(key.0))
+                .map(presented)
+                .collect(),
+            reverts: self
+                .kept
+                .reverts
+                .iter()
+                .map(|revert| presented_revert(revert, asked.now_ms))
+                .collect(),
+        }
+    }
+}
+
+/// Groups of most clusters first, within each scope.
+fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
+    let mut groups: Vec<_> = groups.iter().collect();
+    let clusters = |group: &Group| group.control[0].clusters + group.treated[0].clusters;
+    groups.sort_by_key(|(key, group)| (key.0, std::cmp::Reverse(clusters(group))));
+    groups
+}
+
+fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
+    GainRevert {
+        arm: revert.arm.clone(),
+        why: revert.why.clone(),
+        age_s: seconds(now_ms - revert.since_ms),
+        left_s: seconds(revert.until_ms - now_ms),
+    }
+}
+
+fn seconds(ms: i64) -> u64 {
+    u64::try_from(ms / 1000).unwrap_or(0)
+}
+
+fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
+    Row::all()
+        .take(scope.rows())
+        .filter_map(|row| {
+            let (comparison, verdict) = judged(group, scope, row);
+            if comparison.control + comparison.treated == 0 {
+                return None;
+            }
+            let interval = comparison.interval();
+            let size = match row {
+                Row::TimeOf(size) => Some(size_words(size).to_owned()),
+                _ => None,
+            };
+            let has_both = comparison.control > 0 && comparison.treated > 0;
+            Some(GainRow {
+                measure: row.measure().to_owned(),
+                size,
+                unit: match row.unit() {
+                    Unit::Bits => "percent",
+                    Unit::Share => "points",
+                }
+                .to_owned(),
+                control: comparison.control,
+                treated: comparison.treated,
+                effect: has_both.then(|| row.percent(comparison.effect)),
+                low: interval.map(|(low, _)| row.percent(low)),
+                high: interval.map(|(_, high)| row.percent(high)),
+                verdict: verdict.word().to_owned(),
+                known_in_s: known_in(verdict, age_s),
+            })
+        })
+        .collect()
+}
+
+/// Time until an effect that matters would show, if clusters come as they did until now.
+fn known_in(verdict: Verdict, age_s: u64) -> Option<u64> {
+    match verdict {
+        Verdict::Unknown(Some(growth)) => Some(((growth - 1.0) * age_s as f64) as u64),
+        _ => None,
+    }
+}
+
+/// The subject of a row's sentence, and what there is less or more of.
+fn subject(row: Row) -> (String, &'static str) {
+    match row {
+        Row::Time => ("Transfers take".to_owned(), " time"),
+        Row::TimeOf(size) => (format!("Transfers of {} take", size_words(size)), " time"),
+        Row::Retransmitted => ("Connections retransmit".to_owned(), ""),
+        Row::Failed => ("Connections fail".to_owned(), " often"),
+        Row::Inflation => ("Connections end with".to_owned(), " RTT"),
+    }
+}
+
+/// An effect without its sign, with its unit.
+fn amount(row: Row, effect: f64) -> String {
+    let percent = row.percent(effect).abs();
+    let unit = match row.unit() {
+        Unit::Bits => "%",
+        Unit::Share => "percentage points",
+    };
+    format!("{} {unit}", short(percent))
+}
+
+fn direction(effect: f64) -> &'static str {
+    if effect < 0.0 { "less" } else { "more" }
+}
+
+/// A difference that was found, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
+/// control group of 1,204 host-hours`.
+pub(super) fn finding(row: Row, comparison: &Comparison) -> String {
+    let (subject, what) = subject(row);
+    let effect = comparison.effect;
+    let (low, high) = comparison.interval().unwrap_or((effect, effect));
+    let (least, most) = if effect < 0.0 {
+        (high, low)
+    } else {
+        (low, high)
+    };
+    format!(
+        "{subject} {} {}{what} [{}, {}] than in the control group of {}",
+        amount(row, effect),
+        direction(effect),
+        amount(row, least),
+        amount(row, most),
+        host_hours(comparison.control),
+    )
+}
+
+fn host_hours(count: u64) -> String {
+    match count {
+        1 => "1 host-hour".to_owned(),
+        count => format!("{} host-hours", thousands(count)),
+    }
+}
+
+/// The first line: a difference if there is one, the clearest first.
+fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
+    if asked.dry_run {
+        return "A dry run sets nothing, so there is nothing to compare.".to_owned();
+    }
+    if asked.share <= 0.0 {
+        return "There is no control group, so there is nothing to compare with.".to_owned();
+    }
+    let Some(group) = all.filter(|all| all.control[0].clusters + all.treated[0].clusters > 0)
+    else {
+        return "No connection has ended yet since the comparison began.".to_owned();
+    };
+    let judge = |row: Row| {
+        let (comparison, verdict) = judged(group, Scope::All, row);
+        (row, comparison, verdict)
+    };
+    let of = |wanted: Verdict| {
+        let clearness = |comparison: &Comparison| {
+            comparison.effect.abs() / comparison.half_width.unwrap_or(f64::INFINITY)
+        };
+        Row::all()
+            .map(judge)
+            .filter(|(_, _, verdict)| *verdict == wanted)
+            .max_by(|a, b| clearness(&a.1).total_cmp(&clearness(&b.1)))
+    };
+    // What is worse comes first: somebody may have to act.
+    let worse = of(Verdict::Worse);
+    let found = worse.or_else(|| of(Verdict::Better));
+    if let Some((row, comparison, _)) = found {
+        return format!("{}.", finding(row, &comparison));
+    }
+    undecided(judge(Row::Time), age_s)
+}
+
+fn undecided((row, comparison, verdict): (Row, Comparison, Verdict), age_s: u64) -> String {
+    let control = host_hours(comparison.control);
+    let Some((low, high)) = comparison.interval() else {
+        return format!(
+            "Not known yet: the control group has {control}; at least {CLUSTERS_MIN:.0} are needed."
+        );
+    };
+    if verdict == Verdict::Same {
+        let widest = low.abs().max(high.abs());
+        let widest = amount(row, widest);
+        return format!(
+            "Transfers take as long as in the control group of {control}, within {widest}."
+        );
+    }
+    let when = known_in(verdict, age_s).map_or(String::new(), |left_s| {
+        let left = about(left_s.max(60));
+        format!(" In about {left} a difference of 5 % would show.")
+    });
+    format!(
+        "Not known yet: transfers take between {} {} and {} {} time than in the control group of \
+         {control}.{when}",
+        amount(row, low),
+        direction(low),
+        amount(row, high),
+        direction(high),
+    )
+}
+
+fn short(value: f64) -> String {
+    match value {
+        _ if value >= 9.95 => format!("{value:.0}"),
+        _ if value >= 0.95 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time to come, which nobody knows to the second.
+fn about(seconds: u64) -> String {
+    let (length, unit) = match seconds {
+        0..7_200 => (60, "minutes"),
+        7_200..172_800 => (3_600, "hours"),
+        _ => (86_400, "days"),
+    };
+    format!("{} {unit}", seconds.div_ceil(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        let numbers = [0.0, 0.123, 1.25, 9.96, 1234.5].map(short);
+        assert_eq!(numbers, ["0.00", "0.12", "1.2", "10", "1234"]);
+        let counts = [7, 999, 1_204, 1_000_000].map(thousands);
+        assert_eq!(counts, ["7", "999", "1,204", "1,000,000"]);
+        let times = [60, 7_199, 7_200, 200_000].map(about);
+        assert_eq!(times, ["1 minutes", "120 minutes", "2 hours", "3 days"]);
+    }
+
+    #[test]
+    fn without_a_control_group_it_says_so() {
+        let asked = Asked {
+            scope: Scope::All,
+            now_ms: 0,
+            events_dropped: 0,
+            dry_run: false,
+            share: 0.05,
+        };
+        assert!(summary(None, &asked, 0).starts_with("No connection"));
+        let without = Asked {
+            share: 0.0,
+            ..asked
+        };
+        assert!(summary(None, &without, 0).starts_with("There is no control group"));
+        let dry = Asked {
+            dry_run: true,
+            ..without
+        };
+        assert!(summary(None, &dry, 0).starts_with("A dry run"));
+    }
+}

@@ -1,0 +1,279 @@
+//! What the learner gains: sums of clusters, and what was taken back.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{OptionalExtension, Row as SqlRow, Transaction, params};
+use thalweg_gain::{
+    Baseline, Changes, Cluster, Content, Groups, Ledger, Moments, Part, ROWS, Scope, Stratum,
+};
+
+use super::clock::Moment;
+use super::snapshot::unsigned;
+use super::{Store, StoreError};
+
+/// Something taken back until a time of the store's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revert {
+    /// The arm that nobody gets; `None`: no exploring.
+    pub arm: Option<String>,
+    /// When, ms.
+    pub since_ms: i64,
+    /// Until when, ms.
+    pub until_ms: i64,
+    /// The finding, in words.
+    pub why: String,
+}
+
+/// What a store has kept.
+#[derive(Debug)]
+pub struct KeptGain {
+    /// Sums.
+    pub ledger: Ledger,
+    /// When the comparisons began, ms of the store's clock.
+    pub since_ms: i64,
+    /// What is taken back.
+    pub reverts: Vec<Revert>,
+}
+
+impl Store {
+    /// The time on the store's clock, ms.
+    pub fn now_ms(&self, moment: Moment) -> i64 {
+        self.clock.at(moment.monotonic_ns)
+    }
+
+    /// What was kept. Clusters of an earlier boot are closed: its hours are over. Rows that are not
+    /// valid are left out.
+    pub fn gain(&self, moment: Moment) -> Result<KeptGain, StoreError> {
+        let now_ms = self.now_ms(moment);
+        self.sql("read the gain", self.read_gain(now_ms))
+    }
+
+    fn read_gain(&self, now_ms: i64) -> Result<KeptGain, rusqlite::Error> {
+        let known: Option<(String, i64, u64)> = self
+            .connection
+            .query_row("SELECT boot_id, since_ms, left_out FROM gain", [], |row| {
+                Ok((row.get(0)?, row.get(1)?, unsigned(row, 2)?))
+            })
+            .optional()?;
+        let (boot_id, since_ms, left_out) =
+            known.unwrap_or_else(|| (self.boot_id.clone(), now_ms, 0));
+        let mut baseline = Baseline::default();
+        for stratum in self.rows("SELECT number, count, mean FROM gain_strata", |row| {
+            let number = unsigned(row, 0)? as usize;
+            let (count, mean) = (unsigned(row, 1)?, row.get(2)?);
+            Ok((number, Stratum { count, mean }))
+        })? {
+            baseline.restore(stratum.0, stratum.1);
+        }
+        let mut ledger = Ledger::restore(baseline, self.gain_groups()?, self.gain_parts()?);
+        ledger.left_out = left_out;
+        if boot_id != self.boot_id {
+            ledger.close_all();
+        }
+        let reverts = self.rows(
+            "SELECT arm, since_ms, until_ms, why FROM gain_reverts ORDER BY arm",
+            |row| {
+                let arm: String = row.get(0)?;
+                Ok(Revert {
+                    arm: (!arm.is_empty()).then_some(arm),
+                    since_ms: row.get(1)?,
+                    until_ms: row.get(2)?,
+                    why: row.get(3)?,
+                })
+            },
+        )?;
+        Ok(KeptGain {
+            ledger,
+            since_ms,
+            reverts,
+        })
+    }
+
+    fn rows<T>(
+        &self,
+        sql: &str,
+        read: impl FnMut(&SqlRow<'_>) -> Result<T, rusqlite::Error>,
+    ) -> Result<Vec<T>, rusqlite::Error> {
+        self.connection.prepare(sql)?.query_map([], read)?.collect()
+    }
+
+    fn gain_groups(&self) -> Result<Groups, rusqlite::Error> {
+        let mut groups = Groups::new();
+        let rows = self.rows(
+            "SELECT scope, name, control, measure, hour, clusters, connections, weight, score,
+                    weight2, product, score2, score3 FROM gain_groups",
+            |row| {
+                let key: (String, String) = (row.get(0)?, row.get(1)?);
+                let measure = unsigned(row, 3)? as usize;
+                let place: (bool, usize, u64) = (row.get(2)?, measure, unsigned(row, 4)?);
+                let moments = Moments {
+                    clusters: unsigned(row, 5)?,
+                    connections: unsigned(row, 6)?,
+                    weight: row.get(7)?,
+                    score: row.get(8)?,
+                    weight2: row.get(9)?,
+                    cross: row.get(10)?,
+                    score2: row.get(11)?,
+                    score3: row.get(12)?,
+                };
+                Ok((key, place, moments))
+            },
+        )?;
+        for ((scope, name), (control, measure, hour), moments) in rows {
+            let Some(scope) = Scope::parse(&scope).filter(|_| measure < ROWS) else {
+                continue;
+            };
+            let group = groups.entry((scope, name)).or_default();
+            group.hour = hour;
+            match control {
+                true => group.control[measure] = moments,
+                false => group.treated[measure] = moments,
+            }
+        }
+        Ok(groups)
+    }
+
+    fn gain_parts(&self) -> Result<BTreeMap<Part, Content>, rusqlite::Error> {
+        let parts = self.rows(
+            "SELECT hour, tag, control, port, arm, prefix, counts, sums FROM gain_parts",
+            |row| {
+                let part = Part {
+                    hour: unsigned(row, 0)?,
+                    tag: unsigned(row, 1)?,
+                    control: row.get(2)?,
+                    port: row.get(3)?,
+                };
+                let sums = cluster(&row.get::<_, Vec<u8>>(6)?, &row.get::<_, Vec<u8>>(7)?);
+                let content = Content {
+                    sums: sums.unwrap_or_default(),
+                    arm: row.get(4)?,
+                    prefix: row.get(5)?,
+                };
+                Ok((part, content))
+            },
+        )?;
+        Ok(parts.into_iter().collect())
+    }
+
+    /// Keeps what has changed, in one transaction; `changes` are those of the ledger.
+    pub fn save_gain(&mut self, kept: &KeptGain, changes: &Changes) -> Result<(), StoreError> {
+        let boot_id = self.boot_id.clone();
+        let saved = self.transaction().and_then(|transaction| {
+            write_head(&transaction, kept, &boot_id)?;
+            if changes.regrouped {
+                write_groups(&transaction, kept.ledger.closed_groups())?;
+            }
+            write_parts(&transaction, changes)?;
+            transaction.commit()
+        });
+        self.sql("save the gain", saved)
+    }
+}
+
+fn write_head(
+    transaction: &Transaction<'_>,
+    kept: &KeptGain,
+    boot_id: &str,
+) -> Result<(), rusqlite::Error> {
+    transaction.execute(
+        "INSERT OR REPLACE INTO gain (id, boot_id, since_ms, left_out) VALUES (0, ?1, ?2, ?3)",
+        params![boot_id, kept.since_ms, kept.ledger.left_out.cast_signed()],
+    )?;
+    let mut stratum = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO gain_strata (number, count, mean) VALUES (?1, ?2, ?3)",
+    )?;
+    for (number, one) in kept.ledger.baseline().strata() {
+        stratum.execute(params![number as i64, one.count.cast_signed(), one.mean])?;
+    }
+    transaction.execute("DELETE FROM gain_reverts", [])?;
+    for revert in &kept.reverts {
+        let arm = revert.arm.as_deref().unwrap_or_default();
+        transaction.execute(
+            "INSERT INTO gain_reverts (arm, since_ms, until_ms, why) VALUES (?1, ?2, ?3, ?4)",
+            params![arm, revert.since_ms, revert.until_ms, revert.why],
+        )?;
+    }
+    Ok(())
+}
+
+fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> Result<(), rusqlite::Error> {
+    transaction.execute("DELETE FROM gain_groups", [])?;
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO gain_groups (scope, name, control, measure, hour, clusters, connections,
+             weight, score, weight2, product, score2, score3)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )?;
+    for ((scope, name), group) in groups {
+        for (control, rows) in [(true, &group.control), (false, &group.treated)] {
+            for (measure, moments) in rows.iter().enumerate() {
+                if moments.clusters == 0 {
+                    continue;
+                }
+                insert.execute(params![
+                    scope.name(),
+                    name,
+                    control,
+                    measure as i64,
+                    group.hour.cast_signed(),
+                    moments.clusters.cast_signed(),
+                    moments.connections.cast_signed(),
+                    moments.weight,
+                    moments.score,
+                    moments.weight2,
+                    moments.cross,
+                    moments.score2,
+                    moments.score3,
+                ])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_parts(transaction: &Transaction<'_>, changes: &Changes) -> Result<(), rusqlite::Error> {
+    let mut remove = transaction.prepare_cached(
+        "DELETE FROM gain_parts WHERE hour = ?1 AND tag = ?2 AND control = ?3 AND port = ?4",
+    )?;
+    for part in &changes.closed {
+        let (hour, tag) = (part.hour.cast_signed(), part.tag.cast_signed());
+        remove.execute(params![hour, tag, part.control, part.port])?;
+    }
+    let mut insert = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO gain_parts (hour, tag, control, port, arm, prefix, counts, sums)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    for (part, content) in &changes.open {
+        let counts = content.sums.counts.iter().flat_map(|it| it.to_le_bytes());
+        let sums = content.sums.sums.iter().flat_map(|it| it.to_le_bytes());
+        insert.execute(params![
+            part.hour.cast_signed(),
+            part.tag.cast_signed(),
+            part.control,
+            part.port,
+            content.arm,
+            content.prefix,
+            counts.collect::<Vec<u8>>(),
+            sums.collect::<Vec<u8>>(),
+        ])?;
+    }
+    Ok(())
+}
+
+/// A cluster from its two lists; `None` if a length is wrong or a sum is no number.
+fn cluster(counts: &[u8], sums: &[u8]) -> Option<Cluster> {
+    let mut cluster = Cluster::default();
+    if counts.len() != ROWS * 4 || sums.len() != ROWS * 8 {
+        return None;
+    }
+    for (count, bytes) in cluster.counts.iter_mut().zip(counts.chunks_exact(4)) {
+        *count = u32::from_le_bytes(bytes.try_into().ok()?);
+    }
+    for (sum, bytes) in cluster.sums.iter_mut().zip(sums.chunks_exact(8)) {
+        *sum = f64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    cluster
+        .sums
+        .iter()
+        .all(|sum| sum.is_finite())
+        .then_some(cluster)
+}

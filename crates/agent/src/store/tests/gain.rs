@@ -1,0 +1,170 @@
+//! The gain: round trips, reboots, failures, other versions.
+
+use thalweg_gain::{Connection, Part, Row, Scope};
+
+use super::*;
+
+const HOUR: u64 = 1;
+
+fn connection(seconds: u64) -> Connection {
+    Connection {
+        bytes: 50_000,
+        busy_us: seconds * 1_000_000,
+        segs_out: 40,
+        failed: Some(false),
+        ..Connection::default()
+    }
+}
+
+fn part(hour: u64, tag: u64) -> Part {
+    Part {
+        hour,
+        tag,
+        control: tag == u64::MAX,
+        port: 443,
+    }
+}
+
+/// Some connections of two hosts, one of them in the control group, in two hours.
+fn fill(kept: &mut KeptGain) {
+    for hour in [HOUR, HOUR + 1] {
+        for tag in [7, u64::MAX] {
+            kept.ledger.note_arm(tag, hour, "bbr");
+            for seconds in [1, 2, 4] {
+                let prefix = || "192.0.2.0/24".to_owned();
+                kept.ledger
+                    .add(part(hour, tag), &connection(seconds), prefix);
+            }
+        }
+    }
+}
+
+fn save(store: &mut Store, kept: &mut KeptGain) {
+    let changes = kept.ledger.changes();
+    store.save_gain(kept, &changes).unwrap();
+}
+
+fn revert(arm: Option<&str>) -> Revert {
+    Revert {
+        arm: arm.map(str::to_owned),
+        since_ms: 5,
+        until_ms: 86_400_005,
+        why: "Transfers take 20 % more time".to_owned(),
+    }
+}
+
+#[test]
+fn sums_come_back_whether_their_hour_is_over_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain(NOW).unwrap();
+    assert_eq!(kept.since_ms, store.now_ms(NOW));
+    assert!(kept.ledger.groups().is_empty() && kept.reverts.is_empty());
+    fill(&mut kept);
+    kept.reverts = vec![revert(None), revert(Some("bbr"))];
+    kept.ledger.left_out = 3;
+    save(&mut store, &mut kept);
+    // The first hour is over, the second is not.
+    kept.ledger.close(HOUR + 2);
+    save(&mut store, &mut kept);
+    drop(store);
+
+    let later = moment(7_200_000);
+    let store = open_at(directory.path(), BOOT, later);
+    let again = store.gain(later).unwrap();
+    assert_eq!(again.ledger.groups(), kept.ledger.groups());
+    assert_eq!(again.ledger.closed_groups(), kept.ledger.closed_groups());
+    assert_eq!(again.ledger.baseline(), kept.ledger.baseline());
+    assert_eq!((again.since_ms, again.ledger.left_out), (kept.since_ms, 3));
+    assert_eq!(again.reverts, kept.reverts);
+    let group = &again.ledger.groups()[&(Scope::Arm, "bbr".to_owned())];
+    assert_eq!(group.treated[Row::Time.index()].connections, 3);
+}
+
+#[test]
+fn after_a_reboot_the_hours_are_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain(NOW).unwrap();
+    fill(&mut kept);
+    save(&mut store, &mut kept);
+    drop(store);
+
+    let mut store = open_at(directory.path(), "another", moment(1000));
+    let mut again = store.gain(moment(1000)).unwrap();
+    let before: Vec<_> = kept.ledger.groups().into_keys().collect();
+    assert_eq!(
+        again
+            .ledger
+            .closed_groups()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>(),
+        before
+    );
+    // Hours of this boot have the same numbers, and are other clusters.
+    fill(&mut again);
+    save(&mut store, &mut again);
+    let third = store.gain(moment(1000)).unwrap();
+    let all = &third.ledger.groups()[&(Scope::All, String::new())];
+    let time = Row::Time.index();
+    assert_eq!(
+        (all.control[time].clusters, all.treated[time].clusters),
+        (4, 4)
+    );
+}
+
+#[test]
+fn what_cannot_be_saved_is_saved_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain(NOW).unwrap();
+    fill(&mut kept);
+    kept.ledger.close(HOUR + 2);
+    let groups = kept.ledger.groups();
+    let refuse =
+        "CREATE TRIGGER full BEFORE INSERT ON gain_parts BEGIN SELECT RAISE(ABORT, 'full'); END";
+    store.connection.execute_batch(refuse).unwrap();
+    let changes = kept.ledger.changes();
+    assert!(store.save_gain(&kept, &changes).is_err());
+    kept.ledger.put_back(changes);
+    assert!(store.gain(NOW).unwrap().ledger.groups().is_empty());
+    store.connection.execute_batch("DROP TRIGGER full").unwrap();
+    save(&mut store, &mut kept);
+    assert_eq!(store.gain(NOW).unwrap().ledger.groups(), groups);
+}
+
+#[test]
+fn a_store_without_a_gain_begins_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(directory.path().join(FILE_NAME)).unwrap();
+    for step in &schema::MIGRATIONS[..3] {
+        old.execute_batch(step).unwrap();
+    }
+    old.execute_batch("PRAGMA user_version = 3").unwrap();
+    drop(old);
+    let mut store = open(directory.path());
+    let mut kept = store.gain(NOW).unwrap();
+    assert!(kept.ledger.groups().is_empty());
+    fill(&mut kept);
+    save(&mut store, &mut kept);
+    assert!(!store.gain(NOW).unwrap().ledger.groups().is_empty());
+}
+
+#[test]
+fn sums_that_are_none_are_left_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain(NOW).unwrap();
+    fill(&mut kept);
+    save(&mut store, &mut kept);
+    let spoil = "UPDATE gain_parts SET sums = x'00' WHERE tag = 7";
+    store.connection.execute_batch(spoil).unwrap();
+    let again = store.gain(NOW).unwrap();
+    let all = &again.ledger.groups()[&(Scope::All, String::new())];
+    let time = Row::Time.index();
+    assert_eq!(
+        (all.control[time].clusters, all.treated[time].clusters),
+        (2, 0)
+    );
+}

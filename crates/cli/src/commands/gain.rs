@@ -1,0 +1,155 @@
+//! `thalweg gain`.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use thalweg_agent::view::{Gain, GainGroup, GainRow};
+use thalweg_units::figures::three;
+
+use crate::options::Global;
+use crate::output::{self, span};
+
+/// What to compare.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// One table for each arm, prefix (/24, /48) or service port too.
+    ///
+    /// By arm: the hosts to which the learner had given it before the hour began.
+    #[arg(long, value_name = "WHAT")]
+    by: Option<By>,
+    /// Only this measure.
+    #[arg(long)]
+    measure: Option<Measure>,
+    /// Give back at once what was taken back; the comparisons begin anew.
+    #[arg(long, conflicts_with_all = ["by", "measure"])]
+    resume: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Arm,
+    Prefix,
+    Port,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measure {
+    /// Time with data outstanding, also by size.
+    Time,
+    /// Share of the segments that were retransmissions.
+    Retransmitted,
+    /// Connections that ended by a reset or a time-out.
+    Failed,
+    /// RTT at the end over the lowest one.
+    Rtt,
+}
+
+/// The agent's response.
+#[derive(Deserialize, Serialize)]
+struct Resumed {
+    resumed: u64,
+}
+
+/// Shows what the learner gains.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let client = global.client()?;
+    if options.resume {
+        let answer: Resumed = client.post("/v1/gain/resume")?;
+        return output::show(global, &answer, || match answer.resumed {
+            0 => "nothing was taken back\n".to_owned(),
+            _ => "the learner goes on as before\n".to_owned(),
+        });
+    }
+    let mut gain: Gain = match options.by {
+        Some(by) => client.get(&format!("/v1/gain?by={}", name(by)))?,
+        None => client.get("/v1/gain")?,
+    };
+    if let Some(measure) = options.measure {
+        let measure = name(measure);
+        for group in &mut gain.groups {
+            group.rows.retain(|row| row.measure == measure);
+        }
+    }
+    output::show(global, &gain, || text(&gain))
+}
+
+fn name(value: impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn text(gain: &Gain) -> String {
+    let mut text = format!("{}\n", gain.summary);
+    for revert in &gain.reverts {
+        let what = match &revert.arm {
+            Some(arm) => format!("No connection gets {arm}"),
+            None => "Nothing is explored".to_owned(),
+        };
+        let left = span(revert.left_s);
+        text += &format!("\n{what} for another {left}. {}.\n", revert.why);
+    }
+    for group in &gain.groups {
+        text += &table(group);
+    }
+    if gain.left_out > 0 {
+        text += &format!(
+            "\n{} connections left out: more hosts than can be kept.\n",
+            gain.left_out
+        );
+    }
+    if gain.events_dropped > 0 {
+        text += &format!(
+            "\n{} events were lost before the agent saw them.\n",
+            gain.events_dropped
+        );
+    }
+    text
+}
+
+fn table(group: &GainGroup) -> String {
+    let header = ["", "Effect", "Interval", "Control", "Treated", "Verdict"];
+    let rows: Vec<_> = group.rows.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let title = match group.by.as_str() {
+        "all" => String::new(),
+        by => format!("{by} {}\n", group.name),
+    };
+    format!("\n{title}{}", output::table(&header, &[1, 2, 3, 4], rows))
+}
+
+fn row(row: &GainRow) -> Vec<String> {
+    let measure = match row.measure.as_str() {
+        "time" => "time",
+        "retransmitted" => "retransmitted segments",
+        "failed" => "failed connections",
+        "rtt" => "RTT over the lowest",
+        other => other,
+    };
+    let unit = if row.unit == "percent" { " %" } else { " pts" };
+    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let interval = match (row.low, row.high) {
+        (Some(low), Some(high)) => format!("{} to {}{unit}", signed(low), signed(high)),
+        _ => "too few".to_owned(),
+    };
+    let verdict = match (row.verdict.as_str(), row.known_in_s) {
+        ("unknown", Some(0)) | ("unknown", None) => "not known yet".to_owned(),
+        ("unknown", Some(left)) => format!("not known yet; about {}", span(left)),
+        ("same", _) => "no difference that matters".to_owned(),
+        (word, _) => word.to_owned(),
+    };
+    vec![
+        match &row.size {
+            Some(size) => format!("  {size}"),
+            None => measure.to_owned(),
+        },
+        row.effect
+            .map_or_else(String::new, |effect| signed(effect) + unit),
+        interval,
+        row.control.to_string(),
+        row.treated.to_string(),
+        verdict,
+    ]
+}
