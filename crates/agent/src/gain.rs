@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
 use thalweg_gain::{Connection, Part};
-use thalweg_learner::HostKey;
+use thalweg_learner::{Control, HostKey};
 
 use crate::kernel::ArmTable;
 use crate::store::{KeptGain, Revert, Store, StoreError};
@@ -25,13 +25,27 @@ const PARTIAL_MAX: usize = 16_384;
 const GROUP_IPV4: u32 = 24;
 const GROUP_IPV6: u32 = 48;
 
-/// What the kernel draws together: prefix lengths in each family.
+/// What the kernel draws together, prefix lengths in each family, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
     /// 0 to 32.
     pub ipv4: u32,
     /// 0 to 128.
     pub ipv6: u32,
+    /// The control group.
+    pub control: Control,
+}
+
+impl Drawn {
+    /// Whether a cluster always belongs to the control group. Its hours are one draw, not many, so
+    /// they are no clusters of their own.
+    fn is_permanent(&self, tag: u64) -> bool {
+        let always = Control {
+            share_q16: 0,
+            ..self.control
+        };
+        always.holds(tag, 0)
+    }
 }
 
 /// The agent's account of the gain.
@@ -83,6 +97,9 @@ impl Gain {
         let Ok(key) = HostKey::of_remote(event.host.netns, remote, ipv4, ipv6) else {
             return;
         };
+        if self.drawn.is_permanent(key.tag()) {
+            return;
+        }
         if u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE {
             let settled = u32::from(event.reason) == raw::THALWEG_REASON_GREEDY;
             if let (true, false, Some(arm)) = (settled, control, arms.name(event.arm.into())) {

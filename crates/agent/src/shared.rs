@@ -125,8 +125,9 @@ impl Shared {
         let asked = store.again()?;
         let setup = kernel.setup();
         let drawn = Drawn {
-            ipv4: setup.ipv4_prefix,
-            ipv6: setup.ipv6_prefix,
+            ipv4: setup.cluster.0,
+            ipv6: setup.cluster.1,
+            control: setup.control,
         };
         let gain = Gain::new(store.gain(Moment::now())?, drawn);
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
@@ -205,11 +206,6 @@ impl Shared {
     /// The account of the gain.
     pub fn gain<T>(&self, action: impl FnOnce(&mut Gain) -> T) -> T {
         action(&mut lock(&self.gain))
-    }
-
-    /// Share of the host-hours in the control group.
-    pub fn control_share(&self) -> f64 {
-        0.0
     }
 
     /// The mode in force.

@@ -145,7 +145,12 @@ mod tests {
             since_ms: 0,
             reverts: Vec::new(),
         };
-        Gain::new(kept, Drawn { ipv4: 32, ipv6: 64 })
+        let drawn = Drawn {
+            ipv4: 32,
+            ipv6: 64,
+            control: thalweg_learner::Control::default(),
+        };
+        Gain::new(kept, drawn)
     }
 
     fn arms(reverts: &[Revert]) -> Vec<Option<&str>> {

@@ -20,7 +20,7 @@ pub struct Asked {
     pub events_dropped: u64,
     /// Whether nothing is set.
     pub dry_run: bool,
-    /// Share of the host-hours in the control group.
+    /// The share of host-hours in the control group, Q16.
     pub share: f64,
 }
 
@@ -178,7 +178,7 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
         return "A dry run sets nothing, so there is nothing to compare.".to_owned();
     }
     if asked.share <= 0.0 {
-        return "There is no control group, so there is nothing to compare with.".to_owned();
+        return "There is no control group to compare with: set `share` in `[control]`, e.g. to 0.05.".to_owned();
     }
     let Some(group) = all.filter(|all| all.control[0].clusters + all.treated[0].clusters > 0)
     else {

@@ -61,7 +61,7 @@ impl Shared {
             now_ms: self.store(|store| Ok(store.now_ms(Moment::now())))?,
             events_dropped: self.kernel.counters()?.events_dropped,
             dry_run: self.kernel.setup().dry_run,
-            share: self.control_share(),
+            share: f64::from(self.kernel.setup().control.share_q16),
         };
         Ok(self.gain(|gain| gain.view(&asked)))
     }

@@ -189,3 +189,49 @@ fn nothing_is_tried_by_order_or_while_the_agent_is_silent() {
     let decisions = decided_under("alive", |_| ());
     assert!(decisions.iter().any(|event| event["reason"] != "greedy"));
 }
+
+/// Clusters of both groups, by the time that transfers take.
+fn clusters(gain: &Value) -> Option<(u64, u64)> {
+    let row = &gain["groups"][0]["rows"][0];
+    Some((row["control"].as_u64()?, row["treated"].as_u64()?))
+}
+
+#[test]
+fn connections_are_gathered_in_clusters_that_a_restart_keeps() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("gain"), "");
+    let address = bed.server_address();
+    bed.configure(&format!("{ARMS}[control]\nshare = 0\npermanent = 0\n"));
+    bed.start();
+    let told = bed.json(&["gain"]);
+    let summary = told["summary"].as_str().unwrap();
+    assert!(
+        summary.starts_with("There is no control group"),
+        "{summary}"
+    );
+    assert!(bed.end(Signal::SIGTERM).success());
+    bed.configure(&format!("{ARMS}[control]\nshare = 0.5\npermanent = 0\n"));
+    bed.start();
+    let _sink = bed.sink(&address);
+    connect(&bed, &address, "20");
+    bed.counter_reaches("scored", 20);
+    let found = crate::support::wait_for("a cluster", || {
+        // A host is one cluster an hour, and an hour may just have ended.
+        clusters(&bed.json(&["gain", "--by", "prefix"]))
+            .filter(|it| (1..=2).contains(&(it.0 + it.1)))
+    });
+    assert!(bed.end(Signal::SIGTERM).success());
+    bed.start();
+    assert_eq!(clusters(&bed.json(&["gain"])), Some(found));
+    let told = bed.json(&["gain"]);
+    assert!(
+        told["summary"]
+            .as_str()
+            .unwrap()
+            .starts_with("Not known yet"),
+        "{told}"
+    );
+    assert_eq!(bed.json(&["gain", "--resume"])["resumed"], 0);
+}
