@@ -123,12 +123,16 @@ struct request {
 	struct thalweg_host_key key;
 	__u64 tag;
 	__u64 now_ns;
-	__u32 segs; /* change */
-	__u32 retrans; /* change */
+	union {
+		struct {
+			__u32 segs; /* change */
+			__u32 retrans; /* change */
+		};
+		struct thalweg_decision decision; /* result of choose and change */
+	};
 	__u32 arm; /* the connection's arm (learn, change) */
 	__u32 system_arm;
 	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, IN_CONTROL */
-	struct thalweg_decision decision; /* result of choose and change */
 };
 
 /* Probability of each arm in a decision, Q16 in 16 bits. */
