@@ -105,7 +105,8 @@ class Agent:
         self.others = []
         self.cgroup.mkdir()
         self.config.write_text(
-            f'cgroup = "{self.cgroup}"\n[paths]\npin = "{self.pin}"\nsocket = "{self.socket}"\n'
+            f'cgroup = "{self.cgroup}"\n[control]\nshare = 0\npermanent = 0\n'
+            f'[paths]\npin = "{self.pin}"\nsocket = "{self.socket}"\n'
             f'state = "{directory / "state"}"\n{settings}'
         )
 

@@ -86,6 +86,9 @@ load = []
 ecn_prefixes = ["192.0.2.0/24"]
 [snapshot]
 interval = "1h"
+[control]
+share = 0
+permanent = 0
 TOML
 "#;
 
