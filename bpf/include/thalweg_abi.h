@@ -30,7 +30,7 @@
 #define THALWEG_ABI_VERSION 6
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
-#define THALWEG_RULE 2
+#define THALWEG_RULE 3
 #define THALWEG_RULE_CLASSIC 1
 
 /* Largest number of congestion controls of an agent. Masks of arms are __u16. */
@@ -217,7 +217,7 @@ struct thalweg_host {
 	__u16 trials; /* thalweg: open trials */
 	__u16 used; /* arms with any measurement have indices below this */
 	__u16 reserved16; /* 0 */
-	__u32 reserved32; /* 0 */
+	__u32 credit_q16; /* thalweg: bits that trials may cost */
 	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
 	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial started */
 	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */

@@ -46,9 +46,17 @@ static volatile __u32 thalweg_zero; /* never written */
 
 /* thalweg: offset that keeps a cost above 0 whatever the rate; bits, Q16. */
 #define THALWEG_COST_OFFSET_Q16 (64u << 16)
-/* thalweg: a measurement counts as at most this much worse or better than the mean; bits, Q16. */
+/*
+ * thalweg: a measurement counts as at most three mean deviations worse than the mean, but
+ * one bit at least and four at most; a time-out as one. It counts as at most two bits
+ * better.
+ */
+#define THALWEG_CLIP_DEVIATIONS 3
 #define THALWEG_CLIP_WORSE_Q16 (1u << 16)
-#define THALWEG_CLIP_BETTER_Q16 (4u << 16)
+#define THALWEG_CLIP_WORSE_MAX_Q16 (4u << 16)
+#define THALWEG_CLIP_BETTER_Q16 (2u << 16)
+/* thalweg: a measurement this much better than the mean of up to one other replaces it. */
+#define THALWEG_ACCIDENT_Q16 (1u << 16)
 /* thalweg: a measurement clipped as worse leaves 1/2^this of the evidence. */
 #define THALWEG_SURPRISE_SHIFT 1
 /* thalweg: the clip applies from this evidence on. */
@@ -114,6 +122,23 @@ static volatile __u32 thalweg_zero; /* never written */
 /* ... unless more than one segment in this many was lost. */
 #define THALWEG_APP_LIMITED_LOSS 256
 
+/* thalweg: a host's credit for each full-weight measurement, 1/25 bit ... */
+#define THALWEG_EARN_Q16 2621
+/* ... and at most. A measurement of another arm than the system's costs what it was worse ... */
+#define THALWEG_CREDIT_MAX_Q16 (5 << 16)
+/* ... and earns what it was better, at most this. */
+#define THALWEG_CHARGE_MAX_Q16 (4 << 16)
+/* thalweg: the credit that a first trial needs, or 1/2^shift bit for each arm if that is more. */
+#define THALWEG_PRICE_Q16 (1u << 13)
+#define THALWEG_PRICE_ARMS_SHIFT 5
+/* thalweg: the credit that the trial of an arm with less evidence than this needs at most. */
+#define THALWEG_PRICE_OLD_Q16 (4u << 16)
+#define THALWEG_OLD_Q16 (1u << 8)
+/* thalweg: no trials with less evidence of the best arm: the result would be forgotten. */
+#define THALWEG_FADED_Q16 (1u << 14)
+/* thalweg: least share of the system's arm, 1 / (this + measurements), within this gap. */
+#define THALWEG_DEFAULT_SHARE 2
+#define THALWEG_DEFAULT_GAP_Q16 (2u << 16)
 /* thalweg: trials without a measurement that halve an untried arm's share ... */
 #define THALWEG_FRUITLESS_HALF 8
 /* ... which falls no further after this many: an eighth is left. */
@@ -355,7 +380,7 @@ static __always_inline __u64 thalweg_classic_update(__u64 value, __u64 cost)
 	return value - ((value - cost) >> THALWEG_CLASSIC_RATE_SHIFT);
 }
 
-/* Evidence halves once per half-life, in whole steps. */
+/* Evidence halves once per half-life, in whole steps; a trace of it is left. */
 static __always_inline void thalweg_forget(struct thalweg_host *host,
 					   const struct thalweg_params *params, __u64 now_ns)
 {
@@ -376,7 +401,10 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		struct thalweg_arm_state *arm = &host->arms[i];
 		struct thalweg_arm_statistics *statistics = &host->statistics[i];
 
-		arm->weight_q16 = steps < 32 ? arm->weight_q16 >> steps : 0;
+		if (arm->weight_q16) {
+			arm->weight_q16 = steps < 32 ? arm->weight_q16 >> steps : 0;
+			arm->weight_q16 += !arm->weight_q16;
+		}
 		statistics->segs = steps < 32 ? statistics->segs >> steps : 0;
 		statistics->retrans = steps < 32 ? statistics->retrans >> steps : 0;
 	}
@@ -450,15 +478,17 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 {
 	const struct thalweg_arm_statistics *system;
 	__u32 i, mask = 0, known;
-	int loses, full, bolder;
+	int loses, lossy, full, bolder;
 
 	if (system_arm < THALWEG_MAX_ARMS) {
 		system = thalweg_statistics_at(host, system_arm);
 		known = thalweg_arm_at(host, system_arm)->weight_q16;
 		loses = known && system->retrans >= THALWEG_FULL_RETRANS;
-		full = known &&
-		       host->queue_q16 > (loses ? THALWEG_QUEUE_Q16 : THALWEG_DEEP_QUEUE_Q16);
-		bolder = loses && system->retrans <= system->segs >> (params->loss_shift & 31);
+		lossy = system->retrans > system->segs >> (params->loss_shift & 31);
+		/* Random losses meet a queue of any length. */
+		full = known && host->queue_q16 > (loses && !lossy ? THALWEG_QUEUE_Q16 :
+								     THALWEG_DEEP_QUEUE_Q16);
+		bolder = loses && !lossy;
 		for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 			const struct thalweg_arm_statistics *arm = &host->statistics[i];
 
@@ -597,6 +627,9 @@ struct thalweg_shares {
 	__u32 first_q16; /* its share */
 	__u32 others_q16; /* shared by the first trials of the others */
 	__u32 gap_scale;
+	__u32 credit_q16;
+	__u32 price_q16; /* of a first trial */
+	__u32 default_q16; /* least share of the system's arm */
 };
 
 /*
@@ -630,13 +663,30 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
 
+	__u64 gap_q16, price_q16 = shares->price_q16;
+	__u32 share_q16;
+
 	if (shares->first & (1u << i))
 		return shares->first_q16;
-	if (shares->untried & (1u << i))
+	/* The system's arm has been measured, or else there are no trials. */
+	if (shares->untried & (1u << i)) {
+		if (shares->credit_q16 < price_q16)
+			return 0;
 		return (((__u64)shares->others_q16 * thalweg_hope_q16(host, i)) >> 16) /
 		       thalweg_count(shares->untried & ~shares->first);
-	return thalweg_explore_q16(thalweg_judged_q16(host, i, &shares->judge) - shares->lowest,
-				   arm->weight_q16, shares->arms, shares->gap_scale);
+	}
+	gap_q16 = thalweg_judged_q16(host, i, &shares->judge) - shares->lowest;
+	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, shares->gap_scale);
+	if (shares->judge.system & (1u << i)) {
+		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < shares->default_q16)
+			return shares->default_q16;
+		return share_q16;
+	}
+	if (arm->weight_q16 < THALWEG_OLD_Q16)
+		gap_q16 = thalweg_min(gap_q16, THALWEG_PRICE_OLD_Q16);
+	if (gap_q16 > price_q16)
+		price_q16 = gap_q16;
+	return shares->credit_q16 < price_q16 ? 0 : share_q16;
 }
 
 /* classic: the cost of an arm. */
@@ -747,11 +797,18 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		return;
 	}
 	pick = best;
-	if (tries && thalweg_trials(host, now_ns) < THALWEG_TRIALS) {
+	if (tries && thalweg_trials(host, now_ns) < THALWEG_TRIALS &&
+	    thalweg_arm_at(host, best)->weight_q16 >= THALWEG_FADED_Q16) {
 		shares.lowest = thalweg_judged_q16(host, best, &shares.judge);
 		shares.allowed = allowed;
 		shares.arms = thalweg_count(allowed);
 		shares.gap_scale = params->gap_scale;
+		shares.credit_q16 = host->credit_q16;
+		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
+		if (shares.price_q16 < THALWEG_PRICE_Q16)
+			shares.price_q16 = THALWEG_PRICE_Q16;
+		shares.default_q16 = THALWEG_ONE_Q16 / ((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) +
+						       THALWEG_DEFAULT_SHARE);
 		thalweg_first_trials(&shares, host, system_arm, params);
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
 		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
@@ -945,24 +1002,62 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics
 	arm->retrans = arm->retrans - (arm->retrans >> THALWEG_SEGS_SHIFT) + retrans;
 }
 
+/*
+ * Credits the host with a measurement, and charges it with what an arm other than the
+ * system's cost more.
+ */
+static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32 index,
+						__u32 system_arm, __u64 cost, __u32 weight_q16)
+{
+	__s64 change = THALWEG_EARN_Q16, excess, credit = host->credit_q16;
+	const struct thalweg_arm_state *system;
+
+	if (system_arm < THALWEG_MAX_ARMS && system_arm != index) {
+		system = thalweg_arm_at(host, system_arm);
+		excess = (__s64)cost - (__s64)system->value;
+		if (excess > THALWEG_CHARGE_MAX_Q16)
+			excess = THALWEG_CHARGE_MAX_Q16;
+		if (excess < -THALWEG_CHARGE_MAX_Q16)
+			excess = -THALWEG_CHARGE_MAX_Q16;
+		if (system->weight_q16)
+			change -= excess;
+	}
+	/* Rounded towards 0; there is no signed division before version 4 of the instructions. */
+	if (change < 0)
+		credit -= (__s64)(((__u64)-change * weight_q16) >> 16);
+	else
+		credit += (__s64)(((__u64)change * weight_q16) >> 16);
+	if (credit < 0)
+		credit = 0;
+	if (credit > THALWEG_CREDIT_MAX_Q16)
+		credit = THALWEG_CREDIT_MAX_Q16;
+	host->credit_q16 = credit;
+}
+
 /* Adds one cost to an arm's discounted estimate. */
 static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 					  struct thalweg_arm_statistics *statistics, __u64 cost,
 					  __u32 log_rate_q16, __u32 srtt_us, __u32 weight_q16,
-					  __u32 weight_max_q16)
+					  __u32 weight_max_q16, int timeout)
 {
 	__u64 total = (__u64)arm->weight_q16 + weight_q16;
-	__u64 kept = thalweg_min(total, weight_max_q16);
+	__u64 kept = thalweg_min(total, weight_max_q16), worse = THALWEG_CLIP_WORSE_Q16;
 
-	if (!arm->weight_q16) {
+	if (!timeout && (__u64)statistics->deviation_q16 * THALWEG_CLIP_DEVIATIONS > worse)
+		worse = thalweg_min((__u64)statistics->deviation_q16 * THALWEG_CLIP_DEVIATIONS,
+				    THALWEG_CLIP_WORSE_MAX_Q16);
+	/* The only measurement before this one had met an accident. */
+	if (!arm->weight_q16 || (arm->weight_q16 <= THALWEG_ONE_Q16 &&
+				 cost + THALWEG_ACCIDENT_Q16 < arm->value)) {
+		kept = thalweg_min(weight_q16, weight_max_q16);
 		arm->value = cost;
 		statistics->deviation_q16 = 0;
 		statistics->log_rate_q16 = log_rate_q16;
 		statistics->srtt_us = srtt_us;
 	} else {
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
-			if (cost > (__u64)arm->value + THALWEG_CLIP_WORSE_Q16) {
-				cost = (__u64)arm->value + THALWEG_CLIP_WORSE_Q16;
+			if (cost > arm->value + worse) {
+				cost = arm->value + worse;
 				/* Once is luck; several times in a row is another path. */
 				kept >>= THALWEG_SURPRISE_SHIFT;
 			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
@@ -1055,8 +1150,9 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 			host->arms[i].weight_q16 -=
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
 	thalweg_note_queue(host, index, system_arm, sample);
+	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16);
 	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,
-		      out->weight_q16, params->weight_max_q16);
+		      out->weight_q16, params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
 	thalweg_count_segments(statistics, sample);
 	thalweg_note_harm(host, system_arm, params);
 

@@ -147,22 +147,26 @@ fn tag([netns, prefix_len, first, second]: [u64; 4]) -> Result<u64, String> {
     Ok(key.tag())
 }
 
-/// The share of a measured arm, from its state in a host record. Arm 0, the system's own, is the
-/// best; arm 1 is judged worse by the gap; the others were never measured.
+/// The share of a measured arm, from its state in a host record. Arm 0 is the best; arm 1 is judged
+/// worse by the gap; the others were never measured. The system's arm is arm 0, or, where no credit
+/// pays for the gap, arm 1, which needs none.
 fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
     let [gap_q16, weight_q16, arms, gap_scale] = inputs;
     if weight_q16 == 0 || !(2..=16).contains(&arms) {
         return Err("a measured arm beside the best has weight and at least two arms".to_owned());
     }
     let mut host = Host {
-        scored: 1,
+        // So many that the system's arm has no share for its own sake.
+        scored: u32::MAX,
+        credit_q16: u32::MAX,
         ..Host::default()
     };
+    let system = usize::from(gap_q16 > host.credit_q16.into());
     host.arms[0].weight_q16 = ONE_Q16;
     host.arms[1].weight_q16 = narrow(weight_q16)?;
-    let handicap = core::judged_q16(&host, 1, Some(0));
-    host.arms[0].value = handicap;
-    host.arms[1].value = gap_q16;
+    let [first, second] = [0, 1].map(|i| core::judged_q16(&host, i, Some(system)));
+    host.arms[0].value = second;
+    host.arms[1].value = gap_q16 + first;
     let params = Params {
         mode: Mode::Thalweg,
         warm_up: 0,
@@ -170,7 +174,7 @@ fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
         ..params
     };
     let allowed = u16::MAX >> (16 - arms);
-    Ok(core::propensities_q16(&host, Some(0), allowed, &params, 0)[1].into())
+    Ok(core::propensities_q16(&host, Some(system), allowed, &params, 0)[1].into())
 }
 
 fn params(raw: &abi::thalweg_params) -> Result<Params, String> {

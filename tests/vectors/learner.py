@@ -26,6 +26,16 @@ SEGS_MAX = 8192  # segments that one stretch adds at most to those remembered
 TRIALS = 2  # of one host, under way at a time
 TRIAL_NS = 10 * 10**9  # a trial is over after this time
 
+EARN = ONE // 25  # credit for a measurement of full weight
+CREDIT_MAX = 5 * ONE
+CHARGE_MAX = 4 * ONE  # what one measurement costs or earns at most
+PRICE = ONE // 8  # credit for a first trial, ...
+PRICE_ARM = ONE // 32  # ... or this for each arm
+PRICE_OLD = 4 * ONE  # the most that the trial of an old acquaintance needs
+OLD = ONE // 256  # evidence below which it is one
+FADED = ONE // 4  # evidence of the best below which nothing is tried
+DEFAULT_GAP = 2 * ONE  # the system's arm is measured now and then while it is not further behind
+
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
 LOSS, WITHDRAWN = 6, 7
@@ -73,6 +83,7 @@ HOST_FIELDS = {
     "scored": 32,
     "switched": 32,
     "harmful": 32,
+    "credit_q16": 32,
     "queue_q16": 32,
     "base_rtt_us": 32,
     "last_base_rtt_us": 32,
@@ -204,9 +215,13 @@ def forget(host, params, now_ns):
     covered["forgot all" if halvings >= 32 else "forgot some"] += 1
     host["forgot_ns"] += halvings * half_life
     for arm in host["arms"]:
+        known = arm["weight_q16"] > 0
         # 32 halvings leave nothing of 32 bits; no need to compute 2 to the power of more.
         for evidence in ("weight_q16", "segs", "retrans"):
             arm[evidence] //= 2 ** min(halvings, 32)
+        if known and arm["weight_q16"] == 0:
+            covered["a trace of evidence"] += 1
+            arm["weight_q16"] = 1
     # The base RTT is the lowest of this half-life and of the one before.
     covered["base RTT of the half-life before"] += halvings == 1 and host["base_rtt_us"] > 0
     host["last_base_rtt_us"] = host["base_rtt_us"] if halvings == 1 else 0
@@ -255,8 +270,9 @@ def note_harm(host, system_arm, params):
     system = host["arms"][system_arm]
     known = system["weight_q16"] > 0
     loses = known and system["retrans"] >= FULL_RETRANS
-    full = known and host["queue_q16"] > (QUEUE if loses else DEEP_QUEUE)
     lossy = system["retrans"] > system["segs"] >> (params["loss_shift"] & 31)
+    covered["random losses and a queue"] += loses and lossy and host["queue_q16"] > QUEUE
+    full = known and host["queue_q16"] > (QUEUE if loses and not lossy else DEEP_QUEUE)
     covered["a queue without losses"] += host["queue_q16"] > QUEUE and not loses and not full
     covered["a deep queue without losses"] += full and not loses
     for i, arm in enumerate(host["arms"]):
@@ -335,7 +351,9 @@ def trials(host, now_ns):
 
 
 def first_trial_shares(host, system_arm, allowed, untried, params):
-    """By arm without evidence: half of the connections, the rescue arm first if much is lost."""
+    """By arm without evidence: half of the connections, the rescue arm first if much is lost.
+
+    The second result is that rescue arm, which needs no credit, or None."""
 
     def hope(i):
         state = host["arms"][i]
@@ -343,7 +361,7 @@ def first_trial_shares(host, system_arm, allowed, untried, params):
         covered["untried, fruitless so far"] += fruitless > 0
         return ONE * FRUITLESS_HALF // (FRUITLESS_HALF + fruitless)
 
-    half, shares, others = ONE // 2, {}, list(untried)
+    half, shares, others, rescued = ONE // 2, {}, list(untried), None
     rescue = params["rescue_arm"]
     if rescue in untried and system_arm < ARMS and allowed >> system_arm & 1:
         system = host["arms"][system_arm]
@@ -352,9 +370,10 @@ def first_trial_shares(host, system_arm, allowed, untried, params):
             shares[rescue] = hope(rescue) // 2
             half -= shares[rescue]
             others.remove(rescue)
+            rescued = rescue
     for i in others:
         shares[i] = (half * hope(i) >> 16) // len(others)
-    return shares
+    return shares, rescued
 
 
 def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
@@ -371,9 +390,12 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
     if trials(host, now_ns) >= TRIALS:
         covered["trials enough"] += 1
         return best, GREEDY, ONE
+    if host["arms"][best]["weight_q16"] < FADED:
+        covered["evidence has faded"] += 1
+        return best, GREEDY, ONE
     arms = members(allowed)
     untried = [i for i in arms if host["arms"][i]["weight_q16"] == 0]
-    first_trials = first_trial_shares(host, system_arm, allowed, untried, params)
+    first_trials, rescued = first_trial_shares(host, system_arm, allowed, untried, params)
     lowest = judged(host, best, system_arm)
     # The others take the tickets from 65535 downwards, by index; the best has the rest.
     ticket = random[0] % ONE
@@ -382,13 +404,27 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
     for i in arms:
         if i == best:
             continue
+        price = max(PRICE, PRICE_ARM * len(arms))
         if i in untried:
             share = first_trials[i]
+            if host["credit_q16"] < price and i != rescued:
+                covered["no credit for a first trial"] += 1
+                share = 0
         else:
             gap = judged(host, i, system_arm) - lowest
             share = explore_share(
                 gap, host["arms"][i]["weight_q16"], len(arms), params["gap_scale"]
             )
+            old = host["arms"][i]["weight_q16"] < OLD
+            covered["an old acquaintance"] += old and gap > PRICE_OLD
+            if i == system_arm:
+                if gap < DEFAULT_GAP:
+                    least = ONE // (2 + min(host["scored"], ONE))
+                    covered["the system's arm once more"] += share < least
+                    share = max(share, least)
+            elif host["credit_q16"] < max(price, min(gap, PRICE_OLD) if old else gap):
+                covered["no credit for a trial"] += 1
+                share = 0
         if top - share <= ticket < top:
             pick, reason, propensity = i, UNTRIED if i in untried else EXPLORE, share
             covered["untried" if i in untried else "explored"] += 1
@@ -455,25 +491,44 @@ def change(host, current, system_arm, segs, retrans, allowed, params, random):
     return current, LOSS, ONE // 4
 
 
+def note_credit(host, index, system_arm, cost, weight):
+    """Earned by measuring; what an arm costs beyond the system's is paid, and the reverse."""
+    change = EARN
+    if system_arm < ARMS and system_arm != index and host["arms"][system_arm]["weight_q16"]:
+        excess = cost - host["arms"][system_arm]["value"]
+        covered["a charge at its limit"] += abs(excess) > CHARGE_MAX
+        change -= max(-CHARGE_MAX, min(excess, CHARGE_MAX))
+    step = fits(abs(change) * weight, 64) // ONE  # towards 0
+    credit = host["credit_q16"] + (step if change > 0 else -step)
+    covered["no credit left"] += credit < 0
+    covered["credit enough"] += credit > CREDIT_MAX
+    host["credit_q16"] = max(0, min(credit, CREDIT_MAX))
+
+
 def blend(old, new, weight, total):
     step = fits(abs(new - old) * weight, 64) // total
     return old + step if new > old else old - step
 
 
-def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
+def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
     total = arm["weight_q16"] + weight
     surprised = False
-    if arm["weight_q16"] == 0:
+    accident = 0 < arm["weight_q16"] <= ONE and cost + ONE < arm["value"]
+    covered["an accident is replaced"] += accident
+    if arm["weight_q16"] == 0 or accident:
+        total = weight
         arm.update(value=cost, deviation_q16=0, log_rate_q16=log_rate, srtt_us=srtt_us)
     else:
         if arm["weight_q16"] >= ONE // 2:
-            if cost > arm["value"] + 1 * ONE:
+            worse = ONE if timeout else max(ONE, min(3 * arm["deviation_q16"], 4 * ONE))
+            covered["clip at deviations"] += worse > ONE
+            if cost > arm["value"] + worse:
                 covered["clip worse"] += 1
-                cost = arm["value"] + 1 * ONE
+                cost = arm["value"] + worse
                 surprised = True
-            elif cost < arm["value"] - 4 * ONE:
+            elif cost < arm["value"] - 2 * ONE:
                 covered["clip better"] += 1
-                cost = arm["value"] - 4 * ONE
+                cost = arm["value"] - 2 * ONE
         else:
             covered["too little evidence to clip"] += 1
         distance = abs(cost - arm["value"])
@@ -538,7 +593,9 @@ def score(host, index, system_arm, sample, params, now_ns):
             covered["idle loss"] += lost > 0
             other["weight_q16"] -= lost
     note_queue(host, index, system_arm, sample)
-    learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"])
+    note_credit(host, index, system_arm, cost, weight)
+    timeout = sample["end"] == TIMEOUT
+    learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"], timeout)
     remember(arm, sample)
     for holder in (arm, host):
         holder["max_rate"] = max(holder["max_rate"], mean)
@@ -600,7 +657,8 @@ def host_bytes(host):
     put(host["harmful"], 16)
     put(min(host["trials"], 0xFFFF), 16)
     put(max(measured, default=0), 16)  # used
-    put(0, 48)  # reserved
+    put(0, 16)  # reserved
+    put(host["credit_q16"], 32)
     for arm in host["arms"]:
         put(arm["value"] & U32, 32)
         put(arm["weight_q16"], 32)

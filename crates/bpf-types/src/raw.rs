@@ -33,7 +33,7 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
 pub const THALWEG_ABI_VERSION: u32 = 6;
-pub const THALWEG_RULE: u32 = 2;
+pub const THALWEG_RULE: u32 = 3;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
 pub const THALWEG_CC_NAME: u32 = 16;
@@ -1008,7 +1008,7 @@ pub struct thalweg_host {
     pub trials: __u16,
     pub used: __u16,
     pub reserved16: __u16,
-    pub reserved32: __u32,
+    pub credit_q16: __u32,
     pub arms: [thalweg_arm_state; 16usize],
     pub trial_ns: __u64,
     pub max_rate: __u64,
@@ -1044,8 +1044,8 @@ const _: () = {
     ["Offset of field: thalweg_host::used"][::std::mem::offset_of!(thalweg_host, used) - 40usize];
     ["Offset of field: thalweg_host::reserved16"]
         [::std::mem::offset_of!(thalweg_host, reserved16) - 42usize];
-    ["Offset of field: thalweg_host::reserved32"]
-        [::std::mem::offset_of!(thalweg_host, reserved32) - 44usize];
+    ["Offset of field: thalweg_host::credit_q16"]
+        [::std::mem::offset_of!(thalweg_host, credit_q16) - 44usize];
     ["Offset of field: thalweg_host::arms"][::std::mem::offset_of!(thalweg_host, arms) - 48usize];
     ["Offset of field: thalweg_host::trial_ns"]
         [::std::mem::offset_of!(thalweg_host, trial_ns) - 304usize];

@@ -44,6 +44,8 @@ pub struct Host {
     pub switched: u32,
     /// Thalweg: mask of the arms that gain at the expense of others.
     pub harmful: u16,
+    /// Thalweg: bits that trials may cost, Q16.
+    pub credit_q16: u32,
     /// Thalweg: log2 of the RTT under the system's arm over the base RTT, Q16 bits.
     pub queue_q16: u32,
     /// Thalweg: lowest RTT since the start of this half-life, µs; 0 = none yet …

@@ -8,11 +8,17 @@ use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// A measurement counts as at most this much worse than the mean: 1 bit, a factor of 2. Many things
-/// other than the arm can slow one connection.
+/// A measurement counts as at most this many mean deviations worse than the mean, …
+const CLIP_DEVIATIONS: u64 = 3;
+/// … but 1 bit at least, and 4 at most: many things other than the arm can slow one connection. A
+/// time-out counts as 1 bit worse at most.
 const CLIP_WORSE_Q16: u64 = 1 << 16;
-/// A measurement counts as at most this much better than the mean: 4 bits, a factor of 16.
-const CLIP_BETTER_Q16: u64 = 4 << 16;
+const CLIP_WORSE_MAX_Q16: u64 = 4 << 16;
+/// A measurement counts as at most this much better than the mean: 2 bits, a factor of 4.
+const CLIP_BETTER_Q16: u64 = 2 << 16;
+/// A measurement this much better than the mean of up to one other replaces it: 1 bit. That one had
+/// met an accident.
+const ACCIDENT_Q16: u64 = 1 << 16;
 /// A measurement clipped as worse leaves 1/2^this of the evidence.
 const SURPRISE_SHIFT: u32 = 1;
 /// The clip applies from this evidence on. A new measurement outweighs less evidence.
@@ -20,6 +26,27 @@ const CLIP_WEIGHT_Q16: u32 = 1 << 15;
 /// Handicap of an arm without evidence against the system's arm: half a bit. It falls as 1 / (1 +
 /// evidence).
 const CAUTION_Q16: u64 = 1 << 15;
+/// Credit of a host for each full-weight measurement, 1/25 bit …
+const EARN_Q16: u32 = 2621;
+/// … at most this in all, 5 bits. A measurement of another arm than the system's costs what it was
+/// worse, …
+const CREDIT_MAX_Q16: i64 = 5 << 16;
+/// … at most this, and earns what it was better: 4 bits.
+const CHARGE_MAX_Q16: i64 = 4 << 16;
+/// A first trial needs this credit, 1/8 bit, …
+const PRICE_Q16: u32 = 1 << 13;
+/// … or 1/2^this bit for each permitted arm, if that is more.
+const PRICE_ARMS_SHIFT: u32 = 5;
+/// A trial of an arm with hardly any evidence left needs this credit at most: 4 bits.
+const PRICE_OLD_Q16: u64 = 4 << 16;
+const OLD_Q16: u32 = 1 << 8;
+/// Evidence below this has faded. No trial is made if that of the best-judged arm has: its result
+/// would be forgotten before it is of use.
+const FADED_Q16: u32 = 1 << 14;
+/// The system's arm gets at least 1 / (this + the host's measurements) of the connections …
+const DEFAULT_SHARE: u32 = 2;
+/// … while it is judged less than this behind: 2 bits.
+const DEFAULT_GAP_Q16: u64 = 2 << 16;
 /// Trials without a measurement that halve the share of an untried arm.
 const FRUITLESS_HALF: u32 = 8;
 /// After this many such trials the share falls no further: an eighth is left.
@@ -75,7 +102,8 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
     cost.min(u64::from(u32::MAX))
 }
 
-/// Halves the evidence of every arm once per elapsed half-life.
+/// Halves the evidence of every arm once per elapsed half-life. A trace is left: the mean of an arm
+/// that was measured once is never forgotten altogether.
 pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     if host.forgot_ns == 0 || params.half_life_ns == 0 {
         host.forgot_ns = now_ns;
@@ -87,9 +115,11 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     }
     host.forgot_ns += steps * params.half_life_ns;
     for arm in &mut host.arms {
+        let trace = arm.weight_q16.min(1);
         for evidence in [&mut arm.weight_q16, &mut arm.segs, &mut arm.retrans] {
             *evidence = if steps < 32 { *evidence >> steps } else { 0 };
         }
+        arm.weight_q16 = arm.weight_q16.max(trace);
     }
     host.last_base_rtt_us = if steps == 1 { host.base_rtt_us } else { 0 };
     host.base_rtt_us = 0;
@@ -146,9 +176,14 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     let system = host.arms[index];
     let known = system.weight_q16 > 0;
     let loses = known && system.retrans >= FULL_RETRANS;
-    let queue_q16 = if loses { QUEUE_Q16 } else { DEEP_QUEUE_Q16 };
+    let lossy = is_lossy(&system, params);
+    // Random losses meet a queue of any length.
+    let queue_q16 = if loses && !lossy {
+        QUEUE_Q16
+    } else {
+        DEEP_QUEUE_Q16
+    };
     let full = known && host.queue_q16 > queue_q16;
-    let lossy = system.retrans > system.segs >> (params.loss_shift & 31);
     for (i, arm) in host.arms.iter().enumerate() {
         let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
         let gain_q16 = arm.log_rate_q16.saturating_sub(system.log_rate_q16);
@@ -201,9 +236,31 @@ fn hope_q16(arm: &ArmState) -> u32 {
     ONE_Q16 * FRUITLESS_HALF / (FRUITLESS_HALF + fruitless)
 }
 
+/// Least share (Q16) of the system's arm where it is judged `gap_q16` behind: its first measurements
+/// may have been bad luck.
+fn default_share_q16(host: &Host, gap_q16: u64) -> u32 {
+    if gap_q16 >= DEFAULT_GAP_Q16 {
+        return 0;
+    }
+    ONE_Q16 / (host.scored.min(ONE_Q16) + DEFAULT_SHARE)
+}
+
 /// Whether the system's arm loses so much that another may be far better.
 fn is_lossy(system: &ArmState, params: &Params) -> bool {
     system.retrans > system.segs >> (params.loss_shift & 31)
+}
+
+/// Credit (Q16) that the trial of an arm judged `gap_q16` behind needs, among `arms`; 0 for the
+/// system's arm.
+fn price_q16(arm: &ArmState, gap_q16: u64, arms: u64) -> u64 {
+    let least = u64::from(PRICE_Q16).max((arms << 16) >> PRICE_ARMS_SHIFT);
+    if arm.weight_q16 == 0 {
+        least
+    } else if arm.weight_q16 < OLD_Q16 {
+        gap_q16.min(PRICE_OLD_Q16).max(least)
+    } else {
+        gap_q16.max(least)
+    }
 }
 
 /// The probabilities (Q16, sum 65536) and the best arm; `None` while warming up. Until the system's
@@ -222,7 +279,7 @@ fn shares(
     let best = best(host, allowed, system_arm)?;
     let mut shares = [0; MAX_ARMS];
     shares[best] = ONE_Q16;
-    if host.trials_at(now_ns) >= TRIALS {
+    if host.trials_at(now_ns) >= TRIALS || host.arms[best].weight_q16 < FADED_Q16 {
         return Some((best, shares));
     }
     let arms = arms_in(allowed).count() as u64;
@@ -242,11 +299,18 @@ fn shares(
     }
     for i in arms_in(allowed).filter(|&i| i != best && Some(i) != first) {
         let arm = &host.arms[i];
-        shares[i] = if is_untried(i) {
+        let gap = judged_q16(host, i, system_arm).saturating_sub(lowest);
+        let share = if is_untried(i) {
             ((u64::from(first_trials) * u64::from(hope_q16(arm))) >> 16) as u32 / untried
         } else {
-            let gap = judged_q16(host, i, system_arm) - lowest;
             explore_q16(gap, arm.weight_q16, arms, params.gap_scale)
+        };
+        shares[i] = if Some(i) == system_arm {
+            share.max(default_share_q16(host, gap))
+        } else if u64::from(host.credit_q16) < price_q16(arm, gap, arms) {
+            0
+        } else {
+            share
         };
     }
     shares[best] = 0;
@@ -398,6 +462,7 @@ pub(crate) fn score(
         }
     }
     note_queue(host, arm, system_arm, sample);
+    note_credit(host, arm, system_arm, cost, weight_q16);
     let state = &mut host.arms[arm];
     learn(
         state,
@@ -406,6 +471,7 @@ pub(crate) fn score(
         sample.srtt_us,
         weight_q16,
         params.weight_max_q16,
+        sample.end == End::Timeout,
     );
     count_segments(state, sample);
     state.max_rate = state.max_rate.max(rate);
@@ -422,6 +488,20 @@ pub(crate) fn score(
     }
     note_harm(host, system_arm, params);
     (cost, weight_q16)
+}
+
+/// Credits the host with a measurement, and charges it with what an arm other than the system's cost
+/// more.
+fn note_credit(host: &mut Host, arm: usize, system_arm: Option<usize>, cost: u64, weight_q16: u32) {
+    let mut change = i64::from(EARN_Q16);
+    let system = system_arm.filter(|&i| i != arm).map(|i| &host.arms[i]);
+    if let Some(system) = system.filter(|system| system.weight_q16 > 0) {
+        let excess = cost as i64 - system.value as i64;
+        change -= excess.clamp(-CHARGE_MAX_Q16, CHARGE_MAX_Q16);
+    }
+    // Divided, not shifted: the same for both signs in every language.
+    let change = change * i64::from(weight_q16) / i64::from(ONE_Q16);
+    host.credit_q16 = (i64::from(host.credit_q16) + change).clamp(0, CREDIT_MAX_Q16) as u32;
 }
 
 /// Adds a stretch's segments to the count; a large number counts as [`SEGS_MAX`].
@@ -444,25 +524,33 @@ fn learn(
     srtt_us: u32,
     weight_q16: u32,
     weight_max_q16: u32,
+    timeout: bool,
 ) {
     let weight = u64::from(weight_q16);
     let total = u64::from(arm.weight_q16) + weight;
     let mut kept = total.min(u64::from(weight_max_q16));
-    if arm.weight_q16 == 0 {
+    let accident = arm.weight_q16 <= ONE_Q16 && cost + ACCIDENT_Q16 < arm.value;
+    if arm.weight_q16 == 0 || accident {
+        kept = weight.min(u64::from(weight_max_q16));
         arm.value = cost;
         arm.deviation_q16 = 0;
         arm.log_rate_q16 = log_rate_q16;
         arm.srtt_us = srtt_us;
     } else {
+        let deviations = CLIP_DEVIATIONS * u64::from(arm.deviation_q16);
+        let clip_worse = match timeout {
+            true => CLIP_WORSE_Q16,
+            false => deviations.clamp(CLIP_WORSE_Q16, CLIP_WORSE_MAX_Q16),
+        };
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
             // One bad connection is luck; several in a row are another path. So the older evidence
             // is discounted, and the next measurement moves the mean further.
-            if cost > arm.value + CLIP_WORSE_Q16 {
+            if cost > arm.value + clip_worse {
                 kept >>= SURPRISE_SHIFT;
             }
             cost.clamp(
                 arm.value.saturating_sub(CLIP_BETTER_Q16),
-                arm.value + CLIP_WORSE_Q16,
+                arm.value + clip_worse,
             )
         } else {
             cost

@@ -443,11 +443,19 @@ fn a_day_of_silence() {
         let fresh = agent.share_q16(CUBIC);
         agent.now_ns += 24 * 3600 * SECOND_NS;
         let decision = agent.connect();
-        (fresh, agent.share_q16(CUBIC), decision.reason)
+        let shares = (fresh, agent.share_q16(CUBIC));
+        let cost = agent.score(CUBIC, &bulk(8 * MBIT)).cost;
+        let moved = cost.abs_diff(agent.host.arms[CUBIC].value) < u64::from(ONE_Q16) / 100;
+        (shares, decision.reason, moved)
     });
-    assert_eq!(classic.0, classic.1);
-    assert!(thalweg.0 > ONE_Q16 * 9 / 10);
-    assert_eq!(thalweg.2, Reason::WarmUp, "as with a new host");
+    assert_eq!(classic.0.0, classic.0.1);
+    assert!(thalweg.0.0 > ONE_Q16 * 9 / 10);
+    assert_eq!(
+        thalweg.0.1, ONE_Q16,
+        "no trial: its result would be forgotten"
+    );
+    assert_eq!(thalweg.1, Reason::Greedy);
+    assert!(thalweg.2, "the first new measurement replaces the old mean");
 }
 
 /// Fault: after the path had turned bad for the arm in use, each bad measurement counted as luck.

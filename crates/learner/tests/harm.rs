@@ -298,6 +298,7 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
 fn two_trials_at_a_time_are_the_most() {
     let mut world = World::new(7);
     world.score(CUBIC, &transfer(20.0 * MBIT, 2000, 0));
+    world.host.credit_q16 = ONE_Q16;
     // Forty connections at once, none of which ends.
     let mut trials = 0;
     for _ in 0..40 {
@@ -332,7 +333,8 @@ fn where_much_is_lost_bbr_is_tried_first() {
     world.score(CUBIC, &transfer(5.0 * MBIT, 1000, 20));
     assert_eq!(world.share(BBR), 0.5);
     assert_eq!(world.share(RENO), 0.0);
-    // bbr may deliver nothing: then the others get its share.
+    // bbr may deliver nothing: then the others get its share, as soon as there is credit.
+    world.host.credit_q16 = ONE_Q16;
     world.host.arms[BBR].chosen = 24;
     assert_eq!(world.share(BBR), 0.125);
     assert!((world.share(RENO) - 0.1875).abs() < 1e-4);

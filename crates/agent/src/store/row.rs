@@ -110,6 +110,8 @@ impl HostRow {
             switched: self.switched,
             min_rtt_us: self.min_rtt_us,
             max_rate: self.max_rate,
+            // Not kept: it is earned again.
+            credit_q16: 0,
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
             seen_ns: now_ns.saturating_sub(to_ns(self.seen_age_ms)),
