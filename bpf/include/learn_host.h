@@ -110,6 +110,14 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 	bpf_spin_unlock(&lock->lock);
 }
 
+/* The decision of the control group. */
+static __always_inline void note_control(struct request *r)
+{
+	r->decision.arm = r->system_arm;
+	r->decision.reason = THALWEG_REASON_CONTROL;
+	r->decision.propensity_q16 = THALWEG_ONE_Q16;
+}
+
 /*
  * Counts the connection and chooses its arm. Without a record nothing is known of the
  * host, and the system's arm stays: peers that are never measured leave no trace. A
@@ -121,22 +129,23 @@ __noinline int choose(struct request *r, struct shares *shares)
 	int classic = params->mode == THALWEG_MODE_CLASSIC, found = 0;
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	__u32 random[3] = {}, control;
+	__u32 control;
 
 	if (!r || !shares)
 		return 0;
 	control = r->allowed & IN_CONTROL;
-	r->decision.arm = r->system_arm;
-	r->decision.reason = THALWEG_REASON_CONTROL;
-	r->decision.propensity_q16 = THALWEG_ONE_Q16;
 	/* Classic counts connections from the first one, as published. */
 	host = classic ? make_host(r) : find_host(r);
 	lock = host_lock(r);
 	if (lock && host) {
-		random[0] = bpf_get_prandom_u32();
-		if (classic) {
-			random[1] = bpf_get_prandom_u32();
-			random[2] = bpf_get_prandom_u32();
+		if (control) {
+			note_control(r);
+		} else {
+			r->random[0] = bpf_get_prandom_u32();
+			if (classic) {
+				r->random[1] = bpf_get_prandom_u32();
+				r->random[2] = bpf_get_prandom_u32();
+			}
 		}
 		bpf_spin_lock(&lock->lock);
 		found = open_host(host, r->tag);
@@ -145,7 +154,7 @@ __noinline int choose(struct request *r, struct shares *shares)
 			host->seen_ns = r->now_ns;
 			thalweg_forget(host, params, r->now_ns);
 			if (!control)
-				thalweg_decide(host, r->system_arm, r->allowed, params, random,
+				thalweg_decide(host, r->system_arm, r->allowed, params, r->random,
 					       r->now_ns, &r->decision, shares->q16);
 			thalweg_count_decision(host, &r->decision);
 			if (!params->dry_run && thalweg_is_trial(r->decision.reason))
@@ -154,9 +163,12 @@ __noinline int choose(struct request *r, struct shares *shares)
 		}
 		bpf_spin_unlock(&lock->lock);
 	}
-	if (!found && !control) {
-		r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
-		r->decision.reason = THALWEG_REASON_WARM_UP;
+	if (!found) {
+		note_control(r);
+		if (!control) {
+			r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
+			r->decision.reason = THALWEG_REASON_WARM_UP;
+		}
 	}
 	if (control)
 		thalweg_note_share(shares->q16, r->system_arm, THALWEG_ONE_Q16);

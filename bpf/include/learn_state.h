@@ -129,6 +129,7 @@ struct request {
 			__u32 retrans; /* change */
 		};
 		struct thalweg_decision decision; /* result of choose and change */
+		__u32 random[3]; /* choose: read before the decision is written; saves stack */
 	};
 	__u32 arm; /* the connection's arm (learn, change) */
 	__u32 system_arm;

@@ -626,8 +626,6 @@ struct thalweg_shares {
 	__u32 first; /* the untried arm that goes before the others, if any */
 	__u32 first_q16; /* its share */
 	__u32 others_q16; /* shared by the first trials of the others */
-	__u32 gap_scale;
-	__u32 credit_q16;
 	__u32 price_q16; /* of a first trial */
 	__u32 default_q16; /* least share of the system's arm */
 };
@@ -659,10 +657,10 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 
 /* Probability (Q16) that thalweg_decide() chooses the allowed arm `i`, if it is not the best. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
-						    const struct thalweg_shares *shares)
+						    const struct thalweg_shares *shares,
+						    const struct thalweg_params *params)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
-
 	__u64 gap_q16, price_q16 = shares->price_q16;
 	__u32 share_q16;
 
@@ -670,13 +668,13 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 		return shares->first_q16;
 	/* The system's arm has been measured, or else there are no trials. */
 	if (shares->untried & (1u << i)) {
-		if (shares->credit_q16 < price_q16)
+		if (host->credit_q16 < price_q16)
 			return 0;
 		return (((__u64)shares->others_q16 * thalweg_hope_q16(host, i)) >> 16) /
 		       thalweg_count(shares->untried & ~shares->first);
 	}
 	gap_q16 = thalweg_judged_q16(host, i, &shares->judge) - shares->lowest;
-	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, shares->gap_scale);
+	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, params->gap_scale);
 	if (shares->judge.system & (1u << i)) {
 		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < shares->default_q16)
 			return shares->default_q16;
@@ -686,7 +684,7 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 		gap_q16 = thalweg_min(gap_q16, THALWEG_PRICE_OLD_Q16);
 	if (gap_q16 > price_q16)
 		price_q16 = gap_q16;
-	return shares->credit_q16 < price_q16 ? 0 : share_q16;
+	return host->credit_q16 < price_q16 ? 0 : share_q16;
 }
 
 /* classic: the cost of an arm. */
@@ -802,8 +800,6 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		shares.lowest = thalweg_judged_q16(host, best, &shares.judge);
 		shares.allowed = allowed;
 		shares.arms = thalweg_count(allowed);
-		shares.gap_scale = params->gap_scale;
-		shares.credit_q16 = host->credit_q16;
 		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
@@ -817,7 +813,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 
 			if (!(others & (1u << i)))
 				continue;
-			share_q16 = THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares));
+			share_q16 = THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares, params));
 			thalweg_note_share(shares_q16, i, share_q16);
 			/* Tickets count down from the top; the rest belong to the best arm. */
 			if (ticket < left && ticket >= left - share_q16) {
