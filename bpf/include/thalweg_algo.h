@@ -492,13 +492,12 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 		for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 			const struct thalweg_arm_statistics *arm = &host->statistics[i];
 
-			if (!host->arms[i].weight_q16)
+			if (i == system_arm || !host->arms[i].weight_q16)
 				continue;
 			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
 			    thalweg_takes(arm, system, full, bolder))
 				mask |= THALWEG_UNKNOWN(1u << i);
 		}
-		mask &= ~(1u << system_arm);
 	}
 	host->harmful = mask;
 }
@@ -1005,28 +1004,29 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics
 static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32 index,
 						__u32 system_arm, __u64 cost, __u32 weight_q16)
 {
-	__s64 change = THALWEG_EARN_Q16, excess, credit = host->credit_q16;
+	__s64 change = THALWEG_EARN_Q16, credit = host->credit_q16, excess = 0;
 	const struct thalweg_arm_state *system;
 
 	if (system_arm < THALWEG_MAX_ARMS && system_arm != index) {
 		system = thalweg_arm_at(host, system_arm);
-		excess = (__s64)cost - (__s64)system->value;
+		if (system->weight_q16)
+			excess = (__s64)cost - (__s64)system->value;
 		if (excess > THALWEG_CHARGE_MAX_Q16)
 			excess = THALWEG_CHARGE_MAX_Q16;
 		if (excess < -THALWEG_CHARGE_MAX_Q16)
 			excess = -THALWEG_CHARGE_MAX_Q16;
-		if (system->weight_q16)
-			change -= excess;
+		change -= excess;
 	}
 	/* Rounded towards 0; there is no signed division before version 4 of the instructions. */
-	if (change < 0)
-		credit -= (__s64)(((__u64)-change * weight_q16) >> 16);
-	else
+	if (change >= 0) {
 		credit += (__s64)(((__u64)change * weight_q16) >> 16);
-	if (credit < 0)
-		credit = 0;
-	if (credit > THALWEG_CREDIT_MAX_Q16)
-		credit = THALWEG_CREDIT_MAX_Q16;
+		if (credit > THALWEG_CREDIT_MAX_Q16)
+			credit = THALWEG_CREDIT_MAX_Q16;
+	} else {
+		credit -= (__s64)(((__u64)-change * weight_q16) >> 16);
+		if (credit < 0)
+			credit = 0;
+	}
 	host->credit_q16 = credit;
 }
 
