@@ -188,8 +188,12 @@ pub struct Estimator {
 
 impl Estimator {
     /// Adds a decision. The model that judges it knows only those before, so that it owes nothing
-    /// to the outcome it explains.
+    /// to the outcome it explains. The first one of all is not judged: without a model its whole
+    /// outcome would count as unexplained.
     pub fn add(&mut self, decided: &Decided<'_>) {
+        if self.model.is_empty() {
+            return self.model.learn(decided);
+        }
         let Decided { logged, rule, .. } = decided;
         let chance = logged[decided.arm];
         let uncovered: f64 = (0..ARMS)

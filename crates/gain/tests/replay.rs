@@ -193,12 +193,12 @@ fn too_small_a_sample_is_refused_with_both_numbers() {
     let few = refused(even(190, [1.0, 0.0], false));
     assert_eq!(
         few.to_string(),
-        "an effective sample of 95 connections is too small, 100 are needed"
+        "an effective sample of 94 connections is too small, 100 are needed"
     );
     let uncovered = refused(even(400, [0.5, 0.5], true));
     assert_eq!(
         (uncovered.size.connections, uncovered.size.uncovered),
-        (0, 400)
+        (0, 399)
     );
     let TooSmall { size, hosts } = refused(Estimator::default());
     assert!(hosts && size.effective_hosts == 0.0);

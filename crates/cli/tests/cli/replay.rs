@@ -55,12 +55,13 @@ fn rules_are_compared_with_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("decisions");
     std::fs::write(&file, decisions()).unwrap();
-    // The log's mean is half-way between the arms, in bits.
-    for (arguments, truth) in [
-        (&["--rule", "default"][..], 0.5),
-        (&["--rule", "random"], 0.0),
-        (&[], -0.45),
-        (&["--set", "warm_up=1000"], 0.5),
+    // The log's mean is half-way between the arms, in bits. The learner begins with the slower one
+    // and pays its trials from a budget: it gains something, and less than half a bit.
+    for (arguments, truth, tolerance) in [
+        (&["--rule", "default"][..], 0.5, 0.08),
+        (&["--rule", "random"], 0.0, 0.08),
+        (&[], -0.3, 0.2),
+        (&["--set", "warm_up=1000"], 0.5, 0.08),
     ] {
         let output = replay(&file, &[arguments, &["--json"]].concat());
         let document: Value = serde_json::from_slice(&output.stdout)
@@ -68,9 +69,13 @@ fn rules_are_compared_with_the_log() {
         for measure in ["time_log2_us_per_byte", "cost_bits"] {
             let mean = &document[measure]["doubly_robust"]["mean"];
             let mean = mean.as_f64().unwrap();
-            assert!((mean - truth).abs() < 0.08, "{arguments:?}: {document:#}");
+            assert!(
+                (mean - truth).abs() < tolerance,
+                "{arguments:?}: {document:#}"
+            );
         }
-        assert_eq!(document["connections"], 2400);
+        // The first one is only learned from.
+        assert_eq!(document["connections"], 2399);
     }
     let text = String::from_utf8(replay(&file, &["--rule", "default"]).stdout).unwrap();
     let first = text.lines().next().unwrap();

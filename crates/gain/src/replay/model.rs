@@ -45,6 +45,11 @@ pub(super) struct Model {
 }
 
 impl Model {
+    /// Whether it knows no outcome.
+    pub fn is_empty(&self) -> bool {
+        self.all.count == 0.0
+    }
+
     /// Expected outcome of each arm.
     pub fn outcomes(&self, host: u64, class: usize) -> [f64; ARMS] {
         let known = self.hosts.get(&host);
