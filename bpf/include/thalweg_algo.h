@@ -486,8 +486,8 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 		loses = known && system->retrans >= THALWEG_FULL_RETRANS;
 		lossy = system->retrans > system->segs >> (params->loss_shift & 31);
 		/* Random losses meet a queue of any length. */
-		full = known && host->queue_q16 > (loses && !lossy ? THALWEG_QUEUE_Q16 :
-								     THALWEG_DEEP_QUEUE_Q16);
+		full = known && host->queue_q16 > (loses && !lossy ? THALWEG_QUEUE_Q16
+								   : THALWEG_DEEP_QUEUE_Q16);
 		bolder = loses && !lossy;
 		for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 			const struct thalweg_arm_statistics *arm = &host->statistics[i];
@@ -802,8 +802,9 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
-		shares.default_q16 = THALWEG_ONE_Q16 / ((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) +
-						       THALWEG_DEFAULT_SHARE);
+		shares.default_q16 =
+			THALWEG_ONE_Q16 /
+			((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE);
 		thalweg_first_trials(&shares, host, system_arm, params);
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
 		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
@@ -812,7 +813,8 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 
 			if (!(others & (1u << i)))
 				continue;
-			share_q16 = THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares, params));
+			share_q16 =
+				THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares, params));
 			thalweg_note_share(shares_q16, i, share_q16);
 			/* Tickets count down from the top; the rest belong to the best arm. */
 			if (ticket < left && ticket >= left - share_q16) {
@@ -1043,8 +1045,8 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 		worse = thalweg_min((__u64)statistics->deviation_q16 * THALWEG_CLIP_DEVIATIONS,
 				    THALWEG_CLIP_WORSE_MAX_Q16);
 	/* The only measurement before this one had met an accident. */
-	if (!arm->weight_q16 || (arm->weight_q16 <= THALWEG_ONE_Q16 &&
-				 cost + THALWEG_ACCIDENT_Q16 < arm->value)) {
+	if (!arm->weight_q16 ||
+	    (arm->weight_q16 <= THALWEG_ONE_Q16 && cost + THALWEG_ACCIDENT_Q16 < arm->value)) {
 		kept = thalweg_min(weight_q16, weight_max_q16);
 		arm->value = cost;
 		statistics->deviation_q16 = 0;
