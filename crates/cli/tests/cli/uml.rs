@@ -100,8 +100,9 @@ fn it_loads_and_learns_without_kernel_btf() {
     let text = boot(&format!(
         "module tcp_bbr\nmodule tcp_htcp\n{CONFIGURATION}\n\
          ls /sys/kernel/btf\n\
-         for _ in 1 2 3 4 5 6 7 8; do transfer; done\n\
-         sleep 1\necho ARMS; thalweg --json arms; echo STATUS; thalweg --json status; cat /run/log\n"
+         for _ in $(seq 60); do\n\
+         transfer\nthalweg --json status | grep -q 'changed.: 0,' || break\n\
+         done\nsleep 1\necho ARMS; thalweg --json arms; echo STATUS; thalweg --json status; cat /run/log\n"
     ));
     assert!(
         text.contains("cannot access '/sys/kernel/btf'"),
@@ -119,9 +120,9 @@ fn it_loads_and_learns_without_kernel_btf() {
     let status = json_after(&text, "STATUS");
     assert_eq!(status["kernel_busy_time"], false);
     let counters = &status["counters"];
-    assert_eq!(counters["established"], 16, "{text}");
-    assert_eq!(counters["closed"], 16, "{text}");
     assert!(counters["scored"].as_u64() >= Some(4), "{text}");
+    assert_eq!(counters["established"], counters["closed"], "{text}");
+    // A trial needs measurements of the default first.
     assert!(
         counters["changed"].as_u64() >= Some(1),
         "nothing was ever tried:\n{text}"
