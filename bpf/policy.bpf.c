@@ -19,6 +19,7 @@
 #include "policy_apply.h"
 #include "policy_handshake.h"
 #include "policy_option.h"
+#include "policy_trial.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -183,6 +184,7 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	struct thalweg_policy_flow *flow;
 	struct bpf_sock *sk = ops->sk;
 	__u32 *mark, rule, reads, early;
+	__u64 found;
 
 	if (!sk)
 		return;
@@ -206,6 +208,12 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		}
 	}
 	if (flow) {
+		if (h->flags & THALWEG_POLICY_TRIALS && flow->generation == h->generation) {
+			/* The draw is the same again; a flow whose conditions changed is in no trial. */
+			found = look_up(ops, direction);
+			if ((__u32)found == flow->rule)
+				begin_trial(ops, found);
+		}
 		if (flow->rule == THALWEG_POLICY_NONE) {
 			if (slot)
 				slot->cookie = 0;
@@ -227,7 +235,10 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		/* Then it is remembered, unless it started before the policy. */
 		if (early && may_have_begun_before(ops, direction))
 			return;
-		rule = look_up(ops, direction);
+		found = look_up(ops, direction);
+		rule = found;
+		if (h->flags & THALWEG_POLICY_TRIALS)
+			begin_trial(ops, found);
 		/* Otherwise it was counted at its start. */
 		if (!early)
 			count_matched(rule);
@@ -285,6 +296,8 @@ static __always_inline void changed_state(struct bpf_sock_ops *ops)
 		failed(ops);
 	else if (state == BPF_TCP_CLOSE)
 		later(ops, THALWEG_STAGE_CLOSE);
+	if (load_head()->flags & THALWEG_POLICY_TRIALS)
+		follow_trial(ops);
 }
 
 SEC("sockops")

@@ -8,8 +8,6 @@
  * old connections:
  *  - whether this machine opened it is not recorded. It counts as passive if a socket
  *    listens on its local port in the same namespace, otherwise as active;
- *  - the draw for rules with `sample` comes from the socket's cookie, so that a second
- *    visit draws the same;
  *  - operations of the stage ESTABLISHED are carried out, except those that need the
  *    handshake (initial window, the peer's SYN);
  *  - the application may have chosen its congestion control after the handshake, so its
@@ -117,14 +115,6 @@ static __always_inline __u32 addresses_of(struct sock_common *skc, __u32 *remote
 	if (!remote[0] && !remote[1] && remote[2] == mapped)
 		return THALWEG_RULE_IPV4;
 	return THALWEG_RULE_IPV6;
-}
-
-/* The lowest bits of sequential cookies, spread: a constant draw. */
-static __always_inline __u32 draw_of(__u64 cookie)
-{
-	cookie = (cookie ^ cookie >> 30) * 0xbf58476d1ce4e5b9ull;
-	cookie = (cookie ^ cookie >> 27) * 0x94d049bb133111ebull;
-	return cookie >> 32;
 }
 
 /* The rule of a connection: its id, or THALWEG_POLICY_NONE. */

@@ -56,11 +56,22 @@ struct query {
 	__u64 netns;
 	__u32 needs; /* flags that a rule must have: family and direction */
 	__u32 cgroups;
-	__u32 draw; /* one random number per flow */
+	__u32 draw; /* one number per flow: draw_of */
 	__u32 listener; /* whether it is a listener, without a remote end */
 	__u32 remote_port; /* host byte order */
 	__u32 local_port;
 };
+
+/*
+ * A flow's draw for rules with `sample`, from its socket's cookie: the same at each look-up,
+ * and as good as random, since peers cannot choose cookies (splitmix64).
+ */
+static __always_inline __u32 draw_of(__u64 cookie)
+{
+	cookie = (cookie ^ cookie >> 30) * 0xbf58476d1ce4e5b9ull;
+	cookie = (cookie ^ cookie >> 27) * 0x94d049bb133111ebull;
+	return cookie >> 32;
+}
 
 /* The head, hidden from the compiler, which would fold its initial zeros. */
 static __always_inline const struct thalweg_policy_head *load_head(void)
@@ -103,8 +114,8 @@ static __always_inline int in_ranges(const struct thalweg_policy_ports *ranges, 
 }
 
 /*
- * The precedence of a rule whose conditions match (apart from the remote prefix):
- * greater goes first; 0 if they do not match. Global: verified once, not in every
+ * The precedence of a rule whose conditions match (apart from the remote prefix and the
+ * draw): greater goes first; 0 if they do not match. Global: verified once, not in every
  * iteration of a loop.
  */
 __noinline __u64 rank(struct thalweg_policy_rule *rule, struct query *q)
@@ -113,13 +124,11 @@ __noinline __u64 rank(struct thalweg_policy_rule *rule, struct query *q)
 
 	if (!rule || !q)
 		return 0;
-	if ((rule->flags & q->needs) != q->needs)
+	if ((rule->flags & q->needs) != q->needs || rule->flags & THALWEG_RULE_SUSPENDED)
 		return 0;
 	if (rule->netns && rule->netns != q->netns)
 		return 0;
 	if (rule->cgroups && !(rule->cgroups & q->cgroups))
-		return 0;
-	if (rule->sample && q->draw >= rule->sample)
 		return 0;
 	if (rule->local_len && !same_prefix((__u32 *)rule->local, q->local, rule->local_len))
 		return 0;
@@ -135,19 +144,24 @@ __noinline __u64 rank(struct thalweg_policy_rule *rule, struct query *q)
 	       (~rule->id & 0xffffffffu);
 }
 
-/* The id of the rule that matches a flow, or THALWEG_POLICY_NONE. */
-__noinline __u32 find(struct query *q)
+/*
+ * The id of the rule that matches a flow, or THALWEG_POLICY_NONE; in the upper half that
+ * of the rule with a share that comes first, taken by the draw or left, if no rule
+ * without a share comes before it.
+ */
+__noinline __u64 find(struct query *q)
 {
 	__u32 i, node, at = 0, left = 0, found = THALWEG_POLICY_NONE;
+	__u32 trial = THALWEG_POLICY_NONE;
 	struct thalweg_policy_key4 key4 = { 32, {} };
 	struct thalweg_policy_key6 key6 = { 128, {} };
 	struct thalweg_policy_rule *rule;
 	struct thalweg_policy_node *n;
-	__u64 key, best = 0;
+	__u64 key, best = 0, first = 0;
 	__u32 *start = 0;
 
 	if (!q)
-		return found;
+		return ~0ull;
 	node = q->needs & THALWEG_RULE_IPV4 ? 0 : 1;
 	if (!q->listener) {
 		if (node == 0) {
@@ -178,6 +192,12 @@ __noinline __u32 find(struct query *q)
 		key = rank(rule, q);
 		if (!key)
 			continue;
+		if (rule->sample && key > first) {
+			first = key;
+			trial = rule->id;
+		}
+		if (rule->sample && q->draw >= rule->sample)
+			continue;
 		/* The other rules of this node come after it. */
 		left = 0;
 		if (key > best) {
@@ -185,7 +205,9 @@ __noinline __u32 find(struct query *q)
 			found = rule->id;
 		}
 	}
-	return found;
+	if (first < best)
+		trial = THALWEG_POLICY_NONE;
+	return (__u64)trial << 32 | found;
 }
 
 #endif

@@ -95,8 +95,8 @@ static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, 
 	return end ? THALWEG_RULE_IPV6 : THALWEG_RULE_IPV4;
 }
 
-/* Finds the rule of a flow: its id, or THALWEG_POLICY_NONE. */
-static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
+/* Finds the rule of a flow, and its trial: see find. */
+static __noinline __u64 look_up(struct bpf_sock_ops *ops, __u32 direction)
 {
 	const struct thalweg_policy_head *h = load_head();
 	struct query q = {};
@@ -104,7 +104,7 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 
 	family = addresses(ops, q.remote, q.local);
 	if (!family)
-		return THALWEG_POLICY_NONE;
+		return ~0ull;
 	q.needs = direction | family;
 	q.listener = ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB;
 	/* remote_port is in network byte order, local_port is not (UAPI). */
@@ -113,7 +113,7 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 	if (h->flags & THALWEG_POLICY_NETNS)
 		q.netns = bpf_get_netns_cookie(ops);
 	if (h->flags & THALWEG_POLICY_SAMPLES)
-		q.draw = bpf_get_prandom_u32();
+		q.draw = draw_of(bpf_get_socket_cookie(ops));
 	q.cgroups = marked(ops);
 	return find(&q);
 }

@@ -34,7 +34,7 @@
 #include <linux/types.h>
 
 /* Version of everything below that is pinned; raised when a layout or a meaning changes. */
-#define THALWEG_POLICY_VERSION 1
+#define THALWEG_POLICY_VERSION 2
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
 /* Rules compared with one flow; a policy that could need more is refused. */
@@ -123,6 +123,7 @@ enum thalweg_policy_rule_flag {
 	THALWEG_RULE_LOCAL_PORTS = 1 << 4,
 	THALWEG_RULE_IPV4 = 1 << 5, /* matches IPv4 flows */
 	THALWEG_RULE_IPV6 = 1 << 6,
+	THALWEG_RULE_SUSPENDED = 1 << 7, /* matches nothing: the agent found it to be worse */
 };
 
 /* Ports in host byte order, both ends included; first > last: unused. */
@@ -203,6 +204,8 @@ enum thalweg_policy_head_flag {
 	THALWEG_POLICY_CGROUPS = 1 << 5,
 	THALWEG_POLICY_NETNS = 1 << 6,
 	THALWEG_POLICY_SAMPLES = 1 << 7,
+	/* Flows that a share took or left are measured. */
+	THALWEG_POLICY_TRIALS = 1 << 8,
 };
 
 enum thalweg_policy_flow_flag {
@@ -299,6 +302,51 @@ struct thalweg_policy_missed {
 	__u64 handshakes; /* flows evicted in their handshake: looked up again at its end */
 	__u64 statistics; /* events that found the ring full */
 	__u64 failures; /* failures of kinds that did not fit `failures` */
+	__u64 outcomes; /* ends of flows in trials that found the ring full */
+};
+
+/* A flow in the trial of a rule with a share (socket storage `trials`). */
+struct thalweg_policy_trial {
+	__u32 generation;
+	__u32 rule; /* the rule that it got, or THALWEG_POLICY_NONE */
+	__u32 trial; /* the first rule with a share whose other conditions it meets */
+	__u32 draw;
+	__u64 start_ns; /* when it was established */
+	__u64 acked_ns; /* when our FIN was acknowledged, 0 before */
+	__u64 start_bytes; /* bytes_acked when it was established */
+	__u32 start_busy_ticks; /* kernel ticks with data outstanding until then */
+	__u32 handshake_rtt_us; /* smoothed RTT then; 0 = unknown */
+	__u32 flags; /* enum thalweg_policy_outcome_flag */
+	__u32 reserved; /* 0 */
+};
+
+enum thalweg_policy_outcome_flag {
+	THALWEG_OUTCOME_PASSIVE = 1 << 0, /* the peer opened it */
+	THALWEG_OUTCOME_FAILED = 1 << 1, /* it ended by a reset or a time-out */
+	THALWEG_OUTCOME_BUSY_TIME = 1 << 2, /* busy_us is the kernel's own busy time */
+};
+
+/* The end of such a flow, through the ring `outcomes`. */
+struct thalweg_policy_outcome {
+	__u64 time_ns;
+	__u64 connection; /* socket cookie: the draw comes from it */
+	__u64 netns; /* network namespace cookie */
+	__u8 remote[16];
+	__u32 local_port;
+	__u32 remote_port;
+	__u32 generation;
+	__u32 rule;
+	__u32 trial;
+	__u32 draw;
+	__u64 bytes; /* acknowledged */
+	__u64 wall_us; /* until our FIN was acknowledged */
+	__u64 busy_us; /* with data outstanding; without BTF the wall time */
+	__u32 segs_out; /* data segments, retransmissions included */
+	__u32 retrans;
+	__u32 srtt_us;
+	__u32 min_rtt_us;
+	__u32 handshake_rtt_us;
+	__u32 flags; /* enum thalweg_policy_outcome_flag */
 };
 
 /* A STATISTICS event through the ring. */
@@ -335,5 +383,8 @@ _Static_assert(sizeof(struct thalweg_policy_handshake) == 240,
 _Static_assert(THALWEG_POLICY_CALLBACKS == THALWEG_POLICY_MAX_OPS, "no operation has this place");
 _Static_assert(THALWEG_POLICY_EXISTING == THALWEG_STAGES, "no stage has this number");
 _Static_assert(sizeof(struct thalweg_policy_event) == 120, "size of struct thalweg_policy_event");
+_Static_assert(sizeof(struct thalweg_policy_trial) == 56, "size of struct thalweg_policy_trial");
+_Static_assert(sizeof(struct thalweg_policy_outcome) == 112,
+	       "size of struct thalweg_policy_outcome");
 
 #endif

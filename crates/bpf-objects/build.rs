@@ -41,7 +41,9 @@ fn main() -> Result<()> {
         names += &names_of(&out, name)?;
     }
     // One source, two objects: against the UAPI only, and with the kernel's own BTF.
-    build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
+    for name in ["learn_btf", "policy_btf"] {
+        build_object(&bpf, &include, &out, name, &["-DTHALWEG_KERNEL_BTF"])?;
+    }
     std::fs::write(out.join("names.rs"), names)?;
     for name in ["loss", "rtt", "timer"] {
         let source = bpf.join(format!("{name}.bpf.c"));

@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Interval of checks of the kernel's programs. One that a command loads only for itself exists for
 /// some milliseconds.
 const LOOK: Duration = Duration::from_micros(100);
+/// Where the kernel shows its types.
+const TYPES: &str = "/sys/kernel/btf";
 /// Data through a limit, bytes. A connection's rate may exceed the limit by at most [`ABOVE`]. Over
 /// its lifetime it may be lower by at most [`BELOW`].
 const LIMITED_BYTES: usize = 2_000_000;
@@ -105,22 +107,7 @@ pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
     let wanted = |feature: &Feature| named.is_empty() || named.iter().any(|it| it == feature.name);
     for feature in FEATURES.into_iter().filter(wanted) {
         let begun = Instant::now();
-        let (tried, seen) = watched(|| bench.attempt(&feature))?;
-        for (name, verified) in seen {
-            // The two variants of one source have the same names; if one is refused, the other is
-            // loaded.
-            let other = match (feature.id, &tried) {
-                (Id::BusyTime, Ok(_)) => "learn",
-                _ => "learn_btf",
-            };
-            let found = objects.iter().filter(|it| it.object != other);
-            let found = found.flat_map(|it| it.programs.iter().map(move |full| (it, full)));
-            let mut found = found.filter(|(_, full)| in_kernel(full) == name);
-            if let Some((it, full)) = found.next() {
-                let programs = column.programs.entry(it.object.to_owned()).or_default();
-                programs.insert(full.clone(), verified);
-            }
-        }
+        let tried = bench.passes(&feature, &objects, &mut column)?;
         let cell = match tried {
             Ok(said) => Cell { works: true, said },
             Err(error) => Cell {
@@ -236,9 +223,57 @@ fn programs_after(mut id: u32) -> Result<(Vec<(String, u32)>, u32)> {
 }
 
 impl Bench<'_> {
+    /// Tries a feature, without the kernel's types, with them, or both, and notes the programs that
+    /// the kernel has verified. The two variants of a source have the same names for them.
+    fn passes(
+        &self,
+        feature: &Feature,
+        objects: &[Object],
+        column: &mut Column,
+    ) -> Result<Result<String>> {
+        let has_types = Path::new(TYPES).join("vmlinux").exists();
+        let hidden: &[bool] = match feature.id {
+            Id::Learning => &[true],
+            Id::Policies if has_types => &[true, false],
+            _ => &[false],
+        };
+        let mut before = BTreeMap::new();
+        let mut said = Ok(String::new());
+        for &hidden in hidden {
+            let (tried, seen) = watched(|| match hidden {
+                true => without_types(|| self.attempt(feature)),
+                false => self.attempt(feature),
+            })?;
+            said = tried;
+            // A variant that is refused is replaced by the other, whose numbers are known.
+            if said.is_ok() && !before.is_empty() && seen == before {
+                said = Err(Error::msg("the variant with the kernel's types is refused"));
+            }
+            let types = has_types && !hidden && said.is_ok();
+            let others = match (types, feature.id) {
+                (true, Id::BusyTime) => ["learn", "policy"],
+                (true, _) => ["learn_btf", "policy"],
+                (false, _) => ["learn_btf", "policy_btf"],
+            };
+            for (name, &verified) in &seen {
+                let found = objects.iter().filter(|it| !others.contains(&it.object));
+                let mut found = found.flat_map(|it| it.programs.iter().map(move |full| (it, full)));
+                if let Some((it, full)) = found.find(|(_, full)| in_kernel(full) == name) {
+                    let programs = column.programs.entry(it.object.to_owned()).or_default();
+                    programs.insert(full.clone(), verified);
+                }
+            }
+            if said.is_err() {
+                break;
+            }
+            before = seen;
+        }
+        Ok(said)
+    }
+
     fn attempt(&self, feature: &Feature) -> Result<String> {
         match feature.id {
-            Id::Learning => without_types(|| self.learn(false)),
+            Id::Learning => self.learn(false),
             Id::BusyTime => self.learn(true),
             Id::Policies => self.policy(),
             Id::OpenConnections => self.existing(false),
@@ -442,14 +477,18 @@ impl Named {
         Ok(Self(directory))
     }
 
-    /// A policy for its connections.
+    /// A policy for its connections. Its second rule has a share: without one the verifier sees
+    /// nothing of what measures them.
     fn rule(&self) -> Result<String> {
         let root = thalweg_control::system::cgroup2_mount()?;
         let place = self.0.strip_prefix(&root).context("the pair's cgroup")?;
         Ok(format!(
             "name = \"probe\"\n[[rule]]\nname = \"here\"\nmatch.cgroup = \"/{}\"\n\
              set = {{ congestion = \"reno\", statistics = \"0\" }}\n\
-             on.rtt = {{ user_timeout = \"7s\" }}\n",
+             on.rtt = {{ user_timeout = \"7s\" }}\n\
+             [[rule]]\nname = \"share\"\n\
+             match = {{ remote = \"192.0.2.0/24\", sample = \"50%\" }}\n\
+             set = {{ congestion = \"reno\" }}\n",
             place.display()
         ))
     }
@@ -542,7 +581,6 @@ fn own_mounts() -> Result<()> {
 
 /// Runs work on a kernel whose BTF is hidden, as if it was built without CONFIG_DEBUG_INFO_BTF.
 fn without_types<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    const TYPES: &str = "/sys/kernel/btf";
     let hidden = || -> Result<T> {
         if Path::new(TYPES).exists() {
             own_mounts()?;

@@ -13,9 +13,11 @@ use crate::store::{KeptGain, Revert, Store, StoreError};
 
 mod look;
 mod present;
+mod rules;
 mod session;
 
 pub use present::Asked;
+pub use rules::Rules;
 
 /// An hour of the draws.
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -24,6 +26,12 @@ const PARTIAL_MAX: usize = 16_384;
 /// Prefixes whose connections are a group.
 const GROUP_IPV4: u32 = 24;
 const GROUP_IPV6: u32 = 48;
+
+/// The name of the group of a remote address.
+fn group_of(remote: IpAddr) -> String {
+    let group = HostKey::of_remote(0, remote, GROUP_IPV4, GROUP_IPV6);
+    group.map_or_else(|_| remote.to_string(), |group| group.to_string())
+}
 
 /// What the kernel draws together, prefix lengths in each family, and how.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +65,8 @@ pub struct Gain {
     partial: BTreeMap<u64, Partial>,
     /// Connections that ended under a dry run, where nothing is set.
     dry: u64,
+    /// Rules of the policy with a share.
+    pub rules: Rules,
 }
 
 /// The stretches of a connection before it was moved to another arm.
@@ -74,6 +84,7 @@ impl Gain {
             drawn,
             partial: BTreeMap::new(),
             dry: 0,
+            rules: Rules::default(),
         }
     }
 
@@ -117,10 +128,8 @@ impl Gain {
             control,
             port: service_port(event),
         };
-        self.kept.ledger.add(part, &connection, || {
-            let group = HostKey::of_remote(0, remote, GROUP_IPV4, GROUP_IPV6);
-            group.map_or_else(|_| remote.to_string(), |group| group.to_string())
-        });
+        let ledger = &mut self.kept.ledger;
+        ledger.add(part, &connection, || group_of(remote));
     }
 
     /// The connection of an event, with its earlier stretches, and the hour in which it began.
@@ -163,11 +172,11 @@ impl Gain {
     /// Saves what has changed since the last time. What cannot be saved is tried again with the next.
     pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
         let changes = self.kept.ledger.changes();
-        let saved = store.save_gain(&self.kept, &changes);
+        let saved = store.save_gain("", &self.kept, &changes);
         if saved.is_err() {
             self.kept.ledger.put_back(changes);
         }
-        saved
+        saved.and_then(|()| self.rules.save(store))
     }
 
     /// What is taken back.

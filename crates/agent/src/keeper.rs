@@ -126,6 +126,7 @@ impl Keeper {
         })?;
         let ring = builder.build().context("opening the event ring")?;
         self.read_namespaces();
+        let mut outcomes = policy::Outcomes::default();
         loop {
             // Poll returns on a wake-up by the programs or after a tick. Events without a wake-up
             // are taken, too.
@@ -137,6 +138,7 @@ impl Keeper {
             ring.consume().context("reading events")?;
             let events = std::mem::take(&mut *pending.borrow_mut());
             self.take(&events);
+            self.take_outcomes(&mut outcomes);
             self.watchdog.tick();
             if shared.is_stopping() && shared.is_done() {
                 break;
@@ -146,7 +148,31 @@ impl Keeper {
         ring.consume().context("reading events")?;
         let events = std::mem::take(&mut *pending.borrow_mut());
         self.take(&events);
+        self.take_outcomes(&mut outcomes);
         Ok(())
+    }
+
+    /// Counts ends of flows that a rule's share took or left.
+    fn take_outcomes(&self, ring: &mut policy::Outcomes) {
+        let outcome = ring
+            .take(&self.shared.kernel.setup().pin)
+            .and_then(|ended| {
+                let Some(last) = ended.last() else {
+                    return Ok(());
+                };
+                let known = |policy: &policy::Trials| policy.number == last.generation;
+                if !self
+                    .shared
+                    .gain(|gain| gain.rules.policy().is_some_and(known))
+                {
+                    self.shared.adopt_policy(&self.policies)?;
+                }
+                self.shared.gain(|gain| gain.rules.take(&ended));
+                Ok(())
+            });
+        if let Err(error) = outcome {
+            self.shared.trouble("rules", format!("{error:#}"));
+        }
     }
 
     /// Stores, publishes and logs events.
@@ -201,12 +227,15 @@ impl Keeper {
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
             self.report_policy();
+            let adopted = self.shared.adopt_policy(&self.policies);
+            self.shared
+                .problem("rules", adopted.err().map(|error| format!("{error:#}")));
             self.refresh_cgroups();
             self.shared.name_containers(&self.namespaces);
         }
         if self.gain_seen.is_none_or(|at| at.elapsed() >= GAIN) {
             self.gain_seen = Some(Instant::now());
-            let outcome = self.shared.look_at_gain();
+            let outcome = self.shared.look_at_gain(&self.policies);
             self.shared
                 .problem("gain", outcome.err().map(|error| format!("{error:#}")));
         }

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 18] = [
+const REMEDIES: [(&str, &str); 20] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -47,6 +47,10 @@ const REMEDIES: [(&str, &str); 18] = [
         "Nothing must be done: it ends after 24 hours. `thalweg gain` shows the finding, `thalweg gain --resume` ends it now.",
     ),
     (
+        "rules",
+        "Restart the agent if it stays: what the policy's shares do is not looked at.",
+    ),
+    (
         "silence",
         "Have the other program keep the flags that are set, or detach it: `bpftool cgroup tree`.",
     ),
@@ -73,6 +77,10 @@ const REMEDIES: [(&str, &str); 18] = [
     (
         "strangers",
         "Look at `thalweg doctor`. Connections of unknown namespaces are left alone.",
+    ),
+    (
+        "suspended",
+        "Nothing must be done: it ends after 24 hours. `thalweg gain --rule NAME` shows the finding, `thalweg gain --resume` ends it now.",
     ),
 ];
 

@@ -129,7 +129,7 @@ impl Shared {
             ipv6: setup.cluster.1,
             control: setup.control,
         };
-        let gain = Gain::new(store.gain(Moment::now())?, drawn);
+        let gain = Gain::new(store.gain("", Moment::now())?, drawn);
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,

@@ -348,7 +348,7 @@ pub struct Measurement {
     pub weight: f64,
 }
 
-/// `GET /v1/gain`: the learner against its control group.
+/// `GET /v1/gain`: the learner against its control group, or a rule against what it left alone.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Gain {
     /// The main finding, in a sentence.
@@ -363,6 +363,25 @@ pub struct Gain {
     pub groups: Vec<GainGroup>,
     /// What is taken back.
     pub reverts: Vec<GainRevert>,
+    /// The rule that is compared with the flows that it left alone; absent for the learner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<GainRule>,
+}
+
+/// A policy's rule with a share, as an experiment. `control` counts what it left alone, `treated`
+/// what it took.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct GainRule {
+    /// Name of the policy.
+    pub policy: String,
+    /// Name of the rule.
+    pub name: String,
+    /// Share of the flows of its match, 0 to 1.
+    pub share: f64,
+    /// Ended flows that it took and that count.
+    pub taken: u64,
+    /// Ended flows that it left alone.
+    pub left: u64,
 }
 
 /// Connections of one kind.
@@ -405,7 +424,7 @@ pub struct GainRow {
 /// Something taken back because it was worse.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct GainRevert {
-    /// The arm that no connection gets; `None`: nothing is explored.
+    /// The arm that no connection gets; `None`: nothing is explored, or no flow gets the rule.
     pub arm: Option<String>,
     /// The finding.
     pub why: String,

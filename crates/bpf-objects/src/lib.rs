@@ -37,7 +37,7 @@ skeleton!(
 );
 
 /// Names of maps and programs in the compiled objects, one module per object. Both objects of
-/// `learn` have the same names.
+/// `learn` have the same names, and both of `policy`.
 #[allow(missing_docs)]
 pub mod names {
     include!(concat!(env!("OUT_DIR"), "/names.rs"));
@@ -55,6 +55,9 @@ pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o")
 /// The program `policy`: needs no kernel BTF.
 pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o"));
 
+/// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
+pub const POLICY_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_btf.bpf.o"));
+
 /// The program `policy_mark`, for each cgroup that a policy names.
 pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));
 
@@ -71,11 +74,13 @@ pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o")
 /// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
 pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
 
-/// All programs that the command loads, by the names of their sources; two come from `learn.bpf.c`.
-pub const OBJECTS: [(&str, &[u8]); 9] = [
+/// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
+/// and `policy.bpf.c`.
+pub const OBJECTS: [(&str, &[u8]); 10] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("policy", POLICY),
+    ("policy_btf", POLICY_BTF),
     ("policy_mark", POLICY_MARK),
     ("policy_existing", POLICY_EXISTING),
     ("limit", LIMIT),

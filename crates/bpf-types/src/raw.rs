@@ -7,7 +7,7 @@ pub const THALWEG_MODEL_LAYERS: u32 = 3;
 pub const THALWEG_MODEL_NODES: u32 = 2048;
 pub const THALWEG_MODEL_TREES: u32 = 128;
 pub const THALWEG_MODEL_DEPTH: u32 = 16;
-pub const THALWEG_POLICY_VERSION: u32 = 1;
+pub const THALWEG_POLICY_VERSION: u32 = 2;
 pub const THALWEG_POLICY_MAX_RULES: u32 = 65536;
 pub const THALWEG_POLICY_MAX_CANDIDATES: u32 = 64;
 pub const THALWEG_POLICY_MAX_OPS: u32 = 16;
@@ -311,6 +311,7 @@ pub const THALWEG_RULE_REMOTE_PORTS: thalweg_policy_rule_flag = 8;
 pub const THALWEG_RULE_LOCAL_PORTS: thalweg_policy_rule_flag = 16;
 pub const THALWEG_RULE_IPV4: thalweg_policy_rule_flag = 32;
 pub const THALWEG_RULE_IPV6: thalweg_policy_rule_flag = 64;
+pub const THALWEG_RULE_SUSPENDED: thalweg_policy_rule_flag = 128;
 pub type thalweg_policy_rule_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -478,6 +479,7 @@ pub const THALWEG_POLICY_OPTIONS: thalweg_policy_head_flag = 16;
 pub const THALWEG_POLICY_CGROUPS: thalweg_policy_head_flag = 32;
 pub const THALWEG_POLICY_NETNS: thalweg_policy_head_flag = 64;
 pub const THALWEG_POLICY_SAMPLES: thalweg_policy_head_flag = 128;
+pub const THALWEG_POLICY_TRIALS: thalweg_policy_head_flag = 256;
 pub type thalweg_policy_head_flag = ::std::os::raw::c_uint;
 pub const THALWEG_FLOW_NEVER: thalweg_policy_flow_flag = 1;
 pub const THALWEG_FLOW_KEEPS: thalweg_policy_flow_flag = 2;
@@ -662,10 +664,11 @@ pub struct thalweg_policy_missed {
     pub handshakes: __u64,
     pub statistics: __u64,
     pub failures: __u64,
+    pub outcomes: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_policy_missed"][::std::mem::size_of::<thalweg_policy_missed>() - 24usize];
+    ["Size of thalweg_policy_missed"][::std::mem::size_of::<thalweg_policy_missed>() - 32usize];
     ["Alignment of thalweg_policy_missed"]
         [::std::mem::align_of::<thalweg_policy_missed>() - 8usize];
     ["Offset of field: thalweg_policy_missed::handshakes"]
@@ -674,6 +677,121 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_policy_missed, statistics) - 8usize];
     ["Offset of field: thalweg_policy_missed::failures"]
         [::std::mem::offset_of!(thalweg_policy_missed, failures) - 16usize];
+    ["Offset of field: thalweg_policy_missed::outcomes"]
+        [::std::mem::offset_of!(thalweg_policy_missed, outcomes) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_trial {
+    pub generation: __u32,
+    pub rule: __u32,
+    pub trial: __u32,
+    pub draw: __u32,
+    pub start_ns: __u64,
+    pub acked_ns: __u64,
+    pub start_bytes: __u64,
+    pub start_busy_ticks: __u32,
+    pub handshake_rtt_us: __u32,
+    pub flags: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_trial"][::std::mem::size_of::<thalweg_policy_trial>() - 56usize];
+    ["Alignment of thalweg_policy_trial"][::std::mem::align_of::<thalweg_policy_trial>() - 8usize];
+    ["Offset of field: thalweg_policy_trial::generation"]
+        [::std::mem::offset_of!(thalweg_policy_trial, generation) - 0usize];
+    ["Offset of field: thalweg_policy_trial::rule"]
+        [::std::mem::offset_of!(thalweg_policy_trial, rule) - 4usize];
+    ["Offset of field: thalweg_policy_trial::trial"]
+        [::std::mem::offset_of!(thalweg_policy_trial, trial) - 8usize];
+    ["Offset of field: thalweg_policy_trial::draw"]
+        [::std::mem::offset_of!(thalweg_policy_trial, draw) - 12usize];
+    ["Offset of field: thalweg_policy_trial::start_ns"]
+        [::std::mem::offset_of!(thalweg_policy_trial, start_ns) - 16usize];
+    ["Offset of field: thalweg_policy_trial::acked_ns"]
+        [::std::mem::offset_of!(thalweg_policy_trial, acked_ns) - 24usize];
+    ["Offset of field: thalweg_policy_trial::start_bytes"]
+        [::std::mem::offset_of!(thalweg_policy_trial, start_bytes) - 32usize];
+    ["Offset of field: thalweg_policy_trial::start_busy_ticks"]
+        [::std::mem::offset_of!(thalweg_policy_trial, start_busy_ticks) - 40usize];
+    ["Offset of field: thalweg_policy_trial::handshake_rtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_trial, handshake_rtt_us) - 44usize];
+    ["Offset of field: thalweg_policy_trial::flags"]
+        [::std::mem::offset_of!(thalweg_policy_trial, flags) - 48usize];
+    ["Offset of field: thalweg_policy_trial::reserved"]
+        [::std::mem::offset_of!(thalweg_policy_trial, reserved) - 52usize];
+};
+pub const THALWEG_OUTCOME_PASSIVE: thalweg_policy_outcome_flag = 1;
+pub const THALWEG_OUTCOME_FAILED: thalweg_policy_outcome_flag = 2;
+pub const THALWEG_OUTCOME_BUSY_TIME: thalweg_policy_outcome_flag = 4;
+pub type thalweg_policy_outcome_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_outcome {
+    pub time_ns: __u64,
+    pub connection: __u64,
+    pub netns: __u64,
+    pub remote: [__u8; 16usize],
+    pub local_port: __u32,
+    pub remote_port: __u32,
+    pub generation: __u32,
+    pub rule: __u32,
+    pub trial: __u32,
+    pub draw: __u32,
+    pub bytes: __u64,
+    pub wall_us: __u64,
+    pub busy_us: __u64,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+    pub srtt_us: __u32,
+    pub min_rtt_us: __u32,
+    pub handshake_rtt_us: __u32,
+    pub flags: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_outcome"][::std::mem::size_of::<thalweg_policy_outcome>() - 112usize];
+    ["Alignment of thalweg_policy_outcome"]
+        [::std::mem::align_of::<thalweg_policy_outcome>() - 8usize];
+    ["Offset of field: thalweg_policy_outcome::time_ns"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, time_ns) - 0usize];
+    ["Offset of field: thalweg_policy_outcome::connection"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, connection) - 8usize];
+    ["Offset of field: thalweg_policy_outcome::netns"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, netns) - 16usize];
+    ["Offset of field: thalweg_policy_outcome::remote"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, remote) - 24usize];
+    ["Offset of field: thalweg_policy_outcome::local_port"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, local_port) - 40usize];
+    ["Offset of field: thalweg_policy_outcome::remote_port"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, remote_port) - 44usize];
+    ["Offset of field: thalweg_policy_outcome::generation"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, generation) - 48usize];
+    ["Offset of field: thalweg_policy_outcome::rule"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, rule) - 52usize];
+    ["Offset of field: thalweg_policy_outcome::trial"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, trial) - 56usize];
+    ["Offset of field: thalweg_policy_outcome::draw"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, draw) - 60usize];
+    ["Offset of field: thalweg_policy_outcome::bytes"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, bytes) - 64usize];
+    ["Offset of field: thalweg_policy_outcome::wall_us"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, wall_us) - 72usize];
+    ["Offset of field: thalweg_policy_outcome::busy_us"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, busy_us) - 80usize];
+    ["Offset of field: thalweg_policy_outcome::segs_out"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, segs_out) - 88usize];
+    ["Offset of field: thalweg_policy_outcome::retrans"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, retrans) - 92usize];
+    ["Offset of field: thalweg_policy_outcome::srtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, srtt_us) - 96usize];
+    ["Offset of field: thalweg_policy_outcome::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, min_rtt_us) - 100usize];
+    ["Offset of field: thalweg_policy_outcome::handshake_rtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, handshake_rtt_us) - 104usize];
+    ["Offset of field: thalweg_policy_outcome::flags"]
+        [::std::mem::offset_of!(thalweg_policy_outcome, flags) - 108usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

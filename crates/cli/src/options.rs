@@ -209,7 +209,7 @@ pub enum Command {
     /// Needs no agent. Each host begins without a record. The rule learns from connections whose arm
     /// it could have chosen. Exit code 1 if the log says too little about it.
     Replay(commands::replay::Options),
-    /// Show what the learner gains against its control group.
+    /// Show what the learner gains against its control group, or what a policy's rule gains.
     ///
     /// Time, retransmissions, failures and RTT, with intervals that hold whenever one looks: all of
     /// them together are wrong in at most 5 % of cases in four weeks. What is worse is taken back for

@@ -14,6 +14,7 @@ mod report;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod trials;
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -28,6 +29,7 @@ use thalweg_policy::{Compiled, Namespace};
 pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
 pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport};
+pub use trials::{Outcomes, TrialRule, Trials};
 
 use existing::Existing;
 use history::History;
@@ -40,13 +42,15 @@ use pins::{HEAD, PROGRAM, Pins, Running};
 use tables::Tables;
 
 /// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
-const SHARED: [&str; 6] = [
+const SHARED: [&str; 8] = [
     maps::TEXTS,
     maps::FAILURES,
     maps::HANDSHAKES,
     maps::FLOWS,
     maps::LISTENERS,
     maps::EVENTS,
+    maps::TRIALS,
+    maps::OUTCOMES,
 ];
 /// Maps of one policy, pinned by their names: for `policy show`, and for inspection.
 const OWN: [&str; 10] = [
@@ -351,8 +355,26 @@ fn write_arm_sets(
     Ok(())
 }
 
+/// Loads the program. With kernel BTF it knows for how long a flow had data outstanding; where the
+/// kernel refuses that variant, the other is loaded.
 fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result<Object> {
-    let mut object = object::open("thalweg_policy", thalweg_bpf_objects::POLICY)?;
+    if system::has_kernel_btf() {
+        let variant = thalweg_bpf_objects::POLICY_BTF;
+        let loaded = object::listening(|| load_variant(variant, pins, tables, head));
+        if loaded.is_ok() {
+            return loaded;
+        }
+    }
+    load_variant(thalweg_bpf_objects::POLICY, pins, tables, head)
+}
+
+fn load_variant(
+    variant: &[u8],
+    pins: &Pins,
+    tables: &Tables,
+    head: &raw::thalweg_policy_head,
+) -> Result<Object> {
+    let mut object = object::open("thalweg_policy", variant)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {

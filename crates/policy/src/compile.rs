@@ -9,6 +9,7 @@ use thalweg_units::{Fault, Faults};
 use crate::catalogue::{Does, Stage};
 use crate::compiled::{About, Compiled, NamespaceUse};
 use crate::model::{Action, Conditions, Direction, Group, Namespace, Policy, Ports, Rule, Value};
+use crate::trial::trials;
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;
@@ -46,6 +47,9 @@ impl Policy {
         };
         for (id, rule) in self.rules.iter().enumerate() {
             compiler.rule(id, rule);
+        }
+        for (id, trial) in trials(&self.rules) {
+            compiler.out.about[id].trial = Some(trial);
         }
         compiler.lay_out();
         compiler.check_candidates();
@@ -108,6 +112,7 @@ impl<'p> Compiler<'p> {
             name: rule.name.clone(),
             never: rule.never,
             ops: Vec::with_capacity(rule.actions.len()),
+            trial: None,
         };
         let mut actions: Vec<&Action> = rule.actions.iter().collect();
         // `cwnd_clamp` also limits the initial window, so it comes last, whatever its position.

@@ -7,6 +7,7 @@ use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
 
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Group, Namespace, is_below};
+use crate::trial::Trial;
 
 /// The tables, and the data that user space needs to fill and explain them.
 ///
@@ -74,6 +75,8 @@ pub struct About {
     pub never: bool,
     /// Keys that its operations set, in the order of the table.
     pub ops: Vec<&'static Key>,
+    /// Of a rule with a share of flows: what it is compared with.
+    pub trial: Option<Trial>,
 }
 
 impl Compiled {

@@ -13,6 +13,7 @@ mod compiled;
 mod diff;
 mod model;
 mod parse;
+mod trial;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
@@ -24,6 +25,7 @@ pub use model::{
 };
 pub use thalweg_units::prefix::{Prefix, PrefixError};
 pub use thalweg_units::{Fault, Faults, Position};
+pub use trial::Trial;
 
 /// A kernel version, such as 6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

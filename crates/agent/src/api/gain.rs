@@ -1,4 +1,6 @@
-//! What the learner gains.
+//! What the learner gains, and what rules with a share do.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -14,6 +16,7 @@ use crate::view;
 #[derive(Deserialize)]
 pub(super) struct Asked {
     by: Option<String>,
+    rule: Option<String>,
 }
 
 /// The comparisons of now.
@@ -28,12 +31,29 @@ pub(super) async fn gain(
             format!("by: found {by:?}, expected all, arm, prefix or port"),
         )
     })?;
-    api.work(move |shared| Ok(Json(shared.gain_view(scope)?)))
-        .await
+    let Some(rule) = asked.rule else {
+        return api
+            .work(move |shared| Ok(Json(shared.gain_view(scope)?)))
+            .await;
+    };
+    if scope == Scope::Arm {
+        return Err(Failure(
+            StatusCode::BAD_REQUEST,
+            "by: found \"arm\", expected all, prefix or port beside a rule".to_owned(),
+        ));
+    }
+    let history = Arc::clone(&api.history);
+    api.work(move |shared| {
+        let view = shared.rule_view(&history, &rule, scope)?;
+        view.map(Json)
+            .map_err(|why| Failure(StatusCode::NOT_FOUND, why))
+    })
+    .await
 }
 
 /// Gives back what was taken back.
 pub(super) async fn resume(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
-    api.work(|shared| Ok(Json(json!({ "resumed": shared.resume()? }))))
+    let history = Arc::clone(&api.history);
+    api.work(move |shared| Ok(Json(json!({ "resumed": shared.resume(&history)? }))))
         .await
 }

@@ -2,13 +2,14 @@
 
 use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, alpha, compare};
 
-use super::{Gain, HOUR_NS, present};
+use super::present::{Against, finding};
+use super::{Gain, HOUR_NS};
 use crate::store::Revert;
 
 /// How long something stays taken back, ms.
-const REVERTED_MS: i64 = 24 * 3_600_000;
+pub(super) const REVERTED_MS: i64 = 24 * 3_600_000;
 /// Comparisons begin anew after this long, ms: the network of last quarter is another one.
-const LENGTH_MS: i64 = 28 * 24 * 3_600_000;
+pub(super) const LENGTH_MS: i64 = 28 * 24 * 3_600_000;
 
 /// What a look has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verd
 }
 
 /// The first row that is a reason to revert a group.
-fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
+pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
     let time = judged(group, scope, Row::Time).1;
     Row::all().take(scope.rows()).find_map(|row| {
         let (comparison, _) = judged(group, scope, row);
@@ -93,7 +94,7 @@ impl Gain {
                     arm,
                     since_ms: now_ms,
                     until_ms: now_ms + REVERTED_MS,
-                    why: present::finding(row, &comparison),
+                    why: finding(row, &comparison, Against::Control),
                 });
             }
         }

@@ -9,6 +9,26 @@ use super::look::judged;
 use crate::store::Revert;
 use crate::view::{self, GainGroup, GainRevert, GainRow};
 
+/// What the treated connections are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Against {
+    /// The learner's control group.
+    Control,
+    /// Those that a rule's share left alone.
+    LeftAlone,
+}
+
+impl Against {
+    /// As the end of a comparison, with the number of its clusters.
+    fn words(self, clusters: u64) -> String {
+        let count = host_hours(clusters);
+        match self {
+            Self::Control => format!("in the control group of {count}"),
+            Self::LeftAlone => format!("those that the rule left alone in {count}"),
+        }
+    }
+}
+
 /// What an answer is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
@@ -30,30 +50,33 @@ impl Gain {
         let groups = self.kept.ledger.groups();
         let age_s = seconds(asked.now_ms - self.kept.since_ms);
         let all = groups.get(&(Scope::All, String::new()));
-        let presented = |((scope, name), group): (&(Scope, String), &Group)| GainGroup {
-            by: scope.name().to_owned(),
-            name: name.clone(),
-            rows: rows(group, *scope, age_s),
-        };
-        let wanted = |scope: Scope| scope == Scope::All || scope == asked.scope;
         view::Gain {
             summary: summary(all, asked, age_s),
             age_s,
             left_out: self.kept.ledger.left_out,
             events_dropped: asked.events_dropped,
-            groups: sorted(&groups)
-                .into_iter()
-                .filter(|(key, _)| wanted(key.0))
-                .map(presented)
-                .collect(),
+            groups: presented(&groups, asked.scope, age_s),
             reverts: self
                 .kept
                 .reverts
                 .iter()
                 .map(|revert| presented_revert(revert, asked.now_ms))
                 .collect(),
+            rule: None,
         }
     }
+}
+
+/// The groups of a scope, and that of all, those of most clusters first.
+pub(super) fn presented(groups: &Groups, wanted: Scope, age_s: u64) -> Vec<GainGroup> {
+    let presented = |((scope, name), group): (&(Scope, String), &Group)| GainGroup {
+        by: scope.name().to_owned(),
+        name: name.clone(),
+        rows: rows(group, *scope, age_s),
+    };
+    let groups = sorted(groups).into_iter();
+    let wanted = groups.filter(|(key, _)| key.0 == Scope::All || key.0 == wanted);
+    wanted.map(presented).collect()
 }
 
 /// Groups of most clusters first, within each scope.
@@ -64,7 +87,7 @@ fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
     groups
 }
 
-fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
+pub(super) fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
     GainRevert {
         arm: revert.arm.clone(),
         why: revert.why.clone(),
@@ -73,7 +96,7 @@ fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
     }
 }
 
-fn seconds(ms: i64) -> u64 {
+pub(super) fn seconds(ms: i64) -> u64 {
     u64::try_from(ms / 1000).unwrap_or(0)
 }
 
@@ -146,7 +169,7 @@ fn direction(effect: f64) -> &'static str {
 
 /// A difference that was found, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
 /// control group of 1,204 host-hours`.
-pub(super) fn finding(row: Row, comparison: &Comparison) -> String {
+pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> String {
     let (subject, what) = subject(row);
     let effect = comparison.effect;
     let (low, high) = comparison.interval().unwrap_or((effect, effect));
@@ -156,12 +179,12 @@ pub(super) fn finding(row: Row, comparison: &Comparison) -> String {
         (low, high)
     };
     format!(
-        "{subject} {} {}{what} [{}, {}] than in the control group of {}",
+        "{subject} {} {}{what} [{}, {}] than {}",
         amount(row, effect),
         direction(effect),
         amount(row, least),
         amount(row, most),
-        host_hours(comparison.control),
+        against.words(comparison.control),
     )
 }
 
@@ -180,6 +203,11 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     if asked.share <= 0.0 {
         return "There is no control group to compare with: set `share` in `[control]`, e.g. to 0.05.".to_owned();
     }
+    found_in(all, age_s, Against::Control)
+}
+
+/// The same once something can be compared.
+pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> String {
     let Some(group) = all.filter(|all| all.control[0].clusters + all.treated[0].clusters > 0)
     else {
         return "No connection has ended yet since the comparison began.".to_owned();
@@ -201,32 +229,42 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     let worse = of(Verdict::Worse);
     let found = worse.or_else(|| of(Verdict::Better));
     if let Some((row, comparison, _)) = found {
-        return format!("{}.", finding(row, &comparison));
+        return format!("{}.", finding(row, &comparison, against));
     }
-    undecided(judge(Row::Time), age_s)
+    undecided(judge(Row::Time), age_s, against)
 }
 
-fn undecided((row, comparison, verdict): (Row, Comparison, Verdict), age_s: u64) -> String {
-    let control = host_hours(comparison.control);
+fn undecided(
+    (row, comparison, verdict): (Row, Comparison, Verdict),
+    age_s: u64,
+    against: Against,
+) -> String {
+    let beside = against.words(comparison.control);
     let Some((low, high)) = comparison.interval() else {
-        return format!(
-            "Not known yet: the control group has {control}; at least {CLUSTERS_MIN:.0} are needed."
-        );
+        let control = host_hours(comparison.control);
+        return match against {
+            Against::Control => format!(
+                "Not known yet: the control group has {control}; at least {CLUSTERS_MIN:.0} are \
+                 needed."
+            ),
+            Against::LeftAlone => format!(
+                "Not known yet: the rule took flows in {} and left flows alone in {control}; at \
+                 least {CLUSTERS_MIN:.0} of each are needed.",
+                host_hours(comparison.treated)
+            ),
+        };
     };
     if verdict == Verdict::Same {
         let widest = low.abs().max(high.abs());
         let widest = amount(row, widest);
-        return format!(
-            "Transfers take as long as in the control group of {control}, within {widest}."
-        );
+        return format!("Transfers take as long as {beside}, within {widest}.");
     }
     let when = known_in(verdict, age_s).map_or(String::new(), |left_s| {
         let left = about(left_s.max(60));
         format!(" In about {left} a difference of 5 % would show.")
     });
     format!(
-        "Not known yet: transfers take between {} {} and {} {} time than in the control group of \
-         {control}.{when}",
+        "Not known yet: transfers take between {} {} and {} {} time than {beside}.{when}",
         amount(row, low),
         direction(low),
         amount(row, high),

@@ -1,18 +1,26 @@
 //! The account of the gain in a running agent: what is found is put in force and told.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::Result;
 use thalweg_bpf_types::raw;
+use thalweg_control::policy::Trials;
+use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_gain::Scope;
 
-use super::Asked;
+use super::rules::stored;
+use super::{Asked, look};
 use crate::shared::Shared;
 use crate::store::{Moment, Revert};
 use crate::view;
 
+/// For how long a rule's comparison outlives the rule, beyond its length, ms.
+const REMEMBERED_MS: i64 = 24 * 3_600_000;
+
 impl Shared {
     /// Looks at the gain, and takes back what is worse.
-    pub fn look_at_gain(&self) -> Result<()> {
+    pub fn look_at_gain(&self, policies: &History) -> Result<()> {
         let moment = Moment::now();
         let now_ms = self.store(|store| Ok(store.now_ms(moment)))?;
         let system_arm = system::default_cc()?;
@@ -20,18 +28,73 @@ impl Shared {
         for revert in &looked.ended {
             tracing::info!("{} again: its time is over", given_back(revert));
         }
-        self.put_in_force()
+        self.put_in_force()?;
+        self.adopt_policy(policies)?;
+        let looked = self.gain(|gain| gain.rules.look(moment.monotonic_ns, now_ms));
+        for name in &looked.ended {
+            tracing::info!(
+                rule = name,
+                "rule {name} is in force again: its time is over"
+            );
+        }
+        self.put_rules_in_force(policies)
+    }
+
+    /// Goes on with the policy in force, if it is another one.
+    pub fn adopt_policy(&self, policies: &History) -> Result<()> {
+        let policy = Trials::read(&self.kernel.setup().pin, policies)?;
+        if self.gain(|gain| gain.rules.policy() == policy.as_ref()) {
+            return Ok(());
+        }
+        let mut loaded = BTreeMap::new();
+        if let Some(policy) = &policy {
+            let moment = Moment::now();
+            let missing = self.gain(|gain| gain.rules.missing(policy));
+            self.store(|store| {
+                store.forget_rules(store.now_ms(moment) - look::LENGTH_MS - REMEMBERED_MS)?;
+                for key in missing {
+                    loaded.insert(key, store.gain(&stored(key), moment)?);
+                }
+                Ok(())
+            })?;
+        }
+        self.gain(|gain| gain.rules.adopt(policy, loaded));
+        self.put_rules_in_force(policies)
+    }
+
+    /// Makes the policy in the kernel, and the problems, agree with the rules that are suspended.
+    fn put_rules_in_force(&self, policies: &History) -> Result<()> {
+        let suspended = self.gain(|gain| gain.rules.suspended());
+        if let Some(policy) = self.gain(|gain| gain.rules.policy().cloned()) {
+            let keys: BTreeSet<u64> = suspended.iter().map(|(_, key, _)| *key).collect();
+            policy.suspend(&self.kernel.setup().pin, policies, &keys)?;
+        }
+        if suspended.is_empty() {
+            self.problem("suspended", None);
+            return Ok(());
+        }
+        let told = |(name, _, revert): &(String, u64, Revert)| {
+            format!("no flow gets rule {name} for 24 hours: {}", revert.why)
+        };
+        let texts: Vec<String> = suspended.iter().map(told).collect();
+        self.warning("suspended", texts.join("; "));
+        Ok(())
     }
 
     /// Ends all that is taken back; returns their number.
-    pub fn resume(&self) -> Result<usize> {
+    pub fn resume(&self, policies: &History) -> Result<usize> {
         let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
         let ended = self.gain(|gain| gain.resume(now_ms));
         for revert in &ended {
             tracing::info!("{} again, on request", given_back(revert));
         }
         self.put_in_force()?;
-        Ok(ended.len())
+        let rules = self.gain(|gain| gain.rules.resume(now_ms));
+        for name in &rules {
+            tracing::info!(rule = name, "rule {name} is in force again, on request");
+        }
+        self.put_rules_in_force(policies)?;
+        Ok(ended.len() + rules.len())
     }
 
     /// Makes kernel and problems agree with what is taken back.
@@ -64,6 +127,29 @@ impl Shared {
             share: f64::from(self.kernel.setup().control.share_q16),
         };
         Ok(self.gain(|gain| gain.view(&asked)))
+    }
+
+    /// The answer of `GET /v1/gain?rule=NAME`; within it, why there is none.
+    pub fn rule_view(
+        &self,
+        policies: &History,
+        name: &str,
+        scope: Scope,
+    ) -> Result<Result<view::Gain, String>> {
+        self.adopt_policy(policies)?;
+        let pin = &self.kernel.setup().pin;
+        let lost = match self.gain(|gain| gain.rules.policy().cloned()) {
+            Some(policy) => policy.lost(pin)?,
+            None => 0,
+        };
+        let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
+        Ok(self.gain(|gain| gain.rules.view(name, scope, now_ms, lost)))
+    }
+
+    /// All rules that are compared.
+    pub fn rule_views(&self) -> Result<Vec<view::Gain>> {
+        let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
+        Ok(self.gain(|gain| gain.rules.views(now_ms)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Figures of the gain: of all connections, and by arm.
+//! Figures of the gain: of all connections, by arm, and of rules with a share.
 
 use std::fmt;
 
@@ -49,13 +49,75 @@ impl Figures {
         }
         page.gauge(
             "thalweg_gain_reverted",
-            "What is taken back because it was worse: arms, and exploring.",
-            gain.reverts.len(),
+            "What is taken back because it was worse: arms, exploring, and rules with a share.",
+            gain.reverts.len()
+                + self
+                    .rules
+                    .iter()
+                    .map(|rule| rule.reverts.len())
+                    .sum::<usize>(),
         )?;
         page.gauge(
             "thalweg_gain_left_out",
             "Connections that are in no comparison, because there were too many hosts.",
             gain.left_out,
+        )?;
+        self.rules_with_a_share(page)
+    }
+
+    /// Flows that a rule took against those that it left alone.
+    fn rules_with_a_share(&self, page: &mut Page<'_>) -> fmt::Result {
+        let figure = |of: fn(&GainRow) -> Option<f64>| {
+            let rows = self.rules.iter().flat_map(|gain| {
+                let name = gain.rule.iter().map(|rule| &rule.name);
+                let rows = gain.groups.iter().flat_map(|group| &group.rows);
+                name.flat_map(move |name| {
+                    rows.clone().filter_map(move |row| {
+                        let size = row.size.clone().unwrap_or_default();
+                        Some(([name.clone(), row.measure.clone(), size], of(row)?))
+                    })
+                })
+            });
+            Rows::each(rows.collect::<Vec<_>>())
+        };
+        for (name, help, of) in [
+            (
+                "thalweg_rule_gain_effect",
+                "Flows that the rule took less those that it left alone; units as of thalweg_gain_effect.",
+                (|row| row.effect) as fn(&GainRow) -> Option<f64>,
+            ),
+            (
+                "thalweg_rule_gain_low",
+                "Lower end of the effect's interval.",
+                |row| row.low,
+            ),
+            (
+                "thalweg_rule_gain_high",
+                "Upper end of the effect's interval.",
+                |row| row.high,
+            ),
+            (
+                "thalweg_rule_gain_left_clusters",
+                "Hosts times hours with flows that the rule left alone.",
+                |row| Some(row.control as f64),
+            ),
+            (
+                "thalweg_rule_gain_taken_clusters",
+                "Hosts times hours with flows that it took.",
+                |row| Some(row.treated as f64),
+            ),
+        ] {
+            page.gauges(name, help, ["rule", "measure", "size"], figure(of))?;
+        }
+        let suspended = self.rules.iter().filter_map(|gain| {
+            let rule = gain.rule.as_ref()?;
+            Some(([rule.name.clone()], gain.reverts.len() as f64))
+        });
+        page.gauges(
+            "thalweg_rule_suspended",
+            "1 where no flow gets the rule, because those that it took did worse.",
+            ["rule"],
+            Rows::each(suspended.collect::<Vec<_>>()),
         )
     }
 }

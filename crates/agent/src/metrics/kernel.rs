@@ -108,10 +108,11 @@ fn rules(policy: &Report, page: &mut Page<'_>) -> fmt::Result {
         ("handshakes", policy.missed.handshakes),
         ("statistics", policy.missed.statistics),
         ("failures", policy.missed.failures),
+        ("outcomes", policy.missed.outcomes),
     ];
     page.counters(
         "thalweg_policy_missed",
-        "What found a table of the policy full: handshakes, events of statistics, kinds of failures.",
+        "What found a table of the policy full: handshakes, events of statistics, kinds of failures, outcomes of rules with a share.",
         ["what"],
         Rows::sums(missed.map(|(what, count)| ([what], count as f64))),
     )

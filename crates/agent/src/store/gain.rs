@@ -1,4 +1,5 @@
-//! What the learner gains: sums of clusters, and what was taken back.
+//! What the learner gains, and what rules with a share do: sums of clusters, and what was taken
+//! back. The key of the learner's own is empty.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::{Store, StoreError};
 /// Something taken back until a time of the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revert {
-    /// The arm that nobody gets; `None`: no exploring.
+    /// The arm that nobody gets; `None`: no exploring, or the rule.
     pub arm: Option<String>,
     /// When, ms.
     pub since_ms: i64,
@@ -41,37 +42,41 @@ impl Store {
         self.clock.at(moment.monotonic_ns)
     }
 
-    /// What was kept. Clusters of an earlier boot are closed: its hours are over. Rows that are not
-    /// valid are left out.
-    pub fn gain(&self, moment: Moment) -> Result<KeptGain, StoreError> {
+    /// What was kept of a rule, by the key of its experiment; '' for the learner. Clusters of an
+    /// earlier boot are closed: its hours are over. Rows that are not valid are left out.
+    pub fn gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, StoreError> {
         let now_ms = self.now_ms(moment);
-        self.sql("read the gain", self.read_gain(now_ms))
+        self.sql("read the gain", self.read_gain(rule, now_ms))
     }
 
-    fn read_gain(&self, now_ms: i64) -> Result<KeptGain, rusqlite::Error> {
+    fn read_gain(&self, rule: &str, now_ms: i64) -> Result<KeptGain, rusqlite::Error> {
         let known: Option<(String, i64, u64)> = self
             .connection
-            .query_row("SELECT boot_id, since_ms, left_out FROM gain", [], |row| {
-                Ok((row.get(0)?, row.get(1)?, unsigned(row, 2)?))
-            })
+            .query_row(
+                "SELECT boot_id, since_ms, left_out FROM gain WHERE rule = ?1",
+                [rule],
+                |row| Ok((row.get(0)?, row.get(1)?, unsigned(row, 2)?)),
+            )
             .optional()?;
         let (boot_id, since_ms, left_out) =
             known.unwrap_or_else(|| (self.boot_id.clone(), now_ms, 0));
         let mut baseline = Baseline::default();
-        for stratum in self.rows("SELECT number, count, mean FROM gain_strata", |row| {
+        let strata = "SELECT number, count, mean FROM gain_strata WHERE rule = ?1";
+        for stratum in self.rows(strata, rule, |row| {
             let number = unsigned(row, 0)? as usize;
             let (count, mean) = (unsigned(row, 1)?, row.get(2)?);
             Ok((number, Stratum { count, mean }))
         })? {
             baseline.restore(stratum.0, stratum.1);
         }
-        let mut ledger = Ledger::restore(baseline, self.gain_groups()?, self.gain_parts()?);
+        let mut ledger = Ledger::restore(baseline, self.gain_groups(rule)?, self.gain_parts(rule)?);
         ledger.left_out = left_out;
         if boot_id != self.boot_id {
             ledger.close_all();
         }
         let reverts = self.rows(
-            "SELECT arm, since_ms, until_ms, why FROM gain_reverts ORDER BY arm",
+            "SELECT arm, since_ms, until_ms, why FROM gain_reverts WHERE rule = ?1 ORDER BY arm",
+            rule,
             |row| {
                 let arm: String = row.get(0)?;
                 Ok(Revert {
@@ -92,16 +97,21 @@ impl Store {
     fn rows<T>(
         &self,
         sql: &str,
+        rule: &str,
         read: impl FnMut(&SqlRow<'_>) -> Result<T, rusqlite::Error>,
     ) -> Result<Vec<T>, rusqlite::Error> {
-        self.connection.prepare(sql)?.query_map([], read)?.collect()
+        self.connection
+            .prepare(sql)?
+            .query_map([rule], read)?
+            .collect()
     }
 
-    fn gain_groups(&self) -> Result<Groups, rusqlite::Error> {
+    fn gain_groups(&self, rule: &str) -> Result<Groups, rusqlite::Error> {
         let mut groups = Groups::new();
         let rows = self.rows(
             "SELECT scope, name, control, measure, hour, clusters, connections, weight, score,
-                    weight2, product, score2, score3 FROM gain_groups",
+                    weight2, product, score2, score3 FROM gain_groups WHERE rule = ?1",
+            rule,
             |row| {
                 let key: (String, String) = (row.get(0)?, row.get(1)?);
                 let measure = unsigned(row, 3)? as usize;
@@ -133,9 +143,11 @@ impl Store {
         Ok(groups)
     }
 
-    fn gain_parts(&self) -> Result<BTreeMap<Part, Content>, rusqlite::Error> {
+    fn gain_parts(&self, rule: &str) -> Result<BTreeMap<Part, Content>, rusqlite::Error> {
         let parts = self.rows(
-            "SELECT hour, tag, control, port, arm, prefix, counts, sums FROM gain_parts",
+            "SELECT hour, tag, control, port, arm, prefix, counts, sums FROM gain_parts
+             WHERE rule = ?1",
+            rule,
             |row| {
                 let part = Part {
                     hour: unsigned(row, 0)?,
@@ -155,15 +167,42 @@ impl Store {
         Ok(parts.into_iter().collect())
     }
 
+    /// Removes rules whose comparisons began before a time, ms of the store's clock: those in force
+    /// begin anew before that.
+    pub fn forget_rules(&mut self, before_ms: i64) -> Result<(), StoreError> {
+        let removed = self.transaction().and_then(|transaction| {
+            for table in [
+                "gain_strata",
+                "gain_groups",
+                "gain_parts",
+                "gain_reverts",
+                "gain",
+            ] {
+                let sql = format!(
+                    "DELETE FROM {table} WHERE rule IN
+                         (SELECT rule FROM gain WHERE rule != '' AND since_ms < ?1)"
+                );
+                transaction.execute(&sql, [before_ms])?;
+            }
+            transaction.commit()
+        });
+        self.sql("forget old rules", removed)
+    }
+
     /// Keeps what has changed, in one transaction; `changes` are those of the ledger.
-    pub fn save_gain(&mut self, kept: &KeptGain, changes: &Changes) -> Result<(), StoreError> {
+    pub fn save_gain(
+        &mut self,
+        rule: &str,
+        kept: &KeptGain,
+        changes: &Changes,
+    ) -> Result<(), StoreError> {
         let boot_id = self.boot_id.clone();
         let saved = self.transaction().and_then(|transaction| {
-            write_head(&transaction, kept, &boot_id)?;
+            write_head(&transaction, rule, kept, &boot_id)?;
             if changes.regrouped {
-                write_groups(&transaction, kept.ledger.closed_groups())?;
+                write_groups(&transaction, rule, kept.ledger.closed_groups())?;
             }
-            write_parts(&transaction, changes)?;
+            write_parts(&transaction, rule, changes)?;
             transaction.commit()
         });
         self.sql("save the gain", saved)
@@ -172,36 +211,52 @@ impl Store {
 
 fn write_head(
     transaction: &Transaction<'_>,
+    rule: &str,
     kept: &KeptGain,
     boot_id: &str,
 ) -> Result<(), rusqlite::Error> {
     transaction.execute(
-        "INSERT OR REPLACE INTO gain (id, boot_id, since_ms, left_out) VALUES (0, ?1, ?2, ?3)",
-        params![boot_id, kept.since_ms, kept.ledger.left_out.cast_signed()],
+        "INSERT OR REPLACE INTO gain (rule, boot_id, since_ms, left_out) VALUES (?1, ?2, ?3, ?4)",
+        params![
+            rule,
+            boot_id,
+            kept.since_ms,
+            kept.ledger.left_out.cast_signed()
+        ],
     )?;
     let mut stratum = transaction.prepare_cached(
-        "INSERT OR REPLACE INTO gain_strata (number, count, mean) VALUES (?1, ?2, ?3)",
+        "INSERT OR REPLACE INTO gain_strata (rule, number, count, mean) VALUES (?1, ?2, ?3, ?4)",
     )?;
     for (number, one) in kept.ledger.baseline().strata() {
-        stratum.execute(params![number as i64, one.count.cast_signed(), one.mean])?;
+        stratum.execute(params![
+            rule,
+            number as i64,
+            one.count.cast_signed(),
+            one.mean
+        ])?;
     }
-    transaction.execute("DELETE FROM gain_reverts", [])?;
+    transaction.execute("DELETE FROM gain_reverts WHERE rule = ?1", [rule])?;
     for revert in &kept.reverts {
         let arm = revert.arm.as_deref().unwrap_or_default();
         transaction.execute(
-            "INSERT INTO gain_reverts (arm, since_ms, until_ms, why) VALUES (?1, ?2, ?3, ?4)",
-            params![arm, revert.since_ms, revert.until_ms, revert.why],
+            "INSERT INTO gain_reverts (rule, arm, since_ms, until_ms, why)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![rule, arm, revert.since_ms, revert.until_ms, revert.why],
         )?;
     }
     Ok(())
 }
 
-fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> Result<(), rusqlite::Error> {
-    transaction.execute("DELETE FROM gain_groups", [])?;
+fn write_groups(
+    transaction: &Transaction<'_>,
+    rule: &str,
+    groups: &Groups,
+) -> Result<(), rusqlite::Error> {
+    transaction.execute("DELETE FROM gain_groups WHERE rule = ?1", [rule])?;
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO gain_groups (scope, name, control, measure, hour, clusters, connections,
+        "INSERT INTO gain_groups (rule, scope, name, control, measure, hour, clusters, connections,
              weight, score, weight2, product, score2, score3)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
     for ((scope, name), group) in groups {
         for (control, rows) in [(true, &group.control), (false, &group.treated)] {
@@ -210,6 +265,7 @@ fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> Result<(), ru
                     continue;
                 }
                 insert.execute(params![
+                    rule,
                     scope.name(),
                     name,
                     control,
@@ -230,22 +286,29 @@ fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> Result<(), ru
     Ok(())
 }
 
-fn write_parts(transaction: &Transaction<'_>, changes: &Changes) -> Result<(), rusqlite::Error> {
+fn write_parts(
+    transaction: &Transaction<'_>,
+    rule: &str,
+    changes: &Changes,
+) -> Result<(), rusqlite::Error> {
     let mut remove = transaction.prepare_cached(
-        "DELETE FROM gain_parts WHERE hour = ?1 AND tag = ?2 AND control = ?3 AND port = ?4",
+        "DELETE FROM gain_parts
+         WHERE rule = ?1 AND hour = ?2 AND tag = ?3 AND control = ?4 AND port = ?5",
     )?;
     for part in &changes.closed {
         let (hour, tag) = (part.hour.cast_signed(), part.tag.cast_signed());
-        remove.execute(params![hour, tag, part.control, part.port])?;
+        remove.execute(params![rule, hour, tag, part.control, part.port])?;
     }
     let mut insert = transaction.prepare_cached(
-        "INSERT OR REPLACE INTO gain_parts (hour, tag, control, port, arm, prefix, counts, sums)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT OR REPLACE INTO gain_parts
+             (rule, hour, tag, control, port, arm, prefix, counts, sums)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?;
     for (part, content) in &changes.open {
         let counts = content.sums.counts.iter().flat_map(|it| it.to_le_bytes());
         let sums = content.sums.sums.iter().flat_map(|it| it.to_le_bytes());
         insert.execute(params![
+            rule,
             part.hour.cast_signed(),
             part.tag.cast_signed(),
             part.control,

@@ -9,7 +9,84 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+pub(super) const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
+
+/// The same of rules with a share. `rule` is the key of its experiment; '': the learner.
+const V6: &str = "
+ALTER TABLE gain RENAME TO gain_5;
+CREATE TABLE gain (
+    rule TEXT PRIMARY KEY NOT NULL,
+    -- The hours of gain_parts are those of this boot.
+    boot_id TEXT NOT NULL,
+    -- When the comparisons began, on the store's clock.
+    since_ms INTEGER NOT NULL,
+    left_out INTEGER NOT NULL
+) STRICT;
+INSERT INTO gain SELECT '', boot_id, since_ms, left_out FROM gain_5;
+DROP TABLE gain_5;
+
+ALTER TABLE gain_strata RENAME TO strata_5;
+CREATE TABLE gain_strata (
+    rule TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    mean REAL NOT NULL,
+    PRIMARY KEY (rule, number)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_strata SELECT '', number, count, mean FROM strata_5;
+DROP TABLE strata_5;
+
+ALTER TABLE gain_groups RENAME TO groups_5;
+CREATE TABLE gain_groups (
+    rule TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    control INTEGER NOT NULL,
+    measure INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    clusters INTEGER NOT NULL,
+    connections INTEGER NOT NULL,
+    weight REAL NOT NULL,
+    score REAL NOT NULL,
+    weight2 REAL NOT NULL,
+    product REAL NOT NULL,
+    score2 REAL NOT NULL,
+    score3 REAL NOT NULL,
+    PRIMARY KEY (rule, scope, name, control, measure)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_groups SELECT '', scope, name, control, measure, hour, clusters, connections,
+    weight, score, weight2, product, score2, score3 FROM groups_5;
+DROP TABLE groups_5;
+
+ALTER TABLE gain_parts RENAME TO parts_5;
+CREATE TABLE gain_parts (
+    rule TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    control INTEGER NOT NULL,
+    port INTEGER NOT NULL,
+    arm TEXT,
+    prefix TEXT NOT NULL,
+    counts BLOB NOT NULL,
+    sums BLOB NOT NULL,
+    PRIMARY KEY (rule, hour, tag, control, port)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_parts SELECT '', hour, tag, control, port, arm, prefix, counts, sums FROM parts_5;
+DROP TABLE parts_5;
+
+ALTER TABLE gain_reverts RENAME TO reverts_5;
+CREATE TABLE gain_reverts (
+    rule TEXT NOT NULL,
+    -- '': all exploring, or the rule.
+    arm TEXT NOT NULL,
+    since_ms INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL,
+    why TEXT NOT NULL,
+    PRIMARY KEY (rule, arm)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_reverts SELECT '', arm, since_ms, until_ms, why FROM reverts_5;
+DROP TABLE reverts_5;
+";
 
 /// What the learner gains: sums of clusters, and what was taken back.
 const V5: &str = "
@@ -199,15 +276,18 @@ CREATE INDEX events_by_time ON events (time_ms);
 /// Columns each table must have.
 const TABLES: [(&str, &str); 11] = [
     ("control_salt", "id salt"),
-    ("gain", "boot_id since_ms left_out"),
-    ("gain_strata", "number count mean"),
+    ("gain", "rule boot_id since_ms left_out"),
+    ("gain_strata", "rule number count mean"),
     (
         "gain_groups",
-        "scope name control measure hour clusters connections weight score weight2 product \
+        "rule scope name control measure hour clusters connections weight score weight2 product \
          score2 score3",
     ),
-    ("gain_parts", "hour tag control port arm prefix counts sums"),
-    ("gain_reverts", "arm since_ms until_ms why"),
+    (
+        "gain_parts",
+        "rule hour tag control port arm prefix counts sums",
+    ),
+    ("gain_reverts", "rule arm since_ms until_ms why"),
     ("clock", "boot_id offset_ms clock_ms wall_ms"),
     ("snapshots", "mode boot_id own_netns saved_at_ms"),
     (

@@ -20,8 +20,12 @@ pub struct Options {
     /// Only this measure.
     #[arg(long)]
     measure: Option<Measure>,
+    /// A rule of the policy with a share (`sample`): flows that it took against those that it left
+    /// alone.
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
     /// Give back at once what was taken back; the comparisons begin anew.
-    #[arg(long, conflicts_with_all = ["by", "measure"])]
+    #[arg(long, conflicts_with_all = ["by", "measure", "rule"])]
     resume: bool,
 }
 
@@ -50,19 +54,26 @@ struct Resumed {
     resumed: u64,
 }
 
-/// Shows what the learner gains.
+/// Shows what the learner gains, or what a rule does.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let client = global.client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
         return output::show(global, &answer, || match answer.resumed {
             0 => "nothing was taken back\n".to_owned(),
-            _ => "the learner goes on as before\n".to_owned(),
+            _ => "learner and rules go on as before\n".to_owned(),
         });
     }
-    let mut gain: Gain = match options.by {
-        Some(by) => client.get(&format!("/v1/gain?by={}", name(by)))?,
-        None => client.get("/v1/gain")?,
+    let mut query = Vec::new();
+    if let Some(by) = options.by {
+        query.push(format!("by={}", name(by)));
+    }
+    if let Some(rule) = &options.rule {
+        query.push(format!("rule={}", escaped(rule)));
+    }
+    let mut gain: Gain = match query.is_empty() {
+        true => client.get("/v1/gain")?,
+        false => client.get(&format!("/v1/gain?{}", query.join("&")))?,
     };
     if let Some(measure) = options.measure {
         let measure = name(measure);
@@ -79,18 +90,37 @@ fn name(value: impl ValueEnum) -> String {
         .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Percent-encodes all but letters and digits.
+fn escaped(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut text, byte| {
+        match byte.is_ascii_alphanumeric() {
+            true => text.push(byte.into()),
+            false => text += &format!("%{byte:02X}"),
+        }
+        text
+    })
+}
+
 fn text(gain: &Gain) -> String {
     let mut text = format!("{}\n", gain.summary);
+    if let Some(rule) = &gain.rule {
+        let share = three(rule.share * 100.0);
+        text += &format!(
+            "\nRule {} of policy {} ({share} %): {} flows taken, {} left alone.\n",
+            rule.name, rule.policy, rule.taken, rule.left
+        );
+    }
     for revert in &gain.reverts {
-        let what = match &revert.arm {
-            Some(arm) => format!("No connection gets {arm}"),
-            None => "Nothing is explored".to_owned(),
+        let what = match (&revert.arm, &gain.rule) {
+            (Some(arm), _) => format!("No connection gets {arm}"),
+            (None, Some(_)) => "No flow gets it".to_owned(),
+            (None, None) => "Nothing is explored".to_owned(),
         };
         let left = span(revert.left_s);
         text += &format!("\n{what} for another {left}. {}.\n", revert.why);
     }
     for group in &gain.groups {
-        text += &table(group);
+        text += &table(group, gain.rule.is_some());
     }
     if gain.left_out > 0 {
         text += &format!(
@@ -107,8 +137,12 @@ fn text(gain: &Gain) -> String {
     text
 }
 
-fn table(group: &GainGroup) -> String {
-    let header = ["", "Effect", "Interval", "Control", "Treated", "Verdict"];
+fn table(group: &GainGroup, of_rule: bool) -> String {
+    let (control, treated) = match of_rule {
+        true => ("Left alone", "Taken"),
+        false => ("Control", "Treated"),
+    };
+    let header = ["", "Effect", "Interval", control, treated, "Verdict"];
     let rows: Vec<_> = group.rows.iter().map(row).collect();
     if rows.is_empty() {
         return String::new();

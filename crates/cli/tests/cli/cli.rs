@@ -503,5 +503,18 @@ fn the_gain_is_told_in_a_sentence_and_a_table() {
     let value: Value = serde_json::from_str(&agent.run(&["--json", "gain"]).ok()).unwrap();
     assert_eq!(value, gain());
     let resumed = agent.run(&["gain", "--resume"]).ok();
-    assert_eq!(resumed, "the learner goes on as before\n");
+    assert_eq!(resumed, "learner and rules go on as before\n");
+    // A rule with a share: the same table, with other groups.
+    let text = agent.run(&["gain", "--rule", "iw-40"]).ok();
+    for part in [
+        "Rule iw-40 of policy windows (12.5 %): 321 flows taken, 2345 left alone.\n",
+        "No flow gets it for another 2 h 0 min. Transfers take 20 % more time.\n",
+        "Left alone",
+        "Taken",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert!(!text.contains("Control"), "{text}");
+    let unknown = agent.run(&["gain", "--rule", "x"]).failed(1);
+    assert!(unknown.contains("nothing is known of it"), "{unknown}");
 }

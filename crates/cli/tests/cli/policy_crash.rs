@@ -11,6 +11,9 @@ use crate::support::{self, Bed, THALWEG, privileged};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use serde_json::Value;
 
+/// Directory of the maps that all policies of this version share.
+const SHARED: &str = "shared-2";
+
 /// A file with a policy named `pMARK` that sets the mark, and further settings for the handshake.
 fn file(bed: &Bed, mark: u32) -> PathBuf {
     let path = bed.directory.path().join(format!("p{mark}.toml"));
@@ -97,10 +100,7 @@ fn in_force(bed: &Bed) -> u32 {
 fn assert_clean(bed: &Bed, file: &Path) {
     assert!(start_apply(bed, file).wait().unwrap().success());
     let number = bed.json(&["policy", "show"])["number"].to_string();
-    assert_eq!(
-        pins(bed),
-        [number.clone(), "link".into(), "shared-1".into()]
-    );
+    assert_eq!(pins(bed), [number.clone(), "link".into(), SHARED.into()]);
     let drafts: Vec<String> = files(bed)
         .into_iter()
         .filter(|name| name.starts_with('.') || name.ends_with(".new"))
@@ -212,10 +212,10 @@ fn what_the_kernel_has_is_what_the_files_say() {
 fn make_older(bed: &Bed) {
     let policy = bed.pin.join("policy");
     let number = bed.json(&["policy", "show"])["number"].to_string();
-    for map in fs::read_dir(policy.join("shared-1")).unwrap().flatten() {
+    for map in fs::read_dir(policy.join(SHARED)).unwrap().flatten() {
         fs::rename(map.path(), policy.join(map.file_name())).unwrap();
     }
-    fs::remove_dir(policy.join("shared-1")).unwrap();
+    fs::remove_dir(policy.join(SHARED)).unwrap();
     let pin = policy.join(number).join("head");
     let now = MapHandle::from_pinned_path(&pin).unwrap();
     let mut head = now
@@ -258,7 +258,7 @@ fn pins_of_an_older_version_are_named_and_replaced() {
     assert_eq!(mark(&bed), 1);
     assert!(start_apply(&bed, &file(&bed, 2)).wait().unwrap().success());
     assert_eq!(mark(&bed), 2);
-    assert_eq!(pins(&bed), ["2", "link", "shared-1"]);
+    assert_eq!(pins(&bed), ["2", "link", SHARED]);
     assert_eq!(bed.json(&["policy", "show"])["name"], "p2");
     assert_eq!(bed.json(&["policy", "rollback"])["policy"]["name"], "p1");
     // Rollback needs no pins.
@@ -292,7 +292,7 @@ fn what_a_removal_that_was_killed_has_left_is_cleared() {
     fs::remove_file(bed.pin.join("policy/link")).unwrap();
     assert_eq!(bed.json(&["policy", "show"]), Value::Null);
     assert!(start_apply(&bed, &file(&bed, 2)).wait().unwrap().success());
-    assert_eq!(pins(&bed), ["2", "link", "shared-1"]);
+    assert_eq!(pins(&bed), ["2", "link", SHARED]);
     fs::remove_file(bed.pin.join("policy/link")).unwrap();
     let removed = bed.json(&["policy", "remove"]);
     assert_eq!(removed["removed"], false);

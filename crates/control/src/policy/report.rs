@@ -12,6 +12,7 @@ use thalweg_policy::{About, catalogue};
 
 use super::history::History;
 use super::pins::Pins;
+use super::trials;
 use crate::batch;
 
 /// The policy in force.
@@ -46,6 +47,9 @@ pub struct Missed {
     /// Failures missing from the rules' `failures`, though their rules count them: only 4096 kinds
     /// are distinguished.
     pub failures: u64,
+    /// Ends of flows of rules with a share that found the ring full: no agent read them.
+    #[serde(default)]
+    pub outcomes: u64,
 }
 
 /// A rule of it.
@@ -55,6 +59,10 @@ pub struct RuleReport {
     pub name: String,
     /// Whether it is a `never` rule.
     pub never: bool,
+    /// Whether the agent has suspended it: no flow gets it, because those that its share took did
+    /// worse than those that it left alone.
+    #[serde(default)]
+    pub suspended: bool,
     /// Flows that got this rule.
     pub matched: u64,
     /// Operations that succeeded.
@@ -126,6 +134,7 @@ impl Report {
             true => Some(MapHandle::from_pinned_path(existing)?),
             false => None,
         };
+        let suspended = trials::suspended(&pins, head.generation, compiled.as_deref())?;
         let rules = (0..counters.max_entries())
             .map(|id| {
                 let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
@@ -136,6 +145,7 @@ impl Report {
                 Ok(RuleReport {
                     name: known.map_or_else(|| format!("rule {id}"), |rule| rule.name.clone()),
                     never: known.is_some_and(|rule| rule.never),
+                    suspended: suspended.contains(&id),
                     matched: count.matched,
                     done: count.done,
                     failed: count.failed,
@@ -161,7 +171,7 @@ impl Report {
     }
 }
 
-fn missed_of(map: &MapHandle) -> Result<Missed> {
+pub(super) fn missed_of(map: &MapHandle) -> Result<Missed> {
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let count: raw::thalweg_policy_missed = bytes
         .and_then(|bytes| from_bytes(&bytes))
@@ -170,6 +180,7 @@ fn missed_of(map: &MapHandle) -> Result<Missed> {
         handshakes: count.handshakes,
         statistics: count.statistics,
         failures: count.failures,
+        outcomes: count.outcomes,
     })
 }
 

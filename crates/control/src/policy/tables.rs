@@ -51,6 +51,9 @@ impl<'c> Tables<'c> {
         if dry_run {
             tables.flags |= raw::THALWEG_POLICY_DRY_RUN;
         } else {
+            if tables.flags & raw::THALWEG_POLICY_SAMPLES != 0 {
+                tables.flags |= raw::THALWEG_POLICY_TRIALS;
+            }
             for rule in &compiled.rules {
                 tables.give(rule);
             }

@@ -330,3 +330,62 @@ fn ten_thousand_rules_are_linear_in_size() {
     // Compiling again gives the same tables.
     assert_eq!(format!("{:?}", compile(&policy)), format!("{compiled:?}"));
 }
+
+/// The experiments of a policy by name: share in per cent, ladder, key.
+fn trials(text: &str) -> Vec<Option<(u32, u32, u64)>> {
+    let compiled = rules(text).compile().unwrap();
+    let percent = |share: u32| (f64::from(share) / f64::from(1u32 << 31) * 50.0).round() as u32;
+    let about = compiled.about.iter().map(|about| about.trial);
+    about
+        .map(|trial| trial.map(|it| (percent(it.share), it.ladder, it.key)))
+        .collect()
+}
+
+#[test]
+fn rules_that_differ_in_share_and_settings_are_a_ladder() {
+    let text = r#"
+        [[rule]]
+        name = "all"
+        match = { remote_port = 80 }
+        set = { nodelay = true }
+        [[rule]]
+        name = "twenty"
+        match = { remote = "192.0.2.0/24", sample = "20%" }
+        set = { initial_window = 20 }
+        [[rule]]
+        name = "other"
+        match = { remote = "192.0.3.0/24", sample = "20%" }
+        set = { initial_window = 20 }
+        [[rule]]
+        name = "forty"
+        match = { remote = "192.0.2.0/24", sample = "40%" }
+        set = { initial_window = 40 }
+    "#;
+    let found = trials(text);
+    let ladders: Vec<_> = found.iter().map(|it| it.map(|it| (it.0, it.1))).collect();
+    assert_eq!(ladders, [None, Some((20, 1)), Some((20, 2)), Some((40, 1))]);
+    let keys = |text: &str| {
+        trials(text)
+            .iter()
+            .map(|it| it.map(|it| it.2))
+            .collect::<Vec<_>>()
+    };
+    let before = keys(text);
+    assert!(before[1] != before[2] && before[1] != before[3]);
+    // Another rule may change, and the order; not its own settings, nor a share of its ladder.
+    let same = text.replace("nodelay = true", "nodelay = false");
+    assert_eq!(keys(&same), before);
+    for (from, to, changed) in [
+        (
+            "initial_window = 40",
+            "initial_window = 41",
+            [false, false, true],
+        ),
+        ("sample = \"40%\"", "sample = \"41%\"", [true, false, true]),
+        ("192.0.3.0/24", "192.0.4.0/24", [false, true, false]),
+    ] {
+        let after = keys(&text.replace(from, to));
+        let differs: Vec<bool> = (1..4).map(|id| after[id] != before[id]).collect();
+        assert_eq!(differs, changed, "{to}");
+    }
+}

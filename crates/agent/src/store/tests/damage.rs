@@ -148,7 +148,7 @@ fn a_newer_store_is_refused_and_left_alone() {
             error,
             StoreError::Newer {
                 found: 7,
-                known: 5,
+                known: 6,
                 ..
             }
         ),

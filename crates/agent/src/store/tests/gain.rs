@@ -41,7 +41,7 @@ fn fill(kept: &mut KeptGain) {
 
 fn save(store: &mut Store, kept: &mut KeptGain) {
     let changes = kept.ledger.changes();
-    store.save_gain(kept, &changes).unwrap();
+    store.save_gain("", kept, &changes).unwrap();
 }
 
 fn revert(arm: Option<&str>) -> Revert {
@@ -57,7 +57,7 @@ fn revert(arm: Option<&str>) -> Revert {
 fn sums_come_back_whether_their_hour_is_over_or_not() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let mut kept = store.gain(NOW).unwrap();
+    let mut kept = store.gain("", NOW).unwrap();
     assert_eq!(kept.since_ms, store.now_ms(NOW));
     assert!(kept.ledger.groups().is_empty() && kept.reverts.is_empty());
     fill(&mut kept);
@@ -71,7 +71,7 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
 
     let later = moment(7_200_000);
     let store = open_at(directory.path(), BOOT, later);
-    let again = store.gain(later).unwrap();
+    let again = store.gain("", later).unwrap();
     assert_eq!(again.ledger.groups(), kept.ledger.groups());
     assert_eq!(again.ledger.closed_groups(), kept.ledger.closed_groups());
     assert_eq!(again.ledger.baseline(), kept.ledger.baseline());
@@ -85,13 +85,13 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
 fn after_a_reboot_the_hours_are_over() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let mut kept = store.gain(NOW).unwrap();
+    let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
     save(&mut store, &mut kept);
     drop(store);
 
     let mut store = open_at(directory.path(), "another", moment(1000));
-    let mut again = store.gain(moment(1000)).unwrap();
+    let mut again = store.gain("", moment(1000)).unwrap();
     let before: Vec<_> = kept.ledger.groups().into_keys().collect();
     assert_eq!(
         again
@@ -105,7 +105,7 @@ fn after_a_reboot_the_hours_are_over() {
     // Hours of this boot have the same numbers, and are other clusters.
     fill(&mut again);
     save(&mut store, &mut again);
-    let third = store.gain(moment(1000)).unwrap();
+    let third = store.gain("", moment(1000)).unwrap();
     let all = &third.ledger.groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
@@ -118,7 +118,7 @@ fn after_a_reboot_the_hours_are_over() {
 fn what_cannot_be_saved_is_saved_later() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let mut kept = store.gain(NOW).unwrap();
+    let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
     kept.ledger.close(HOUR + 2);
     let groups = kept.ledger.groups();
@@ -126,12 +126,12 @@ fn what_cannot_be_saved_is_saved_later() {
         "CREATE TRIGGER full BEFORE INSERT ON gain_parts BEGIN SELECT RAISE(ABORT, 'full'); END";
     store.connection.execute_batch(refuse).unwrap();
     let changes = kept.ledger.changes();
-    assert!(store.save_gain(&kept, &changes).is_err());
+    assert!(store.save_gain("", &kept, &changes).is_err());
     kept.ledger.put_back(changes);
-    assert!(store.gain(NOW).unwrap().ledger.groups().is_empty());
+    assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
     store.connection.execute_batch("DROP TRIGGER full").unwrap();
     save(&mut store, &mut kept);
-    assert_eq!(store.gain(NOW).unwrap().ledger.groups(), groups);
+    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
 }
 
 #[test]
@@ -144,27 +144,87 @@ fn a_store_without_a_gain_begins_one() {
     old.execute_batch("PRAGMA user_version = 3").unwrap();
     drop(old);
     let mut store = open(directory.path());
-    let mut kept = store.gain(NOW).unwrap();
+    let mut kept = store.gain("", NOW).unwrap();
     assert!(kept.ledger.groups().is_empty());
     fill(&mut kept);
     save(&mut store, &mut kept);
-    assert!(!store.gain(NOW).unwrap().ledger.groups().is_empty());
+    assert!(!store.gain("", NOW).unwrap().ledger.groups().is_empty());
 }
 
 #[test]
 fn sums_that_are_none_are_left_out() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let mut kept = store.gain(NOW).unwrap();
+    let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
     save(&mut store, &mut kept);
     let spoil = "UPDATE gain_parts SET sums = x'00' WHERE tag = 7";
     store.connection.execute_batch(spoil).unwrap();
-    let again = store.gain(NOW).unwrap();
+    let again = store.gain("", NOW).unwrap();
     let all = &again.ledger.groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
         (all.control[time].clusters, all.treated[time].clusters),
         (2, 0)
     );
+}
+
+#[test]
+fn rules_are_kept_apart_from_the_learner_and_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain("", NOW).unwrap();
+    fill(&mut kept);
+    let groups = kept.ledger.groups();
+    save(&mut store, &mut kept);
+    for (rule, since_ms) in [("a", 10), ("b", 20)] {
+        let mut kept = store.gain(rule, NOW).unwrap();
+        assert!(kept.ledger.groups().is_empty());
+        kept.since_ms = since_ms;
+        kept.reverts.push(revert(None));
+        let (part, host) = (part(HOUR, 3), || String::new());
+        kept.ledger.add(part, &connection(1), host);
+        kept.ledger.add(part, &connection(2), host);
+        let changes = kept.ledger.changes();
+        store.save_gain(rule, &kept, &changes).unwrap();
+    }
+    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
+    assert!(store.gain("", NOW).unwrap().reverts.is_empty());
+    // The learner's own began before, and stays.
+    store.forget_rules(15).unwrap();
+    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
+    let [gone, here] = ["a", "b"].map(|rule| store.gain(rule, NOW).unwrap());
+    assert!(gone.ledger.groups().is_empty() && gone.reverts.is_empty());
+    assert_eq!(
+        (here.since_ms, &here.reverts[..]),
+        (20, &[revert(None)][..])
+    );
+    assert_eq!(here.ledger.groups().len(), 3);
+}
+
+#[test]
+fn the_learners_gain_of_the_version_before_is_taken_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(directory.path().join(FILE_NAME)).unwrap();
+    for step in &schema::MIGRATIONS[..5] {
+        old.execute_batch(step).unwrap();
+    }
+    let content = "
+        PRAGMA application_id = 0x54484c57;
+        PRAGMA user_version = 5;
+        INSERT INTO gain VALUES (0, 'boot', 7, 3);
+        INSERT INTO gain_strata VALUES (1, 5, 0.25);
+        INSERT INTO gain_groups VALUES ('port', '443', 1, 0, 9, 2, 3, 3.0, 0.5, 5.0, 1.0, 0.25, 0.125);
+        INSERT INTO gain_reverts VALUES ('bbr', 5, 86400005, 'Transfers take 20 % more time');
+    ";
+    old.execute_batch(content).unwrap();
+    drop(old);
+    let store = open(directory.path());
+    let kept = store.gain("", NOW).unwrap();
+    assert_eq!((kept.since_ms, kept.ledger.left_out), (7, 3));
+    assert_eq!(kept.reverts, [revert(Some("bbr"))]);
+    let group = &kept.ledger.groups()[&(Scope::Port, "443".to_owned())];
+    let time = &group.control[Row::Time.index()];
+    assert_eq!((time.clusters, time.score3), (2, 0.125));
+    assert_eq!(kept.ledger.baseline().strata().count(), 1);
 }

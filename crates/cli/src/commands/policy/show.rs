@@ -53,6 +53,11 @@ fn text(report: &Report) -> String {
             "failure",
             "not listed: too many kinds",
         ),
+        (
+            report.missed.outcomes,
+            "outcome",
+            "of rules with a share lost: no agent read them",
+        ),
     ] {
         if missed > 0 {
             text.push_str(&format!("{} {why}\n", count(missed, what)));
@@ -91,10 +96,11 @@ fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
     row
 }
 
-/// A rule's name, and whether it is a `never` rule.
+/// A rule's name, and whether it is a `never` rule, or suspended.
 pub(super) fn name(rule: &RuleReport) -> String {
     let never = if rule.never { " (never)" } else { "" };
-    format!("{}{never}", rule.name)
+    let suspended = if rule.suspended { " (suspended)" } else { "" };
+    format!("{}{never}{suspended}", rule.name)
 }
 
 /// Failed settings of a rule, in one line.

@@ -238,6 +238,7 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             json!([event(2, true), event(1, false)])
         }
         ("GET", "/v1/gain" | "/v1/gain?by=port") => gain(),
+        ("GET", "/v1/gain?rule=iw%2D40") => gain_of_rule(),
         ("POST", "/v1/gain/resume") => json!({ "resumed": 1 }),
         ("GET", "/v1/events/stream") => {
             let lines = [
@@ -299,6 +300,17 @@ pub fn gain() -> Value {
         "reverts": [{ "arm": "bbr", "why": "Transfers take 20 % more time", "age_s": 10,
                       "left_s": 7_200 }]
     })
+}
+
+/// A rule that was worse, so that nothing gets it.
+fn gain_of_rule() -> Value {
+    let mut gain = gain();
+    let revert = json!({ "arm": null, "why": "Transfers take 20 % more time", "age_s": 10,
+                         "left_s": 7_200 });
+    gain["reverts"] = json!([revert]);
+    gain["rule"] = json!({ "policy": "windows", "name": "iw-40", "share": 0.125, "taken": 321,
+                           "left": 2_345 });
+    gain
 }
 
 pub fn document() -> Value {

@@ -1,0 +1,305 @@
+//! Rules with a share of flows: those that it took against those that it left alone. The same
+//! clusters, intervals and reverts as for the learner, and 5 % for each rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
+
+use thalweg_bpf_types::raw;
+use thalweg_control::policy::{TrialRule, Trials};
+use thalweg_gain::{Connection, Part, Scope};
+use thalweg_learner::HostKey;
+use thalweg_policy::Trial;
+
+use super::look::{LENGTH_MS, REVERTED_MS, reason};
+use super::present::{Against, finding, found_in, presented, presented_revert, seconds};
+use super::{HOUR_NS, group_of};
+use crate::store::{KeptGain, Revert, Store, StoreError};
+use crate::view::{self, GainRule};
+
+/// Rules with a share that are compared: the first ones of the policy.
+const RULES_MAX: usize = 16;
+/// Rules in memory, those of earlier policies among them.
+const KEPT_MAX: usize = 4 * RULES_MAX;
+
+/// The row of failures: each flow that ended is in it.
+const ENDED: usize = 2;
+
+/// The accounts of rules.
+#[derive(Debug, Default)]
+pub struct Rules {
+    policy: Option<Trials>,
+    kept: BTreeMap<u64, KeptGain>,
+}
+
+/// What a look has changed: names of rules, and why.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RulesLooked {
+    /// Suspended now.
+    pub begun: Vec<(String, Revert)>,
+    /// Given back now.
+    pub ended: Vec<String>,
+}
+
+/// The key of an experiment in the store.
+pub fn stored(key: u64) -> String {
+    format!("{key:016x}")
+}
+
+/// A rule in the policy, its name, and its experiment.
+type Compared<'t> = (u32, &'t str, Trial);
+
+/// The rules of a policy that are compared.
+fn compared(policy: &Trials) -> impl Iterator<Item = Compared<'_>> {
+    let known = |(id, rule): (u32, &'_ TrialRule)| rule.trial.map(|trial| (id, trial));
+    let ids = (0u32..).zip(&policy.rules);
+    ids.filter_map(move |(id, rule)| known((id, rule)).map(|(id, trial)| (id, &*rule.name, trial)))
+        .take(RULES_MAX)
+}
+
+impl Rules {
+    /// The policy that is known.
+    pub fn policy(&self) -> Option<&Trials> {
+        self.policy.as_ref()
+    }
+
+    /// Keys of a policy's experiments that are not in memory.
+    pub fn missing(&self, policy: &Trials) -> Vec<u64> {
+        let keys = compared(policy).map(|(_, _, trial)| trial.key);
+        keys.filter(|key| !self.kept.contains_key(key)).collect()
+    }
+
+    /// Goes on with the policy in force, and with what was kept of its rules.
+    pub fn adopt(&mut self, policy: Option<Trials>, loaded: BTreeMap<u64, KeptGain>) {
+        for (key, kept) in loaded {
+            // Another thread may have adopted the same policy meanwhile, and counted.
+            self.kept.entry(key).or_insert(kept);
+        }
+        self.policy = policy;
+        if self.kept.len() > KEPT_MAX {
+            let present: BTreeSet<u64> = self.present().map(|(_, _, trial)| trial.key).collect();
+            self.kept.retain(|key, _| present.contains(key));
+        }
+    }
+
+    fn present(&self) -> impl Iterator<Item = Compared<'_>> {
+        self.policy.iter().flat_map(compared)
+    }
+
+    /// Counts ended flows of the known policy; those of others are left out.
+    pub fn take(&mut self, outcomes: &[raw::thalweg_policy_outcome]) {
+        let Some(policy) = &self.policy else { return };
+        let rules: Vec<_> = compared(policy).map(|(id, _, trial)| (id, trial)).collect();
+        for outcome in outcomes {
+            if outcome.generation != policy.number {
+                continue;
+            }
+            let trial_of = |id: u32| policy.rules.get(id as usize).and_then(|rule| rule.trial);
+            let Some(met) = trial_of(outcome.trial) else {
+                continue;
+            };
+            let taken_by = trial_of(outcome.rule).filter(|it| it.ladder == met.ladder);
+            for (id, trial) in rules.iter().filter(|(_, it)| it.ladder == met.ladder) {
+                // Flows that another rule of the ladder took are on neither side.
+                if taken_by.is_some() && *id != outcome.rule {
+                    continue;
+                }
+                if let Some(kept) = self.kept.get_mut(&trial.key) {
+                    count(kept, outcome, taken_by.is_none());
+                }
+            }
+        }
+    }
+
+    /// Looks at the comparisons; see [`super::Gain::look`].
+    pub fn look(&mut self, now_ns: u64, now_ms: i64) -> RulesLooked {
+        let mut looked = RulesLooked::default();
+        let Some(policy) = &self.policy else {
+            return looked;
+        };
+        for (_, name, trial) in compared(policy) {
+            let Some(kept) = self.kept.get_mut(&trial.key) else {
+                continue;
+            };
+            kept.ledger.close(now_ns / HOUR_NS);
+            if now_ms - kept.since_ms >= LENGTH_MS {
+                begin(kept, now_ms);
+            }
+            if kept.reverts.iter().any(|it| it.until_ms <= now_ms) {
+                kept.reverts.clear();
+                begin(kept, now_ms);
+                looked.ended.push(name.to_owned());
+            }
+            if kept.reverts.is_empty()
+                && let Some(revert) = worse(kept, now_ms)
+            {
+                kept.reverts.push(revert.clone());
+                looked.begun.push((name.to_owned(), revert));
+            }
+        }
+        looked
+    }
+
+    /// Ends all suspensions now; returns the rules' names.
+    pub fn resume(&mut self, now_ms: i64) -> Vec<String> {
+        let Some(policy) = &self.policy else {
+            return Vec::new();
+        };
+        let mut ended = Vec::new();
+        for (_, name, trial) in compared(policy) {
+            if let Some(kept) = self.kept.get_mut(&trial.key)
+                && !kept.reverts.is_empty()
+            {
+                kept.reverts.clear();
+                begin(kept, now_ms);
+                ended.push(name.to_owned());
+            }
+        }
+        ended
+    }
+
+    /// The rules that are suspended: names, keys, and why.
+    pub fn suspended(&self) -> Vec<(String, u64, Revert)> {
+        self.present()
+            .filter_map(|(_, name, trial)| {
+                let revert = self.kept.get(&trial.key)?.reverts.first()?;
+                Some((name.to_owned(), trial.key, revert.clone()))
+            })
+            .collect()
+    }
+
+    /// Saves what has changed.
+    pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        for (key, kept) in &mut self.kept {
+            let changes = kept.ledger.changes();
+            if let Err(error) = store.save_gain(&stored(*key), kept, &changes) {
+                kept.ledger.put_back(changes);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// All rules that are compared, without groups.
+    pub fn views(&self, now_ms: i64) -> Vec<view::Gain> {
+        let present: Vec<_> = self.present().map(|(_, name, _)| name).collect();
+        let view = |name: &str| self.view(name, Scope::All, now_ms, 0).ok();
+        present.into_iter().filter_map(view).collect()
+    }
+
+    /// One rule, by its name.
+    ///
+    /// # Errors
+    /// Why there is no comparison, in words.
+    pub fn view(
+        &self,
+        name: &str,
+        scope: Scope,
+        now_ms: i64,
+        events_dropped: u64,
+    ) -> Result<view::Gain, String> {
+        let policy = self.policy.as_ref().ok_or_else(|| {
+            format!("rule: found {name:?}, and no policy is in force that this agent knows")
+        })?;
+        let (_, name, trial) = match compared(policy).find(|it| it.1 == name) {
+            Some(found) => found,
+            None => return Err(why_not(policy, name)),
+        };
+        let kept = self.kept.get(&trial.key);
+        let kept = kept.ok_or_else(|| format!("rule {name:?} is not known yet; ask again"))?;
+        let groups = kept.ledger.groups();
+        let age_s = seconds(now_ms - kept.since_ms);
+        let all = groups.get(&(Scope::All, String::new()));
+        let summary = match policy.dry_run {
+            true => "A dry run sets nothing, so there is nothing to compare.".to_owned(),
+            false => found_in(all, age_s, Against::LeftAlone),
+        };
+        let reverts = kept.reverts.iter();
+        Ok(view::Gain {
+            summary,
+            age_s,
+            left_out: kept.ledger.left_out,
+            events_dropped,
+            groups: presented(&groups, scope, age_s),
+            reverts: reverts.map(|it| presented_revert(it, now_ms)).collect(),
+            rule: Some(GainRule {
+                policy: policy.policy.clone(),
+                name: name.to_owned(),
+                share: f64::from(trial.share) / 2f64.powi(32),
+                taken: all.map_or(0, |all| all.treated[ENDED].connections),
+                left: all.map_or(0, |all| all.control[ENDED].connections),
+            }),
+        })
+    }
+}
+
+fn begin(kept: &mut KeptGain, now_ms: i64) {
+    kept.ledger.begin();
+    kept.since_ms = now_ms;
+}
+
+fn worse(kept: &KeptGain, now_ms: i64) -> Option<Revert> {
+    let groups = kept.ledger.groups();
+    let all = groups.get(&(Scope::All, String::new()))?;
+    let (row, comparison) = reason(all, Scope::All)?;
+    Some(Revert {
+        arm: None,
+        since_ms: now_ms,
+        until_ms: now_ms + REVERTED_MS,
+        why: finding(row, &comparison, Against::LeftAlone),
+    })
+}
+
+fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone: bool) {
+    let remote = IpAddr::V6(Ipv6Addr::from(outcome.remote)).to_canonical();
+    let Ok(host) = HostKey::of_remote(outcome.netns, remote, 32, 128) else {
+        return;
+    };
+    let is = |flag: raw::thalweg_policy_outcome_flag| outcome.flags & flag != 0;
+    let began_ns = outcome.time_ns.saturating_sub(outcome.wall_us * 1000);
+    let port = match is(raw::THALWEG_OUTCOME_PASSIVE) {
+        true => outcome.local_port,
+        false => outcome.remote_port,
+    };
+    let part = Part {
+        hour: began_ns / HOUR_NS,
+        tag: host.tag(),
+        control: left_alone,
+        port: port as u16,
+    };
+    let connection = Connection {
+        bytes: outcome.bytes,
+        busy_us: outcome.busy_us,
+        segs_out: outcome.segs_out,
+        retrans: outcome.retrans,
+        srtt_us: outcome.srtt_us,
+        min_rtt_us: outcome.min_rtt_us,
+        handshake_rtt_us: outcome.handshake_rtt_us,
+        failed: Some(is(raw::THALWEG_OUTCOME_FAILED)),
+    };
+    kept.ledger.add(part, &connection, || group_of(remote));
+}
+
+/// Why a rule is not compared.
+fn why_not(policy: &Trials, name: &str) -> String {
+    let of = format!("policy {:?}", policy.policy);
+    match policy.rules.iter().find(|rule| rule.name == name) {
+        Some(rule) if rule.trial.is_some() => format!(
+            "rule {name:?}: only the first {RULES_MAX} rules of {of} with a share are compared"
+        ),
+        Some(_) => format!(
+            "rule {name:?} of {of} has no share: it takes every flow of its match, so nothing is \
+             left to compare with; give it a `sample`"
+        ),
+        None => {
+            let names: Vec<_> = compared(policy).map(|it| it.1).collect();
+            let expected = match names.is_empty() {
+                true => "none of its rules has a share (`sample`)".to_owned(),
+                false => format!("expected one with a share: {}", names.join(", ")),
+            };
+            format!("rule: found {name:?}, which {of} does not have; {expected}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Rules with a share of flows: `thalweg gain --rule`, and what is worse suspended.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use thalweg_lab::host::{Side, WireKind};
+
+use crate::support::policies::policy;
+use crate::support::{Bed, plain, privileged, wait_for};
+
+const ARMS: &str = "[arms]\nallow = [\"cubic\"]\n";
+
+/// Connections of some bytes, each closed by the peer once it has all: address, first address
+/// suffix, addresses, connections to each, bytes. The server ends what it has read.
+const SERVER: &str = r#"
+import selectors, socket
+selector = selectors.DefaultSelector()
+listener = socket.create_server(("", 5001), backlog=1024)
+selector.register(listener, selectors.EVENT_READ)
+print("listening", flush=True)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], selectors.EVENT_READ)
+        elif not key.fileobj.recv(1 << 20):
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+"#;
+const CLIENT: &str = r#"
+import socket, sys
+from concurrent.futures import ThreadPoolExecutor
+number, size, addresses = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+def one(address):
+    with socket.create_connection((address, 5001)) as connection:
+        connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+with ThreadPoolExecutor(16) as pool:
+    list(pool.map(one, addresses * number))
+"#;
+
+fn connect(bed: &Bed, number: usize, bytes: usize, addresses: &[String]) {
+    let (number, bytes) = (number.to_string(), bytes.to_string());
+    let mut arguments: Vec<&str> = vec![&number, &bytes];
+    arguments.extend(addresses.iter().map(String::as_str));
+    bed.python(Side::Client, CLIENT, &arguments).finish();
+}
+
+/// A rule with a share of the client's connections.
+fn rule(name: &str, share: &str, set: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\n\
+         match = {{ remote_port = 5001, direction = \"active\", sample = \"{share}\" }}\n\
+         set = {{ {set} }}\n"
+    )
+}
+
+/// Flows that a rule took and left, once there are so many together.
+fn flows(bed: &Bed, name: &str, sum: u64) -> (u64, u64) {
+    wait_for(&format!("{sum} flows of {name}"), || {
+        let told = bed.json(&["gain", "--rule", name]);
+        let of = |key: &str| told["rule"][key].as_u64().unwrap();
+        (of("taken") + of("left") == sum).then(|| (of("taken"), of("left")))
+    })
+}
+
+#[test]
+fn what_a_share_takes_and_leaves_sums_to_all() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("share"), ARMS);
+    let addresses = [bed.server_address()];
+    let mut server = bed.python(Side::Server, SERVER, &[]);
+    assert_eq!(server.line(), "listening");
+    bed.start();
+    // Set after the handshake; from the SYN on, so that the rule is remembered until then.
+    for (name, set) in [
+        ("iw", "initial_window = 40"),
+        ("early", "initial_window = 40, mark = 3"),
+    ] {
+        bed.apply(&policy(&rule(name, "50%", set)));
+        connect(&bed, 80, 30_000, &addresses);
+        // The first one is the yardstick of the others.
+        let (taken, left) = flows(&bed, name, 79);
+        let matched = bed.rule(name)["matched"].as_u64().unwrap();
+        assert!(
+            matched == taken || matched == taken + 1,
+            "{matched} {taken}"
+        );
+        // 80 draws: beyond six deviations of a half.
+        assert!(taken > 13 && left > 13, "{taken} {left}");
+    }
+    // Of a ladder each rule is compared with what all of it left.
+    let ladder = [("one", "25%"), ("two", "50%"), ("three", "75%")];
+    let texts = ladder.map(|(name, share)| rule(name, share, "initial_window = 40"));
+    bed.apply(&policy(
+        &(texts.concat() + "[[rule]]\nname = \"all\"\nset = { mark = 4 }\n"),
+    ));
+    connect(&bed, 80, 30_000, &addresses);
+    let all = wait_for("the end of all", || {
+        let told = ladder.map(|(name, _)| bed.json(&["gain", "--rule", name])["rule"].clone());
+        let taken: u64 = told
+            .iter()
+            .map(|rule| rule["taken"].as_u64().unwrap())
+            .sum();
+        let left = told[0]["left"].as_u64().unwrap();
+        // The first flow counts for its rule or for none of the three.
+        (taken + left >= 77).then_some((told, left))
+    });
+    for rule in &all.0 {
+        assert!(
+            rule["left"].as_u64().unwrap().abs_diff(all.1) <= 1,
+            "{all:?}"
+        );
+        assert!(rule["taken"].as_u64().unwrap() > 2, "{all:?}");
+    }
+    // Nothing else is an experiment.
+    for (arguments, why) in [
+        (&["gain", "--rule", "all"][..], "has no share"),
+        (
+            &["gain", "--rule", "iw"],
+            "expected one with a share: one, two, three",
+        ),
+        (
+            &["gain", "--rule", "one", "--by", "arm"],
+            "expected all, prefix or port",
+        ),
+    ] {
+        let output = bed.thalweg(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{arguments:?}: {said}");
+    }
+    bed.json(&["policy", "remove"]);
+    let output = bed.thalweg(&["gain", "--rule", "one"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no policy is in force"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_rule_that_helps_is_found_and_one_that_slows_down_is_suspended() {
+    if !privileged() {
+        return;
+    }
+    let mut options = plain("slower");
+    options.path.delay = serde_json::from_value(Value::from("10ms")).unwrap();
+    options.wire = WireKind::Tun;
+    options.further_addresses = 120;
+    let mut bed = Bed::new(&options, ARMS);
+    let addresses = bed.pair.server_addresses();
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut server = bed.python(Side::Server, SERVER, &[]);
+    assert_eq!(server.line(), "listening");
+    bed.start();
+    let sum = 4 * addresses.len() as u64 - 1;
+    // Without this window the transfer takes a round trip more.
+    bed.apply(&policy(&rule("wide", "50%", "initial_window = 40")));
+    connect(&bed, 4, 30_000, &addresses);
+    flows(&bed, "wide", sum);
+    let told = bed.json(&["gain", "--rule", "wide"]);
+    assert_eq!(told["groups"][0]["rows"][0]["verdict"], "better", "{told}");
+    let text = policy(&rule("tiny", "50%", "cwnd_clamp = 2"));
+    bed.apply(&text);
+    connect(&bed, 4, 30_000, &addresses);
+    let before = flows(&bed, "tiny", sum);
+    // A restart keeps the sums, and looks at once.
+    assert!(bed.end(Signal::SIGTERM).success());
+    bed.start();
+    wait_for("the suspension", || {
+        (bed.rule("tiny")["suspended"] == true).then_some(())
+    });
+    let told = bed.json(&["gain", "--rule", "tiny"]);
+    assert_eq!(told["rule"]["taken"], before.0, "{told}");
+    let why = told["reverts"][0]["why"].as_str().unwrap();
+    assert!(
+        why.starts_with("Transfers") && why.contains("more time"),
+        "{why}"
+    );
+    let problems = bed.json(&["status"])["problems"].to_string();
+    assert!(
+        problems.contains("no flow gets rule tiny for 24 hours"),
+        "{problems}"
+    );
+    let shown = bed.thalweg(&["policy", "show"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("tiny (suspended)"), "{shown}");
+    // The same rule again, in another policy, is still the one that was worse.
+    bed.apply(&(text + "[[rule]]\nname = \"more\"\nmatch.remote_port = 9\nset = { mark = 1 }\n"));
+    bed.json(&["gain", "--rule", "tiny"]);
+    connect(&bed, 1, 30_000, &addresses);
+    assert_eq!(bed.rule("tiny")["matched"], 0);
+    assert_eq!(bed.json(&["gain", "--resume"])["resumed"], 1);
+    assert_eq!(bed.rule("tiny")["suspended"], false);
+    connect(&bed, 1, 30_000, &addresses);
+    assert!(bed.rule("tiny")["matched"].as_u64().unwrap() > 20);
+}
