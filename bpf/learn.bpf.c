@@ -29,37 +29,49 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Index of the arm with this name, or THALWEG_NO_ARM. */
-static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const char *name)
+/* Whether an arm has this name, given as two numbers. */
+static __always_inline int is_named(const struct thalweg_arm *arm, __u64 first, __u64 rest)
 {
-	const __u64 *wanted = (const __u64 *)name;
+	const __u64 *name = (const __u64 *)arm->name;
+
+	return name[0] == first && name[1] == rest;
+}
+
+/* Index of the arm with this name, or THALWEG_NO_ARM. `likely` is tried first. */
+static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const __u64 *name,
+					 __u32 likely)
+{
+	__u64 first = name[0], rest = name[1];
 	__u32 i;
 
-	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++) {
-		const __u64 *have = (const __u64 *)table->arms[i].name;
-
-		if (have[0] == wanted[0] && have[1] == wanted[1])
+	if (likely < THALWEG_MAX_ARMS &&
+	    is_named(&table->arms[likely & THALWEG_ARM_MASK], first, rest))
+		return likely;
+	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++)
+		if (is_named(&table->arms[i], first, rest))
 			return THALWEG_UNKNOWN(i);
-	}
 	return THALWEG_NO_ARM;
 }
 
 /* Arm of the socket's present congestion control, or THALWEG_NO_ARM. */
 #ifdef THALWEG_KERNEL_BTF
-static __always_inline __u32 current_arm(struct context *c)
+static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 {
 	struct inet_connection_sock *icsk = (void *)bpf_skc_to_tcp_sock(c->sk);
 
-	return icsk ? arm_by_name(c->arms, icsk->icsk_ca_ops->name) : THALWEG_NO_ARM;
+	if (!icsk)
+		return THALWEG_NO_ARM;
+	return arm_by_name(c->arms, (const __u64 *)icsk->icsk_ca_ops->name, likely);
 }
 #else
-static __always_inline __u32 current_arm(struct context *c)
+static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 {
-	char name[THALWEG_CC_NAME] __attribute__((aligned(8))) = {};
+	__u64 name[THALWEG_CC_NAME / 8] = {};
 
-	if (bpf_getsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) || !name[0])
+	if (bpf_getsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) ||
+	    !*(const char *)name)
 		return THALWEG_NO_ARM;
-	return arm_by_name(c->arms, name);
+	return arm_by_name(c->arms, name, likely);
 }
 #endif
 
@@ -70,10 +82,11 @@ static __always_inline __u32 current_arm(struct context *c)
 static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 {
 	const struct thalweg_arms *table = c->arms;
-	struct thalweg_policy_key6 key = { 128, {} };
 	__u32 allowed = table->allowed;
 
 	if (ecn && allowed != table->allowed_ecn) {
+		struct thalweg_policy_key6 key = { 128, {} };
+
 		remote_of(c->ops, (__u32 *)key.addr);
 		if (bpf_map_lookup_elem(&ecn_prefixes, &key))
 			allowed = table->allowed_ecn;
@@ -89,19 +102,22 @@ static __always_inline __u32 no_trials(struct context *c)
 
 	if (table->reverted & THALWEG_NO_TRIALS)
 		return THALWEG_NO_TRIALS;
-	if (limit_ns && c->request.now_ns > table->heartbeat_ns + limit_ns)
+	if (limit_ns && c->request->now_ns > table->heartbeat_ns + limit_ns)
 		return THALWEG_NO_TRIALS;
 	return 0;
 }
 
 /* Whether connections of the socket's network namespace are out of scope. */
-static __always_inline int is_outside(struct context *c, __u32 **default_arm)
+static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 {
-	__u64 netns = c->request.key.netns, now;
+	__u64 netns = c->request->key.netns, now;
+	__u32 *arm;
 
-	*default_arm = bpf_map_lookup_elem(&defaults, &netns);
-	if (*default_arm)
+	arm = bpf_map_lookup_elem(&defaults, &netns);
+	if (arm) {
+		*default_arm = *arm;
 		return 0;
+	}
 	COUNT(c, outside);
 	if (!bpf_map_lookup_elem(&strangers, &netns)) {
 		now = bpf_ktime_get_ns();
@@ -164,16 +180,16 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 /* Decides, and applies the decision; 0 or -errno of a refused arm. */
 static __always_inline int decide(struct context *c, struct shares *shares)
 {
-	const struct thalweg_decision *decision = &c->request.decision;
+	const struct thalweg_decision *decision = &c->request->decision;
 	struct thalweg_origin *origin = c->origin;
 	int error = 0;
 
 	if (in_control(c)) {
-		c->request.allowed |= IN_CONTROL;
+		c->request->allowed |= IN_CONTROL;
 		origin->flags |= THALWEG_CONN_CONTROL;
 		COUNT(c, control);
 	}
-	choose(&c->request, shares);
+	choose(c->request, shares);
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;
 	origin->arm = origin->system_arm;
@@ -221,9 +237,10 @@ static __noinline int established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_origin origin = {};
 	struct shares shares = {};
-	struct context c = {};
+	struct request request = {};
+	struct context c = { .request = &request, .origin = &origin };
 	struct bpf_tcp_sock *tp;
-	__u32 *default_arm, ecn, permitted;
+	__u32 default_arm, ecn, permitted;
 	int error;
 
 	if (!prepare(&c, ops) || !find_key(&c) || is_outside(&c, &default_arm))
@@ -232,28 +249,27 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
-	c.origin = &origin;
 	c.cookie = bpf_get_socket_cookie(ops);
-	c.request.now_ns = bpf_ktime_get_ns();
+	request.now_ns = bpf_ktime_get_ns();
 	ecn = tp->ecn_flags & TCP_ECN_OK;
 	if (ecn)
 		origin.flags |= THALWEG_CONN_ECN;
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		origin.flags |= THALWEG_CONN_PASSIVE;
 	origin.handshake_rtt_us = tp->srtt_us >> 3;
-	origin.system_arm = current_arm(&c);
+	origin.system_arm = current_arm(&c, default_arm);
 	permitted = permitted_arms(&c);
 	if (!permitted) {
 		origin.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
 		return 0;
 	}
-	if (origin.system_arm == THALWEG_NO_ARM || *default_arm != origin.system_arm) {
+	if (origin.system_arm == THALWEG_NO_ARM || default_arm != origin.system_arm) {
 		leave_alone(&c, THALWEG_REASON_FOREIGN);
 		return 0;
 	}
-	c.request.system_arm = origin.system_arm;
-	c.request.allowed = (allowed_arms(&c, ecn) & permitted) | no_trials(&c);
+	request.system_arm = origin.system_arm;
+	request.allowed = (allowed_arms(&c, ecn) & permitted) | no_trials(&c);
 	error = decide(&c, &shares);
 	track(&c, tp);
 	/* During warm-up there was no decision: it is counted, but makes no event. */
@@ -269,7 +285,7 @@ static __noinline int established(struct bpf_sock_ops *ops)
  */
 static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
 {
-	struct request *r = &c->request;
+	struct request *r = c->request;
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
 	int told = 0;
@@ -319,7 +335,7 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 	__u32 retrans = tp->total_retrans - conn->start_retrans;
 	int other = conn->origin.arm != conn->origin.system_arm;
 
-	c->request.now_ns = bpf_ktime_get_ns();
+	c->request->now_ns = bpf_ktime_get_ns();
 	if (!is_steady(c, tp)) {
 		conn->slow_start_segs = segs;
 		conn->slow_start_retrans = retrans;
@@ -332,14 +348,14 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 		note_loss_rtt(conn, tp->srtt_us >> 3);
 	}
 	if (segs - conn->looked_segs < conn->look_segs ||
-	    c->request.now_ns - conn->look_ns < CHANGE_MIN_NS)
+	    c->request->now_ns - conn->look_ns < CHANGE_MIN_NS)
 		return 0;
 	looked = segs - conn->looked_segs;
-	c->request.segs = looked;
-	c->request.retrans = retrans - conn->looked_retrans;
+	c->request->segs = looked;
+	c->request->retrans = retrans - conn->looked_retrans;
 	/* Evaluated again when it has sent as much again. */
 	conn->look_segs = looked > LOOK_SEGS_MAX / 2 ? LOOK_SEGS_MAX : 2 * looked;
-	conn->look_ns = c->request.now_ns;
+	conn->look_ns = c->request->now_ns;
 	if (other) {
 		conn->looked_segs = segs;
 		conn->looked_retrans = retrans;
@@ -350,7 +366,8 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 static __noinline int retransmitted(struct bpf_sock_ops *ops)
 {
 	struct thalweg_decision *decision;
-	struct context c = {};
+	struct request request = {};
+	struct context c = { .request = &request };
 	struct bpf_tcp_sock *tp;
 	__u32 ecn, permitted;
 	int classic, error = 0;
@@ -363,13 +380,13 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 		return 0;
 	classic = c.params->mode == THALWEG_MODE_CLASSIC;
 	if (classic) {
-		c.request.segs = tp->segs_out;
-		c.request.retrans = tp->total_retrans;
-		c.request.now_ns = bpf_ktime_get_ns();
+		request.segs = tp->segs_out;
+		request.retrans = tp->total_retrans;
+		request.now_ns = bpf_ktime_get_ns();
 	} else if (!losses(&c, tp)) {
 		return 0;
 	}
-	if (c.request.retrans <= c.request.segs >> (c.params->loss_shift & 63))
+	if (request.retrans <= request.segs >> (c.params->loss_shift & 63))
 		return 0;
 	if (classic)
 		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
@@ -377,13 +394,13 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	permitted = permitted_arms(&c);
 	if (!permitted || !find_key(&c))
 		return 0;
-	c.request.arm = c.origin->arm;
-	c.request.system_arm = c.origin->system_arm;
-	c.request.allowed = allowed_arms(&c, ecn) & permitted & 0xffff;
+	request.arm = c.origin->arm;
+	request.system_arm = c.origin->system_arm;
+	request.allowed = allowed_arms(&c, ecn) & permitted & 0xffff;
 	/* Without a record no change is due: classic makes one per connection, thalweg needs one. */
-	if (!change(&c.request))
+	if (!change(&request))
 		return 0;
-	decision = &c.request.decision;
+	decision = &request.decision;
 	if (decision->arm == c.origin->arm) {
 		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	} else {
@@ -430,34 +447,43 @@ static __always_inline __u32 end_of(struct context *c, __u32 old_state)
 	}
 }
 
+/*
+ * Whether a change of state ends a stretch, or a part of it. As published, classic scores
+ * when an orderly close starts, never otherwise.
+ */
+static __always_inline int is_of_interest(__u32 state)
+{
+	if (state == BPF_TCP_CLOSE || state == BPF_TCP_FIN_WAIT2)
+		return 1;
+	return load_params()->mode == THALWEG_MODE_CLASSIC &&
+	       (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
+}
+
 static __noinline int state_changed(struct bpf_sock_ops *ops)
 {
 	__u32 old_state = ops->args[0], state = ops->args[1], end;
-	int classic = load_params()->mode == THALWEG_MODE_CLASSIC;
-	struct context c = {};
+	struct request request = {};
+	struct context c = { .request = &request };
 	struct bpf_tcp_sock *tp;
 
-	/* As published: scored when an orderly close starts, never otherwise. */
-	int over = classic && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
-
-	if (!over && state != BPF_TCP_CLOSE && state != BPF_TCP_FIN_WAIT2)
-		return 0;
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
 		return 0;
-	c.request.now_ns = bpf_ktime_get_ns();
+	request.now_ns = bpf_ktime_get_ns();
 	if (state == BPF_TCP_FIN_WAIT2) {
-		c.conn->acked_ns = c.request.now_ns;
+		c.conn->acked_ns = request.now_ns;
 		return 0;
 	}
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
 	COUNT(&c, closed);
-	if (over) {
-		end = state == BPF_TCP_FIN_WAIT1 ? THALWEG_END_FIN_LOCAL : THALWEG_END_FIN_REMOTE;
+	if (state == BPF_TCP_FIN_WAIT1) {
+		end = THALWEG_END_FIN_LOCAL;
+	} else if (state == BPF_TCP_CLOSE_WAIT) {
+		end = THALWEG_END_FIN_REMOTE;
 	} else {
 		end = end_of(&c, old_state);
-		if (classic)
+		if (c.params->mode == THALWEG_MODE_CLASSIC)
 			c.origin->arm = THALWEG_NO_ARM;
 	}
 	score(&c, tp, end);
@@ -465,21 +491,20 @@ static __noinline int state_changed(struct bpf_sock_ops *ops)
 	return 0;
 }
 
+/* Most calls are of no interest, and end after a few instructions. */
 SEC("sockops")
 int learn_sockops(struct bpf_sock_ops *ops)
 {
-	switch (ops->op) {
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+	__u32 op = ops->op;
+
+	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return 1;
+	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		established(ops);
-		break;
-	case BPF_SOCK_OPS_RETRANS_CB:
+	else if (op == BPF_SOCK_OPS_RETRANS_CB)
 		retransmitted(ops);
-		break;
-	case BPF_SOCK_OPS_STATE_CB:
+	else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1]))
 		state_changed(ops);
-		break;
-	}
 	return 1;
 }
 

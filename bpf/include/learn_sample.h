@@ -92,8 +92,10 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 	struct thalweg_conn *conn = c->conn;
 	struct chronographs now = {};
 
-	read_chronographs(c, &now);
-	conn->start_ns = c->request.now_ns;
+	/* They begin with the first data. */
+	if (tp->data_segs_out)
+		read_chronographs(c, &now);
+	conn->start_ns = c->request->now_ns;
 	conn->acked_ns = 0;
 	conn->start_bytes = tp->bytes_acked;
 	conn->start_busy_ticks = now.busy;
@@ -102,7 +104,7 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 	conn->start_segs = tp->data_segs_out;
 	conn->start_retrans = tp->total_retrans;
 	conn->look_segs = c->params->loss_min_segs;
-	conn->look_ns = c->request.now_ns;
+	conn->look_ns = c->request->now_ns;
 	conn->looked_segs = 0;
 	conn->looked_retrans = 0;
 	conn->slow_start_segs = 0;
@@ -119,7 +121,7 @@ static __always_inline int is_steady(struct context *c, const struct bpf_tcp_soc
 {
 	__u64 slow_start_ns = CHANGE_MIN_NS + (tp->srtt_us >> 3) * (SLOW_START_ROUNDS * 1000ull);
 
-	return c->request.now_ns - c->conn->start_ns >= slow_start_ns;
+	return c->request->now_ns - c->conn->start_ns >= slow_start_ns;
 }
 
 /*
@@ -142,7 +144,7 @@ static __always_inline __u64 ticks_us(struct context *c, __u32 ticks)
 static __always_inline __u64 wall_time_us(struct context *c)
 {
 	const struct thalweg_conn *conn = c->conn;
-	__u64 until_ns = conn->acked_ns ? conn->acked_ns : c->request.now_ns;
+	__u64 until_ns = conn->acked_ns ? conn->acked_ns : c->request->now_ns;
 
 	return (until_ns - conn->start_ns) / 1000;
 }
@@ -205,9 +207,9 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->rule = c->params->rule;
 	event->parameters = c->params->parameters;
 	event->handshake_rtt_us = origin->handshake_rtt_us;
-	event->time_ns = c->request.now_ns;
+	event->time_ns = c->request->now_ns;
 	event->connection = c->cookie;
-	event->host = c->request.key;
+	event->host = c->request->key;
 	remote_of(c->ops, (__u32 *)event->remote);
 	/* remote_port is in network byte order, local_port is not (UAPI). */
 	event->remote_port = bpf_ntohl(c->ops->remote_port);
@@ -238,7 +240,7 @@ static __always_inline void send_decision(struct context *c, int error, const st
 		return;
 	COUNT(c, events);
 	event->error = error;
-	event->allowed = c->request.allowed;
+	event->allowed = c->request->allowed;
 	if (shares)
 		__builtin_memcpy(event->propensities_q16, shares->q16, sizeof(shares->q16));
 	else if (c->origin->propensity_q16)

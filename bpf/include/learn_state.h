@@ -157,7 +157,7 @@ struct context {
 	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
-	struct request request;
+	struct request *request; /* apart, as it has an address: the rest is in registers */
 };
 
 /* Atomic although per CPU: a softirq may interrupt this program and run it again. */
@@ -203,40 +203,61 @@ static __always_inline int remote_of(struct bpf_sock_ops *ops, __u32 *remote)
 	return 1;
 }
 
+/* Prefix length of an IPv4 address in the key; 0 for loopback. Cuts the address. */
+static __always_inline __u32 cut_ipv4(const struct thalweg_params *p, __u32 *address)
+{
+	__u32 bits = p->ipv4_prefix;
+
+	if ((*address & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+		return 0;
+	if (bits < 32)
+		*address &= prefix_mask(bits, 0);
+	return 96 + bits;
+}
+
+/* Likewise, of an IPv6 address; 0 for loopback and link-local ones. */
+static __always_inline __u32 cut_ipv6(const struct thalweg_params *p, __u32 *remote)
+{
+	__u32 i, bits = p->ipv6_prefix;
+
+	if (!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff))
+		return cut_ipv4(p, &remote[3]);
+	/* NAT64 (RFC 6052): the last 32 bits are an IPv4 address. */
+	if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
+		remote[3] &= prefix_mask(p->ipv4_prefix, 0);
+		return 96 + p->ipv4_prefix;
+	}
+	if (!remote[0] && !remote[1] && !remote[2] && remote[3] == bpf_htonl(1))
+		return 0;
+	if ((remote[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+		return 0;
+	if (bits < 128)
+		for (i = 0; i < 4; i++)
+			remote[i] &= prefix_mask(bits, i);
+	return bits;
+}
+
 /*
  * The key. Returns 0 for connections out of scope: no TCP over IP, loopback, and
  * link-local addresses, which mean another host on each interface.
  */
 static __always_inline int find_key(struct context *c)
 {
-	const __u32 mapped = bpf_htonl(0xffff);
-	struct thalweg_host_key *key = &c->request.key;
-	__u32 *remote = (__u32 *)key->addr;
-	__u32 i, prefix_len;
+	struct thalweg_host_key *key = &c->request->key;
+	__u32 *remote = (__u32 *)key->addr, prefix_len;
 
 	if (!remote_of(c->ops, remote))
 		return 0;
-	if (!remote[0] && !remote[1] && remote[2] == mapped) {
-		if ((remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
-			return 0;
-		prefix_len = 96 + c->params->ipv4_prefix;
-	} else if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
-		/* NAT64 (RFC 6052): the last 32 bits are an IPv4 address. */
-		prefix_len = 96 + c->params->ipv4_prefix;
-	} else {
-		if (!remote[0] && !remote[1] && !remote[2] && remote[3] == bpf_htonl(1))
-			return 0;
-		if ((remote[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-			return 0;
-		prefix_len = c->params->ipv6_prefix;
-	}
-	if (prefix_len < 128)
-		for (i = 0; i < 4; i++)
-			remote[i] &= prefix_mask(prefix_len, i);
+	if (c->ops->family == AF_INET)
+		prefix_len = cut_ipv4(c->params, &remote[3]);
+	else
+		prefix_len = cut_ipv6(c->params, remote);
+	if (!prefix_len)
+		return 0;
 	key->netns = bpf_get_netns_cookie(c->ops);
 	key->prefix_len = prefix_len;
 	key->reserved = 0;
-	c->request.tag = thalweg_tag(key);
+	c->request->tag = thalweg_tag(key);
 	return 1;
 }
 
@@ -247,9 +268,9 @@ static __always_inline int find_key(struct context *c)
 static __always_inline int in_control(struct context *c)
 {
 	const struct thalweg_params *p = c->params;
-	struct thalweg_host_key key = c->request.key;
+	struct thalweg_host_key key = c->request->key;
 	__u32 *remote = (__u32 *)key.addr, i;
-	__u64 tag = c->request.tag;
+	__u64 tag = c->request->tag;
 	int v4 = !remote[0] && (!remote[1] && remote[2] == bpf_htonl(0xffff));
 
 	if (!p->control_share_q16 && !p->control_permanent_q16)
@@ -264,7 +285,7 @@ static __always_inline int in_control(struct context *c)
 			remote[i] &= prefix_mask(key.prefix_len, i);
 		tag = thalweg_tag(&key);
 	}
-	return thalweg_is_control(tag, p, c->request.now_ns);
+	return thalweg_is_control(tag, p, c->request->now_ns);
 }
 
 /* State that every operation needs; returns 0 if there is nothing to do. */
