@@ -543,29 +543,42 @@ static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host,
 
 /*
  * Best-judged arm among the measured ones of `allowed`, or THALWEG_NO_ARM. `untried`: mask
- * of the others of `allowed`.
+ * of the others of `allowed`; `lowest`: the best arm's judgement. Among equals the
+ * system's arm wins, so it comes first.
  */
 static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32 allowed,
-					  const struct thalweg_judge *judge, __u32 *untried)
+					  const struct thalweg_judge *judge, __u32 system_arm,
+					  __u32 *untried, __u64 *lowest)
 {
-	__u32 i, best = THALWEG_NO_ARM;
-	__u64 lowest = 0;
+	__u32 i, best = THALWEG_NO_ARM, bit = 1, rest = allowed & ~judge->system;
 
 	*untried = 0;
-	for (i = 0; i < THALWEG_MAX_ARMS && allowed >> i; i++) {
+	*lowest = THALWEG_U64_MAX;
+	if (allowed & judge->system) {
+		if (thalweg_arm_at(host, system_arm)->weight_q16) {
+			best = system_arm;
+			*lowest = judge->system_value;
+		} else {
+			*untried = judge->system;
+		}
+	}
+	for (i = 0; i < THALWEG_MAX_ARMS && rest; i++, rest >>= 1, bit <<= 1) {
+		const struct thalweg_arm_state *arm = &host->arms[i];
 		__u64 judged;
 
-		if (!(allowed & (1u << i)))
+		if (!(rest & 1))
 			continue;
-		if (!host->arms[i].weight_q16) {
-			*untried |= THALWEG_UNKNOWN(1u << i);
+		if (!arm->weight_q16) {
+			*untried |= THALWEG_UNKNOWN(bit);
 			continue;
 		}
+		/* No arm is judged better than its mean. */
+		if (arm->value >= *lowest)
+			continue;
 		judged = thalweg_judged_q16(host, i, judge);
-		if (best == THALWEG_NO_ARM || judged < lowest ||
-		    (judged == lowest && judge->system & (1u << i))) {
+		if (judged < *lowest) {
 			best = THALWEG_UNKNOWN(i);
-			lowest = judged;
+			*lowest = judged;
 		}
 	}
 	return best;
@@ -774,7 +787,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 					   struct thalweg_decision *out, __u16 *shares_q16)
 {
 	__u32 i, best, others, left = THALWEG_ONE_Q16, ticket, pick, pick_q16 = 0;
-	int warm = host->scored >= params->warm_up, tries = !(allowed & THALWEG_NO_TRIALS);
+	int tries = !(allowed & THALWEG_NO_TRIALS);
 	struct thalweg_shares shares;
 
 	allowed &= 0xffff;
@@ -783,21 +796,30 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		return;
 	}
 	thalweg_convene(&shares.judge, host, system_arm);
-	best = thalweg_best(host, allowed, &shares.judge, &shares.untried);
+	best = THALWEG_NO_ARM;
 	/* Nothing to compare with before the system's own arm has been measured. */
-	if (allowed & shares.judge.system && !thalweg_arm_at(host, system_arm)->weight_q16)
-		warm = 0;
-	if (best == THALWEG_NO_ARM || !warm) {
+	if (host->scored >= params->warm_up &&
+	    !(allowed & shares.judge.system && !thalweg_arm_at(host, system_arm)->weight_q16))
+		best = thalweg_best(host, allowed, &shares.judge, system_arm, &shares.untried,
+				    &shares.lowest);
+	if (best == THALWEG_NO_ARM) {
 		out->arm = system_arm;
 		out->reason = THALWEG_REASON_WARM_UP;
 		out->propensity_q16 = THALWEG_ONE_Q16;
 		return;
 	}
 	pick = best;
+	others = 0;
 	if (tries && thalweg_trials(host, now_ns) < THALWEG_TRIALS &&
 	    thalweg_arm_at(host, best)->weight_q16 >= THALWEG_FADED_Q16) {
-		shares.lowest = thalweg_judged_q16(host, best, &shares.judge);
+		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
 		shares.allowed = allowed;
+		thalweg_first_trials(&shares, host, system_arm, params);
+		/* Most hosts cannot pay the least price: what costs them nothing is left. */
+		if (host->credit_q16 < THALWEG_PRICE_Q16)
+			others &= shares.judge.system | shares.first;
+	}
+	if (others) {
 		shares.arms = thalweg_count(allowed);
 		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
@@ -805,13 +827,11 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		shares.default_q16 =
 			THALWEG_ONE_Q16 /
 			((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE);
-		thalweg_first_trials(&shares, host, system_arm, params);
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
-		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
-		for (i = 0; i < THALWEG_MAX_ARMS && others >> i; i++) {
+		for (i = 0; i < THALWEG_MAX_ARMS && others; i++, others >>= 1) {
 			__u32 share_q16;
 
-			if (!(others & (1u << i)))
+			if (!(others & 1))
 				continue;
 			share_q16 =
 				THALWEG_UNKNOWN(thalweg_propensity_q16(host, i, &shares, params));
@@ -902,6 +922,7 @@ static __always_inline int thalweg_change(const struct thalweg_host *host,
 	const struct thalweg_arm_state *from, *to;
 	struct thalweg_judge judge;
 	__u32 target, untried;
+	__u64 lowest;
 
 	if (flow->retrans <= flow->segs >> (params->loss_shift & 63))
 		return 0;
@@ -920,7 +941,7 @@ static __always_inline int thalweg_change(const struct thalweg_host *host,
 					flow->retrans);
 	}
 	thalweg_convene(&judge, host, flow->system_arm);
-	target = thalweg_best(host, allowed & 0xffff, &judge, &untried);
+	target = thalweg_best(host, allowed & 0xffff, &judge, flow->system_arm, &untried, &lowest);
 	if (target >= THALWEG_MAX_ARMS || target == flow->arm)
 		return 0;
 	to = thalweg_arm_at(host, target);
