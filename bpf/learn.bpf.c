@@ -110,9 +110,15 @@ static __always_inline __u32 no_trials(struct context *c)
 /* Whether connections of the socket's network namespace are out of scope. */
 static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 {
-	__u64 netns = c->request->key.netns, now;
-	__u32 *arm;
+	__u64 netns = c->request->key.netns, now, *known, entry;
+	__u32 slot = (__u32)netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
 
+	known = bpf_map_lookup_elem(&namespaces, &slot);
+	entry = known ? *known : 0;
+	if (entry >> 8 == netns) {
+		*default_arm = entry & 0xff;
+		return 0;
+	}
 	arm = bpf_map_lookup_elem(&defaults, &netns);
 	if (arm) {
 		*default_arm = *arm;

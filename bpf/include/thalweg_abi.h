@@ -52,6 +52,14 @@
 #define THALWEG_PROBES 4
 /* Largest number of out-of-scope network namespaces that the agent is told of at a time. */
 #define THALWEG_STRANGERS 1024
+/*
+ * Slots for default arms of network namespaces, found without a search: slot
+ * `cookie * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT`, in 32 bits, has
+ * `cookie << 8 | arm`.
+ */
+#define THALWEG_NAMESPACES 1024
+#define THALWEG_NAMESPACE_FACTOR 0x9e3779b1u
+#define THALWEG_NAMESPACE_SHIFT 22
 /* Remote prefixes where arms that need ECN may be chosen. */
 #define THALWEG_ECN_PREFIXES 1024
 /* Locks shared by writers of host records: LRU maps cannot hold their own. */

@@ -25,6 +25,14 @@ const BATCH: usize = 256;
 /// A record that is being written is read again at most this often.
 const RETRIES: u32 = 100;
 
+/// Cookies of network namespaces are below this, counted from 1; a larger one has no slot.
+const NETNS_END: u64 = 1 << 56;
+
+/// Slot of a network namespace among the default arms that programs read first.
+fn namespace_slot(netns: u64) -> u32 {
+    (netns as u32).wrapping_mul(raw::THALWEG_NAMESPACE_FACTOR) >> raw::THALWEG_NAMESPACE_SHIFT
+}
+
 /// A batch of records.
 pub type HostBatch = Vec<(HostKey, Host)>;
 
@@ -281,7 +289,17 @@ impl Kernel {
             &arm.to_ne_bytes(),
             MapFlags::ANY,
         )?;
+        if netns < NETNS_END {
+            self.write_namespace(netns, netns << 8 | u64::from(arm))?;
+        }
         Ok(())
+    }
+
+    /// Writes the slot of a namespace in the table that programs read first.
+    fn write_namespace(&self, netns: u64, entry: u64) -> Result<()> {
+        let slot = namespace_slot(netns).to_ne_bytes();
+        let map = self.map(names::NAMESPACES);
+        Ok(map.update(&slot, &entry.to_ne_bytes(), MapFlags::ANY)?)
     }
 
     /// The default arm of each network namespace in scope; `None`: the default is not an arm.
@@ -335,6 +353,15 @@ impl Kernel {
 
     /// Removes the default of a namespace: its connections are not touched any more.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
+        let slot = namespace_slot(netns).to_ne_bytes();
+        let entry = self.map(names::NAMESPACES).lookup(&slot, MapFlags::ANY)?;
+        let entry = entry.and_then(|entry| entry.try_into().ok());
+        if entry
+            .map(u64::from_ne_bytes)
+            .is_some_and(|entry| entry >> 8 == netns)
+        {
+            self.write_namespace(netns, 0)?;
+        }
         batch::delete(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
         Ok(())
     }

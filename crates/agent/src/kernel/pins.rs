@@ -34,12 +34,13 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 }
 
 /// Maps that are pinned.
-pub(super) const MAPS: [PinnedMap; 11] = [
+pub(super) const MAPS: [PinnedMap; 12] = [
     map(names::HOSTS, MapType::LruHash, 32),
     map(names::LOCKS, MapType::Array, 4),
     map(names::ARMS, MapType::Array, 4),
     map(names::META, MapType::Array, 4),
     map(names::DEFAULTS, MapType::LruHash, 8),
+    map(names::NAMESPACES, MapType::Array, 4),
     map(names::STRANGERS, MapType::LruHash, 8),
     map(names::ECN_PREFIXES, MapType::LpmTrie, 20),
     map(names::CONNS, MapType::Array, 4),
