@@ -76,6 +76,18 @@ static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 #endif
 
 /*
+ * Whether arms that need ECN may be chosen towards the remote host. Not inlined, as
+ * callers have no stack for the key.
+ */
+static __noinline int has_ecn_prefix(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_key6 key = { 128, {} };
+
+	remote_of(ops, (__u32 *)key.addr);
+	return bpf_map_lookup_elem(&ecn_prefixes, &key) != 0;
+}
+
+/*
  * Mask of the arms allowed for a connection. Arms that need ECN are allowed only if it
  * was negotiated, and within the operator's prefixes (RFC 8257, section 6).
  */
@@ -84,13 +96,8 @@ static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 	const struct thalweg_arms *table = c->arms;
 	__u32 allowed = table->allowed;
 
-	if (ecn && allowed != table->allowed_ecn) {
-		struct thalweg_policy_key6 key = { 128, {} };
-
-		remote_of(c->ops, (__u32 *)key.addr);
-		if (bpf_map_lookup_elem(&ecn_prefixes, &key))
-			allowed = table->allowed_ecn;
-	}
+	if (ecn && allowed != table->allowed_ecn && has_ecn_prefix(c->ops))
+		allowed = table->allowed_ecn;
 	return allowed & ~table->reverted;
 }
 
@@ -107,10 +114,21 @@ static __always_inline __u32 no_trials(struct context *c)
 	return 0;
 }
 
+/* Tells the agent of a network namespace that it may not know. Not inlined: likewise. */
+static __noinline int note_stranger(__u64 netns)
+{
+	__u64 now;
+
+	if (bpf_map_lookup_elem(&strangers, &netns))
+		return 0;
+	now = bpf_ktime_get_ns();
+	return bpf_map_update_elem(&strangers, &netns, &now, BPF_ANY);
+}
+
 /* Whether connections of the socket's network namespace are out of scope. */
 static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 {
-	__u64 netns = c->request->key.netns, now, *known, entry;
+	__u64 netns = c->request->key.netns, *known, entry;
 	__u32 slot = (__u32)netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
 
 	known = bpf_map_lookup_elem(&namespaces, &slot);
@@ -125,10 +143,7 @@ static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 		return 0;
 	}
 	COUNT(c, outside);
-	if (!bpf_map_lookup_elem(&strangers, &netns)) {
-		now = bpf_ktime_get_ns();
-		bpf_map_update_elem(&strangers, &netns, &now, BPF_ANY);
-	}
+	note_stranger(netns);
 	return 1;
 }
 
@@ -140,11 +155,9 @@ static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 static __always_inline int set_arm(struct context *c, __u32 index)
 {
 	struct thalweg_arm *arm = &c->arms->arms[index & THALWEG_ARM_MASK];
-	char name[THALWEG_CC_NAME] __attribute__((aligned(8)));
 	int error;
 
-	__builtin_memcpy(name, arm->name, sizeof(name));
-	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
+	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, arm->name, sizeof(arm->name));
 	if (!error) {
 		COUNT(c, changed);
 		return 0;

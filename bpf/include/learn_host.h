@@ -66,15 +66,23 @@ static __always_inline struct thalweg_lock *host_lock(struct request *r)
 }
 
 /*
+ * Opens a write for readers without the lock. An exchange is a full barrier: on arm64
+ * plain stores may be reordered.
+ */
+static __always_inline void open_write(struct thalweg_host *host)
+{
+	__sync_lock_test_and_set(&host->seq_tail, host->seq_tail + 1);
+}
+
+/*
  * To be called with the lock held. Recognises a recycled record (returns 0), and opens
- * the write for readers without the lock. An exchange is a full barrier: on arm64 plain
- * stores may be reordered.
+ * the write.
  */
 static __always_inline int open_host(struct thalweg_host *host, __u64 tag)
 {
 	if (host->tag != tag)
 		return 0;
-	__sync_lock_test_and_set(&host->seq_tail, host->seq_tail + 1);
+	open_write(host);
 	return 1;
 }
 
@@ -119,6 +127,37 @@ static __always_inline void note_control(struct request *r)
 }
 
 /*
+ * Decides, and counts; under the lock. A decision for the best arm raises three numbers,
+ * of which each is right by itself. So it is no write to readers, and leaves the record's
+ * last cache line alone, which most decisions have no other need of.
+ */
+static __always_inline void decide_and_count(struct thalweg_host *host, struct request *r,
+					     struct shares *shares,
+					     const struct thalweg_params *params, int decides)
+{
+	int writes = thalweg_is_stale(host, params, r->now_ns);
+
+	if (writes)
+		open_write(host);
+	thalweg_forget(host, params, r->now_ns);
+	if (writes)
+		close_host(host);
+	thalweg_increment(&host->connections);
+	host->seen_ns = r->now_ns;
+	if (decides)
+		thalweg_decide(host, r->system_arm, r->allowed, params, r->random, r->now_ns,
+			       &r->decision, shares->q16);
+	writes = r->decision.reason != THALWEG_REASON_GREEDY;
+	if (writes)
+		open_write(host);
+	thalweg_count_decision(host, &r->decision);
+	if (!params->dry_run && thalweg_is_trial(r->decision.reason))
+		thalweg_begin_trial(host, r->now_ns);
+	if (writes)
+		close_host(host);
+}
+
+/*
  * Counts the connection and chooses its arm. Without a record nothing is known of the
  * host, and the system's arm stays: peers that are never measured leave no trace. A
  * connection of the control group is only counted.
@@ -136,8 +175,8 @@ __noinline int choose(struct request *r, struct shares *shares)
 	control = r->allowed & IN_CONTROL;
 	/* Classic counts connections from the first one, as published. */
 	host = classic ? make_host(r) : find_host(r);
-	lock = host_lock(r);
-	if (lock && host) {
+	lock = host ? host_lock(r) : 0;
+	if (lock) {
 		if (control) {
 			note_control(r);
 		} else {
@@ -148,19 +187,9 @@ __noinline int choose(struct request *r, struct shares *shares)
 			}
 		}
 		bpf_spin_lock(&lock->lock);
-		found = open_host(host, r->tag);
-		if (found) {
-			thalweg_increment(&host->connections);
-			host->seen_ns = r->now_ns;
-			thalweg_forget(host, params, r->now_ns);
-			if (!control)
-				thalweg_decide(host, r->system_arm, r->allowed, params, r->random,
-					       r->now_ns, &r->decision, shares->q16);
-			thalweg_count_decision(host, &r->decision);
-			if (!params->dry_run && thalweg_is_trial(r->decision.reason))
-				thalweg_begin_trial(host, r->now_ns);
-			close_host(host);
-		}
+		found = host->tag == r->tag;
+		if (found)
+			decide_and_count(host, r, shares, params, !control);
 		bpf_spin_unlock(&lock->lock);
 	}
 	if (!found) {

@@ -242,7 +242,8 @@ static __always_inline void send_decision(struct context *c, int error, const st
 	event->error = error;
 	event->allowed = c->request->allowed;
 	if (shares)
-		__builtin_memcpy(event->propensities_q16, shares->q16, sizeof(shares->q16));
+		__builtin_memcpy(__builtin_assume_aligned(event->propensities_q16, 8), shares->q16,
+				 sizeof(shares->q16));
 	else if (c->origin->propensity_q16)
 		thalweg_note_share(event->propensities_q16, c->origin->chosen_arm,
 				   c->origin->propensity_q16);

@@ -149,7 +149,7 @@ struct request {
 
 /* Probability of each arm in a decision, Q16 in 16 bits. */
 struct shares {
-	__u16 q16[THALWEG_MAX_ARMS];
+	__u16 q16[THALWEG_MAX_ARMS] __attribute__((aligned(8)));
 };
 
 /* A sample for a host record. */
@@ -282,10 +282,11 @@ static __always_inline int in_control(struct context *c)
 	struct thalweg_host_key key = c->request->key;
 	__u32 *remote = (__u32 *)key.addr, i;
 	__u64 tag = c->request->tag;
-	int v4 = !remote[0] && (!remote[1] && remote[2] == bpf_htonl(0xffff));
+	int v4;
 
 	if (!p->control_share_q16 && !p->control_permanent_q16)
 		return 0;
+	v4 = !remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff);
 	if (!v4)
 		v4 = remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2];
 	i = v4 ? 96 + p->cluster_ipv4 : p->cluster_ipv6;
@@ -335,23 +336,29 @@ static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops
 	return 0;
 }
 
+static __always_inline int occupy(struct thalweg_conn *slot, __u64 cookie)
+{
+	return !slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, cookie);
+}
+
 /*
  * Takes a slot for a new connection, which the caller fills; NULL if none is free. If
  * all its slots are taken, the oldest is reused: its connection may have ended unseen.
  */
 static __always_inline struct thalweg_conn *take_slot(struct context *c)
 {
-	struct thalweg_conn *slot, *oldest = 0;
+	struct thalweg_conn *slot = conn_slot(c->cookie, 0), *oldest = slot;
 	__u64 oldest_cookie;
 	__u32 i;
 
-	for (i = 0; i < THALWEG_PROBES; i++) {
+	/* The first is nearly always free. */
+	if (!slot || occupy(slot, c->cookie))
+		return slot;
+	for (i = 1; i < THALWEG_PROBES; i++) {
 		slot = conn_slot(c->cookie, i);
-		if (!slot)
-			return 0;
-		if (!slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, c->cookie))
+		if (!slot || occupy(slot, c->cookie))
 			return slot;
-		if (!oldest || slot->start_ns < oldest->start_ns)
+		if (slot->start_ns < oldest->start_ns)
 			oldest = slot;
 	}
 	COUNT(c, conns_missed);

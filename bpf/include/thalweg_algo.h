@@ -380,6 +380,14 @@ static __always_inline __u64 thalweg_classic_update(__u64 value, __u64 cost)
 	return value - ((value - cost) >> THALWEG_CLASSIC_RATE_SHIFT);
 }
 
+/* Whether evidence is to be halved: without, thalweg_forget() at most notes the time. */
+static __always_inline int thalweg_is_stale(const struct thalweg_host *host,
+					    const struct thalweg_params *params, __u64 now_ns)
+{
+	return host->forgot_ns && params->half_life_ns && now_ns > host->forgot_ns &&
+	       now_ns - host->forgot_ns >= params->half_life_ns;
+}
+
 /* Evidence halves once per half-life, in whole steps; a trace of it is left. */
 static __always_inline void thalweg_forget(struct thalweg_host *host,
 					   const struct thalweg_params *params, __u64 now_ns)
@@ -387,15 +395,11 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 	__u64 steps;
 	__u32 i;
 
-	if (!host->forgot_ns || !params->half_life_ns) {
+	if (!host->forgot_ns || !params->half_life_ns)
 		host->forgot_ns = now_ns;
-		return;
-	}
-	if (now_ns <= host->forgot_ns)
+	if (!thalweg_is_stale(host, params, now_ns))
 		return;
 	steps = (now_ns - host->forgot_ns) / params->half_life_ns;
-	if (!steps)
-		return;
 	host->forgot_ns += steps * params->half_life_ns;
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
@@ -632,14 +636,12 @@ static __always_inline __u32 thalweg_hope_q16(const struct thalweg_host *host, _
 struct thalweg_shares {
 	struct thalweg_judge judge;
 	__u64 lowest; /* judgement of the best arm */
-	__u32 allowed; /* mask; so are those below */
-	__u32 untried;
+	__u32 untried; /* mask */
 	__u32 arms; /* number of those allowed */
-	__u32 first; /* the untried arm that goes before the others, if any */
+	__u32 first; /* mask of the untried arm that goes before the others, if any */
 	__u32 first_q16; /* its share */
 	__u32 others_q16; /* shared by the first trials of the others */
 	__u32 price_q16; /* of a first trial */
-	__u32 default_q16; /* least share of the system's arm */
 };
 
 /*
@@ -648,7 +650,7 @@ struct thalweg_shares {
  */
 static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 						 const struct thalweg_host *host, __u32 system_arm,
-						 const struct thalweg_params *params)
+						 __u32 allowed, const struct thalweg_params *params)
 {
 	const struct thalweg_arm_statistics *system;
 	__u32 rescue = params->rescue_arm;
@@ -659,7 +661,7 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 	if (rescue >= THALWEG_MAX_ARMS || !(shares->untried & (1u << rescue)))
 		return;
 	system = thalweg_statistics_at(host, system_arm);
-	if (!(shares->allowed & shares->judge.system) ||
+	if (!(allowed & shares->judge.system) ||
 	    system->retrans <= system->segs >> (params->loss_shift & 31))
 		return;
 	shares->first = 1u << rescue;
@@ -674,7 +676,7 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
 	__u64 gap_q16, price_q16 = shares->price_q16;
-	__u32 share_q16;
+	__u32 share_q16, least_q16;
 
 	if (shares->first & (1u << i))
 		return shares->first_q16;
@@ -688,8 +690,10 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 	gap_q16 = thalweg_judged_q16(host, i, &shares->judge) - shares->lowest;
 	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, params->gap_scale);
 	if (shares->judge.system & (1u << i)) {
-		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < shares->default_q16)
-			return shares->default_q16;
+		least_q16 = THALWEG_ONE_Q16 / ((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) +
+					       THALWEG_DEFAULT_SHARE);
+		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < least_q16)
+			return least_q16;
 		return share_q16;
 	}
 	if (arm->weight_q16 < THALWEG_OLD_Q16)
@@ -813,8 +817,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 	if (tries && thalweg_trials(host, now_ns) < THALWEG_TRIALS &&
 	    thalweg_arm_at(host, best)->weight_q16 >= THALWEG_FADED_Q16) {
 		others = allowed & ~(1u << (best & THALWEG_ARM_MASK));
-		shares.allowed = allowed;
-		thalweg_first_trials(&shares, host, system_arm, params);
+		thalweg_first_trials(&shares, host, system_arm, allowed, params);
 		/* Most hosts cannot pay the least price: what costs them nothing is left. */
 		if (host->credit_q16 < THALWEG_PRICE_Q16)
 			others &= shares.judge.system | shares.first;
@@ -824,9 +827,6 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
-		shares.default_q16 =
-			THALWEG_ONE_Q16 /
-			((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE);
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
 		for (i = 0; i < THALWEG_MAX_ARMS && others; i++, others >>= 1) {
 			__u32 share_q16;
