@@ -33,6 +33,13 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_UNKNOWN(x) (x)
 #endif
 
+/* Keeps a branch: the compiler would compute both outcomes, which costs more than a jump. */
+#ifdef __bpf__
+#define THALWEG_BRANCH(x) asm volatile("" : "+r"(x))
+#else
+#define THALWEG_BRANCH(x)
+#endif
+
 /* classic: scale of both terms of the cost. */
 #define THALWEG_CLASSIC_SCALE 1000000u
 /* classic: the learning rate is 1 / 2^2. */
@@ -275,38 +282,39 @@ static __always_inline __u64 thalweg_blend(__u64 old, __u64 new, __u64 weight, _
  */
 static __always_inline __u32 thalweg_log2_q16(__u64 x)
 {
-	__u32 whole = 63, fraction;
+	__u32 high = x >> 32, zeros = 0, fraction;
 
 	if (!x)
 		return 0;
-	/* Normalise by halving steps: BPF has no count-leading-zeros. */
-	if (!(x >> 32)) {
-		x <<= 32;
-		whole -= 32;
+	/* Halving steps: BPF has no count of leading zeros. 32 bits compare with constants. */
+	if (!high) {
+		high = x;
+		zeros = 32;
 	}
-	if (!(x >> 48)) {
-		x <<= 16;
-		whole -= 16;
+	if (high < 1u << 16) {
+		THALWEG_BRANCH(high);
+		high <<= 16;
+		zeros += 16;
 	}
-	if (!(x >> 56)) {
-		x <<= 8;
-		whole -= 8;
+	if (high < 1u << 24) {
+		THALWEG_BRANCH(high);
+		high <<= 8;
+		zeros += 8;
 	}
-	if (!(x >> 60)) {
-		x <<= 4;
-		whole -= 4;
+	if (high < 1u << 28) {
+		THALWEG_BRANCH(high);
+		high <<= 4;
+		zeros += 4;
 	}
-	if (!(x >> 62)) {
-		x <<= 2;
-		whole -= 2;
+	if (high < 1u << 30) {
+		THALWEG_BRANCH(high);
+		high <<= 2;
+		zeros += 2;
 	}
-	if (!(x >> 63)) {
-		x <<= 1;
-		whole -= 1;
-	}
-	fraction = (x << 1) >> 48;
+	zeros += high < 1u << 31;
+	fraction = x << zeros << 1 >> 48;
 	/* 22528 = 0.34375 in Q16, the excess of log2 over the chord. */
-	return (whole << 16) + fraction +
+	return ((63 - zeros) << 16) + fraction +
 	       (((((__u64)fraction * (THALWEG_ONE_Q16 - fraction)) >> 16) * 22528) >> 16);
 }
 
