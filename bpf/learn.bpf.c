@@ -307,13 +307,14 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	struct request *r = c->request;
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
+	__u64 wall_us;
 	int told = 0;
 
 	r->arm = c->origin->arm;
 	r->system_arm = c->origin->system_arm;
 	if (c->origin->flags & THALWEG_CONN_TRIAL)
 		r->allowed |= TRIAL_OVER;
-	take_sample(c, tp, end, &lesson.sample);
+	wall_us = take_sample(c, tp, end, &lesson.sample);
 	barrier();
 	/* The slot may have been reused meanwhile. */
 	if (c->conn->cookie != c->cookie)
@@ -340,7 +341,7 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	if (outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
 	if (told)
-		send_close(c, &lesson.sample, &lesson.verdict);
+		send_close(c, &lesson.sample, &lesson.verdict, wall_us);
 }
 
 /*

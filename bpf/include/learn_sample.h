@@ -24,6 +24,7 @@ struct chronographs {
 	__u32 busy; /* data outstanding, the two below included */
 	__u32 receiver; /* the receiver's window was full */
 	__u32 buffer; /* the send buffer was full */
+	int app_limited; /* the application limited the kernel's last rate sample */
 };
 
 #ifdef THALWEG_KERNEL_BTF
@@ -49,15 +50,8 @@ static __always_inline int read_chronographs(struct context *c, struct chronogra
 			now->busy += ticks;
 	}
 	now->busy += now->receiver + now->buffer;
+	now->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
 	return 1;
-}
-
-/* Whether the kernel's last rate sample was limited by the application. */
-static __always_inline int app_limited(struct context *c)
-{
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
-
-	return tp && BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
 }
 
 static __always_inline int timed_out(struct context *c)
@@ -68,11 +62,6 @@ static __always_inline int timed_out(struct context *c)
 }
 #else
 static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
-{
-	return 0;
-}
-
-static __always_inline int app_limited(struct context *c)
 {
 	return 0;
 }
@@ -149,15 +138,16 @@ static __always_inline __u64 wall_time_us(struct context *c)
 	return (until_ns - conn->start_ns) / 1000;
 }
 
-/* Measures the stretch that ends now. */
-static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *tp, __u32 end,
-					struct thalweg_sample *sample)
+/* Measures the stretch that ends now; returns its wall time. */
+static __always_inline __u64 take_sample(struct context *c, struct bpf_tcp_sock *tp, __u32 end,
+					 struct thalweg_sample *sample)
 {
 	const struct thalweg_conn *conn = c->conn;
+	__u64 wall_us = wall_time_us(c);
 	struct chronographs now;
 
 	sample->bytes = tp->bytes_acked - conn->start_bytes;
-	sample->duration_us = wall_time_us(c);
+	sample->duration_us = wall_us;
 	sample->rate_delivered_bytes = (__u64)tp->rate_delivered * tp->mss_cache;
 	sample->rate_interval_us = tp->rate_interval_us;
 	sample->srtt_us = tp->srtt_us >> 3;
@@ -177,7 +167,7 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	if (sample->min_rtt_us == THALWEG_U32_MAX)
 		sample->min_rtt_us = 0;
 	if (!read_chronographs(c, &now))
-		return;
+		return wall_us;
 	/*
 	 * Counted in whole ticks, so it may be one tick short, which matters only for the
 	 * shortest times.
@@ -189,8 +179,9 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	sample->buffer_us = thalweg_min(ticks_us(c, now.buffer - conn->start_buffer_ticks),
 					sample->duration_us);
 	sample->flags |= THALWEG_SAMPLE_BUSY_TIME;
-	if (app_limited(c))
+	if (now.app_limited)
 		sample->flags |= THALWEG_SAMPLE_APP_LIMITED;
+	return wall_us;
 }
 
 /* Reserves an event and fills the fields that all events share. */
@@ -251,7 +242,7 @@ static __always_inline void send_decision(struct context *c, int error, const st
 }
 
 static __always_inline void send_close(struct context *c, const struct thalweg_sample *sample,
-				       const struct thalweg_verdict *verdict)
+				       const struct thalweg_verdict *verdict, __u64 wall_us)
 {
 	struct thalweg_event *event = new_event(c, THALWEG_EVENT_CLOSE);
 
@@ -270,8 +261,7 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 	event->segs_out = sample->segs_out;
 	event->retrans = sample->retrans;
 	event->sample_flags = sample->flags;
-	/* The slot may have been reused meanwhile. */
-	event->wall_us = c->conn->cookie == c->cookie ? wall_time_us(c) : sample->duration_us;
+	event->wall_us = wall_us;
 	event->receiver_us = sample->receiver_us;
 	event->buffer_us = sample->buffer_us;
 	send_event(event);
