@@ -162,7 +162,23 @@ impl SampleRecord {
 
 /// An arm as a list, in the order of the header.
 #[derive(Deserialize)]
-struct ArmRecord(u64, u64, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32);
+struct ArmRecord(
+    u64,
+    u64,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u16,
+    u16,
+);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -176,6 +192,7 @@ struct HostRecord {
     scored: u32,
     switched: u32,
     harmful: u32,
+    unsteady: u32,
     credit_q16: u32,
     queue_q16: u32,
     base_rtt_us: u32,
@@ -195,6 +212,7 @@ impl HostRecord {
             scored: self.scored,
             switched: self.switched,
             harmful: half(self.harmful.into()),
+            unsteady: half(self.unsteady.into()),
             credit_q16: self.credit_q16,
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
@@ -216,6 +234,9 @@ impl HostRecord {
                     scored: arm.9,
                     segs: arm.10,
                     retrans: arm.11,
+                    caution_q16: arm.12,
+                    counted: arm.13,
+                    slow: arm.14,
                 }
             }),
         };
@@ -310,10 +331,11 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             let (judged, other) = (3, 9);
             plain(&[judged, if inputs[2] == 1 { judged } else { other }]);
             request.host.arms[3].value = word(inputs[0]);
-            request.host.arms[3].weight_q16 = word(inputs[1]);
+            request.host.arms[3].caution_q16 = word(inputs[1]);
             request.host.harmful = half(inputs[3] << judged);
+            request.host.unsteady = half(inputs[4] << judged);
             if inputs[2] == 0 {
-                request.host.arms[9].value = word(inputs[4]);
+                request.host.arms[9].value = word(inputs[5]);
             }
             raw::VECTOR_JUDGED
         }

@@ -27,10 +27,10 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 6
+#define THALWEG_ABI_VERSION 7
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
-#define THALWEG_RULE 3
+#define THALWEG_RULE 4
 #define THALWEG_RULE_CLASSIC 1
 
 /* Largest number of congestion controls of an agent. Masks of arms are __u16. */
@@ -184,7 +184,7 @@ struct thalweg_arm_state {
 	__u32 value;
 	__u32 weight_q16; /* thalweg: discounted number of full-weight samples */
 	__u32 chosen; /* decisions for this arm ("Count") */
-	__u32 reserved; /* 0 */
+	__u32 caution_q16; /* thalweg: handicap against luck, bits */
 };
 
 /* ... and the rest of it. */
@@ -200,7 +200,8 @@ struct thalweg_arm_statistics {
 	__u32 scored; /* measurements taken */
 	__u32 segs; /* thalweg: discounted number of data segments sent ... */
 	__u32 retrans; /* ... and how many of them were retransmissions */
-	__u32 reserved; /* 0 */
+	__u16 counted; /* thalweg: discounted number of measurements compared with the system's */
+	__u16 slow; /* ... and how many of them were much slower, the slowest counted twice */
 };
 
 /*
@@ -224,7 +225,7 @@ struct thalweg_host {
 	__u16 harmful; /* thalweg: mask of arms that gain at the expense of others */
 	__u16 trials; /* thalweg: open trials */
 	__u16 used; /* arms with any measurement have indices below this */
-	__u16 reserved16; /* 0 */
+	__u16 unsteady; /* thalweg: mask of arms that are much slower now and then */
 	__u32 credit_q16; /* thalweg: bits that trials may cost */
 	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
 	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial started */

@@ -54,22 +54,45 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: offset that keeps a cost above 0 whatever the rate; bits, Q16. */
 #define THALWEG_COST_OFFSET_Q16 (64u << 16)
 /*
- * thalweg: a measurement counts as at most three mean deviations worse than the mean, but
- * one bit at least and four at most; a time-out as one. It counts as at most two bits
- * better.
+ * thalweg: a measurement counts as at most two and a half mean deviations worse than the
+ * mean, but one bit at least and four at most; a time-out as one. It counts as at most two
+ * bits better.
  */
-#define THALWEG_CLIP_DEVIATIONS 3
+#define THALWEG_CLIP_HALF_DEVIATIONS 5
 #define THALWEG_CLIP_WORSE_Q16 (1u << 16)
 #define THALWEG_CLIP_WORSE_MAX_Q16 (4u << 16)
 #define THALWEG_CLIP_BETTER_Q16 (2u << 16)
 /* thalweg: a measurement this much better than the mean of up to one other replaces it. */
 #define THALWEG_ACCIDENT_Q16 (1u << 16)
-/* thalweg: a measurement clipped as worse leaves 1/2^this of the evidence. */
-#define THALWEG_SURPRISE_SHIFT 1
+/* thalweg: a measurement clipped as worse costs 1/2^this of the evidence. */
+#define THALWEG_SURPRISE_SHIFT 2
 /* thalweg: the clip applies from this evidence on. */
 #define THALWEG_CLIP_WEIGHT_Q16 (1u << 15)
-/* thalweg: handicap of an arm without evidence against the system's own; bits, Q16. */
-#define THALWEG_CAUTION_Q16 (1u << 15)
+/*
+ * thalweg: handicap of an arm against the system's own: 13/4 mean deviations / (4 +
+ * evidence), from a twentieth of a bit to half a bit.
+ */
+#define THALWEG_CAUTION_QUARTERS 13
+#define THALWEG_CAUTION_EVIDENCE_Q16 (4u << 16)
+#define THALWEG_CAUTION_MIN_Q16 (THALWEG_ONE_Q16 / 20)
+#define THALWEG_CAUTION_MAX_Q16 (1u << 15)
+/* thalweg: an arm's memory grows with this many mean deviations, up to this multiple. */
+#define THALWEG_MEMORY_DEVIATIONS 5
+#define THALWEG_MEMORY_MULTIPLE 3
+/* thalweg: bits of cost for each retransmission of all segments. */
+#define THALWEG_WASTE_BITS 3
+/*
+ * thalweg: a measurement is slow if it costs 2.5 bits more than the system's mean, and
+ * counts twice from 4 bits on. The counts are halved at this many measurements.
+ */
+#define THALWEG_SLOW_Q16 (5u << 15)
+#define THALWEG_VERY_SLOW_Q16 (4u << 16)
+#define THALWEG_COUNTED_MAX 256
+/* thalweg: added to the counts of the system's arm, for its uncertainty. */
+#define THALWEG_SLOW_DOUBT 1
+#define THALWEG_COUNTED_DOUBT 8
+/* thalweg: handicap of an arm that is slow more often than the system's; bits, Q16. */
+#define THALWEG_UNSTEADY_Q16 (3u << 15)
 /* thalweg: the loss rule changes arms for an advantage of at least half a bit ... */
 #define THALWEG_RESCUE_GAP_Q16 (1u << 15)
 /* ... and in three cases of four, so that the present arm is measured too. */
@@ -135,9 +158,11 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_CREDIT_MAX_Q16 (5 << 16)
 /* ... and earns what it was better, at most this. */
 #define THALWEG_CHARGE_MAX_Q16 (4 << 16)
-/* thalweg: the credit that a first trial needs, or 1/2^shift bit for each arm if that is more. */
-#define THALWEG_PRICE_Q16 (1u << 13)
-#define THALWEG_PRICE_ARMS_SHIFT 5
+/* thalweg: 1/2^this of what an arm costs more is charged on top, or withheld of what it gains. */
+#define THALWEG_CHARGE_SHIFT 2
+/* thalweg: the credit that a first trial needs, or this for each arm if that is more. */
+#define THALWEG_PRICE_Q16 (THALWEG_ONE_Q16 / 5)
+#define THALWEG_PRICE_ARM_Q16 (THALWEG_ONE_Q16 / 50)
 /* thalweg: the credit that the trial of an arm with less evidence than this needs at most. */
 #define THALWEG_PRICE_OLD_Q16 (4u << 16)
 #define THALWEG_OLD_Q16 (1u << 8)
@@ -345,6 +370,14 @@ static __always_inline __u64 thalweg_cost(__u64 rate, __u32 srtt_us,
 			   THALWEG_U32_MAX);
 }
 
+/* What a sample's retransmissions cost, bits in Q16, by their share of the segments. */
+static __always_inline __u64 thalweg_waste_q16(const struct thalweg_sample *sample)
+{
+	__u64 retrans = thalweg_min(sample->retrans, sample->segs_out);
+
+	return retrans ? (retrans * THALWEG_WASTE_BITS << 16) / sample->segs_out : 0;
+}
+
 /* The published rate of a connection: delivered packets * MSS / interval, bytes per us. */
 static __always_inline __u64 thalweg_classic_rate(const struct thalweg_sample *sample)
 {
@@ -518,6 +551,7 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 struct thalweg_judge {
 	__u32 system; /* mask of the system's own arm; not its index: see thalweg_arm_at */
 	__u32 harmful; /* mask */
+	__u32 unsteady; /* mask */
 	__u64 system_value;
 };
 
@@ -526,6 +560,7 @@ static __always_inline void thalweg_convene(struct thalweg_judge *judge,
 {
 	judge->system = 0;
 	judge->harmful = 0;
+	judge->unsteady = host->unsteady;
 	judge->system_value = 0;
 	if (system_arm >= THALWEG_MAX_ARMS)
 		return;
@@ -535,8 +570,9 @@ static __always_inline void thalweg_convene(struct thalweg_judge *judge,
 }
 
 /*
- * Judged cost of an arm, bits in Q16: its mean cost, plus CAUTION / (1 + evidence) for
- * every arm but the system's. A harmful one is judged worse than the system's.
+ * Judged cost of an arm, bits in Q16: its mean cost, plus its handicap if it is not the
+ * system's. A harmful one is judged worse than the system's, an unsteady one worse than
+ * its mean.
  */
 static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host, __u32 i,
 						const struct thalweg_judge *judge)
@@ -549,8 +585,9 @@ static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host,
 	if (judge->harmful & (1u << i))
 		value = (value > judge->system_value ? value : judge->system_value) +
 			THALWEG_HARM_Q16;
-	return value +
-	       ((__u64)THALWEG_CAUTION_Q16 << 16) / ((__u64)THALWEG_ONE_Q16 + arm->weight_q16);
+	if (judge->unsteady & (1u << i))
+		value += THALWEG_UNSTEADY_Q16;
+	return value + arm->caution_q16;
 }
 
 /*
@@ -832,7 +869,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 	}
 	if (others) {
 		shares.arms = thalweg_count(allowed);
-		shares.price_q16 = shares.arms << 16 >> THALWEG_PRICE_ARMS_SHIFT;
+		shares.price_q16 = shares.arms * THALWEG_PRICE_ARM_Q16;
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
@@ -1047,6 +1084,7 @@ static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32
 		if (excess < -THALWEG_CHARGE_MAX_Q16)
 			excess = -THALWEG_CHARGE_MAX_Q16;
 		change -= excess;
+		change -= (excess < 0 ? -excess : excess) >> THALWEG_CHARGE_SHIFT;
 	}
 	/* Rounded towards 0; there is no signed division before version 4 of the instructions. */
 	if (change >= 0) {
@@ -1068,15 +1106,20 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 					  __u32 weight_max_q16, int timeout)
 {
 	__u64 total = (__u64)arm->weight_q16 + weight_q16;
-	__u64 kept = thalweg_min(total, weight_max_q16), worse = THALWEG_CLIP_WORSE_Q16;
+	__u64 kept, worse = THALWEG_CLIP_WORSE_Q16, memory = THALWEG_ONE_Q16, deviations;
 
-	if (!timeout && (__u64)statistics->deviation_q16 * THALWEG_CLIP_DEVIATIONS > worse)
-		worse = thalweg_min((__u64)statistics->deviation_q16 * THALWEG_CLIP_DEVIATIONS,
-				    THALWEG_CLIP_WORSE_MAX_Q16);
+	deviations = (__u64)statistics->deviation_q16 * THALWEG_CLIP_HALF_DEVIATIONS / 2;
+	if (!timeout && deviations > worse)
+		worse = thalweg_min(deviations, THALWEG_CLIP_WORSE_MAX_Q16);
+	deviations = (__u64)statistics->deviation_q16 * THALWEG_MEMORY_DEVIATIONS;
+	if (deviations > memory)
+		memory = thalweg_min(deviations, THALWEG_MEMORY_MULTIPLE * THALWEG_ONE_Q16);
+	memory = weight_max_q16 * memory >> 16;
+	kept = thalweg_min(total, memory);
 	/* The only measurement before this one had met an accident. */
 	if (!arm->weight_q16 ||
 	    (arm->weight_q16 <= THALWEG_ONE_Q16 && cost + THALWEG_ACCIDENT_Q16 < arm->value)) {
-		kept = thalweg_min(weight_q16, weight_max_q16);
+		kept = thalweg_min(weight_q16, memory);
 		arm->value = cost;
 		statistics->deviation_q16 = 0;
 		statistics->log_rate_q16 = log_rate_q16;
@@ -1086,7 +1129,7 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 			if (cost > arm->value + worse) {
 				cost = arm->value + worse;
 				/* Once is luck; several times in a row is another path. */
-				kept >>= THALWEG_SURPRISE_SHIFT;
+				kept -= kept >> THALWEG_SURPRISE_SHIFT;
 			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
 			}
@@ -1101,6 +1144,67 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 			thalweg_blend(statistics->srtt_us, srtt_us, weight_q16, total);
 	}
 	arm->weight_q16 = kept;
+}
+
+/*
+ * Counts a measurement, and whether it is much slower than the system's mean. Must be
+ * called before the sample is learned.
+ */
+static __always_inline void thalweg_count_slow(const struct thalweg_host *host, __u32 system_arm,
+					       struct thalweg_arm_statistics *arm, __u64 cost)
+{
+	const struct thalweg_arm_state *system;
+
+	if (system_arm >= THALWEG_MAX_ARMS)
+		return;
+	system = thalweg_arm_at(host, system_arm);
+	if (!system->weight_q16)
+		return;
+	arm->counted++;
+	if (cost > (__u64)system->value + THALWEG_SLOW_Q16)
+		arm->slow++;
+	if (cost > (__u64)system->value + THALWEG_VERY_SLOW_Q16)
+		arm->slow++;
+	if (arm->counted >= THALWEG_COUNTED_MAX) {
+		arm->counted /= 2;
+		arm->slow /= 2;
+	}
+}
+
+/* Takes an arm's handicap anew, after its measurement. */
+static __always_inline void thalweg_note_caution(const struct thalweg_host *host, __u32 system_arm,
+						 struct thalweg_arm_state *arm,
+						 const struct thalweg_arm_statistics *statistics)
+{
+	__u64 deviation = statistics->deviation_q16, caution;
+
+	if (system_arm < THALWEG_MAX_ARMS &&
+	    thalweg_statistics_at(host, system_arm)->deviation_q16 > deviation)
+		deviation = thalweg_statistics_at(host, system_arm)->deviation_q16;
+	caution = (deviation * THALWEG_CAUTION_QUARTERS << 14) /
+		  ((__u64)THALWEG_CAUTION_EVIDENCE_Q16 + arm->weight_q16);
+	if (caution < THALWEG_CAUTION_MIN_Q16)
+		caution = THALWEG_CAUTION_MIN_Q16;
+	arm->caution_q16 = thalweg_min(caution, THALWEG_CAUTION_MAX_Q16);
+}
+
+/*
+ * Updates whether an arm is unsteady: slow more than twice as often as the system's arm,
+ * by more than one and a half measurements.
+ */
+static __always_inline void thalweg_note_unsteady(struct thalweg_host *host, __u32 index,
+						  __u32 system_arm)
+{
+	const struct thalweg_arm_statistics *arm = thalweg_statistics_at(host, index), *system;
+	__u32 bit = 1u << (index & THALWEG_ARM_MASK);
+
+	host->unsteady &= ~bit;
+	if (arm->slow < 2 || system_arm >= THALWEG_MAX_ARMS || system_arm == index)
+		return;
+	system = thalweg_statistics_at(host, system_arm);
+	if ((2u * arm->slow - 3) * (system->counted + THALWEG_COUNTED_DOUBT) >
+	    4u * (system->slow + THALWEG_SLOW_DOUBT) * arm->counted)
+		host->unsteady |= bit;
 }
 
 /* The published scoring: arm's highest rate, this connection's minimum RTT. */
@@ -1155,7 +1259,9 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	if (out->outcome != THALWEG_SCORED)
 		return;
 	rate = thalweg_rate(sample->bytes, sample->duration_us);
-	out->cost = thalweg_cost(rate, sample->srtt_us, params);
+	out->cost = thalweg_min(thalweg_cost(rate, sample->srtt_us, params) +
+					thalweg_waste_q16(sample),
+				THALWEG_U32_MAX);
 	if (sample->end == THALWEG_END_TIMEOUT) {
 		/* A time-out alone may be a peer that vanished. */
 		known = thalweg_least_known(host);
@@ -1176,11 +1282,14 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		if (i != (index & THALWEG_ARM_MASK))
 			host->arms[i].weight_q16 -=
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
+	thalweg_count_slow(host, system_arm, statistics, out->cost);
 	thalweg_note_queue(host, index, system_arm, sample);
 	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16);
 	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,
 		      out->weight_q16, params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
 	thalweg_count_segments(statistics, sample);
+	thalweg_note_caution(host, system_arm, arm, statistics);
+	thalweg_note_unsteady(host, index, system_arm);
 	thalweg_note_harm(host, system_arm, params);
 
 	if (rate > statistics->max_rate)

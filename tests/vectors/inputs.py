@@ -4,6 +4,7 @@
 from learner import (
     ARM_FIELDS,
     ARMS,
+    BUSY_TIME,
     CLASSIC,
     FIN_LOCAL,
     FIN_REMOTE,
@@ -180,6 +181,15 @@ def jumping(r, arm, noise):
     return sample
 
 
+def stalling(r, arm, noise):
+    """Transfers of which some take several times as long, on arms with odd numbers more of them."""
+    sample = bulk(r, arm - arm % 4, noise)
+    if r.one_in(6 if arm % 2 else 40):
+        sample["duration_us"] *= r.pick([5, 8, 12, 40])
+    sample["flags"] = BUSY_TIME
+    return sample
+
+
 def extreme(r, arm, noise):
     sample = {name: r.wide(bits) for name, bits in SAMPLE_FIELDS.items()}
     sample["end"] = r.below(5)
@@ -236,13 +246,31 @@ def full_counters():
     return host
 
 
+def counted_host():
+    """Some arms have been compared with the system's for long, and were slow at times."""
+    host = empty_host()
+    for arm, slow in zip(host["arms"], (2, 3, 1, 12)):
+        arm.update(counted=235, slow=slow)
+    return host
+
+
+def tied_host():
+    """The system's arm, and one that is better by just its handicap."""
+    host = empty_host()
+    host.update(scored=9)
+    host["arms"][0].update(value=40 * ONE, weight_q16=4 * ONE)
+    host["arms"][1].update(value=39 * ONE, weight_q16=4 * ONE, caution_q16=ONE)
+    return host
+
+
 def full_host(harmful=2**ARMS - 1):
     """Every field as high as it can get."""
     host = {name: 2**bits - 1 for name, bits in HOST_FIELDS.items()}
     # What is remembered of segments has a limit of its own, and so have trials.
-    host.update(harmful=harmful, trials=2, queue_q16=64 * ONE - 1)
+    host.update(harmful=harmful, unsteady=harmful, trials=2, queue_q16=64 * ONE - 1)
     arm = {name: 2**bits - 1 for name, bits in ARM_FIELDS.items()}
     arm.update(value=U32, log_rate_q16=64 * ONE - 1, segs=65_543, retrans=65_543)
+    arm.update(counted=255, slow=510)
     host["arms"] = [dict(arm) for _ in range(ARMS)]
     return host
 
@@ -272,6 +300,7 @@ def plans():
         Plan("defaults, wide noise", noise=400),
         Plan("defaults, bbr to the rescue", rescue_arm=1, noise=200),
         Plan("equal arms", samples=equal, rescue_arm=2, systems=(0, 3)),
+        Plan("two arms, judged alike", start=tied_host(), masks=(0x3,), steps=20),
         Plan("equal arms, system's own not in the table", samples=equal, systems=(NO_ARM,)),
         Plan(
             "equal arms, all of them known as well as can be",
@@ -299,6 +328,8 @@ def plans():
             systems=(0, 2),
             half_life_ns=minute,
         ),
+        Plan("arms that stall", samples=stalling, steps=300),
+        Plan("arms that stall, one now and then", samples=stalling, start=counted_host(), steps=300),
         Plan("trials one after the other", elapse=lambda r: r.below(11 * 10**9)),
         Plan(
             "trials that do not end",
@@ -543,6 +574,20 @@ BRANCHES = [
     "too little evidence to clip",
     "weight cap",
     "idle loss",
+    "memory of a noisy arm",
+    "memory at its limit",
+    "retransmissions cost",
+    "the system's arm deviates more",
+    "handicap at its least",
+    "handicap between",
+    "handicap at its limit",
+    "a slow measurement",
+    "a very slow measurement",
+    "counts of slow measurements halved",
+    "an arm is unsteady",
+    "an unsteady arm is judged",
+    "slow, but no more than the system's",
+    "steady again",
 ]
 
 

@@ -28,13 +28,18 @@ TRIAL_NS = 10 * 10**9  # a trial is over after this time
 
 EARN = ONE // 25  # credit for a measurement of full weight
 CREDIT_MAX = 5 * ONE
-CHARGE_MAX = 4 * ONE  # what one measurement costs or earns at most
-PRICE = ONE // 8  # credit for a first trial, ...
-PRICE_ARM = ONE // 32  # ... or this for each arm
+CHARGE_MAX = 4 * ONE  # what one measurement counts as worse or better at most
+PRICE = ONE // 5  # credit for a first trial, ...
+PRICE_ARM = ONE // 50  # ... or this for each arm
 PRICE_OLD = 4 * ONE  # the most that the trial of an old acquaintance needs
 OLD = ONE // 256  # evidence below which it is one
 FADED = ONE // 4  # evidence of the best below which nothing is tried
 DEFAULT_GAP = 2 * ONE  # the system's arm is measured now and then while it is not further behind
+
+CAUTION_MIN, CAUTION_MAX = ONE // 20, ONE // 2  # the handicap against luck
+SLOW, VERY_SLOW = 5 * ONE // 2, 4 * ONE  # bits above the system's mean
+COUNTED_MAX = 256  # measurements after which the counts of slow ones are halved
+UNSTEADY = 3 * ONE // 2  # bits by which an arm is judged worse that is slow too often
 
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
@@ -72,6 +77,9 @@ ARM_FIELDS = {
     "scored": 32,
     "segs": 32,
     "retrans": 32,
+    "caution_q16": 32,
+    "counted": 16,
+    "slow": 16,
 }
 HOST_FIELDS = {
     "connections": 32,
@@ -83,6 +91,7 @@ HOST_FIELDS = {
     "scored": 32,
     "switched": 32,
     "harmful": 32,
+    "unsteady": 32,
     "credit_q16": 32,
     "queue_q16": 32,
     "base_rtt_us": 32,
@@ -292,16 +301,20 @@ def note_harm(host, system_arm, params):
 
 
 def judged(host, index, system_arm):
-    """Mean cost; every arm but the system's carries 1/2 bit / (1 + evidence) on top.
+    """Mean cost; every arm but the system's carries its handicap on top.
 
-    A harmful one is at least as bad as the system's, and 4 bits worse."""
+    A harmful one is at least as bad as the system's, and 4 bits worse; an unsteady one is 1 1/2
+    bits worse."""
     arm = host["arms"][index]
     if index == system_arm:
         return arm["value"]
     value = arm["value"]
     if system_arm < ARMS and host["harmful"] >> index & 1:
         value = max(value, host["arms"][system_arm]["value"]) + HARM
-    return fits(value + (ONE // 2) * ONE // (ONE + arm["weight_q16"]), 64)
+    if host["unsteady"] >> index & 1:
+        covered["an unsteady arm is judged"] += 1
+        value += UNSTEADY
+    return fits(value + arm["caution_q16"], 64)
 
 
 def members(mask):
@@ -497,7 +510,8 @@ def note_credit(host, index, system_arm, cost, weight):
     if system_arm < ARMS and system_arm != index and host["arms"][system_arm]["weight_q16"]:
         excess = cost - host["arms"][system_arm]["value"]
         covered["a charge at its limit"] += abs(excess) > CHARGE_MAX
-        change -= max(-CHARGE_MAX, min(excess, CHARGE_MAX))
+        excess = max(-CHARGE_MAX, min(excess, CHARGE_MAX))
+        change -= excess + abs(excess) // 4  # a quarter more is charged, or less is earned
     step = fits(abs(change) * weight, 64) // ONE  # towards 0
     credit = host["credit_q16"] + (step if change > 0 else -step)
     covered["no credit left"] += credit < 0
@@ -512,6 +526,11 @@ def blend(old, new, weight, total):
 
 def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
     total = arm["weight_q16"] + weight
+    # The memory grows with five mean deviations, up to threefold.
+    multiple = min(max(5 * arm["deviation_q16"], ONE), 3 * ONE)
+    covered["memory of a noisy arm"] += ONE < multiple < 3 * ONE
+    covered["memory at its limit"] += multiple == 3 * ONE
+    weight_max = fits(weight_max * multiple, 64) // ONE
     surprised = False
     accident = 0 < arm["weight_q16"] <= ONE and cost + ONE < arm["value"]
     covered["an accident is replaced"] += accident
@@ -520,7 +539,7 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
         arm.update(value=cost, deviation_q16=0, log_rate_q16=log_rate, srtt_us=srtt_us)
     else:
         if arm["weight_q16"] >= ONE // 2:
-            worse = ONE if timeout else max(ONE, min(3 * arm["deviation_q16"], 4 * ONE))
+            worse = ONE if timeout else max(ONE, min(5 * arm["deviation_q16"] // 2, 4 * ONE))
             covered["clip at deviations"] += worse > ONE
             if cost > arm["value"] + worse:
                 covered["clip worse"] += 1
@@ -539,7 +558,58 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
     if total > weight_max:
         covered["weight cap"] += 1
     kept = min(total, weight_max)
-    arm["weight_q16"] = kept // 2 if surprised else kept
+    arm["weight_q16"] = kept - kept // 4 if surprised else kept
+
+
+def count_slow(host, index, system_arm, cost):
+    """One more measurement; slow ones, against the system's mean, are counted once or twice."""
+    if system_arm >= ARMS or host["arms"][system_arm]["weight_q16"] == 0:
+        return
+    above = cost - host["arms"][system_arm]["value"]
+    arm = host["arms"][index]
+    arm["counted"] += 1
+    arm["slow"] += (above > SLOW) + (above > VERY_SLOW)
+    covered["a slow measurement"] += SLOW < above <= VERY_SLOW
+    covered["a very slow measurement"] += above > VERY_SLOW
+    if arm["counted"] >= COUNTED_MAX:
+        covered["counts of slow measurements halved"] += 1
+        arm["counted"] //= 2
+        arm["slow"] //= 2
+
+
+def note_caution(host, index, system_arm):
+    """3.25 times the greater mean deviation / (4 + evidence), 1/20 to 1/2 bit."""
+    arm = host["arms"][index]
+    deviation = arm["deviation_q16"]
+    if system_arm < ARMS:
+        covered["the system's arm deviates more"] += (
+            deviation < host["arms"][system_arm]["deviation_q16"]
+        )
+        deviation = max(deviation, host["arms"][system_arm]["deviation_q16"])
+    caution = fits(13 * deviation * ONE // 4, 64) // (4 * ONE + arm["weight_q16"])
+    covered["handicap at its least"] += caution < CAUTION_MIN
+    covered["handicap at its limit"] += caution > CAUTION_MAX
+    covered["handicap between"] += CAUTION_MIN < caution < CAUTION_MAX
+    arm["caution_q16"] = max(CAUTION_MIN, min(caution, CAUTION_MAX))
+
+
+def note_unsteady(host, index, system_arm):
+    """Slow measurements beyond twice those expected by the system's arm, plus one and a half."""
+    before = host["unsteady"]
+    host["unsteady"] &= ~(1 << index)
+    if system_arm >= ARMS or system_arm == index:
+        return
+    arm, system = host["arms"][index], host["arms"][system_arm]
+    if arm["slow"] < 2:
+        return
+    # slow - 3/2 > 2 (slow + 1 of the system's) / (counted + 8 of the system's) * counted
+    left = (2 * arm["slow"] - 3) * (system["counted"] + 8)
+    if left > 4 * (system["slow"] + 1) * arm["counted"]:
+        covered["an arm is unsteady"] += 1
+        host["unsteady"] |= 1 << index
+    else:
+        covered["slow, but no more than the system's"] += 1
+        covered["steady again"] += before >> index & 1
 
 
 def remember(arm, sample):
@@ -577,6 +647,10 @@ def score(host, index, system_arm, sample, params, now_ns):
         return outcome, 0, 0
     mean = rate(sample["bytes"], sample["duration_us"])
     cost = thalweg_cost(mean, sample["srtt_us"], params)
+    # Three bits for each retransmission of all segments.
+    retrans = min(sample["retrans"], sample["segs_out"])
+    cost = min(cost + 3 * retrans * ONE // max(sample["segs_out"], 1), U32)
+    covered["retransmissions cost"] += retrans > 0
     if sample["end"] == TIMEOUT:
         known = [other["value"] for other in host["arms"] if other["weight_q16"] > 0]
         if not known:
@@ -592,6 +666,7 @@ def score(host, index, system_arm, sample, params, now_ns):
             lost = other["weight_q16"] // 2 ** params["idle_shift"]
             covered["idle loss"] += lost > 0
             other["weight_q16"] -= lost
+    count_slow(host, index, system_arm, cost)
     note_queue(host, index, system_arm, sample)
     note_credit(host, index, system_arm, cost, weight)
     timeout = sample["end"] == TIMEOUT
@@ -603,6 +678,8 @@ def score(host, index, system_arm, sample, params, now_ns):
             lowest = holder["min_rtt_us"] or sample["min_rtt_us"]
             holder["min_rtt_us"] = min(lowest, sample["min_rtt_us"])
         holder["scored"] = min(holder["scored"] + 1, U32)
+    note_caution(host, index, system_arm)
+    note_unsteady(host, index, system_arm)
     note_harm(host, system_arm, params)
     return SCORED, weight, cost
 
@@ -657,13 +734,13 @@ def host_bytes(host):
     put(host["harmful"], 16)
     put(min(host["trials"], 0xFFFF), 16)
     put(max(measured, default=0), 16)  # used
-    put(0, 16)  # reserved
+    put(host["unsteady"], 16)
     put(host["credit_q16"], 32)
     for arm in host["arms"]:
         put(arm["value"] & U32, 32)
         put(arm["weight_q16"], 32)
         put(arm["chosen"], 32)
-        put(0, 32)  # reserved
+        put(arm["caution_q16"], 32)
     for name in ("trial_ns", "max_rate"):
         put(host[name], 64)
     for name in ("min_rtt_us", "switched", "queue_q16", "base_rtt_us", "last_base_rtt_us"):
@@ -677,7 +754,8 @@ def host_bytes(host):
         put(arm["chosen"] - arm["greedy"], 32)
         for name in ("scored", "segs", "retrans"):
             put(arm[name], 32)
-        put(0, 32)  # reserved
+        put(arm["counted"], 16)
+        put(arm["slow"], 16)
     put(0, 64)  # tag_tail, seq_tail
     require(len(out) == 48 + 17 * 64, "size of the host record")
     return bytes(out)

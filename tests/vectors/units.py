@@ -149,24 +149,27 @@ def unit_explore(r):
 
 
 def unit_judged(r):
-    # By hand: the system's own as it is; half a bit on top without evidence, a quarter at one.
-    # A harmful arm: 4 bits above itself, or above the system's if that is more.
+    # By hand: the system's own as it is, others with their handicap. A harmful arm: 4 bits above
+    # itself, or above the system's if that is more. An unsteady one: 1 1/2 bits.
     by_hand = [
-        ([1000, ONE, 1, 0, 0], [1000]),
-        ([1000, 0, 0, 0, 0], [1000 + ONE // 2]),
-        ([1000, ONE, 0, 0, 0], [1000 + ONE // 4]),
-        ([1000, 3 * ONE, 0, 0, 0], [1000 + ONE // 8]),
-        ([1000, ONE, 0, 1, 600], [1000 + 4 * ONE + ONE // 4]),
-        ([1000, ONE, 0, 1, 1600], [1600 + 4 * ONE + ONE // 4]),
-        ([1000, ONE, 1, 1, 0], [1000]),
+        ([1000, 200, 1, 0, 0, 0], [1000]),
+        ([1000, 200, 0, 0, 0, 0], [1200]),
+        ([1000, ONE // 2, 0, 1, 0, 600], [1000 + 4 * ONE + ONE // 2]),
+        ([1000, ONE // 4, 0, 1, 0, 1600], [1600 + 4 * ONE + ONE // 4]),
+        ([1000, 200, 0, 0, 1, 0], [1200 + ONE + ONE // 2]),
+        ([1000, 200, 0, 1, 1, 600], [1200 + 5 * ONE + ONE // 2]),
+        ([1000, 200, 1, 1, 1, 0], [1000]),
     ]
-    inputs = [[r.wide(32), r.wide(32), r.below(2), r.below(2), r.wide(32)] for _ in range(60)]
+    inputs = [
+        [r.wide(32), r.wide(32), r.below(2), r.below(2), r.below(2), r.wide(32)] for _ in range(60)
+    ]
 
-    def function(value, weight, own, harmful, system_value):
+    def function(value, caution, own, harmful, unsteady, system_value):
         host = empty_host()
         host["arms"][9].update(value=system_value)
-        host["arms"][3].update(value=value, weight_q16=weight)
+        host["arms"][3].update(value=value, caution_q16=caution)
         host["harmful"] = harmful << 3
+        host["unsteady"] = unsteady << 3
         return [judged(host, 3, 3 if own else 9)]
 
     return by_hand, inputs, function
@@ -383,7 +386,7 @@ UNITS = [
     (
         "judged",
         unit_judged,
-        ["value", "weight_q16", "is the system's", "harmful", "the system's value"],
+        ["value", "caution_q16", "is the system's", "harmful", "unsteady", "the system's value"],
         ["judged_q16"],
     ),
     ("weight", unit_weight, SAMPLE + ["score_full_bytes"], ["weight_q16"]),

@@ -40,6 +40,9 @@ fn arm_from_raw(
         scored: statistics.scored,
         segs: statistics.segs,
         retrans: statistics.retrans,
+        caution_q16: arm.caution_q16,
+        counted: statistics.counted,
+        slow: statistics.slow,
     }
 }
 
@@ -49,7 +52,7 @@ fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
         value: arm.value as u32,
         weight_q16: arm.weight_q16,
         chosen: arm.chosen,
-        reserved: 0,
+        caution_q16: arm.caution_q16,
     }
 }
 
@@ -65,7 +68,8 @@ fn statistics_to_raw(arm: &ArmState) -> raw::thalweg_arm_statistics {
         scored: arm.scored,
         segs: arm.segs,
         retrans: arm.retrans,
-        reserved: 0,
+        counted: arm.counted,
+        slow: arm.slow,
     }
 }
 
@@ -106,6 +110,7 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
         scored: host.scored,
         switched: host.switched,
         harmful: host.harmful,
+        unsteady: host.unsteady,
         credit_q16: host.credit_q16,
         queue_q16: host.queue_q16,
         base_rtt_us: host.base_rtt_us,
@@ -130,6 +135,7 @@ pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
         scored: host.scored,
         switched: host.switched,
         harmful: host.harmful,
+        unsteady: host.unsteady,
         used: used(host),
         credit_q16: host.credit_q16,
         queue_q16: host.queue_q16,

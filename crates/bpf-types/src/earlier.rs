@@ -1,13 +1,14 @@
-//! Host records and arm tables of the two kernel interface versions before the present one. An
-//! agent newer than the programs in the kernel finds them there.
+//! Host records and arm tables of kernel interface versions before the present one. An agent newer
+//! than the programs in the kernel finds them there.
 
-use thalweg_learner::{ArmState, Host, MAX_ARMS};
+use thalweg_learner::{ArmState, Host, MAX_ARMS, note_cautions};
 
+use crate::convert::host_from_raw;
 use crate::pod::from_bytes;
 use crate::raw;
 
 /// The versions.
-pub const VERSIONS: [u32; 2] = [4, 5];
+pub const VERSIONS: [u32; 3] = [4, 5, 6];
 
 /// Reads numbers in sequence.
 struct Reader<'a>(&'a [u8]);
@@ -81,6 +82,22 @@ const fn host_bytes(version: u32) -> usize {
 /// A record of one of [`VERSIONS`]; fields that it lacks are 0, "nothing yet". `None`: it has
 /// another size, was being written, or belongs to another host than its table says (`tag`).
 pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
+    let mut host = match version {
+        6 => version_6(tag, bytes),
+        _ => before_6(version, tag, bytes),
+    }?;
+    note_cautions(&mut host, None);
+    Some(host)
+}
+
+/// Version 6 had the present layout, with 0 for what it did not know.
+fn version_6(tag: u64, bytes: &[u8]) -> Option<Host> {
+    let host: raw::thalweg_host = from_bytes(bytes)?;
+    let whole = host.tag == tag && host.tag_tail == tag as u32 && host.seq_head == host.seq_tail;
+    whole.then(|| host_from_raw(&host))
+}
+
+fn before_6(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
     if !VERSIONS.contains(&version) || bytes.len() != host_bytes(version) {
         return None;
     }

@@ -32,8 +32,8 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 6;
-pub const THALWEG_RULE: u32 = 3;
+pub const THALWEG_ABI_VERSION: u32 = 7;
+pub const THALWEG_RULE: u32 = 4;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
 pub const THALWEG_CC_NAME: u32 = 16;
@@ -1058,7 +1058,7 @@ pub struct thalweg_arm_state {
     pub value: __u32,
     pub weight_q16: __u32,
     pub chosen: __u32,
-    pub reserved: __u32,
+    pub caution_q16: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1070,8 +1070,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_arm_state, weight_q16) - 4usize];
     ["Offset of field: thalweg_arm_state::chosen"]
         [::std::mem::offset_of!(thalweg_arm_state, chosen) - 8usize];
-    ["Offset of field: thalweg_arm_state::reserved"]
-        [::std::mem::offset_of!(thalweg_arm_state, reserved) - 12usize];
+    ["Offset of field: thalweg_arm_state::caution_q16"]
+        [::std::mem::offset_of!(thalweg_arm_state, caution_q16) - 12usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1086,7 +1086,8 @@ pub struct thalweg_arm_statistics {
     pub scored: __u32,
     pub segs: __u32,
     pub retrans: __u32,
-    pub reserved: __u32,
+    pub counted: __u16,
+    pub slow: __u16,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1113,8 +1114,10 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_arm_statistics, segs) - 36usize];
     ["Offset of field: thalweg_arm_statistics::retrans"]
         [::std::mem::offset_of!(thalweg_arm_statistics, retrans) - 40usize];
-    ["Offset of field: thalweg_arm_statistics::reserved"]
-        [::std::mem::offset_of!(thalweg_arm_statistics, reserved) - 44usize];
+    ["Offset of field: thalweg_arm_statistics::counted"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, counted) - 44usize];
+    ["Offset of field: thalweg_arm_statistics::slow"]
+        [::std::mem::offset_of!(thalweg_arm_statistics, slow) - 46usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1128,7 +1131,7 @@ pub struct thalweg_host {
     pub harmful: __u16,
     pub trials: __u16,
     pub used: __u16,
-    pub reserved16: __u16,
+    pub unsteady: __u16,
     pub credit_q16: __u32,
     pub arms: [thalweg_arm_state; 16usize],
     pub trial_ns: __u64,
@@ -1163,8 +1166,8 @@ const _: () = {
     ["Offset of field: thalweg_host::trials"]
         [::std::mem::offset_of!(thalweg_host, trials) - 38usize];
     ["Offset of field: thalweg_host::used"][::std::mem::offset_of!(thalweg_host, used) - 40usize];
-    ["Offset of field: thalweg_host::reserved16"]
-        [::std::mem::offset_of!(thalweg_host, reserved16) - 42usize];
+    ["Offset of field: thalweg_host::unsteady"]
+        [::std::mem::offset_of!(thalweg_host, unsteady) - 42usize];
     ["Offset of field: thalweg_host::credit_q16"]
         [::std::mem::offset_of!(thalweg_host, credit_q16) - 44usize];
     ["Offset of field: thalweg_host::arms"][::std::mem::offset_of!(thalweg_host, arms) - 48usize];

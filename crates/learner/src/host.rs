@@ -31,6 +31,12 @@ pub struct ArmState {
     pub segs: u32,
     /// … and how many of them were retransmissions.
     pub retrans: u32,
+    /// Thalweg: handicap against luck, Q16 bits.
+    pub caution_q16: u32,
+    /// Thalweg: discounted number of measurements compared with the system's mean …
+    pub counted: u16,
+    /// … and how many of them were much slower, the slowest counted twice.
+    pub slow: u16,
 }
 
 /// Record of one remote host.
@@ -44,6 +50,8 @@ pub struct Host {
     pub switched: u32,
     /// Thalweg: mask of the arms that gain at the expense of others.
     pub harmful: u16,
+    /// Thalweg: mask of the arms that are much slower now and then.
+    pub unsteady: u16,
     /// Thalweg: bits that trials may cost, Q16.
     pub credit_q16: u32,
     /// Thalweg: log2 of the RTT under the system's arm over the base RTT, Q16 bits.

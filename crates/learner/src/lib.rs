@@ -33,4 +33,4 @@ pub use learner::{
 };
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
-pub use weighted::{cost_q16, forget, judged_q16, note_harm};
+pub use weighted::{cost_q16, forget, judged_q16, note_cautions, note_harm};

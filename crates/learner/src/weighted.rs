@@ -8,8 +8,8 @@ use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// A measurement counts as at most this many mean deviations worse than the mean, …
-const CLIP_DEVIATIONS: u64 = 3;
+/// A measurement counts as at most this many half mean deviations worse than the mean, …
+const CLIP_HALF_DEVIATIONS: u64 = 5;
 /// … but 1 bit at least, and 4 at most: many things other than the arm can slow one connection. A
 /// time-out counts as 1 bit worse at most.
 const CLIP_WORSE_Q16: u64 = 1 << 16;
@@ -19,13 +19,34 @@ const CLIP_BETTER_Q16: u64 = 2 << 16;
 /// A measurement this much better than the mean of up to one other replaces it: 1 bit. That one had
 /// met an accident.
 const ACCIDENT_Q16: u64 = 1 << 16;
-/// A measurement clipped as worse leaves 1/2^this of the evidence.
-const SURPRISE_SHIFT: u32 = 1;
+/// A measurement clipped as worse costs 1/2^this of the evidence.
+const SURPRISE_SHIFT: u32 = 2;
 /// The clip applies from this evidence on. A new measurement outweighs less evidence.
 const CLIP_WEIGHT_Q16: u32 = 1 << 15;
-/// Handicap of an arm without evidence against the system's arm: half a bit. It falls as 1 / (1 +
-/// evidence).
-const CAUTION_Q16: u64 = 1 << 15;
+/// Handicap of an arm against the system's arm: this many quarters of the mean deviation …
+const CAUTION_QUARTERS: u64 = 13;
+/// … over this plus the evidence: about 0.6 standard errors, …
+const CAUTION_EVIDENCE_Q16: u64 = 4 << 16;
+/// … from a twentieth of a bit to half a bit.
+const CAUTION_MIN_Q16: u64 = ONE_Q16 as u64 / 20;
+const CAUTION_MAX_Q16: u64 = 1 << 15;
+/// Memory grows with this many mean deviations: the mean of a noisy arm needs more measurements …
+const MEMORY_DEVIATIONS: u64 = 5;
+/// … up to this multiple.
+const MEMORY_MULTIPLE: u64 = 3;
+/// Each retransmission of all segments costs this many bits: others had no use of that capacity.
+const WASTE_BITS: u64 = 3;
+/// A measurement is slow if it costs this much more than the system's mean, 2 1/2 bits …
+const SLOW_Q16: u64 = 5 << 15;
+/// … and counts twice from here, 4 bits.
+const VERY_SLOW_Q16: u64 = 4 << 16;
+/// The counts of slow measurements and of all are halved at this many.
+const COUNTED_MAX: u16 = 256;
+/// Added to the counts of the system's arm, for its uncertainty.
+const SLOW_DOUBT: u64 = 1;
+const COUNTED_DOUBT: u64 = 8;
+/// Handicap of an arm that is slow more often than the system's: 1 1/2 bits.
+const UNSTEADY_Q16: u64 = 3 << 15;
 /// Credit of a host for each full-weight measurement, 1/25 bit …
 const EARN_Q16: u32 = 2621;
 /// … at most this in all, 5 bits. A measurement of another arm than the system's costs what it was
@@ -33,10 +54,13 @@ const EARN_Q16: u32 = 2621;
 const CREDIT_MAX_Q16: i64 = 5 << 16;
 /// … at most this, and earns what it was better: 4 bits.
 const CHARGE_MAX_Q16: i64 = 4 << 16;
-/// A first trial needs this credit, 1/8 bit, …
-const PRICE_Q16: u32 = 1 << 13;
-/// … or 1/2^this bit for each permitted arm, if that is more.
-const PRICE_ARMS_SHIFT: u32 = 5;
+/// What an arm costs more than the system's is charged with this part on top, 1/4; of what it gains
+/// the same part is withheld.
+const CHARGE_SHIFT: u32 = 2;
+/// A first trial needs this credit, 1/5 bit, …
+const PRICE_Q16: u32 = ONE_Q16 / 5;
+/// … or 1/50 bit for each permitted arm, if that is more.
+const PRICE_ARM_Q16: u64 = ONE_Q16 as u64 / 50;
 /// A trial of an arm with hardly any evidence left needs this credit at most: 4 bits.
 const PRICE_OLD_Q16: u64 = 4 << 16;
 const OLD_Q16: u32 = 1 << 8;
@@ -100,6 +124,12 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
     let latency = (u64::from(log2_q16(rtt)) * u64::from(params.latency_weight_q16)) >> 16;
     let cost = COST_OFFSET_Q16 - u64::from(log2_q16(rate_bytes_per_second)) + latency;
     cost.min(u64::from(u32::MAX))
+}
+
+/// What a sample's retransmissions cost, bits in Q16: three times their share of the segments.
+fn waste_q16(sample: &Sample) -> u64 {
+    let retrans = u64::from(sample.retrans.min(sample.segs_out));
+    ((retrans * WASTE_BITS) << 16) / u64::from(sample.segs_out.max(1))
 }
 
 /// Halves the evidence of every arm once per elapsed half-life. A trace is left: the mean of an arm
@@ -195,10 +225,62 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     }
 }
 
-/// Judged cost of an arm, bits in Q16: its mean cost, plus `CAUTION / (1 + evidence)` for every arm
-/// but the system's. This handicap keeps luck from displacing the default. An arm that [gains at
-/// the expense of others](note_harm) is judged 4 bits worse than the system's arm, or than itself
-/// if that is more.
+/// The handicap of an arm against luck, which grows with the deviation of its measurements or of the
+/// system's, and falls with its evidence. To be taken after each measurement.
+fn caution_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u32 {
+    let deviation = |i: usize| host.arms[i].deviation_q16;
+    let deviation = deviation(arm).max(system_arm.map_or(0, deviation));
+    let evidence = CAUTION_EVIDENCE_Q16 + u64::from(host.arms[arm].weight_q16);
+    let caution = ((u64::from(deviation) * CAUTION_QUARTERS) << 14) / evidence;
+    caution.clamp(CAUTION_MIN_Q16, CAUTION_MAX_Q16) as u32
+}
+
+/// Takes the handicaps of all arms anew, for a record that was kept without them.
+pub fn note_cautions(host: &mut Host, system_arm: Option<usize>) {
+    for arm in 0..MAX_ARMS {
+        if host.arms[arm].weight_q16 > 0 {
+            host.arms[arm].caution_q16 = caution_q16(host, arm, system_arm);
+        }
+    }
+}
+
+/// Counts a measurement, and whether it is much slower than the system's arm is on average. Must be
+/// called before the sample is learned.
+fn note_slow(host: &mut Host, arm: usize, system_arm: Option<usize>, cost: u64) {
+    let Some(system) = system_arm.filter(|&i| host.arms[i].weight_q16 > 0) else {
+        return;
+    };
+    let mean = host.arms[system].value;
+    let state = &mut host.arms[arm];
+    state.counted += 1;
+    state.slow += u16::from(cost > mean + SLOW_Q16) + u16::from(cost > mean + VERY_SLOW_Q16);
+    if state.counted >= COUNTED_MAX {
+        state.counted /= 2;
+        state.slow /= 2;
+    }
+}
+
+/// Updates whether an arm is *unsteady*: slow more than twice as often as the system's arm, by more
+/// than one and a half measurements. Such an arm may be better on average, and still be what users
+/// notice.
+fn note_unsteady(host: &mut Host, arm: usize, system_arm: Option<usize>) {
+    let bit = 1 << arm;
+    host.unsteady &= !bit;
+    let Some(system) = system_arm.filter(|&i| i != arm) else {
+        return;
+    };
+    let (state, system) = (&host.arms[arm], &host.arms[system]);
+    let slow = (2 * u64::from(state.slow)).saturating_sub(3);
+    let expected = (u64::from(system.slow) + SLOW_DOUBT) * u64::from(state.counted);
+    if slow * (u64::from(system.counted) + COUNTED_DOUBT) > 4 * expected {
+        host.unsteady |= bit;
+    }
+}
+
+/// Judged cost of an arm, bits in Q16: its mean cost, plus a handicap for every arm but the
+/// system's, which keeps luck from displacing the default. An arm that [gains at the expense of
+/// others](note_harm) is judged 4 bits worse than the system's arm, or than itself if that is more;
+/// one that is [much slower now and then](note_unsteady) 1 1/2 bits worse.
 pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     let state = &host.arms[arm];
     if Some(arm) == system_arm {
@@ -210,7 +292,11 @@ pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
         }
         _ => state.value,
     };
-    value + (CAUTION_Q16 << 16) / (u64::from(ONE_Q16) + u64::from(state.weight_q16))
+    let unsteady = match host.unsteady >> arm & 1 {
+        0 => 0,
+        _ => UNSTEADY_Q16,
+    };
+    value + u64::from(state.caution_q16) + unsteady
 }
 
 /// Best-judged arm among the measured ones of `allowed`. On a tie the system's own wins, else the
@@ -253,7 +339,7 @@ fn is_lossy(system: &ArmState, params: &Params) -> bool {
 /// Credit (Q16) that the trial of an arm judged `gap_q16` behind needs, among `arms`; 0 for the
 /// system's arm.
 fn price_q16(arm: &ArmState, gap_q16: u64, arms: u64) -> u64 {
-    let least = u64::from(PRICE_Q16).max((arms << 16) >> PRICE_ARMS_SHIFT);
+    let least = u64::from(PRICE_Q16).max(arms * PRICE_ARM_Q16);
     if arm.weight_q16 == 0 {
         least
     } else if arm.weight_q16 < OLD_Q16 {
@@ -445,7 +531,8 @@ pub(crate) fn score(
     now_ns: u64,
 ) -> (u64, u32) {
     let rate = sample.rate();
-    let mut cost = cost_q16(rate, sample.srtt_us, params);
+    let mut cost = cost_q16(rate, sample.srtt_us, params) + waste_q16(sample);
+    cost = cost.min(u64::from(u32::MAX));
     let weight_q16 = sample.weight_q16(params);
     // The arm has less evidence than the clip requires, so its mean does not bound the sample.
     if sample.end == End::Timeout
@@ -461,6 +548,7 @@ pub(crate) fn score(
             other.weight_q16 -= other.weight_q16 >> (params.idle_shift & 31);
         }
     }
+    note_slow(host, arm, system_arm, cost);
     note_queue(host, arm, system_arm, sample);
     note_credit(host, arm, system_arm, cost, weight_q16);
     let state = &mut host.arms[arm];
@@ -486,6 +574,8 @@ pub(crate) fn score(
             }
         }
     }
+    host.arms[arm].caution_q16 = caution_q16(host, arm, system_arm);
+    note_unsteady(host, arm, system_arm);
     note_harm(host, system_arm, params);
     (cost, weight_q16)
 }
@@ -496,8 +586,8 @@ fn note_credit(host: &mut Host, arm: usize, system_arm: Option<usize>, cost: u64
     let mut change = i64::from(EARN_Q16);
     let system = system_arm.filter(|&i| i != arm).map(|i| &host.arms[i]);
     if let Some(system) = system.filter(|system| system.weight_q16 > 0) {
-        let excess = cost as i64 - system.value as i64;
-        change -= excess.clamp(-CHARGE_MAX_Q16, CHARGE_MAX_Q16);
+        let excess = (cost as i64 - system.value as i64).clamp(-CHARGE_MAX_Q16, CHARGE_MAX_Q16);
+        change -= excess + excess.abs() / (1 << CHARGE_SHIFT);
     }
     // Divided, not shifted: the same for both signs in every language.
     let change = change * i64::from(weight_q16) / i64::from(ONE_Q16);
@@ -528,16 +618,19 @@ fn learn(
 ) {
     let weight = u64::from(weight_q16);
     let total = u64::from(arm.weight_q16) + weight;
-    let mut kept = total.min(u64::from(weight_max_q16));
+    let deviations = MEMORY_DEVIATIONS * u64::from(arm.deviation_q16);
+    let one = u64::from(ONE_Q16);
+    let memory = (u64::from(weight_max_q16) * deviations.clamp(one, MEMORY_MULTIPLE * one)) >> 16;
+    let mut kept = total.min(memory);
     let accident = arm.weight_q16 <= ONE_Q16 && cost + ACCIDENT_Q16 < arm.value;
     if arm.weight_q16 == 0 || accident {
-        kept = weight.min(u64::from(weight_max_q16));
+        kept = weight.min(memory);
         arm.value = cost;
         arm.deviation_q16 = 0;
         arm.log_rate_q16 = log_rate_q16;
         arm.srtt_us = srtt_us;
     } else {
-        let deviations = CLIP_DEVIATIONS * u64::from(arm.deviation_q16);
+        let deviations = CLIP_HALF_DEVIATIONS * u64::from(arm.deviation_q16) / 2;
         let clip_worse = match timeout {
             true => CLIP_WORSE_Q16,
             false => deviations.clamp(CLIP_WORSE_Q16, CLIP_WORSE_MAX_Q16),
@@ -546,7 +639,7 @@ fn learn(
             // One bad connection is luck; several in a row are another path. So the older evidence
             // is discounted, and the next measurement moves the mean further.
             if cost > arm.value + clip_worse {
-                kept >>= SURPRISE_SHIFT;
+                kept -= kept >> SURPRISE_SHIFT;
             }
             cost.clamp(
                 arm.value.saturating_sub(CLIP_BETTER_Q16),

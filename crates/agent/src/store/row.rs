@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use thalweg_learner::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
 use thalweg_units::grammar::is_congestion_control;
 
-/// Most evidence that any configuration allows, Q16 (`learning.memory` is at most 64).
-const WEIGHT_MAX_Q16: u32 = 64 << 16;
+/// Most evidence that any configuration allows, Q16: `learning.memory` is at most 64, and three times
+/// as much for a noisy arm.
+const WEIGHT_MAX_Q16: u32 = 3 * 64 << 16;
 
 /// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
 /// ones.
@@ -129,6 +130,7 @@ impl HostRow {
             thalweg_learner::forget(&mut host, params, then_ns);
             host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
         }
+        thalweg_learner::note_cautions(&mut host, system_arm);
         thalweg_learner::note_harm(&mut host, system_arm, params);
         host
     }
