@@ -82,7 +82,7 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: bits of cost for each retransmission of all segments. */
 #define THALWEG_WASTE_BITS 3
 /*
- * thalweg: a measurement is slow if it costs 2.5 bits more than the system's mean, and
+ * thalweg: a measurement is slow if it costs 2.5 bits more than the system's mean and its own, and
  * counts twice from 4 bits on. The counts are halved at this many measurements.
  */
 #define THALWEG_SLOW_Q16 (5u << 15)
@@ -1147,27 +1147,30 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 }
 
 /*
- * Counts a measurement, and whether it is much slower than the system's mean. Must be
+ * Counts a measurement, and whether it is much slower than the system's mean and its own. Must be
  * called before the sample is learned.
  */
 static __always_inline void thalweg_count_slow(const struct thalweg_host *host, __u32 system_arm,
-					       struct thalweg_arm_statistics *arm, __u64 cost)
+					       const struct thalweg_arm_state *arm,
+					       struct thalweg_arm_statistics *counts, __u64 cost)
 {
 	const struct thalweg_arm_state *system;
+	__u64 usual;
 
 	if (system_arm >= THALWEG_MAX_ARMS)
 		return;
 	system = thalweg_arm_at(host, system_arm);
 	if (!system->weight_q16)
 		return;
-	arm->counted++;
-	if (cost > (__u64)system->value + THALWEG_SLOW_Q16)
-		arm->slow++;
-	if (cost > (__u64)system->value + THALWEG_VERY_SLOW_Q16)
-		arm->slow++;
-	if (arm->counted >= THALWEG_COUNTED_MAX) {
-		arm->counted /= 2;
-		arm->slow /= 2;
+	usual = system->value > arm->value ? system->value : arm->value;
+	counts->counted++;
+	if (cost > usual + THALWEG_SLOW_Q16)
+		counts->slow++;
+	if (cost > usual + THALWEG_VERY_SLOW_Q16)
+		counts->slow++;
+	if (counts->counted >= THALWEG_COUNTED_MAX) {
+		counts->counted /= 2;
+		counts->slow /= 2;
 	}
 }
 
@@ -1259,9 +1262,9 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	if (out->outcome != THALWEG_SCORED)
 		return;
 	rate = thalweg_rate(sample->bytes, sample->duration_us);
-	out->cost = thalweg_min(thalweg_cost(rate, sample->srtt_us, params) +
-					thalweg_waste_q16(sample),
-				THALWEG_U32_MAX);
+	out->cost =
+		thalweg_min(thalweg_cost(rate, sample->srtt_us, params) + thalweg_waste_q16(sample),
+			    THALWEG_U32_MAX);
 	if (sample->end == THALWEG_END_TIMEOUT) {
 		/* A time-out alone may be a peer that vanished. */
 		known = thalweg_least_known(host);
@@ -1282,7 +1285,7 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		if (i != (index & THALWEG_ARM_MASK))
 			host->arms[i].weight_q16 -=
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
-	thalweg_count_slow(host, system_arm, statistics, out->cost);
+	thalweg_count_slow(host, system_arm, arm, statistics, out->cost);
 	thalweg_note_queue(host, index, system_arm, sample);
 	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16);
 	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,

@@ -582,6 +582,7 @@ BRANCHES = [
     "handicap between",
     "handicap at its limit",
     "a slow measurement",
+    "slower than the system's, as ever",
     "a very slow measurement",
     "counts of slow measurements halved",
     "an arm is unsteady",

@@ -562,11 +562,13 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
 
 
 def count_slow(host, index, system_arm, cost):
-    """One more measurement; slow ones, against the system's mean, are counted once or twice."""
+    """One more measurement; slow ones, against both means, are counted once or twice."""
     if system_arm >= ARMS or host["arms"][system_arm]["weight_q16"] == 0:
         return
-    above = cost - host["arms"][system_arm]["value"]
     arm = host["arms"][index]
+    system = host["arms"][system_arm]["value"]
+    above = cost - max(system, arm["value"])
+    covered["slower than the system's, as ever"] += cost - system > SLOW >= above
     arm["counted"] += 1
     arm["slow"] += (above > SLOW) + (above > VERY_SLOW)
     covered["a slow measurement"] += SLOW < above <= VERY_SLOW

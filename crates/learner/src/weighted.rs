@@ -36,7 +36,8 @@ const MEMORY_DEVIATIONS: u64 = 5;
 const MEMORY_MULTIPLE: u64 = 3;
 /// Each retransmission of all segments costs this many bits: others had no use of that capacity.
 const WASTE_BITS: u64 = 3;
-/// A measurement is slow if it costs this much more than the system's mean, 2 1/2 bits …
+/// A measurement is slow if it costs this much more than the system's mean and its own arm's, 2 1/2
+/// bits …
 const SLOW_Q16: u64 = 5 << 15;
 /// … and counts twice from here, 4 bits.
 const VERY_SLOW_Q16: u64 = 4 << 16;
@@ -244,13 +245,14 @@ pub fn note_cautions(host: &mut Host, system_arm: Option<usize>) {
     }
 }
 
-/// Counts a measurement, and whether it is much slower than the system's arm is on average. Must be
-/// called before the sample is learned.
+/// Counts a measurement, and whether it is much slower than the system's arm and its own are on
+/// average: an arm that is always slower needs no second handicap. Must be called before the sample
+/// is learned.
 fn note_slow(host: &mut Host, arm: usize, system_arm: Option<usize>, cost: u64) {
     let Some(system) = system_arm.filter(|&i| host.arms[i].weight_q16 > 0) else {
         return;
     };
-    let mean = host.arms[system].value;
+    let mean = host.arms[system].value.max(host.arms[arm].value);
     let state = &mut host.arms[arm];
     state.counted += 1;
     state.slow += u16::from(cost > mean + SLOW_Q16) + u16::from(cost > mean + VERY_SLOW_Q16);
