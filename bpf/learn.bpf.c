@@ -24,97 +24,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "learn_host.h"
-#include "learn_sample.h"
+#include "learn_steps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Whether an arm has this name, given as two numbers. */
-static __always_inline int is_named(const struct thalweg_arm *arm, __u64 first, __u64 rest)
-{
-	const __u64 *name = (const __u64 *)arm->name;
-
-	return name[0] == first && name[1] == rest;
-}
-
-/* Index of the arm with this name, or THALWEG_NO_ARM. `likely` is tried first. */
-static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const __u64 *name,
-					 __u32 likely)
-{
-	__u64 first = name[0], rest = name[1];
-	__u32 i;
-
-	if (likely < THALWEG_MAX_ARMS &&
-	    is_named(&table->arms[likely & THALWEG_ARM_MASK], first, rest))
-		return likely;
-	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++)
-		if (is_named(&table->arms[i], first, rest))
-			return THALWEG_UNKNOWN(i);
-	return THALWEG_NO_ARM;
-}
-
-/* Arm of the socket's present congestion control, or THALWEG_NO_ARM. */
-#ifdef THALWEG_KERNEL_BTF
-static __always_inline __u32 current_arm(struct context *c, __u32 likely)
-{
-	struct inet_connection_sock *icsk = (void *)bpf_skc_to_tcp_sock(c->sk);
-
-	if (!icsk)
-		return THALWEG_NO_ARM;
-	return arm_by_name(c->arms, (const __u64 *)icsk->icsk_ca_ops->name, likely);
-}
-#else
-static __always_inline __u32 current_arm(struct context *c, __u32 likely)
-{
-	__u64 name[THALWEG_CC_NAME / 8] = {};
-
-	if (bpf_getsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) ||
-	    !*(const char *)name)
-		return THALWEG_NO_ARM;
-	return arm_by_name(c->arms, name, likely);
-}
-#endif
-
-/*
- * Whether arms that need ECN may be chosen towards the remote host. Not inlined, as
- * callers have no stack for the key.
- */
-static __noinline int has_ecn_prefix(struct bpf_sock_ops *ops)
-{
-	struct thalweg_policy_key6 key = { 128, {} };
-
-	remote_of(ops, (__u32 *)key.addr);
-	return bpf_map_lookup_elem(&ecn_prefixes, &key) != 0;
-}
-
-/*
- * Mask of the arms allowed for a connection. Arms that need ECN are allowed only if it
- * was negotiated, and within the operator's prefixes (RFC 8257, section 6).
- */
-static __always_inline __u32 allowed_arms(struct context *c, int ecn)
-{
-	const struct thalweg_arms *table = c->arms;
-	__u32 allowed = table->allowed;
-
-	if (ecn && allowed != table->allowed_ecn && has_ecn_prefix(c->ops))
-		allowed = table->allowed_ecn;
-	return allowed & ~table->reverted;
-}
-
-/* THALWEG_NO_TRIALS if nothing is to be tried: by order, or as the agent is silent. */
-static __always_inline __u32 no_trials(struct context *c)
-{
-	const struct thalweg_arms *table = c->arms;
-	__u64 limit_ns = c->params->heartbeat_max_ns;
-
-	if (table->reverted & THALWEG_NO_TRIALS)
-		return THALWEG_NO_TRIALS;
-	if (limit_ns && c->request->now_ns > table->heartbeat_ns + limit_ns)
-		return THALWEG_NO_TRIALS;
-	return 0;
-}
-
-/* Tells the agent of a network namespace that it may not know. Not inlined: likewise. */
+/* Tells the agent of a network namespace that it may not know. Not inlined, as callers
+ * have no stack for the time. */
 static __noinline int note_stranger(__u64 netns)
 {
 	__u64 now;
@@ -145,35 +60,6 @@ static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 	COUNT(c, outside);
 	note_stranger(netns);
 	return 1;
-}
-
-/*
- * Sets the congestion control; 0 or -errno. Only "no such" concerns the arm. A route
- * that locks its congestion control (EPERM) concerns one connection. Otherwise a user
- * who may set routes in a namespace could take the arm from everybody.
- */
-static __always_inline int set_arm(struct context *c, __u32 index)
-{
-	struct thalweg_arm *arm = &c->arms->arms[index & THALWEG_ARM_MASK];
-	int error;
-
-	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, arm->name, sizeof(arm->name));
-	if (!error) {
-		COUNT(c, changed);
-		return 0;
-	}
-	COUNT(c, refused);
-	__sync_fetch_and_add(&arm->refused, 1);
-	if (error != -ENOENT && error != -ENOTSUPP)
-		return error;
-	arm->refused_errno = error;
-	__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
-	/* Classic still chooses among its four, as published. */
-	if (c->params->mode == THALWEG_MODE_THALWEG) {
-		__sync_fetch_and_and(&c->arms->allowed, ~(1u << (index & THALWEG_ARM_MASK)));
-		__sync_fetch_and_and(&c->arms->allowed_ecn, ~(1u << (index & THALWEG_ARM_MASK)));
-	}
-	return error;
 }
 
 /* Requests (or releases) callbacks without changing requests of others. */
@@ -241,6 +127,7 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	if (!slot)
 		return;
 	slot->origin = *c->origin;
+	slot->netns = c->request->key.netns;
 	c->conn = slot;
 	start_stretch(c, tp, slot->origin.arm);
 	/* The control group has no loss rule. */
@@ -295,53 +182,6 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	if (origin.reason != THALWEG_REASON_WARM_UP)
 		send_decision(&c, error, &shares);
 	return 0;
-}
-
-/*
- * Scores the stretch that ends now. Most stretches say nothing about a congestion
- * control, and cost no access to the host's record. Their events are for the comparison
- * with the control group, which is fair only over all connections that sent data.
- */
-static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
-{
-	struct request *r = c->request;
-	struct lesson lesson = {};
-	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
-	__u64 wall_us;
-	int told = 0;
-
-	r->arm = c->origin->arm;
-	r->system_arm = c->origin->system_arm;
-	if (c->origin->flags & THALWEG_CONN_TRIAL)
-		r->allowed |= TRIAL_OVER;
-	wall_us = take_sample(c, tp, end, &lesson.sample);
-	barrier();
-	/* The slot may have been reused meanwhile. */
-	if (c->conn->cookie != c->cookie)
-		return;
-	c->origin->flags &= ~THALWEG_CONN_TRIAL;
-	if (r->arm < THALWEG_MAX_ARMS && !app_owned(c)) {
-		if (c->params->mode == THALWEG_MODE_THALWEG)
-			outcome = thalweg_assess(&lesson.sample, c->params);
-		else
-			outcome = THALWEG_SCORED;
-	}
-	lesson.verdict.outcome = outcome;
-	if (outcome == THALWEG_SCORED)
-		told = 1;
-	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED)
-		told = lesson.sample.segs_out && end != THALWEG_END_SWITCH;
-	if ((told || r->allowed & TRIAL_OVER) && !find_key(c))
-		return;
-	if (outcome == THALWEG_SCORED || r->allowed & TRIAL_OVER) {
-		if (!learn(r, &lesson) && lesson.verdict.outcome == THALWEG_SCORED)
-			COUNT(c, hosts_missed);
-		outcome = lesson.verdict.outcome;
-	}
-	if (outcome < THALWEG_OUTCOMES)
-		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
-	if (told)
-		send_close(c, &lesson.sample, &lesson.verdict, wall_us);
 }
 
 /*

@@ -57,3 +57,11 @@ int vectors_change(void *context)
 
 	return request ? vector_change(request) : -1;
 }
+
+SEC("syscall")
+int vectors_review(void *context)
+{
+	struct vector_request *request = the_request();
+
+	return request ? vector_review(request) : -1;
+}

@@ -6,6 +6,7 @@
 #   gain     false alarms in 1,000 weeks, coverage in 500 worlds   (two minutes; no root)
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   instructions   what each costs in instructions of the processor   (two minutes; no root)
+#   long     what looks at 100,000 open connections cost      (two minutes)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   limit    what a limited cgroup sends, requests beside it  (twelve minutes)
@@ -21,7 +22,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret gain cost instructions policy link limit model cc sim lab)
+((${#parts[@]})) || parts=(regret gain cost instructions long policy link limit model cc sim lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -41,6 +42,10 @@ for part in "${parts[@]}"; do
 	instructions)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench instructions || status=1
+		;;
+	long)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench long || status=1
 		;;
 	policy)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
@@ -74,7 +79,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, gain, cost, instructions, policy, link, limit, model, cc, sim, lab)" >&2
+		echo "error: no part $part (regret, gain, cost, instructions, long, policy, link, limit, model, cc, sim, lab)" >&2
 		exit 2
 		;;
 	esac

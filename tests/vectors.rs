@@ -80,6 +80,18 @@ enum Action {
         reason: u64,
         propensity_q16: u64,
     },
+    Review {
+        current: u32,
+        system_arm: u32,
+        trial: u32,
+        decided_ns: u64,
+        allowed: u32,
+        random: u32,
+        now_ns: u64,
+        arm: u64,
+        reason: u64,
+        propensity_q16: u64,
+    },
 }
 
 #[derive(Deserialize)]
@@ -385,6 +397,12 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             request.params.control_permanent_q16 = word(inputs[4]);
             raw::VECTOR_CONTROL
         }
+        "stretch_due" => {
+            plain(&inputs[..3]);
+            request.params.stretch_ns = inputs[3];
+            request.params.score_full_bytes = inputs[4];
+            raw::VECTOR_STRETCH
+        }
         other => panic!("unit.json: no function {other}"),
     };
     request
@@ -556,6 +574,31 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
                 retrans: *retrans,
                 allowed: *allowed,
                 random: [*random, 0, 0],
+                ..empty
+            };
+            (request, [*arm, *reason, *propensity_q16])
+        }
+        Action::Review {
+            current,
+            system_arm,
+            trial,
+            decided_ns,
+            allowed,
+            random,
+            now_ns,
+            arm,
+            reason,
+            propensity_q16,
+        } => {
+            let request = Request {
+                function: raw::VECTOR_REVIEW,
+                arm: *current,
+                system_arm: *system_arm,
+                trial: *trial,
+                inputs: [*decided_ns, 0, 0, 0],
+                allowed: *allowed,
+                random: [*random, 0, 0],
+                now_ns: *now_ns,
                 ..empty
             };
             (request, [*arm, *reason, *propensity_q16])

@@ -16,7 +16,7 @@ use thalweg_lab::units::Size;
 
 use crate::kernels::inside;
 use crate::table::spread;
-use crate::{cc, kernel, limit, policy};
+use crate::{cc, kernel, limit, long, policy};
 
 /// Rounds of connections: in virtual time a second round equals the first.
 const ROUNDS: usize = 1;
@@ -128,6 +128,7 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64
     let connections = kernel::measure(binary, ROUNDS)?;
     let of = |us: &[f64]| spread(us).median * 1000.0;
     let (none, one) = policy::lookup(binary)?;
+    let looks = long::measure(binary, long::FEW)?;
     let (acknowledgement, decision) = cc::learned(binary, model)?;
     Ok(BTreeMap::from([
         ("establishment", of(&connections.established_us)),
@@ -135,6 +136,8 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64
         ("retransmission", kernel::retransmission(binary)?),
         ("policy: no rule of 10,000 matches", none),
         ("policy: one of 10,001 rules sets an option", one),
+        ("look: an open socket", looks.socket_ns),
+        ("look: a stretch that is scored", looks.stretch_ns),
         ("limit: a packet", limit::packet(binary)?),
         ("thalweg_rl: an acknowledgement", acknowledgement),
         ("thalweg_rl: a decision", decision),

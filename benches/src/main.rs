@@ -5,6 +5,7 @@
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
 //! thalweg-bench store    bytes written, memory and answers of the agent with 65,536 hosts
+//! thalweg-bench long     what looks at 100,000 open connections cost
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
@@ -26,6 +27,7 @@ mod kernel;
 mod kernels;
 mod limit;
 mod link;
+mod long;
 mod model;
 mod policy;
 mod rate;
@@ -61,6 +63,8 @@ enum What {
     Agent,
     /// Costs of a full table of hosts for the agent.
     Store,
+    /// Costs of looks at 100,000 open connections.
+    Long,
     /// Costs of a policy of 10,000 rules.
     Policy,
     /// Throughput of a link, and lateness of its packets.
@@ -135,6 +139,7 @@ fn main() -> Result<ExitCode> {
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
         What::Store => store::run(&arguments.binary)?,
+        What::Long => long::run(&arguments.binary)?,
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
         What::Cc => cc::run(&arguments.binary)?,

@@ -12,6 +12,8 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 mod mix;
 
 const PORT: u16 = 5001;
+/// Most open files, if the limit can be raised so far.
+const FILES: u64 = 200_000;
 /// Longest wait of a worker for its peer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two requests.
@@ -53,6 +55,8 @@ pub enum Work {
     },
     /// Accepts connections and reads each to its end.
     Drain,
+    /// Accepts connections and keeps them, unread.
+    Keep,
     /// Makes `rate` connections a second, at random times, to the `hosts` addresses from `first`
     /// on, which move on by `drift` addresses a second; each sends as much as a transfer of a
     /// content network. On a line prints how many ended, how many failed, and the bytes sent.
@@ -92,6 +96,7 @@ pub fn run(work: &Work) -> Result<()> {
         } => request(*address, *number, *bytes),
         Work::Options { address, bytes } => options(*address, *bytes),
         Work::Drain => drain(),
+        Work::Keep => keep(),
         Work::Mix {
             first,
             hosts,
@@ -138,6 +143,13 @@ fn drain() -> Result<()> {
     for connection in listen()?.incoming().flatten() {
         std::thread::spawn(move || to_end(connection));
     }
+    Ok(())
+}
+
+fn keep() -> Result<()> {
+    raise_files()?;
+    let kept: Vec<TcpStream> = listen()?.incoming().flatten().collect();
+    drop(kept);
     Ok(())
 }
 
@@ -237,6 +249,10 @@ fn connect_loop(address: IpAddr, seconds: f64, rate: u64) -> Result<()> {
 fn raise_files() -> Result<()> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // A guest begins with few.
+    if setrlimit(Resource::RLIMIT_NOFILE, FILES, FILES).is_ok() {
+        return Ok(());
+    }
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 

@@ -31,7 +31,7 @@ struct chronographs {
 /* Reads the chronographs (kernel: tcp_get_info_chrono_stats); 0 if they are not readable. */
 static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
 {
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
+	struct tcp_sock *tp = kernel_tcp(c->sk);
 	__u32 type, ticks;
 
 	if (!tp || !c->params->jiffy_us)
@@ -56,7 +56,7 @@ static __always_inline int read_chronographs(struct context *c, struct chronogra
 
 static __always_inline int timed_out(struct context *c)
 {
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
+	struct tcp_sock *tp = kernel_tcp(c->sk);
 
 	return tp && ((struct sock *)tp)->sk_err == ETIMEDOUT;
 }
@@ -75,8 +75,7 @@ static __always_inline int timed_out(struct context *c)
 #endif
 
 /* Starts a measured stretch on `arm`. */
-static __always_inline void start_stretch(struct context *c, const struct bpf_tcp_sock *tp,
-					  __u32 arm)
+static __always_inline void start_stretch(struct context *c, const struct learn_tcp *tp, __u32 arm)
 {
 	struct thalweg_conn *conn = c->conn;
 	struct chronographs now = {};
@@ -100,17 +99,20 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 	conn->slow_start_retrans = 0;
 	conn->loss_srtt_us = 0;
 	conn->origin.arm = arm;
+	conn->origin.flags &= ~THALWEG_CONN_STEADY;
 }
 
 /*
  * Whether a stretch is past its slow start, which overflows queues on any arm. Losses in
- * slow start do not count if there are segments after it.
+ * slow start do not count if there are segments after it. A stretch that follows another
+ * one on the same arm has none.
  */
-static __always_inline int is_steady(struct context *c, const struct bpf_tcp_sock *tp)
+static __always_inline int is_steady(struct context *c, const struct learn_tcp *tp)
 {
 	__u64 slow_start_ns = CHANGE_MIN_NS + (tp->srtt_us >> 3) * (SLOW_START_ROUNDS * 1000ull);
 
-	return c->request->now_ns - c->conn->start_ns >= slow_start_ns;
+	return c->conn->origin.flags & THALWEG_CONN_STEADY ||
+	       c->request->now_ns - c->conn->start_ns >= slow_start_ns;
 }
 
 /*
@@ -139,7 +141,7 @@ static __always_inline __u64 wall_time_us(struct context *c)
 }
 
 /* Measures the stretch that ends now; returns its wall time. */
-static __always_inline __u64 take_sample(struct context *c, struct bpf_tcp_sock *tp, __u32 end,
+static __always_inline __u64 take_sample(struct context *c, struct learn_tcp *tp, __u32 end,
 					 struct thalweg_sample *sample)
 {
 	const struct thalweg_conn *conn = c->conn;
@@ -151,7 +153,7 @@ static __always_inline __u64 take_sample(struct context *c, struct bpf_tcp_sock 
 	sample->rate_delivered_bytes = (__u64)tp->rate_delivered * tp->mss_cache;
 	sample->rate_interval_us = tp->rate_interval_us;
 	sample->srtt_us = tp->srtt_us >> 3;
-	sample->min_rtt_us = tp->rtt_min;
+	sample->min_rtt_us = lowest_rtt_us(tp);
 	sample->segs_out = tp->data_segs_out - conn->start_segs;
 	sample->retrans = tp->total_retrans - conn->start_retrans;
 	sample->steady_segs = sample->segs_out;
@@ -184,6 +186,28 @@ static __always_inline __u64 take_sample(struct context *c, struct bpf_tcp_sock 
 	return wall_us;
 }
 
+/* Adds a stretch to those before the next one, which is on the same arm if `counts`. */
+static __always_inline void note_before(struct context *c, const struct thalweg_sample *sample,
+					__u64 wall_us, int counts)
+{
+	struct thalweg_conn *conn = c->conn;
+	struct thalweg_sums *before = &conn->before;
+
+	if (!(conn->origin.flags & THALWEG_CONN_LONG)) {
+		conn->origin.flags |= THALWEG_CONN_LONG;
+		conn->decided_ns = 0;
+		conn->count = 0;
+		conn->reserved = 0;
+		__builtin_memset(before, 0, sizeof(*before));
+	}
+	before->bytes += sample->bytes;
+	before->duration_us += sample->duration_us;
+	before->wall_us += wall_us;
+	before->segs_out += sample->segs_out;
+	before->retrans += sample->retrans;
+	conn->count = counts ? conn->count + 1 : 0;
+}
+
 /* Reserves an event and fills the fields that all events share. */
 static __always_inline struct thalweg_event *new_event(struct context *c, __u32 kind)
 {
@@ -202,9 +226,8 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->connection = c->cookie;
 	event->host = c->request->key;
 	remote_of(c->ops, (__u32 *)event->remote);
-	/* remote_port is in network byte order, local_port is not (UAPI). */
-	event->remote_port = bpf_ntohl(c->ops->remote_port);
-	event->local_port = c->ops->local_port;
+	event->remote_port = remote_port_of(c->ops);
+	event->local_port = local_port_of(c->ops);
 	event->kind = kind;
 	event->arm = origin->arm;
 	event->system_arm = origin->system_arm;
@@ -248,7 +271,7 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 
 	if (!event)
 		return;
-	if (verdict->outcome == THALWEG_SCORED)
+	if (verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG)
 		COUNT(c, events);
 	event->end = sample->end;
 	event->outcome = verdict->outcome;
@@ -262,6 +285,9 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 	event->retrans = sample->retrans;
 	event->sample_flags = sample->flags;
 	event->wall_us = wall_us;
+	/* The slot may have been reused meanwhile. */
+	if (c->origin->flags & THALWEG_CONN_LONG && c->conn->cookie == c->cookie)
+		event->before = c->conn->before;
 	event->receiver_us = sample->receiver_us;
 	event->buffer_us = sample->buffer_us;
 	send_event(event);

@@ -3,7 +3,7 @@
 #ifndef THALWEG_LEARN_STATE_H
 #define THALWEG_LEARN_STATE_H
 
-#include "thalweg_compat.h"
+#include "learn_socket.h"
 #include "thalweg_algo.h"
 
 /* A section of its own: the agent writes this map's value whole before load. */
@@ -86,11 +86,12 @@ struct {
 /*
  * Connections being measured. A connection has one of THALWEG_PROBES slots, given by its
  * socket cookie. Neither socket storage nor a hash map, which cost 0.8 and 0.4 us a
- * connection.
+ * connection. The agent reads it whole every now and then, and maps it into its memory.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, THALWEG_CONNECTIONS);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct thalweg_conn);
 } conns SEC(".maps");
@@ -160,11 +161,11 @@ struct lesson {
 
 /* State of one socket operation, shared by its steps. */
 struct context {
-	struct bpf_sock_ops *ops;
+	struct learn_handle *ops;
 	const struct thalweg_params *params;
 	struct thalweg_counters *counters;
 	struct thalweg_arms *arms;
-	struct bpf_sock *sk;
+	struct learn_sock *sk;
 	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
@@ -190,28 +191,6 @@ static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
 	if (!bits)
 		return 0;
 	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
-}
-
-/* Full remote address, network byte order, IPv4 mapped; 0 if it is not TCP over IP. */
-static __always_inline int remote_of(struct bpf_sock_ops *ops, __u32 *remote)
-{
-	if (ops->family == AF_INET) {
-		remote[0] = 0;
-		remote[1] = 0;
-		remote[2] = bpf_htonl(0xffff);
-		remote[3] = ops->remote_ip4;
-		/* The verifier wants each field's own offset in its load. */
-		barrier();
-	} else if (ops->family == AF_INET6) {
-		remote[0] = ops->remote_ip6[0];
-		remote[1] = ops->remote_ip6[1];
-		remote[2] = ops->remote_ip6[2];
-		remote[3] = ops->remote_ip6[3];
-		barrier();
-	} else {
-		return 0;
-	}
-	return 1;
 }
 
 /* Prefix length of an IPv4 address in the key; 0 for loopback. Cuts the address. */
@@ -259,13 +238,13 @@ static __always_inline int find_key(struct context *c)
 
 	if (!remote_of(c->ops, remote))
 		return 0;
-	if (c->ops->family == AF_INET)
+	if (family_of(c->ops) == AF_INET)
 		prefix_len = cut_ipv4(c->params, &remote[3]);
 	else
 		prefix_len = cut_ipv6(c->params, remote);
 	if (!prefix_len)
 		return 0;
-	key->netns = bpf_get_netns_cookie(c->ops);
+	key->netns = netns_of(c->ops);
 	key->prefix_len = prefix_len;
 	key->reserved = 0;
 	c->request->tag = thalweg_tag(key);
@@ -301,7 +280,7 @@ static __always_inline int in_control(struct context *c)
 }
 
 /* State that every operation needs; returns 0 if there is nothing to do. */
-static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
+static __always_inline int prepare(struct context *c, struct learn_handle *ops)
 {
 	__u32 zero = 0;
 
@@ -309,7 +288,7 @@ static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
 	c->params = load_params();
 	c->counters = bpf_map_lookup_elem(&counters, &zero);
 	c->arms = bpf_map_lookup_elem(&arms, &zero);
-	c->sk = ops->sk;
+	c->sk = sock_of(ops);
 	return c->counters && c->arms && c->sk;
 }
 
@@ -321,7 +300,7 @@ static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
 }
 
 /* Finds the record of a connection being measured; returns 0 if there is none. */
-static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops)
+static __always_inline int find_conn(struct context *c, struct learn_handle *ops)
 {
 	__u32 i;
 

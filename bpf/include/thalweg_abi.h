@@ -96,7 +96,7 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_DECIDED = 1 << 0,
 	/* The application called setsockopt(TCP_CONGESTION): the connection is not changed. */
 	THALWEG_CONN_APP_OWNED = 1 << 1,
-	/* The loss rule moved it to another arm mid-flow. */
+	/* It was moved to another arm mid-flow. */
 	THALWEG_CONN_SWITCHED = 1 << 2,
 	/* Dry run: the choice was logged, nothing was set. */
 	THALWEG_CONN_DRY_RUN = 1 << 3,
@@ -110,6 +110,10 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_SET_FAILED = 1 << 7,
 	/* An open trial (not in events, whose flags end here). */
 	THALWEG_CONN_TRIAL = 1 << 8,
+	/* Its stretch follows another one on the same arm: there is no slow start in it. */
+	THALWEG_CONN_STEADY = 1 << 9,
+	/* It had earlier stretches: the end of its slot is in use. */
+	THALWEG_CONN_LONG = 1 << 10,
 };
 
 /* Why an arm was chosen. */
@@ -132,6 +136,10 @@ enum thalweg_reason {
 	THALWEG_REASON_WITHDRAWN = 7,
 	/* The control group: the system default is kept. */
 	THALWEG_REASON_CONTROL = 8,
+	/* Mid-flow: a long connection, decided anew by the rule for new ones. */
+	THALWEG_REASON_ANEW = 9,
+	/* Mid-flow: a long connection, at once from a bad arm to the best one. */
+	THALWEG_REASON_RETURNED = 10,
 };
 
 /* How a measured stretch of a connection ended. */
@@ -283,6 +291,7 @@ struct thalweg_params {
 	__u32 weight_max_q16; /* thalweg: cap of an arm's evidence = memory length */
 	__u32 idle_shift; /* thalweg: the other arms lose 1/2^idle_shift per measurement */
 	__u64 half_life_ns; /* thalweg: half-life of evidence; 0 = never halved */
+	__u64 stretch_ns; /* thalweg: interval of looks at long connections; 0 = none */
 	__u32 latency_weight_q16; /* thalweg: bits of cost for a doubled RTT */
 	__u32 latency_guard_us; /* thalweg: added to the RTT, so that small queues cost nothing */
 	__u64 score_min_bytes; /* thalweg: smaller transfers are not scored */
@@ -347,6 +356,15 @@ struct thalweg_origin {
 	__u8 chosen_arm; /* the arm that the learner chose; differs from arm in a dry run */
 };
 
+/* Sums over stretches of a connection. */
+struct thalweg_sums {
+	__u64 bytes; /* acknowledged */
+	__u64 duration_us; /* with data outstanding if known, else wall time */
+	__u64 wall_us;
+	__u32 segs_out;
+	__u32 retrans;
+};
+
 /* A connection being measured. */
 struct thalweg_conn {
 	__u64 cookie; /* of the socket; 0 = the slot is free */
@@ -366,7 +384,12 @@ struct thalweg_conn {
 	__u32 slow_start_segs; /* segments up to the last retransmission in slow start ... */
 	__u32 slow_start_retrans; /* ... and retransmissions */
 	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after it, averaged; 0 = none */
-	__u32 unused;
+	__u32 netns; /* lower half of the namespace's cookie; 0 = unknown */
+	/* Long connections only (THALWEG_CONN_LONG): */
+	__u64 decided_ns; /* when it was last decided anew; 0 = never */
+	struct thalweg_sums before; /* of its earlier stretches */
+	__u32 count; /* scored stretches in a row on its arm */
+	__u32 reserved; /* 0 */
 };
 
 /*
@@ -409,8 +432,10 @@ struct thalweg_event {
 	__u16 rule; /* version of the rule of choice */
 	__u16 allowed; /* decision only: mask of the permitted arms */
 	__u32 reserved; /* 0 */
-	/* Decision only: probability of each arm, 65535 = 1; of the chosen one alone mid-flow. */
+	/* Decision only: probability of each arm, 65535 = 1; of the loss rule, the chosen one's alone. */
 	__u16 propensities_q16[THALWEG_MAX_ARMS];
+	/* Close only: the connection's stretches before this one. */
+	struct thalweg_sums before;
 };
 
 /* Value of the per-CPU `counters` map (sum over CPUs). */
@@ -424,13 +449,17 @@ struct thalweg_counters {
 	__u64 switched; /* loss rule applied */
 	__u64 withdrawn; /* returned to the system default mid-flow */
 	__u64 app_owned; /* left to the application */
-	__u64 events; /* decisions and scored stretches delivered to the ring */
+	__u64 events; /* to the ring: decisions, scored stretches, ends of long connections */
 	__u64 events_dropped; /* ring full */
 	__u64 hosts_created;
 	__u64 hosts_missed; /* no host record existed or could be created */
 	__u64 conns_missed; /* connections whose slot was reused, and which were not scored */
 	__u64 outside; /* connections of network namespaces out of scope */
 	__u64 control; /* decisions of the control group, among those decided */
+	__u64 visited; /* sockets seen by looks at long connections */
+	__u64 stretches; /* long connections scored on their way */
+	__u64 anew; /* decisions about long connections on their way */
+	__u64 moved; /* long connections moved to another arm */
 };
 
 /*
@@ -523,14 +552,15 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
-THALWEG_ASSERT_SIZE(thalweg_params, 120);
+THALWEG_ASSERT_SIZE(thalweg_params, 128);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
 THALWEG_ASSERT_SIZE(thalweg_origin, 16);
-THALWEG_ASSERT_SIZE(thalweg_conn, 104);
-THALWEG_ASSERT_SIZE(thalweg_event, 200);
-THALWEG_ASSERT_SIZE(thalweg_counters, 160);
+THALWEG_ASSERT_SIZE(thalweg_sums, 32);
+THALWEG_ASSERT_SIZE(thalweg_conn, 152);
+THALWEG_ASSERT_SIZE(thalweg_event, 232);
+THALWEG_ASSERT_SIZE(thalweg_counters, 192);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
 THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);

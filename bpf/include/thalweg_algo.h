@@ -177,6 +177,21 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_FRUITLESS_MAX 56
 
 /*
+ * thalweg: each stretch of a long connection on an arm is twice as long as the one before,
+ * up to 2^this times the first.
+ */
+#define THALWEG_LONGEST_SHIFT 4
+/*
+ * thalweg: a long connection leaves an arm judged this much worse than the system's at
+ * once: half a bit.
+ */
+#define THALWEG_LEAVE_GAP_Q16 (1u << 15)
+/* thalweg: it is decided anew on an arm this much worse than the best: an eighth ... */
+#define THALWEG_ANEW_GAP_Q16 (1u << 13)
+/* ... and at most once in this time: an hour. */
+#define THALWEG_ANEW_NS 3600000000000ull
+
+/*
  * The state of an arm. The compiler drops a mask if an earlier comparison makes it
  * redundant, and then the verifier misses it.
  */
@@ -1067,12 +1082,14 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics
 
 /*
  * Credits the host with a measurement, and charges it with what an arm other than the
- * system's cost more.
+ * system's cost more. A connection that goes on earns nothing: credit pays for
+ * connections, and a long one would earn that of many.
  */
 static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32 index,
-						__u32 system_arm, __u64 cost, __u32 weight_q16)
+						__u32 system_arm, __u64 cost, __u32 weight_q16,
+						int earns)
 {
-	__s64 change = THALWEG_EARN_Q16, credit = host->credit_q16, excess = 0;
+	__s64 change = earns ? THALWEG_EARN_Q16 : 0, credit = host->credit_q16, excess = 0;
 	const struct thalweg_arm_state *system;
 
 	if (system_arm < THALWEG_MAX_ARMS && system_arm != index) {
@@ -1287,7 +1304,8 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
 	thalweg_count_slow(host, system_arm, arm, statistics, out->cost);
 	thalweg_note_queue(host, index, system_arm, sample);
-	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16);
+	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16,
+			    sample->end != THALWEG_END_STRETCH);
 	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,
 		      out->weight_q16, params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
 	thalweg_count_segments(statistics, sample);
@@ -1307,6 +1325,77 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		host->min_rtt_us = sample->min_rtt_us;
 	thalweg_increment(&statistics->scored);
 	thalweg_increment(&host->scored);
+}
+
+/*
+ * Whether the stretch of an open connection is scored now, and another begins: it is half
+ * an interval of looks old, doubled by each of `count` earlier stretches on the same arm,
+ * and has full weight.
+ */
+static __always_inline int thalweg_stretch_due(__u64 age_ns, __u64 bytes, __u32 count,
+					       const struct thalweg_params *params)
+{
+	return params->stretch_ns &&
+	       age_ns >> thalweg_min(count, THALWEG_LONGEST_SHIFT) >= params->stretch_ns / 2 &&
+	       bytes >= params->score_full_bytes;
+}
+
+/* A long connection whose stretch was just scored, as input of thalweg_review(). */
+struct thalweg_long {
+	__u32 arm; /* index, or THALWEG_NO_ARM */
+	__u32 system_arm;
+	__u64 decided_ns; /* when it was last decided anew; 0 = never */
+	__u32 trial; /* it had its arm for a trial, which this stretch has ended */
+};
+
+/* Result of thalweg_review(). */
+enum thalweg_reviewed {
+	THALWEG_KEEPS, /* no decision */
+	THALWEG_REVIEWED,
+	THALWEG_REVIEWED_TRIAL, /* ... whose arm is a trial */
+};
+
+/*
+ * Decides about a long connection. From an arm that is harmful, not allowed any more, or
+ * half a bit worse than the system's it goes to the best one at once. Otherwise the rule
+ * for new connections decides, at most once an hour, if its arm is an eighth of a bit
+ * worse than the best one, or was a trial and is not the best one. `random` and
+ * `shares_q16` as in thalweg_decide().
+ */
+static __always_inline enum thalweg_reviewed
+thalweg_review(const struct thalweg_host *host, const struct thalweg_long *flow, __u32 allowed,
+	       const struct thalweg_params *params, const __u32 *random, __u64 now_ns,
+	       struct thalweg_decision *out, __u16 *shares_q16)
+{
+	__u32 best, untried, arm = flow->arm, system = flow->system_arm;
+	struct thalweg_judge judge;
+	__u64 own, lowest;
+	int trial;
+
+	if (params->mode == THALWEG_MODE_CLASSIC || host->scored < params->warm_up ||
+	    arm >= THALWEG_MAX_ARMS || system >= THALWEG_MAX_ARMS ||
+	    !thalweg_arm_at(host, arm)->weight_q16 || !thalweg_arm_at(host, system)->weight_q16)
+		return THALWEG_KEEPS;
+	thalweg_convene(&judge, host, system);
+	best = thalweg_best(host, allowed & 0xffff, &judge, system, &untried, &lowest);
+	if (best == THALWEG_NO_ARM || best == arm)
+		return THALWEG_KEEPS;
+	own = thalweg_judged_q16(host, arm, &judge);
+	if (arm != system && allowed & judge.system &&
+	    (!(allowed & 1u << arm) || own >= judge.system_value + THALWEG_LEAVE_GAP_Q16)) {
+		thalweg_answer(out, best, THALWEG_REASON_RETURNED, THALWEG_ONE_Q16);
+		thalweg_note_share(shares_q16, best, THALWEG_ONE_Q16);
+		return THALWEG_REVIEWED;
+	}
+	if (flow->decided_ns &&
+	    (now_ns < flow->decided_ns || now_ns - flow->decided_ns < THALWEG_ANEW_NS))
+		return THALWEG_KEEPS;
+	if (!flow->trial && own < lowest + THALWEG_ANEW_GAP_Q16)
+		return THALWEG_KEEPS;
+	thalweg_decide(host, system, allowed, params, random, now_ns, out, shares_q16);
+	trial = thalweg_is_trial(out->reason);
+	out->reason = THALWEG_REASON_ANEW;
+	return trial ? THALWEG_REVIEWED_TRIAL : THALWEG_REVIEWED;
 }
 
 #endif

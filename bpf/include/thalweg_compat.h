@@ -39,29 +39,7 @@
 #ifdef THALWEG_KERNEL_BTF
 #include <bpf/bpf_core_read.h>
 
-/* Fields of the kernel's own structures, found by name at load time. */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct tcp_congestion_ops {
-	char name[16];
-};
-
-struct inet_connection_sock {
-	const struct tcp_congestion_ops *icsk_ca_ops;
-};
-
-struct tcp_sock {
-	__u32 chrono_start; /* tick of the last change of chrono_type */
-	__u32 chrono_stat[3]; /* ticks busy, receiver-limited, send-buffer-limited */
-	__u8 chrono_type : 2; /* 0 = nothing outstanding; 1..3 count into chrono_stat */
-	__u8 rate_app_limited : 1; /* the last rate sample was limited by the application */
-};
-
-struct sock {
-	int sk_err;
-};
-
-#pragma clang attribute pop
+#include "thalweg_kernel_tcp.h"
 #endif
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fields of the kernel's own structures that policy_existing.bpf.c reads, found by name at
- * load time (CO-RE).
+ * Fields of the kernel's own structures that programs read, found by name at load time
+ * (CO-RE).
  */
 #ifndef THALWEG_KERNEL_TCP_H
 #define THALWEG_KERNEL_TCP_H
@@ -53,14 +53,52 @@ struct sock {
 	struct {
 		struct cgroup *cgroup; /* a plain pointer since Linux 5.15 */
 	} sk_cgrp_data;
+	int sk_err;
+};
+
+struct tcp_congestion_ops {
+	char name[16];
+};
+
+struct inet_connection_sock {
+	const struct tcp_congestion_ops *icsk_ca_ops;
+};
+
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3]; /* the first is the lowest */
 };
 
 struct tcp_sock {
 	__u32 snd_cwnd_clamp;
 	__u8 bpf_sock_ops_cb_flags;
+	__u64 bytes_acked;
+	__u32 data_segs_out;
+	__u32 total_retrans;
+	__u32 srtt_us; /* smoothed RTT << 3 */
+	struct minmax rtt_min;
+	__u32 mss_cache;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u32 chrono_start; /* tick of the last change of chrono_type */
+	__u32 chrono_stat[3]; /* ticks busy, receiver-limited, send-buffer-limited */
+	__u8 chrono_type : 2; /* 0 = nothing outstanding; 1..3 count into chrono_stat */
+	__u8 rate_app_limited : 1; /* the last rate sample was limited by the application */
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	__u64 seq_num; /* of the socket, from 0 */
 };
 
 struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 };
 

@@ -10,8 +10,9 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 8] = [
+const OBJECTS: [&str; 9] = [
     "learn",
+    "learn_open",
     "policy",
     "policy_mark",
     "policy_existing",

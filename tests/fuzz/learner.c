@@ -190,6 +190,47 @@ static void change_one(struct input *input, struct thalweg_host *host,
 	      decision.arm, allowed);
 }
 
+static void review_one(struct input *input, struct thalweg_host *host,
+		       const struct thalweg_params *params)
+{
+	struct thalweg_decision decision = {};
+	__u16 shares_q16[THALWEG_MAX_ARMS] = {};
+	__u32 allowed, random, sum = 0, trials, i;
+	enum thalweg_reviewed found;
+	struct thalweg_long flow;
+	__u64 now_ns;
+
+	flow.arm = take_arm(input);
+	flow.system_arm = take_arm(input);
+	flow.trial = take(input, 1) & 1;
+	flow.decided_ns = take(input, 8);
+	allowed = take(input, 2);
+	random = take(input, 4);
+	now_ns = take(input, 8);
+	trials = thalweg_trials(host, now_ns);
+	found = thalweg_review(host, &flow, allowed, params, &random, now_ns, &decision,
+			       shares_q16);
+	if (found == THALWEG_KEEPS)
+		return;
+	CHECK(params->mode == THALWEG_MODE_THALWEG, "classic decided anew");
+	CHECK(decision.arm < THALWEG_MAX_ARMS && allowed >> decision.arm & 1, "arm %u of mask %#x",
+	      decision.arm, allowed);
+	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+		sum += shares_q16[i];
+	/* Each share of 1 lacks a unit. */
+	CHECK(sum == THALWEG_ONE_Q16 || sum == THALWEG_ONE_Q16 - 1, "shares are %u", sum);
+	CHECK(decision.propensity_q16 - (decision.propensity_q16 >> 16) == shares_q16[decision.arm],
+	      "a share of %u, a probability of %u", shares_q16[decision.arm],
+	      decision.propensity_q16);
+	thalweg_count_decision(host, &decision);
+	if (found == THALWEG_REVIEWED_TRIAL) {
+		CHECK(trials < THALWEG_TRIALS, "a trial beside %u", trials);
+		CHECK(decision.reason == THALWEG_REASON_ANEW, "a trial for reason %u",
+		      decision.reason);
+		thalweg_begin_trial(host, now_ns);
+	}
+}
+
 /* Functions of plain numbers against wider arithmetic. */
 static void numbers(struct input *input)
 {
@@ -222,7 +263,7 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 	struct thalweg_host host = {};
 
 	while (input.left) {
-		switch (take(&input, 1) & 3) {
+		switch (take(&input, 1) % 5) {
 		case 0:
 			connect_one(&input, &host, &params);
 			break;
@@ -234,6 +275,9 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 			break;
 		case 3:
 			numbers(&input);
+			break;
+		case 4:
+			review_one(&input, &host, &params);
 			break;
 		}
 	}

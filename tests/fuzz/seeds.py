@@ -38,6 +38,10 @@ def learner_step(step: dict) -> bytes:
         sample = zip(step["sample"], sizes, strict=True)
         arms = [(step["arm"], 1), (step["system_arm"], 1)]
         return joined((1, 1), *arms, (step["trial"], 1), (step["now_ns"], 8), *sample)
+    if step["op"] == "review":
+        arms = [(step["current"], 1), (step["system_arm"], 1), (step["trial"], 1)]
+        drawn = [(step["allowed"], 2), (step["random"], 4), (step["now_ns"], 8)]
+        return joined((4, 1), *arms, (step["decided_ns"], 8), *drawn)
     assert step["op"] == "change", step
     flow = [(step["current"], 1), (step["system_arm"], 1), (step["segs"], 8), (step["retrans"], 8)]
     return joined((2, 1), *flow, (step["allowed"], 2), (step["random"], 4))

@@ -4,7 +4,7 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_bpf_types::{host_from_raw, host_to_raw};
 use thalweg_learner as core;
 use thalweg_learner::{
-    Decision, End, Flow, Host, HostKey, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
+    Decision, End, Flow, Host, HostKey, Long, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
 };
 
 use crate::{Implementation, Request, raw};
@@ -24,6 +24,7 @@ impl Implementation for Core {
             raw::VECTOR_CONNECT => connect(&mut host, request)?,
             raw::VECTOR_SCORE => score(&mut host, request)?,
             raw::VECTOR_CHANGE => change(&host, request)?,
+            raw::VECTOR_REVIEW => review(&mut host, request)?,
             _ => [unit(&mut host, request)?, 0, 0],
         };
         request.outputs = outputs;
@@ -47,13 +48,38 @@ fn connect(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     let decision = core::decide(host, system_arm, allowed, &params, random, now_ns);
     if decision.reason != Reason::WarmUp {
         let shares = core::propensities_q16(host, system_arm, allowed, &params, now_ns);
-        request.shares_q16 = shares.map(|share| share.min(u32::from(u16::MAX)) as u16);
+        request.shares_q16 = shares.map(sixteen_bits);
     }
     host.count_decision(&decision);
     if decision.reason.is_trial() {
         host.begin_trial(request.now_ns);
     }
     Ok(outputs(&decision))
+}
+
+/// A probability in 16 bits: 65535 is 1.
+fn sixteen_bits(share_q16: u32) -> u16 {
+    share_q16.min(u32::from(u16::MAX)) as u16
+}
+
+fn review(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
+    let long = Long {
+        arm: arm(request.arm),
+        system_arm: arm(request.system_arm),
+        trial: request.trial != 0,
+        decided_ns: request.inputs[0],
+    };
+    let (allowed, params) = (narrow(request.allowed.into())?, params(&request.params)?);
+    let (random, now_ns) = (request.random[0], request.now_ns);
+    let Some(found) = core::review(host, &long, allowed, &params, random, now_ns) else {
+        return Ok([number(None), 0, 0]);
+    };
+    request.shares_q16 = found.shares_q16.map(sixteen_bits);
+    host.count_decision(&found.decision);
+    if found.trial {
+        host.begin_trial(now_ns);
+    }
+    Ok(outputs(&found.decision))
 }
 
 fn outputs(decision: &Decision) -> [u64; 3] {
@@ -64,6 +90,8 @@ fn outputs(decision: &Decision) -> [u64; 3] {
         Reason::Untried => abi::THALWEG_REASON_UNTRIED,
         Reason::Loss => abi::THALWEG_REASON_LOSS,
         Reason::Withdrawn => abi::THALWEG_REASON_WITHDRAWN,
+        Reason::Anew => abi::THALWEG_REASON_ANEW,
+        Reason::Returned => abi::THALWEG_REASON_RETURNED,
     };
     let propensity_q16 = decision.propensity_q16.into();
     [number(decision.arm), reason.into(), propensity_q16]
@@ -121,6 +149,10 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
         raw::VECTOR_FORGET => {
             core::forget(host, &params, inputs[0]);
             0
+        }
+        raw::VECTOR_STRETCH => {
+            let [age_ns, bytes, count, _] = inputs;
+            core::is_due(age_ns, bytes, narrow(count)?, &params).into()
         }
         raw::VECTOR_TAG => tag(inputs)?,
         raw::VECTOR_CONTROL => {
@@ -196,6 +228,7 @@ fn params(raw: &abi::thalweg_params) -> Result<Params, String> {
         loss_shift: raw.loss_shift,
         loss_min_segs: raw.loss_min_segs,
         rescue_arm: arm(raw.rescue_arm),
+        stretch_ns: raw.stretch_ns,
     })
 }
 
@@ -219,6 +252,7 @@ fn sample(raw: &abi::thalweg_sample) -> Result<Sample, String> {
             abi::THALWEG_END_RESET => End::Reset,
             abi::THALWEG_END_TIMEOUT => End::Timeout,
             abi::THALWEG_END_SWITCH => End::Switch,
+            abi::THALWEG_END_STRETCH => End::Stretch,
             other => return Err(format!("no end {other}")),
         },
     })

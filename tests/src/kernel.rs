@@ -33,6 +33,7 @@ impl Kernel {
             raw::VECTOR_CONNECT => "vectors_connect",
             raw::VECTOR_SCORE => "vectors_score",
             raw::VECTOR_CHANGE => "vectors_change",
+            raw::VECTOR_REVIEW => "vectors_review",
             _ => "vectors_unit",
         };
         let key = 0u32.to_ne_bytes();

@@ -14,6 +14,8 @@ int thalweg_vector_answer(struct vector_request *request)
 		return vector_score(request);
 	case VECTOR_CHANGE:
 		return vector_change(request);
+	case VECTOR_REVIEW:
+		return vector_review(request);
 	}
 	return vector_unit(request);
 }

@@ -32,6 +32,9 @@ enum vector_function {
 	VECTOR_TAG = 13, /* key as four numbers -> tag */
 	VECTOR_SLOT = 14, /* cookie, probe -> slot */
 	VECTOR_CONTROL = 15, /* tag, now_ns; params -> in the control group */
+	VECTOR_STRETCH = 16, /* age_ns, bytes, count; params -> due */
+	/* arm, trial, decided_ns, allowed, random, now_ns -> arm, reason, propensity */
+	VECTOR_REVIEW = 17,
 };
 
 struct vector_request {
@@ -40,13 +43,13 @@ struct vector_request {
 	__u32 system_arm;
 	__u32 allowed; /* mask of arms */
 	__u32 random[3];
-	__u32 trial; /* a trial is over */
+	__u32 trial; /* a trial is over; review: it had its arm for one */
 	__u64 now_ns;
 	__u64 segs;
 	__u64 retrans;
 	__u64 inputs[VECTOR_INPUTS];
 	__u64 outputs[VECTOR_OUTPUTS];
-	__u16 shares_q16[THALWEG_MAX_ARMS]; /* connect: probability of each arm */
+	__u16 shares_q16[THALWEG_MAX_ARMS]; /* connect, review: probability of each arm */
 	struct thalweg_params params;
 	struct thalweg_sample sample;
 	struct thalweg_host host;
@@ -110,6 +113,9 @@ static __always_inline int vector_unit(struct vector_request *r)
 	case VECTOR_CONTROL:
 		out[0] = thalweg_is_control(in[0], &r->params, in[1]);
 		return 0;
+	case VECTOR_STRETCH:
+		out[0] = thalweg_stretch_due(in[0], in[1], in[2], &r->params);
+		return 0;
 	case VECTOR_SLOT:
 		out[0] = thalweg_conn_slot(in[0], in[1]);
 		return 0;
@@ -157,6 +163,25 @@ static __always_inline int vector_change(struct vector_request *r)
 		decision.reason = 0;
 		decision.propensity_q16 = 0;
 	}
+	r->outputs[0] = decision.arm;
+	r->outputs[1] = decision.reason;
+	r->outputs[2] = decision.propensity_q16;
+	return 0;
+}
+
+/* Decides about a long connection, and counts the decision; inputs[0] is decided_ns. */
+static __always_inline int vector_review(struct vector_request *r)
+{
+	struct thalweg_long flow = { r->arm, r->system_arm, r->inputs[0], r->trial };
+	struct thalweg_decision decision = { THALWEG_NO_ARM, 0, 0 };
+	enum thalweg_reviewed found;
+
+	found = thalweg_review(&r->host, &flow, r->allowed, &r->params, r->random, r->now_ns,
+			       &decision, r->shares_q16);
+	if (found)
+		thalweg_count_decision(&r->host, &decision);
+	if (found == THALWEG_REVIEWED_TRIAL)
+		thalweg_begin_trial(&r->host, r->now_ns);
 	r->outputs[0] = decision.arm;
 	r->outputs[1] = decision.reason;
 	r->outputs[2] = decision.propensity_q16;

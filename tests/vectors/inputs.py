@@ -13,6 +13,7 @@ from learner import (
     ONE,
     RESET,
     SAMPLE_FIELDS,
+    STRETCH,
     SWITCH,
     THALWEG,
     TIMEOUT,
@@ -29,6 +30,7 @@ from learner import (
     host_out,
     members,
     require,
+    review,
     score,
 )
 
@@ -190,6 +192,14 @@ def stalling(r, arm, noise):
     return sample
 
 
+def stretches(r, arm, noise):
+    """Parts of long connections, and ends of short ones."""
+    sample = bulk(r, arm, noise)
+    if r.below(3):
+        sample["end"] = STRETCH
+    return sample
+
+
 def extreme(r, arm, noise):
     sample = {name: r.wide(bits) for name, bits in SAMPLE_FIELDS.items()}
     sample["end"] = r.below(5)
@@ -223,6 +233,7 @@ class Plan:
         steps=100,
         back=False,
         start=None,
+        reviews=False,
         **changes,
     ):
         self.name = name
@@ -235,6 +246,7 @@ class Plan:
         self.steps = steps
         self.back = back
         self.start = start
+        self.reviews = reviews
         self.params = with_params(**changes)
 
 
@@ -437,6 +449,33 @@ def plans():
             idle_shift=31,
             half_life_ns=0,
         ),
+        Plan("long connections", samples=stretches, reviews=True, noise=100),
+        Plan(
+            "long connections, masks that change",
+            samples=stretches,
+            reviews=True,
+            masks=mixed,
+            systems=anyone,
+            rescue_arm=3,
+        ),
+        Plan(
+            "long connections, arms that overflow a queue",
+            samples=overflowing,
+            reviews=True,
+            noise=200,
+            elapse=seconds(0, 600),
+        ),
+        Plan(
+            "long connections, every field full",
+            start=full_host(harmful=0),
+            samples=stretches,
+            reviews=True,
+            masks=(0xFFFF, 0x00FF),
+            systems=anyone,
+        ),
+        Plan("long connections, equal arms", samples=equal, reviews=True, idle_shift=31),
+        Plan("long connections, classic", samples=stretches, reviews=True, mode=CLASSIC, steps=20),
+        Plan("long connections, long warm-up", samples=stretches, reviews=True, warm_up=20),
     ]
 
 
@@ -495,6 +534,28 @@ def sequence(plan, seed):
                 "outcome": outcome,
                 "weight_q16": weight,
                 "cost": cost,
+            }
+        elif plan.reviews:
+            current = r.pick([last, r.pick(members(plan.masks[0])), system_arm])
+            trial = r.below(2)
+            decided_ns = max(0, now_ns - r.pick([now_ns, now_ns, r.below(2 * 3600) * 10**9]))
+            random = r.u32() | r.pick([0, 0xFF00])
+            found = review(
+                host, current, system_arm, trial, decided_ns, allowed, params, random, now_ns
+            )
+            arm, reason, propensity = found or (NO_ARM, 0, 0)
+            step = {
+                "op": "review",
+                "current": current,
+                "system_arm": system_arm,
+                "trial": trial,
+                "decided_ns": decided_ns,
+                "allowed": allowed,
+                "random": random,
+                "now_ns": now_ns,
+                "arm": arm,
+                "reason": reason,
+                "propensity_q16": propensity,
             }
         else:
             current = r.pick([last, r.pick(members(plan.masks[0])), system_arm])
@@ -589,6 +650,15 @@ BRANCHES = [
     "an unsteady arm is judged",
     "slow, but no more than the system's",
     "steady again",
+    "review: an arm without evidence",
+    "review: on the best arm",
+    "review: a bad arm",
+    "review: an arm not allowed",
+    "review: too soon",
+    "review: hardly worse",
+    "review: a trial is over",
+    "review: another trial",
+    "review: to the best arm",
 ]
 
 

@@ -34,6 +34,9 @@ PRICE_ARM = ONE // 50  # ... or this for each arm
 PRICE_OLD = 4 * ONE  # the most that the trial of an old acquaintance needs
 OLD = ONE // 256  # evidence below which it is one
 FADED = ONE // 4  # evidence of the best below which nothing is tried
+LEAVE = ONE // 2  # a long connection leaves an arm that much worse than the system's at once
+ANEW = ONE // 8  # it is decided anew where its arm is that much worse than the best ...
+ANEW_NS = 3600 * 10**9  # ... and not within this time of the last time
 DEFAULT_GAP = 2 * ONE  # the system's arm is measured now and then while it is not further behind
 
 CAUTION_MIN, CAUTION_MAX = ONE // 20, ONE // 2  # the handicap against luck
@@ -43,8 +46,8 @@ UNSTEADY = 3 * ONE // 2  # bits by which an arm is judged worse that is slow too
 
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
-LOSS, WITHDRAWN = 6, 7
-FIN_LOCAL, FIN_REMOTE, RESET, TIMEOUT, SWITCH = 0, 1, 2, 3, 4
+LOSS, WITHDRAWN, ANEW_REASON, RETURNED = 6, 7, 9, 10
+FIN_LOCAL, FIN_REMOTE, RESET, TIMEOUT, SWITCH, STRETCH = 0, 1, 2, 3, 4, 5
 SCORED, SMALL, APP_LIMITED, SKIPPED_TIMEOUT = 0, 1, 2, 4
 BUSY_TIME = 1  # flag of a sample
 
@@ -454,16 +457,24 @@ def connect(host, system_arm, allowed, params, random, now_ns):
         arm, reason, propensity = classic_decide(host, allowed, random)
     else:
         arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random, now_ns)
+    count_decision(host, arm, reason)
+    if reason in (EXPLORE, UNTRIED):
+        begin_trial(host, now_ns)
+    return arm, reason, propensity
+
+
+def count_decision(host, arm, reason):
     if arm < ARMS:
         state = host["arms"][arm]
         full = state["chosen"] == U32  # the counts stop together
         state["chosen"] += not full
         if reason == GREEDY:
             state["greedy"] += not full
-    if reason in (EXPLORE, UNTRIED):
-        host["trials"] = trials(host, now_ns) + 1
-        host["trial_ns"] = now_ns
-    return arm, reason, propensity
+
+
+def begin_trial(host, now_ns):
+    host["trials"] = trials(host, now_ns) + 1
+    host["trial_ns"] = now_ns
 
 
 def end_trial(host):
@@ -504,9 +515,54 @@ def change(host, current, system_arm, segs, retrans, allowed, params, random):
     return current, LOSS, ONE // 4
 
 
-def note_credit(host, index, system_arm, cost, weight):
+def stretch_due(age_ns, amount, count, stretch_ns, full):
+    """1 if the stretch is old enough and has full weight; a later one must be older."""
+    doublings = min(count, 4)
+    return int(stretch_ns > 0 and age_ns // 2**doublings >= stretch_ns // 2 and amount >= full)
+
+
+def review(host, current, system_arm, trial, decided_ns, allowed, params, random, now_ns):
+    """The arm, reason and propensity for a long connection whose stretch was scored; None: it stays."""
+    if params["mode"] == CLASSIC or host["scored"] < params["warm_up"]:
+        return None
+    if current >= ARMS or system_arm >= ARMS:
+        return None
+    own, system = (host["arms"][i] for i in (current, system_arm))
+    if own["weight_q16"] == 0 or system["weight_q16"] == 0:
+        covered["review: an arm without evidence"] += 1
+        return None
+    best = best_arm(host, allowed, system_arm)
+    if best in (NO_ARM, current):
+        covered["review: on the best arm"] += best == current
+        return None
+    permitted = allowed >> current & 1
+    value = judged(host, current, system_arm)
+    if current != system_arm and allowed >> system_arm & 1:
+        far = value >= judged(host, system_arm, system_arm) + LEAVE
+        if far or not permitted:
+            covered["review: a bad arm" if permitted else "review: an arm not allowed"] += 1
+            count_decision(host, best, RETURNED)
+            return best, RETURNED, ONE
+    if decided_ns and now_ns - decided_ns < ANEW_NS:
+        covered["review: too soon"] += 1
+        return None
+    if not trial and value < judged(host, best, system_arm) + ANEW:
+        covered["review: hardly worse"] += 1
+        return None
+    covered["review: a trial is over"] += bool(trial)
+    arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, [random], now_ns)
+    count_decision(host, arm, ANEW_REASON)
+    if reason in (EXPLORE, UNTRIED):
+        covered["review: another trial"] += 1
+        begin_trial(host, now_ns)
+    else:
+        covered["review: to the best arm"] += 1
+    return arm, ANEW_REASON, propensity
+
+
+def note_credit(host, index, system_arm, cost, weight, earns):
     """Earned by measuring; what an arm costs beyond the system's is paid, and the reverse."""
-    change = EARN
+    change = EARN if earns else 0
     if system_arm < ARMS and system_arm != index and host["arms"][system_arm]["weight_q16"]:
         excess = cost - host["arms"][system_arm]["value"]
         covered["a charge at its limit"] += abs(excess) > CHARGE_MAX
@@ -670,7 +726,7 @@ def score(host, index, system_arm, sample, params, now_ns):
             other["weight_q16"] -= lost
     count_slow(host, index, system_arm, cost)
     note_queue(host, index, system_arm, sample)
-    note_credit(host, index, system_arm, cost, weight)
+    note_credit(host, index, system_arm, cost, weight, sample["end"] != STRETCH)
     timeout = sample["end"] == TIMEOUT
     learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"], timeout)
     remember(arm, sample)

@@ -26,6 +26,7 @@ from learner import (
     log2_q16,
     rate,
     require,
+    stretch_due,
     tag,
     thalweg_cost,
     weight_of,
@@ -371,6 +372,24 @@ def unit_control(r):
 
 SAMPLE = list(SAMPLE_FIELDS)
 WEIGHTS = [f"weight_q16[{i}]" for i in range(ARMS)]
+def unit_stretch_due(r):
+    # By hand: at 30 s and 1 MiB the first takes 15 s, then 30 s, 1, 2, 4 min, and no more.
+    second, mib = 10**9, 1 << 20
+    by_hand = [([15 * second, mib, 0, 30 * second, mib], [1])]
+    by_hand += [([15 * second - 1, mib, 0, 30 * second, mib], [0])]
+    by_hand += [([15 * second, mib - 1, 0, 30 * second, mib], [0])]
+    by_hand += [([3600 * second, U64, 0, 0, mib], [0])]
+    for count, age in [(1, 30), (2, 60), (3, 120), (4, 240), (5, 240), (U32, 240)]:
+        by_hand += [([age * second, mib, count, 30 * second, mib], [1])]
+        by_hand += [([age * second - 16, mib, count, 30 * second, mib], [0])]
+    inputs = [[U64, U64, U32, U64, U64], [U64, U64, 0, U64, U64], [0, 0, 0, 1, 0], [0, 0, 0, 2, 0]]
+    inputs += [[r.wide(64), r.wide(64), r.wide(32), r.wide(64), r.wide(64)] for _ in range(40)]
+    inputs += [
+        [r.below(300 * second), r.below(2 * mib), r.below(6), 30 * second, mib] for _ in range(60)
+    ]
+    return by_hand, inputs, lambda *x: [stretch_due(*x)]
+
+
 UNITS = [
     ("log2", unit_log2, ["x"], ["log2_q16"]),
     ("rate", unit_rate, ["bytes", "duration_us"], ["rate"]),
@@ -421,6 +440,12 @@ UNITS = [
         unit_control,
         ["tag", "salt", "now_ns", "share_q16", "permanent_q16"],
         ["in the control group"],
+    ),
+    (
+        "stretch_due",
+        unit_stretch_due,
+        ["age_ns", "bytes", "count", "stretch_ns", "score_full_bytes"],
+        ["due"],
     ),
 ]
 

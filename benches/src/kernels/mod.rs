@@ -1,6 +1,7 @@
 //! Features by kernel: each feature is tried ([`probe`]) on Debian's kernels in QEMU and on the
 //! machine's own. The result is docs/reference/kernels.md ([`page`]).
 
+mod learning;
 mod page;
 pub mod probe;
 

@@ -13,24 +13,21 @@ use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use thalweg_agent::features::{FEATURES, Feature, Id};
 use thalweg_lab::host::{Pair, PairOptions, Side};
 use thalweg_lab::scenario::{Aqm, Qdisc};
 
-use crate::bed::{self, Agent, Worker};
+use crate::bed::{self, Worker};
 use crate::cc::{self, Loaded};
 use crate::limit::Limit;
 use crate::policy::Policies;
 
-/// Data of a scored transfer, and of one that only has to arrive, bytes.
-const SCORED_BYTES: usize = 1_000_000;
-const BYTES: usize = 200_000;
-const TRANSFERS: usize = 4;
+/// Data of a transfer that only has to arrive, bytes.
+pub(super) const BYTES: usize = 200_000;
 /// Largest number of sends until a socket's options are as expected.
 const SENDS: usize = 20;
 /// Longest wait for an asynchronous event.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Interval of checks of the kernel's programs. One that a command loads only for itself exists for
 /// some milliseconds.
 const LOOK: Duration = Duration::from_micros(100);
@@ -75,8 +72,8 @@ pub struct Cell {
 }
 
 /// Arguments of the trials.
-struct Bench<'a> {
-    binary: &'a Path,
+pub(super) struct Bench<'a> {
+    pub binary: &'a Path,
     model: &'a Path,
 }
 
@@ -275,6 +272,7 @@ impl Bench<'_> {
         match feature.id {
             Id::Learning => self.learn(false),
             Id::BusyTime => self.learn(true),
+            Id::LongConnections => self.long(),
             Id::Policies => self.policy(),
             Id::OpenConnections => self.existing(false),
             Id::LaterStages => self.existing(true),
@@ -299,40 +297,6 @@ impl Bench<'_> {
                 Ok(())
             }),
             Id::Link => self.link(),
-        }
-    }
-
-    /// Transfers with an agent, which scores them.
-    fn learn(&self, busy_time: bool) -> Result<String> {
-        let pair = bed::pair("learn")?;
-        let agent = Agent::start(self.binary, &pair, "learn")?;
-        let status = agent.status()?;
-        if status["kernel_busy_time"] != busy_time {
-            let problems = status["problems"].as_array();
-            let mut problems = problems.into_iter().flatten().filter_map(Value::as_str);
-            bail!(
-                "{}",
-                problems.next().unwrap_or("the other variant was loaded")
-            );
-        }
-        for _ in 0..TRANSFERS {
-            bed::transfer(&pair, SCORED_BYTES, None)?;
-        }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let known = agent.answer("hosts")?;
-            let scored = known["hosts"][0]["scored"].as_u64().unwrap_or(0);
-            let arms = known["hosts"][0]["arms"].as_array();
-            let evidence = arms.into_iter().flatten();
-            let evidence = evidence.filter_map(|arm| arm["evidence"].as_f64());
-            let evidence: f64 = evidence.sum();
-            if scored >= TRANSFERS as u64 && evidence > 0.0 {
-                return Ok(format!("{scored} connections scored"));
-            }
-            if Instant::now() > deadline {
-                bail!("{scored} connections scored, evidence {evidence}: {known}");
-            }
-            std::thread::sleep(Duration::from_millis(100));
         }
     }
 
@@ -502,7 +466,7 @@ impl Drop for Named {
 }
 
 /// A connection whose options are read.
-struct Sockets {
+pub(super) struct Sockets {
     // Dropped in this order, so that the server sees no half of a transfer.
     _server: Worker,
     client: Worker,
@@ -510,7 +474,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn open(pair: &Pair, cgroup: &Path) -> Result<Self> {
+    pub fn open(pair: &Pair, cgroup: &Path) -> Result<Self> {
         // More than is sent, so that the peer waits.
         let bytes = (2 * SENDS * BYTES).to_string();
         let mut server =
@@ -526,11 +490,17 @@ impl Sockets {
         })
     }
 
+    /// Sends once.
+    pub fn send(&mut self) -> Result<()> {
+        self.client.go_on()?;
+        self.said = self.client.line()?;
+        Ok(())
+    }
+
     /// Sends until the options start like this.
-    fn send_until(&mut self, begins: &str) -> Result<()> {
+    pub fn send_until(&mut self, begins: &str) -> Result<()> {
         for _ in 0..SENDS {
-            self.client.go_on()?;
-            self.said = self.client.line()?;
+            self.send()?;
             if self.expect(begins).is_ok() {
                 break;
             }
@@ -538,7 +508,7 @@ impl Sockets {
         self.expect(begins)
     }
 
-    fn expect(&self, begins: &str) -> Result<()> {
+    pub fn expect(&self, begins: &str) -> Result<()> {
         let said = &self.said;
         ensure!(
             said.starts_with(begins),

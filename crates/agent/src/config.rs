@@ -144,6 +144,8 @@ pub struct Learning {
     pub loss_min_segments: u32,
     /// `rescue`: congestion control that is tried first on lossy paths.
     pub rescue: Option<String>,
+    /// `stretch`: interval of looks at long connections; zero = none.
+    pub stretch: Duration,
 }
 
 /// `[control]`: connections that keep the system default, to compare with.
@@ -287,6 +289,7 @@ impl Config {
             loss_shift: learning.loss_shift,
             loss_min_segs: learning.loss_min_segments,
             rescue_arm: None,
+            stretch_ns: u64::try_from(learning.stretch.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 
@@ -428,6 +431,12 @@ impl Learning {
                 default.loss_min_segs,
             ),
             rescue: section.arm_or_none("rescue", Some("bbr")),
+            stretch: section.duration(
+                "stretch",
+                Duration::from_secs(1)..=Duration::from_secs(3600),
+                Some("never"),
+                Duration::from_nanos(default.stretch_ns),
+            ),
         }
     }
 }

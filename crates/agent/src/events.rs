@@ -125,6 +125,8 @@ fn reason(number: u32) -> &'static str {
         raw::THALWEG_REASON_LOSS => "loss",
         raw::THALWEG_REASON_WITHDRAWN => "withdrawn",
         raw::THALWEG_REASON_CONTROL => "control",
+        raw::THALWEG_REASON_ANEW => "anew",
+        raw::THALWEG_REASON_RETURNED => "returned",
         _ => "unknown",
     }
 }

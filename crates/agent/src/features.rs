@@ -36,6 +36,8 @@ pub enum Id {
     Learning,
     /// The agent's variant that reads the kernel's own structures.
     BusyTime,
+    /// Long connections, scored on their way.
+    LongConnections,
     /// `thalweg policy apply`.
     Policies,
     /// `thalweg policy apply --existing`.
@@ -111,6 +113,10 @@ features! {
     BusyTime, "learning by busy time", (5, 15), [SockOps, CgroupSockopt, KernelBtf],
         "connections are scored by the time in which they had something to send, not by wall time",
         "as learning";
+    LongConnections, "learning from long connections", (5, 15),
+        [SockOps, CgroupSockopt, KernelBtf, TcpIterator],
+        "long connections are scored on their way, and leave a bad arm; else only their end is scored",
+        "`bpf_setsockopt` in TCP iterators";
     Policies, "policies", (5, 15), [SockOps],
         "`thalweg policy apply`, `statistics` and `on.rtt` included",
         "`bpf_get_netns_cookie` in sockops programs; later for some keys ([policy.md](policy.md))";

@@ -1,7 +1,6 @@
 //! What the learner gains against its control group: ended connections into clusters, what is
 //! worse taken back. crates/gain has the statistics.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
@@ -21,8 +20,6 @@ pub use rules::Rules;
 
 /// An hour of the draws.
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Most connections whose earlier stretches are remembered.
-const PARTIAL_MAX: usize = 16_384;
 /// Prefixes whose connections are a group.
 const GROUP_IPV4: u32 = 24;
 const GROUP_IPV6: u32 = 48;
@@ -61,19 +58,10 @@ impl Drawn {
 pub struct Gain {
     kept: KeptGain,
     drawn: Drawn,
-    /// Earlier stretches of open connections.
-    partial: BTreeMap<u64, Partial>,
     /// Connections that ended under a dry run, where nothing is set.
     dry: u64,
     /// Rules of the policy with a share.
     pub rules: Rules,
-}
-
-/// The stretches of a connection before it was moved to another arm.
-#[derive(Clone, Copy, Debug)]
-struct Partial {
-    hour: u64,
-    sums: Connection,
 }
 
 impl Gain {
@@ -82,7 +70,6 @@ impl Gain {
         Self {
             kept,
             drawn,
-            partial: BTreeMap::new(),
             dry: 0,
             rules: Rules::default(),
         }
@@ -119,7 +106,7 @@ impl Gain {
             }
             return;
         }
-        let Some((hour, connection)) = self.whole(event) else {
+        let Some((hour, connection)) = whole(event) else {
             return;
         };
         let part = Part {
@@ -130,43 +117,6 @@ impl Gain {
         };
         let ledger = &mut self.kept.ledger;
         ledger.add(part, &connection, || group_of(remote));
-    }
-
-    /// The connection of an event, with its earlier stretches, and the hour in which it began.
-    /// `None` where it goes on under another arm: then only the whole is comparable.
-    fn whole(&mut self, event: &raw::thalweg_event) -> Option<(u64, Connection)> {
-        let end = u32::from(event.end);
-        let began_ns = event.time_ns.saturating_sub(event.wall_us * 1000);
-        let before = self.partial.remove(&event.connection);
-        let before = before.unwrap_or_else(|| Partial {
-            hour: began_ns / HOUR_NS,
-            sums: Connection::default(),
-        });
-        let sums = before.sums;
-        let failed = [raw::THALWEG_END_RESET, raw::THALWEG_END_TIMEOUT].contains(&end);
-        let connection = Connection {
-            bytes: sums.bytes + event.bytes,
-            busy_us: sums.busy_us + event.duration_us,
-            segs_out: sums.segs_out.saturating_add(event.segs_out),
-            retrans: sums.retrans.saturating_add(event.retrans),
-            srtt_us: event.srtt_us,
-            min_rtt_us: event.min_rtt_us,
-            handshake_rtt_us: event.handshake_rtt_us,
-            failed: (end != raw::THALWEG_END_STRETCH).then_some(failed),
-        };
-        if end != raw::THALWEG_END_SWITCH {
-            return Some((before.hour, connection));
-        }
-        if self.partial.len() >= PARTIAL_MAX {
-            // Cookies rise: the oldest connection may have ended unseen.
-            self.partial.pop_first();
-        }
-        let partial = Partial {
-            sums: connection,
-            ..before
-        };
-        self.partial.insert(event.connection, partial);
-        None
     }
 
     /// Saves what has changed since the last time. What cannot be saved is tried again with the next.
@@ -185,11 +135,72 @@ impl Gain {
     }
 }
 
+/// The connection that an event ends, with its earlier stretches, and the hour in which it began.
+/// `None` where it goes on: only the whole is comparable.
+fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
+    let end = u32::from(event.end);
+    if [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH].contains(&end) {
+        return None;
+    }
+    let before = &event.before;
+    let wall_us = event.wall_us.saturating_add(before.wall_us);
+    let began_ns = event.time_ns.saturating_sub(wall_us.saturating_mul(1000));
+    let failed = [raw::THALWEG_END_RESET, raw::THALWEG_END_TIMEOUT].contains(&end);
+    let connection = Connection {
+        bytes: event.bytes + before.bytes,
+        busy_us: event.duration_us + before.duration_us,
+        segs_out: event.segs_out.saturating_add(before.segs_out),
+        retrans: event.retrans.saturating_add(before.retrans),
+        srtt_us: event.srtt_us,
+        min_rtt_us: event.min_rtt_us,
+        handshake_rtt_us: event.handshake_rtt_us,
+        failed: Some(failed),
+    };
+    Some((began_ns / HOUR_NS, connection))
+}
+
 /// The port that names the service: the local one of accepted connections, the remote one of
 /// others.
 fn service_port(event: &raw::thalweg_event) -> u16 {
     match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
         true => event.local_port as u16,
         false => event.remote_port as u16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_connection_counts_once_and_whole() {
+        let stretch = |end: u32| raw::thalweg_event {
+            end: end as u8,
+            time_ns: 3 * HOUR_NS + 1_000_000_000,
+            wall_us: 2_000_000,
+            bytes: 500,
+            duration_us: 50,
+            segs_out: 5,
+            retrans: 1,
+            before: raw::thalweg_sums {
+                bytes: 10_000,
+                duration_us: 1000,
+                wall_us: HOUR_NS / 1000,
+                segs_out: 100,
+                retrans: 2,
+            },
+            ..Default::default()
+        };
+        for goes_on in [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH] {
+            assert!(whole(&stretch(goes_on)).is_none());
+        }
+        let (hour, connection) = whole(&stretch(raw::THALWEG_END_RESET)).unwrap();
+        // It began an hour and two seconds before one second past three.
+        assert_eq!(hour, 1);
+        assert_eq!((connection.bytes, connection.busy_us), (10_500, 1050));
+        assert_eq!((connection.segs_out, connection.retrans), (105, 3));
+        assert_eq!(connection.failed, Some(true));
+        let (_, orderly) = whole(&stretch(raw::THALWEG_END_FIN_LOCAL)).unwrap();
+        assert_eq!(orderly.failed, Some(false));
     }
 }

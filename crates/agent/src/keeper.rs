@@ -15,6 +15,7 @@ use thalweg_control::{cc, policy, system};
 use crate::config::EventLog;
 use crate::events::Decoder;
 use crate::kernel::ArmSpec;
+use crate::looks::{Looks, Stopwatch};
 use crate::service::Watchdog;
 use crate::shared::Shared;
 use crate::silence::Silence;
@@ -72,6 +73,7 @@ pub struct Keeper {
     /// The last look at the gain; none in a session that has not looked.
     gain_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
+    looks: Looks,
     dropped: u64,
     log: LogLimit,
     silence: Silence,
@@ -97,6 +99,7 @@ impl Keeper {
             forgave: now,
             gain_seen: None,
             namespaces_read: None,
+            looks: Looks::every(shared.kernel.look_interval()),
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
             silence: Silence::new(),
@@ -125,6 +128,12 @@ impl Keeper {
             0
         })?;
         let ring = builder.build().context("opening the event ring")?;
+        let take_all = |keeper: &mut Self| {
+            ring.consume().context("reading events")?;
+            let events = std::mem::take(&mut *pending.borrow_mut());
+            keeper.take(&events);
+            Ok(())
+        };
         self.read_namespaces();
         let mut outcomes = policy::Outcomes::default();
         loop {
@@ -135,20 +144,54 @@ impl Keeper {
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("waiting for events"),
             }
-            ring.consume().context("reading events")?;
-            let events = std::mem::take(&mut *pending.borrow_mut());
-            self.take(&events);
+            take_all(self)?;
             self.take_outcomes(&mut outcomes);
             self.watchdog.tick();
             if shared.is_stopping() && shared.is_done() {
                 break;
             }
             self.upkeep();
+            if self.looks.are_due() {
+                self.look_at_long(take_all)?;
+            }
         }
-        ring.consume().context("reading events")?;
-        let events = std::mem::take(&mut *pending.borrow_mut());
-        self.take(&events);
+        take_all(self)?;
         self.take_outcomes(&mut outcomes);
+        Ok(())
+    }
+
+    /// Scores long connections on their way. The programs' events are taken meanwhile.
+    fn look_at_long(&mut self, take_all: impl Fn(&mut Self) -> Result<()>) -> Result<()> {
+        let began = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let mut watch = Stopwatch::default();
+        let outcome = self.visit_long(&mut watch, &take_all);
+        self.looks.note(began, watch.total(), &shared.life.looks);
+        let fault = outcome.err().map(|error| format!("{error:#}"));
+        shared.problem("long-connections", fault);
+        take_all(self)
+    }
+
+    fn visit_long(
+        &mut self,
+        watch: &mut Stopwatch,
+        take_all: &impl Fn(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let candidates = watch.timed(|| shared.kernel.candidates())?;
+        if candidates.are_none() {
+            return Ok(());
+        }
+        let visits = watch.timed(|| shared.kernel.visits(candidates, shared.own_netns))?;
+        for mut visit in visits {
+            while watch.timed(|| visit.go_on())? {
+                if shared.is_stopping() {
+                    return Ok(());
+                }
+                take_all(self)?;
+                self.watchdog.tick();
+            }
+        }
         Ok(())
     }
 
@@ -184,10 +227,12 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
-        // The others are for the comparison with the control group.
+        // The others are for the comparison with the control group. Of a long connection the store
+        // has stretches: it needs the end, too.
         let told = |event: &&raw::thalweg_event| {
             u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE
                 || u32::from(event.outcome) == raw::THALWEG_SCORED
+                || event.before.wall_us > 0
         };
         let events: Vec<Event> = raw_events
             .iter()

@@ -9,6 +9,7 @@
 mod arms;
 mod carried;
 mod maps;
+mod open;
 mod pins;
 
 use std::collections::BTreeMap;
@@ -31,8 +32,10 @@ use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::HostBatch;
+pub use open::Candidates;
 
 use carried::Carried;
+use open::Iterator;
 use pins::MAPS;
 
 /// Time without a sign of the agent after which the programs stop trials.
@@ -93,6 +96,8 @@ pub struct Left {
     pub previous: Option<Previous>,
     /// Records for the new map.
     pub hosts: Vec<(HostKey, Host)>,
+    /// Measured connections for the new map, by their slots.
+    pub conns: Vec<(u32, raw::thalweg_conn)>,
     /// Whether all records are in the maps or in `hosts`; otherwise the store may have more.
     pub is_whole: bool,
 }
@@ -108,6 +113,8 @@ pub struct Kernel {
     took_over: bool,
     /// Why the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
+    /// The iterator over long connections, unless it is not wanted or why it cannot be had.
+    open: Result<Option<Iterator>, String>,
     map_bytes: u64,
     /// The program that clears arms of a record, under its lock.
     forget: OwnedFd,
@@ -179,19 +186,21 @@ impl Kernel {
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
             .sum();
-        let kernel = Self {
+        let mut kernel = Self {
             params,
             maps: handles,
             arms: Mutex::new(table),
             reverted: AtomicU32::new(0),
             took_over,
             without_btf,
+            open: Ok(None),
             map_bytes,
             forget,
             object,
             unfinished,
             setup,
         };
+        kernel.open = kernel.load_iterator();
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         for (netns, name) in &kernel.setup.defaults {
@@ -397,6 +406,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         weight_max_q16: params.weight_max_q16,
         idle_shift: params.idle_shift,
         half_life_ns: params.half_life_ns,
+        stretch_ns: params.stretch_ns,
         latency_weight_q16: params.latency_weight_q16,
         latency_guard_us: params.latency_guard_us,
         score_min_bytes: params.score_min_bytes,

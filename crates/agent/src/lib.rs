@@ -15,6 +15,7 @@ mod keeper;
 pub mod kernel;
 mod life;
 mod lock;
+mod looks;
 mod metrics;
 mod present;
 pub mod reload;

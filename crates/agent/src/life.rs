@@ -8,6 +8,7 @@ use std::time::Instant;
 use prometheus_client::metrics::histogram::Histogram;
 use thalweg_control::system;
 
+use crate::looks;
 use crate::view::{Event, Measurement};
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; at ten seconds requests
@@ -35,6 +36,8 @@ pub struct Life {
     pub event_writes: Histogram,
     /// Durations of writes of host records, s.
     pub record_writes: Histogram,
+    /// Looks at long connections.
+    pub looks: looks::Figures,
     counted: Mutex<Counted>,
 }
 
@@ -72,6 +75,7 @@ impl Life {
             lost: AtomicU64::new(0),
             event_writes: Histogram::new(WRITES_S),
             record_writes: Histogram::new(WRITES_S),
+            looks: looks::Figures::default(),
             counted: Mutex::new(Counted::default()),
         }
     }
@@ -101,6 +105,7 @@ impl Counted {
                 let kind = (name(&chosen), event.reason.clone());
                 *entry(&mut self.decisions, kind, pair) += 1;
             }
+            Some(measured) if measured.outcome != "scored" => {}
             Some(measured) => {
                 let kind = (name(&event.arm), measured.end.clone());
                 *entry(&mut self.ends, kind, pair) += 1;

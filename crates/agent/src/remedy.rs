@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 20] = [
+const REMEDIES: [(&str, &str); 21] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -25,6 +25,10 @@ const REMEDIES: [(&str, &str); 20] = [
     (
         "kernel-btf",
         "Nothing must be done; a kernel with BTF and its current updates measures better. `thalweg doctor` says more.",
+    ),
+    (
+        "long-connections",
+        "Nothing must be done: connections are scored when they end. `thalweg doctor` says what the kernel lacks.",
     ),
     (
         "namespaces",

@@ -192,6 +192,7 @@ impl Session {
             restore(&shared)?;
         }
         shared.kernel.insert_left(&left.hosts)?;
+        shared.kernel.insert_conns(&left.conns)?;
         fail_point!("start::restored");
         drop(left);
         shared.kernel.attach()?;
@@ -202,6 +203,9 @@ impl Session {
             .refresh_arms(&shared.kernel.setup().arms, false)?;
         let without_btf = shared.kernel.without_btf().map(without_btf_in_words);
         shared.problem("kernel-btf", without_btf);
+        let without_iterator = shared.kernel.without_iterator();
+        let without_iterator = without_iterator.map(without_iterator_in_words);
+        shared.problem("long-connections", without_iterator);
         log_start(&shared)?;
         restore_policy(&shared);
         let keeper = Keeper::new(Arc::clone(&shared))?;
@@ -242,6 +246,13 @@ fn without_btf_in_words(why: &str) -> String {
     format!(
         "the kernel refused the program that reads its own structures, so connections are scored \
          by wall time ({why})"
+    )
+}
+
+fn without_iterator_in_words(why: &str) -> String {
+    format!(
+        "the kernel refused the program that looks at long connections, so they are scored only \
+         when they end ({why})"
     )
 }
 

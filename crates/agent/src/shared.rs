@@ -426,6 +426,7 @@ impl Shared {
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
+            looks: self.kernel.has_iterator().then(|| self.life.looks.shown()),
             events_stored: self.life.stored.load(Ordering::Relaxed),
             events_lost: self.life.lost.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),

@@ -46,6 +46,9 @@ pub struct Status {
     pub resident_bytes: u64,
     /// Counters since the programs were first attached.
     pub counters: Counters,
+    /// Looks at long connections by this agent; `None`: they are scored only when they end.
+    #[serde(default)]
+    pub looks: Option<Looks>,
     /// Events written to the store by this agent.
     pub events_stored: u64,
     /// Events that this agent could not write to the store, as on a full disk.
@@ -58,6 +61,17 @@ pub struct Status {
     /// What to do about each of them, in the same order.
     #[serde(default)]
     pub fixes: Vec<String>,
+}
+
+/// Looks at long connections.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct Looks {
+    /// Number.
+    pub number: u64,
+    /// Processor time of all of them, µs.
+    pub cpu_us: u64,
+    /// Seconds from the last one to the next; more than configured where many connections are open.
+    pub interval_s: f64,
 }
 
 /// Counters kept in the kernel, exact at any load.
@@ -107,6 +121,18 @@ pub struct Counters {
     /// Decisions of the control group, among those taken.
     #[serde(default)]
     pub control: u64,
+    /// Sockets seen by looks at long connections.
+    #[serde(default)]
+    pub visited: u64,
+    /// Measurements of connections on their way, among those scored.
+    #[serde(default)]
+    pub stretches: u64,
+    /// Decisions about long connections on their way.
+    #[serde(default)]
+    pub anew: u64,
+    /// Long connections moved to another arm.
+    #[serde(default)]
+    pub moved: u64,
 }
 
 /// One arm of `GET /v1/arms` (a list).
@@ -244,7 +270,7 @@ pub struct ArmHistory {
 }
 
 /// One event of `GET /v1/events`: a decision, or the end of a scored stretch. Decisions without
-/// evidence (warm-up) and unscored stretches only have counters.
+/// evidence (warm-up) and unscored stretches only have counters, unless a long connection ends.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Event {
     /// Number in the store, rising; 0 before it is stored.
@@ -272,11 +298,12 @@ pub struct Event {
     /// Arm the system had given it.
     pub system_arm: Option<String>,
     /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
-    /// `withdrawn`, `control`.
+    /// `withdrawn`, `control`, `anew`, `returned`.
     pub reason: String,
     /// Probability of the choice.
     pub propensity: f64,
-    /// Only for decisions: probability of each arm that had any; mid-flow of the chosen one alone.
+    /// Only for decisions: probability of each arm that had any; by the loss rule of the chosen one
+    /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propensities: Option<BTreeMap<String, f64>>,
     /// Only for decisions: the arms that were permitted.
@@ -314,7 +341,7 @@ pub struct Event {
 pub struct Measurement {
     /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`; `stretch`: the connection goes on.
     pub end: String,
-    /// `scored`: unscored stretches make no event.
+    /// `scored`; another one only at the end of a long connection.
     pub outcome: String,
     /// Acknowledged bytes.
     pub bytes: u64,

@@ -1,14 +1,13 @@
-//! Host records and arm tables of kernel interface versions before the present one. An agent newer
-//! than the programs in the kernel finds them there.
+//! Host records, measured connections and arm tables of the two kernel interface versions before the
+//! present one. An agent newer than the programs in the kernel finds them there.
 
 use thalweg_learner::{ArmState, Host, MAX_ARMS, note_cautions};
 
-use crate::convert::host_from_raw;
 use crate::pod::from_bytes;
 use crate::raw;
 
 /// The versions.
-pub const VERSIONS: [u32; 3] = [4, 5, 6];
+pub const VERSIONS: [u32; 2] = [5, 6];
 
 /// Reads numbers in sequence.
 struct Reader<'a>(&'a [u8]);
@@ -26,46 +25,83 @@ impl Reader<'_> {
         Some(u64::from_ne_bytes(*first))
     }
 
-    /// Version 4 had no counts of segments.
-    fn arm(&mut self, version: u32) -> Option<ArmState> {
-        let mut arm = ArmState {
-            value: self.u64()?,
-            max_rate: self.u64()?,
-            weight_q16: self.u32()?,
-            deviation_q16: self.u32()?,
-            log_rate_q16: self.u32()?,
-            srtt_us: self.u32()?,
-            min_rtt_us: self.u32()?,
-            chosen: self.u32()?,
-            greedy: self.u32()?,
-            scored: self.u32()?,
-            ..ArmState::default()
-        };
-        if version > 4 {
-            (arm.segs, arm.retrans) = (self.u32()?, self.u32()?);
-        }
-        Some(arm)
+    fn u16(&mut self) -> Option<u16> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u16::from_ne_bytes(*first))
     }
 
-    /// The fields before the arms, after the number of connections.
-    fn head(&mut self, version: u32, host: &mut Host) -> Option<()> {
-        let _tag = self.u64()?;
+    /// What follows the tag in version 5.
+    fn host5(&mut self, host: &mut Host) -> Option<()> {
         host.seen_ns = self.u64()?;
         host.forgot_ns = self.u64()?;
         host.max_rate = self.u64()?;
-        if version > 4 {
-            host.trial_ns = self.u64()?;
-        }
+        host.trial_ns = self.u64()?;
         host.min_rtt_us = self.u32()?;
         host.scored = self.u32()?;
         host.switched = self.u32()?;
-        let harmful = self.u32()?;
-        if version > 4 {
-            host.harmful = (harmful & 0xffff) as u16;
-            host.queue_q16 = self.u32()?;
-            host.base_rtt_us = self.u32()?;
-            host.last_base_rtt_us = self.u32()?;
-            host.trials = self.u32()?;
+        host.harmful = (self.u32()? & 0xffff) as u16;
+        host.queue_q16 = self.u32()?;
+        host.base_rtt_us = self.u32()?;
+        host.last_base_rtt_us = self.u32()?;
+        host.trials = self.u32()?;
+        for arm in &mut host.arms {
+            *arm = ArmState {
+                value: self.u64()?,
+                max_rate: self.u64()?,
+                weight_q16: self.u32()?,
+                deviation_q16: self.u32()?,
+                log_rate_q16: self.u32()?,
+                srtt_us: self.u32()?,
+                min_rtt_us: self.u32()?,
+                chosen: self.u32()?,
+                greedy: self.u32()?,
+                scored: self.u32()?,
+                segs: self.u32()?,
+                retrans: self.u32()?,
+                ..ArmState::default()
+            };
+        }
+        Some(())
+    }
+
+    /// The same in version 6: what a decision reads comes first.
+    fn host6(&mut self, host: &mut Host) -> Option<()> {
+        host.seen_ns = self.u64()?;
+        host.forgot_ns = self.u64()?;
+        host.scored = self.u32()?;
+        host.harmful = self.u16()?;
+        host.trials = self.u16()?.into();
+        let _used = self.u32()?;
+        host.credit_q16 = self.u32()?;
+        for arm in &mut host.arms {
+            arm.value = self.u32()?.into();
+            arm.weight_q16 = self.u32()?;
+            arm.chosen = self.u32()?;
+            self.u32()?;
+        }
+        host.trial_ns = self.u64()?;
+        host.max_rate = self.u64()?;
+        host.min_rtt_us = self.u32()?;
+        host.switched = self.u32()?;
+        host.queue_q16 = self.u32()?;
+        host.base_rtt_us = self.u32()?;
+        host.last_base_rtt_us = self.u32()?;
+        for _reserved in 0..5 {
+            self.u32()?;
+        }
+        for arm in &mut host.arms {
+            arm.max_rate = self.u64()?;
+            arm.value |= u64::from(self.u32()?) << 32;
+            arm.deviation_q16 = self.u32()?;
+            arm.log_rate_q16 = self.u32()?;
+            arm.srtt_us = self.u32()?;
+            arm.min_rtt_us = self.u32()?;
+            arm.greedy = arm.chosen.saturating_sub(self.u32()?);
+            arm.scored = self.u32()?;
+            arm.segs = self.u32()?;
+            arm.retrans = self.u32()?;
+            self.u32()?;
         }
         Some(())
     }
@@ -74,30 +110,14 @@ impl Reader<'_> {
 /// Bytes of a record: head, 16 arms, 8.
 const fn host_bytes(version: u32) -> usize {
     match version {
-        4 => 56 + 48 * MAX_ARMS + 8,
-        _ => 80 + 56 * MAX_ARMS + 8,
+        5 => 80 + 56 * MAX_ARMS + 8,
+        _ => 104 + (16 + 48) * MAX_ARMS + 8,
     }
 }
 
 /// A record of one of [`VERSIONS`]; fields that it lacks are 0, "nothing yet". `None`: it has
 /// another size, was being written, or belongs to another host than its table says (`tag`).
 pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
-    let mut host = match version {
-        6 => version_6(tag, bytes),
-        _ => before_6(version, tag, bytes),
-    }?;
-    note_cautions(&mut host, None);
-    Some(host)
-}
-
-/// Version 6 had the present layout, with 0 for what it did not know.
-fn version_6(tag: u64, bytes: &[u8]) -> Option<Host> {
-    let host: raw::thalweg_host = from_bytes(bytes)?;
-    let whole = host.tag == tag && host.tag_tail == tag as u32 && host.seq_head == host.seq_tail;
-    whole.then(|| host_from_raw(&host))
-}
-
-fn before_6(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
     if !VERSIONS.contains(&version) || bytes.len() != host_bytes(version) {
         return None;
     }
@@ -107,19 +127,31 @@ fn before_6(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
         connections: reader.u32()?,
         ..Host::default()
     };
-    // The next field; version 4 had no tag at the end, and some of its agents left it 0.
-    if version > 4 && Reader(reader.0).u64()? != tag {
+    if reader.u64()? != tag {
         return None;
     }
-    reader.head(version, &mut host)?;
-    for arm in &mut host.arms {
-        *arm = reader.arm(version)?;
+    match version {
+        5 => reader.host5(&mut host)?,
+        _ => reader.host6(&mut host)?,
     }
-    let tag_tail = reader.u32()?;
-    if version > 4 && tag_tail != tag as u32 {
+    if reader.u32()? != tag as u32 {
         return None;
     }
+    // Neither version has handicaps.
+    note_cautions(&mut host, None);
     (reader.u32()? == seq_head).then_some(host)
+}
+
+/// A measured connection of version 6, which the present one's begins like. `None`: it has another
+/// size or version.
+pub fn conn(version: u32, bytes: &[u8]) -> Option<raw::thalweg_conn> {
+    const BYTES: usize = 104;
+    if version != 6 || bytes.len() != BYTES {
+        return None;
+    }
+    let mut whole = [0; size_of::<raw::thalweg_conn>()];
+    whole[..BYTES].copy_from_slice(bytes);
+    from_bytes(&whole)
 }
 
 /// The arm table of one of [`VERSIONS`], or the present one; they begin alike. `None`: it is
@@ -155,31 +187,6 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_version_4_is_read_whole_and_a_torn_one_not_at_all() {
-        let mut bytes = numbered(4);
-        let tag = double(2);
-        assert!(host(4, tag, &bytes).is_none(), "head and tail differ");
-        let end = bytes.len() - 4;
-        bytes[end..].fill(0);
-        let host = super::host(4, tag, &bytes).unwrap();
-        assert_eq!(host.connections, 1);
-        assert_eq!(
-            (host.seen_ns, host.forgot_ns, host.max_rate),
-            (double(4), double(6), double(8))
-        );
-        assert_eq!((host.min_rtt_us, host.scored, host.switched), (10, 11, 12));
-        assert_eq!((host.arms[0].value, host.arms[0].scored), (double(14), 25));
-        assert_eq!(
-            (host.arms[15].value, host.arms[15].scored),
-            (double(14 + 15 * 12), 25 + 15 * 12)
-        );
-        assert_eq!((host.harmful, host.trials, host.arms[3].segs), (0, 0, 0));
-        assert!(super::host(4, tag, &bytes[1..]).is_none());
-        assert!(super::host(5, tag, &bytes).is_none());
-        assert!(super::host(3, tag, &bytes).is_none());
-    }
-
-    #[test]
     fn a_record_of_version_5_is_read_whole_unless_torn_or_recycled() {
         let mut bytes = numbered(5);
         let tag = double(2);
@@ -202,8 +209,61 @@ mod tests {
             (last.value, last.segs),
             (double(20 + 15 * 14), 32 + 15 * 14)
         );
+        assert!(super::host(5, tag, &bytes[1..]).is_none());
+        assert!(super::host(6, tag, &bytes).is_none());
+        assert!(super::host(4, tag, &bytes).is_none());
         bytes[0] = 1;
         assert!(super::host(5, tag, &bytes).is_none(), "being written");
+    }
+
+    #[test]
+    fn a_record_of_version_6_is_read_whole_unless_torn_or_recycled() {
+        let mut bytes = numbered(6);
+        assert_eq!(bytes.len(), 1136);
+        let tag = double(2);
+        let end = bytes.len() - 4;
+        bytes[end..].fill(0);
+        bytes[end - 4..end].copy_from_slice(&(tag as u32).to_ne_bytes());
+        assert!(host(6, tag + 1, &bytes).is_none(), "another host's");
+        let host = super::host(6, tag, &bytes).unwrap();
+        assert_eq!((host.connections, host.seen_ns), (1, double(4)));
+        assert_eq!((host.forgot_ns, host.scored), (double(6), 8));
+        if cfg!(target_endian = "little") {
+            assert_eq!((host.harmful, host.trials), (9, 0));
+        }
+        assert_eq!(host.credit_q16, 11);
+        assert_eq!((host.arms[0].weight_q16, host.arms[15].chosen), (13, 74));
+        assert_eq!((host.trial_ns, host.max_rate), (double(76), double(78)));
+        assert_eq!((host.min_rtt_us, host.switched), (80, 81));
+        assert_eq!((host.queue_q16, host.base_rtt_us), (82, 83));
+        assert_eq!(host.last_base_rtt_us, 84);
+        // Ten numbers and a wide one for each arm, from the 90th on.
+        assert_eq!(host.arms[0].max_rate, double(90));
+        assert_eq!(host.arms[0].value, 12 | 92 << 32);
+        let last = &host.arms[15];
+        let first = 90 + 15 * 12;
+        assert_eq!(last.value, u64::from(72u32) | u64::from(first + 2) << 32);
+        assert_eq!(
+            (last.deviation_q16, last.log_rate_q16),
+            (first + 3, first + 4)
+        );
+        assert_eq!((last.srtt_us, last.min_rtt_us), (first + 5, first + 6));
+        assert_eq!(
+            (last.scored, last.segs, last.retrans),
+            (first + 8, first + 9, first + 10)
+        );
+        bytes[0] = 1;
+        assert!(super::host(6, tag, &bytes).is_none(), "being written");
+    }
+
+    #[test]
+    fn a_connection_of_version_6_goes_on_and_had_no_stretches() {
+        let bytes: Vec<u8> = (0..26u32).flat_map(u32::to_ne_bytes).collect();
+        let found = conn(6, &bytes).unwrap();
+        assert_eq!((found.cookie, found.start_ns), (double(0), double(2)));
+        assert_eq!((found.start_retrans, found.loss_srtt_us), (12, 24));
+        assert_eq!((found.decided_ns, found.count), (0, 0));
+        assert!(conn(5, &bytes).is_none() && conn(6, &bytes[4..]).is_none());
     }
 
     #[test]

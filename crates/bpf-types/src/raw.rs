@@ -1003,6 +1003,8 @@ pub const THALWEG_CONN_PASSIVE: thalweg_conn_flag = 32;
 pub const THALWEG_CONN_ECN: thalweg_conn_flag = 64;
 pub const THALWEG_CONN_SET_FAILED: thalweg_conn_flag = 128;
 pub const THALWEG_CONN_TRIAL: thalweg_conn_flag = 256;
+pub const THALWEG_CONN_STEADY: thalweg_conn_flag = 512;
+pub const THALWEG_CONN_LONG: thalweg_conn_flag = 1024;
 pub type thalweg_conn_flag = ::std::os::raw::c_uint;
 pub const THALWEG_REASON_WARM_UP: thalweg_reason = 0;
 pub const THALWEG_REASON_GREEDY: thalweg_reason = 1;
@@ -1013,6 +1015,8 @@ pub const THALWEG_REASON_FOREIGN: thalweg_reason = 5;
 pub const THALWEG_REASON_LOSS: thalweg_reason = 6;
 pub const THALWEG_REASON_WITHDRAWN: thalweg_reason = 7;
 pub const THALWEG_REASON_CONTROL: thalweg_reason = 8;
+pub const THALWEG_REASON_ANEW: thalweg_reason = 9;
+pub const THALWEG_REASON_RETURNED: thalweg_reason = 10;
 pub type thalweg_reason = ::std::os::raw::c_uint;
 pub const THALWEG_END_FIN_LOCAL: thalweg_end = 0;
 pub const THALWEG_END_FIN_REMOTE: thalweg_end = 1;
@@ -1277,6 +1281,7 @@ pub struct thalweg_params {
     pub weight_max_q16: __u32,
     pub idle_shift: __u32,
     pub half_life_ns: __u64,
+    pub stretch_ns: __u64,
     pub latency_weight_q16: __u32,
     pub latency_guard_us: __u32,
     pub score_min_bytes: __u64,
@@ -1298,7 +1303,7 @@ pub struct thalweg_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 120usize];
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 128usize];
     ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
     ["Offset of field: thalweg_params::mode"]
         [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
@@ -1314,42 +1319,44 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, idle_shift) - 20usize];
     ["Offset of field: thalweg_params::half_life_ns"]
         [::std::mem::offset_of!(thalweg_params, half_life_ns) - 24usize];
+    ["Offset of field: thalweg_params::stretch_ns"]
+        [::std::mem::offset_of!(thalweg_params, stretch_ns) - 32usize];
     ["Offset of field: thalweg_params::latency_weight_q16"]
-        [::std::mem::offset_of!(thalweg_params, latency_weight_q16) - 32usize];
+        [::std::mem::offset_of!(thalweg_params, latency_weight_q16) - 40usize];
     ["Offset of field: thalweg_params::latency_guard_us"]
-        [::std::mem::offset_of!(thalweg_params, latency_guard_us) - 36usize];
+        [::std::mem::offset_of!(thalweg_params, latency_guard_us) - 44usize];
     ["Offset of field: thalweg_params::score_min_bytes"]
-        [::std::mem::offset_of!(thalweg_params, score_min_bytes) - 40usize];
+        [::std::mem::offset_of!(thalweg_params, score_min_bytes) - 48usize];
     ["Offset of field: thalweg_params::score_full_bytes"]
-        [::std::mem::offset_of!(thalweg_params, score_full_bytes) - 48usize];
+        [::std::mem::offset_of!(thalweg_params, score_full_bytes) - 56usize];
     ["Offset of field: thalweg_params::loss_shift"]
-        [::std::mem::offset_of!(thalweg_params, loss_shift) - 56usize];
+        [::std::mem::offset_of!(thalweg_params, loss_shift) - 64usize];
     ["Offset of field: thalweg_params::loss_min_segs"]
-        [::std::mem::offset_of!(thalweg_params, loss_min_segs) - 60usize];
+        [::std::mem::offset_of!(thalweg_params, loss_min_segs) - 68usize];
     ["Offset of field: thalweg_params::rescue_arm"]
-        [::std::mem::offset_of!(thalweg_params, rescue_arm) - 64usize];
+        [::std::mem::offset_of!(thalweg_params, rescue_arm) - 72usize];
     ["Offset of field: thalweg_params::ipv4_prefix"]
-        [::std::mem::offset_of!(thalweg_params, ipv4_prefix) - 68usize];
+        [::std::mem::offset_of!(thalweg_params, ipv4_prefix) - 76usize];
     ["Offset of field: thalweg_params::ipv6_prefix"]
-        [::std::mem::offset_of!(thalweg_params, ipv6_prefix) - 72usize];
+        [::std::mem::offset_of!(thalweg_params, ipv6_prefix) - 80usize];
     ["Offset of field: thalweg_params::jiffy_us"]
-        [::std::mem::offset_of!(thalweg_params, jiffy_us) - 76usize];
+        [::std::mem::offset_of!(thalweg_params, jiffy_us) - 84usize];
     ["Offset of field: thalweg_params::rule"]
-        [::std::mem::offset_of!(thalweg_params, rule) - 80usize];
+        [::std::mem::offset_of!(thalweg_params, rule) - 88usize];
     ["Offset of field: thalweg_params::parameters"]
-        [::std::mem::offset_of!(thalweg_params, parameters) - 84usize];
+        [::std::mem::offset_of!(thalweg_params, parameters) - 92usize];
     ["Offset of field: thalweg_params::control_salt"]
-        [::std::mem::offset_of!(thalweg_params, control_salt) - 88usize];
+        [::std::mem::offset_of!(thalweg_params, control_salt) - 96usize];
     ["Offset of field: thalweg_params::control_share_q16"]
-        [::std::mem::offset_of!(thalweg_params, control_share_q16) - 96usize];
+        [::std::mem::offset_of!(thalweg_params, control_share_q16) - 104usize];
     ["Offset of field: thalweg_params::control_permanent_q16"]
-        [::std::mem::offset_of!(thalweg_params, control_permanent_q16) - 100usize];
+        [::std::mem::offset_of!(thalweg_params, control_permanent_q16) - 108usize];
     ["Offset of field: thalweg_params::cluster_ipv4"]
-        [::std::mem::offset_of!(thalweg_params, cluster_ipv4) - 104usize];
+        [::std::mem::offset_of!(thalweg_params, cluster_ipv4) - 112usize];
     ["Offset of field: thalweg_params::cluster_ipv6"]
-        [::std::mem::offset_of!(thalweg_params, cluster_ipv6) - 108usize];
+        [::std::mem::offset_of!(thalweg_params, cluster_ipv6) - 116usize];
     ["Offset of field: thalweg_params::heartbeat_max_ns"]
-        [::std::mem::offset_of!(thalweg_params, heartbeat_max_ns) - 112usize];
+        [::std::mem::offset_of!(thalweg_params, heartbeat_max_ns) - 120usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1449,6 +1456,29 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_sums {
+    pub bytes: __u64,
+    pub duration_us: __u64,
+    pub wall_us: __u64,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_sums"][::std::mem::size_of::<thalweg_sums>() - 32usize];
+    ["Alignment of thalweg_sums"][::std::mem::align_of::<thalweg_sums>() - 8usize];
+    ["Offset of field: thalweg_sums::bytes"][::std::mem::offset_of!(thalweg_sums, bytes) - 0usize];
+    ["Offset of field: thalweg_sums::duration_us"]
+        [::std::mem::offset_of!(thalweg_sums, duration_us) - 8usize];
+    ["Offset of field: thalweg_sums::wall_us"]
+        [::std::mem::offset_of!(thalweg_sums, wall_us) - 16usize];
+    ["Offset of field: thalweg_sums::segs_out"]
+        [::std::mem::offset_of!(thalweg_sums, segs_out) - 24usize];
+    ["Offset of field: thalweg_sums::retrans"]
+        [::std::mem::offset_of!(thalweg_sums, retrans) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_conn {
     pub cookie: __u64,
     pub start_ns: __u64,
@@ -1467,11 +1497,15 @@ pub struct thalweg_conn {
     pub slow_start_segs: __u32,
     pub slow_start_retrans: __u32,
     pub loss_srtt_us: __u32,
-    pub unused: __u32,
+    pub netns: __u32,
+    pub decided_ns: __u64,
+    pub before: thalweg_sums,
+    pub count: __u32,
+    pub reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_conn"][::std::mem::size_of::<thalweg_conn>() - 104usize];
+    ["Size of thalweg_conn"][::std::mem::size_of::<thalweg_conn>() - 152usize];
     ["Alignment of thalweg_conn"][::std::mem::align_of::<thalweg_conn>() - 8usize];
     ["Offset of field: thalweg_conn::cookie"]
         [::std::mem::offset_of!(thalweg_conn, cookie) - 0usize];
@@ -1507,8 +1541,16 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_conn, slow_start_retrans) - 92usize];
     ["Offset of field: thalweg_conn::loss_srtt_us"]
         [::std::mem::offset_of!(thalweg_conn, loss_srtt_us) - 96usize];
-    ["Offset of field: thalweg_conn::unused"]
-        [::std::mem::offset_of!(thalweg_conn, unused) - 100usize];
+    ["Offset of field: thalweg_conn::netns"]
+        [::std::mem::offset_of!(thalweg_conn, netns) - 100usize];
+    ["Offset of field: thalweg_conn::decided_ns"]
+        [::std::mem::offset_of!(thalweg_conn, decided_ns) - 104usize];
+    ["Offset of field: thalweg_conn::before"]
+        [::std::mem::offset_of!(thalweg_conn, before) - 112usize];
+    ["Offset of field: thalweg_conn::count"]
+        [::std::mem::offset_of!(thalweg_conn, count) - 144usize];
+    ["Offset of field: thalweg_conn::reserved"]
+        [::std::mem::offset_of!(thalweg_conn, reserved) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1547,10 +1589,11 @@ pub struct thalweg_event {
     pub allowed: __u16,
     pub reserved: __u32,
     pub propensities_q16: [__u16; 16usize],
+    pub before: thalweg_sums,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_event"][::std::mem::size_of::<thalweg_event>() - 200usize];
+    ["Size of thalweg_event"][::std::mem::size_of::<thalweg_event>() - 232usize];
     ["Alignment of thalweg_event"][::std::mem::align_of::<thalweg_event>() - 8usize];
     ["Offset of field: thalweg_event::time_ns"]
         [::std::mem::offset_of!(thalweg_event, time_ns) - 0usize];
@@ -1616,6 +1659,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, reserved) - 164usize];
     ["Offset of field: thalweg_event::propensities_q16"]
         [::std::mem::offset_of!(thalweg_event, propensities_q16) - 168usize];
+    ["Offset of field: thalweg_event::before"]
+        [::std::mem::offset_of!(thalweg_event, before) - 200usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1636,10 +1681,14 @@ pub struct thalweg_counters {
     pub conns_missed: __u64,
     pub outside: __u64,
     pub control: __u64,
+    pub visited: __u64,
+    pub stretches: __u64,
+    pub anew: __u64,
+    pub moved: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 160usize];
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 192usize];
     ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
     ["Offset of field: thalweg_counters::established"]
         [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
@@ -1673,6 +1722,14 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_counters, outside) - 144usize];
     ["Offset of field: thalweg_counters::control"]
         [::std::mem::offset_of!(thalweg_counters, control) - 152usize];
+    ["Offset of field: thalweg_counters::visited"]
+        [::std::mem::offset_of!(thalweg_counters, visited) - 160usize];
+    ["Offset of field: thalweg_counters::stretches"]
+        [::std::mem::offset_of!(thalweg_counters, stretches) - 168usize];
+    ["Offset of field: thalweg_counters::anew"]
+        [::std::mem::offset_of!(thalweg_counters, anew) - 176usize];
+    ["Offset of field: thalweg_counters::moved"]
+        [::std::mem::offset_of!(thalweg_counters, moved) - 184usize];
 };
 pub const THALWEG_LIMIT_EDT: thalweg_limit_flag = 1;
 pub const THALWEG_LIMIT_WORK_CONSERVING: thalweg_limit_flag = 2;

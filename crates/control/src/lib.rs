@@ -14,6 +14,7 @@ pub mod cc;
 pub mod containers;
 pub mod diag;
 pub mod inventory;
+pub mod iterator;
 pub mod learner;
 pub mod limit;
 pub mod links;

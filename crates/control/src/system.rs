@@ -127,12 +127,17 @@ pub fn wall_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
 
+/// Processor time of the calling thread, ns.
+pub fn thread_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: clock_gettime writes one timespec; these two clocks always exist.
+    // SAFETY: clock_gettime writes one timespec; these clocks always exist.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -217,8 +222,8 @@ fn own_user_namespace() -> Option<u64> {
 /// Calls a function in every wanted network namespace that can be entered, the caller's own first;
 /// returns the results.
 pub fn in_namespaces<T: Send + 'static>(
-    wanted: fn(&fs::File) -> bool,
-    ask: fn() -> Option<T>,
+    wanted: impl Fn(&fs::File) -> bool + Send + 'static,
+    ask: impl Fn() -> Option<T> + Send + 'static,
 ) -> Vec<T> {
     let work = move || {
         // The first is our own, which needs no privilege to enter.

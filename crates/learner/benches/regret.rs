@@ -6,6 +6,8 @@
 //! expected goodput, averaged over connections, then over seeds.
 #![forbid(unsafe_code)]
 
+#[path = "regret/long.rs"]
+mod long;
 #[path = "regret/play.rs"]
 mod play;
 #[path = "regret/policy.rs"]

@@ -21,6 +21,10 @@ pub enum Reason {
     Loss,
     /// Mid-flow: the arm caused losses of its own.
     Withdrawn,
+    /// Mid-flow: a long connection is decided anew, by the rule for new ones.
+    Anew,
+    /// Mid-flow: a long connection leaves a harmful or clearly worse arm for the best one.
+    Returned,
 }
 
 impl Reason {

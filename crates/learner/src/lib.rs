@@ -18,6 +18,7 @@ mod key;
 mod learner;
 mod params;
 mod sample;
+mod stretch;
 mod weighted;
 
 pub use classic::{
@@ -33,4 +34,5 @@ pub use learner::{
 };
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
+pub use stretch::{Long, Review, is_due, review};
 pub use weighted::{cost_q16, forget, judged_q16, note_cautions, note_harm};

@@ -50,6 +50,8 @@ pub struct Params {
     pub loss_min_segs: u32,
     /// Arm that is tried first on lossy paths (bbr).
     pub rescue_arm: Option<usize>,
+    /// Interval of looks at long connections, ns; 0 = they are not looked at.
+    pub stretch_ns: u64,
 }
 
 impl Default for Params {
@@ -68,6 +70,7 @@ impl Default for Params {
             loss_shift: 6,
             loss_min_segs: 128,
             rescue_arm: None,
+            stretch_ns: 30_000_000_000,
         }
     }
 }

@@ -30,6 +30,8 @@ pub enum End {
     Timeout,
     /// The arm was changed mid-flow; the connection goes on.
     Switch,
+    /// A long connection was scored on its way; it goes on.
+    Stretch,
 }
 
 /// Effect of a measurement.

@@ -552,7 +552,8 @@ pub(crate) fn score(
     }
     note_slow(host, arm, system_arm, cost);
     note_queue(host, arm, system_arm, sample);
-    note_credit(host, arm, system_arm, cost, weight_q16);
+    let earns = sample.end != End::Stretch;
+    note_credit(host, arm, system_arm, cost, weight_q16, earns);
     let state = &mut host.arms[arm];
     learn(
         state,
@@ -583,9 +584,17 @@ pub(crate) fn score(
 }
 
 /// Credits the host with a measurement, and charges it with what an arm other than the system's cost
-/// more.
-fn note_credit(host: &mut Host, arm: usize, system_arm: Option<usize>, cost: u64, weight_q16: u32) {
-    let mut change = i64::from(EARN_Q16);
+/// more. A connection that goes on earns nothing: credit pays for connections, and a long one would
+/// earn that of many.
+fn note_credit(
+    host: &mut Host,
+    arm: usize,
+    system_arm: Option<usize>,
+    cost: u64,
+    weight_q16: u32,
+    earns: bool,
+) {
+    let mut change = if earns { i64::from(EARN_Q16) } else { 0 };
     let system = system_arm.filter(|&i| i != arm).map(|i| &host.arms[i]);
     if let Some(system) = system.filter(|system| system.weight_q16 > 0) {
         let excess = (cost as i64 - system.value as i64).clamp(-CHARGE_MAX_Q16, CHARGE_MAX_Q16);

@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_learner::{
-    ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Flow, Host, MAX_ARMS, Mode, ONE_Q16, Outcome,
-    Params, Reason, Sample, best_arm, change, classic_cost, cost_q16, decide, forget, judged_q16,
-    propensities_q16, score,
+    ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Flow, Host, Long, MAX_ARMS, Mode, ONE_Q16,
+    Outcome, Params, Reason, Sample, best_arm, change, classic_cost, cost_q16, decide, forget,
+    judged_q16, propensities_q16, review, score,
 };
 
 type Shares = [u32; MAX_ARMS];
@@ -29,6 +29,12 @@ enum Operation {
     /// A connection lost segments.
     Change {
         flow: Flow,
+        allowed: u16,
+        random: u32,
+    },
+    /// A long connection was scored on its way.
+    Review {
+        long: Long,
         allowed: u16,
         random: u32,
     },
@@ -64,6 +70,7 @@ fn samples() -> impl Strategy<Value = Sample> {
         End::Reset,
         End::Timeout,
         End::Switch,
+        End::Stretch,
     ]);
     let plausible = (
         1u64 << 17..1 << 30,
@@ -138,6 +145,7 @@ fn params(mode: Mode) -> impl Strategy<Value = Params> {
             loss_shift: loss.0,
             loss_min_segs: loss.1,
             rescue_arm: loss.2,
+            ..Params::default()
         },
     )
 }
@@ -169,6 +177,18 @@ fn flows() -> impl Strategy<Value = Flow> {
     })
 }
 
+fn longs() -> impl Strategy<Value = Long> {
+    let arm = || prop::option::of(arms());
+    (arm(), arm(), any::<bool>(), any_size()).prop_map(|(arm, system_arm, trial, decided_ns)| {
+        Long {
+            arm,
+            system_arm,
+            trial,
+            decided_ns,
+        }
+    })
+}
+
 fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
     let operation = prop_oneof![
         3 => (prop::option::of(arms()), masks(), any::<[u32; 3]>()).prop_map(
@@ -177,6 +197,8 @@ fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
             |(arm, system_arm, sample)| Operation::Score { arm, system_arm, sample }),
         1 => (flows(), masks(), any::<u32>()).prop_map(
             |(flow, allowed, random)| Operation::Change { flow, allowed, random }),
+        2 => (longs(), masks(), any::<u32>()).prop_map(
+            |(long, allowed, random)| Operation::Review { long, allowed, random }),
         1 => Just(Operation::EndTrial),
         1 => Just(Operation::Forget),
     ];
@@ -294,7 +316,9 @@ fn check_thalweg(
                 system_arm.is_some_and(|i| allows(allowed, i) && host.arms[i].weight_q16 == 0);
             prop_assert!(best.is_none() || host.scored < params.warm_up || system_unknown);
         }
-        Reason::Loss | Reason::Withdrawn => prop_assert!(false, "no reason of a new connection"),
+        Reason::Loss | Reason::Withdrawn | Reason::Anew | Reason::Returned => {
+            prop_assert!(false, "no reason of a new connection");
+        }
         Reason::Untried => prop_assert!(!measured),
         Reason::Explore => prop_assert!(measured && Some(arm) != best),
         Reason::Greedy => {
@@ -347,6 +371,53 @@ fn check_change(
             prop_assert!(!stays);
         }
         reason => prop_assert!(false, "{reason:?} mid-flow"),
+    }
+    Ok(())
+}
+
+/// Invariants of a decision about a long connection.
+fn check_review(
+    host: &mut Host,
+    long: &Long,
+    allowed: u16,
+    params: &Params,
+    random: u32,
+    now_ns: u64,
+) -> Result<(), TestCaseError> {
+    let Some(found) = review(host, long, allowed, params, random, now_ns) else {
+        return Ok(());
+    };
+    let decision = found.decision;
+    prop_assert_eq!(params.mode, Mode::Thalweg);
+    let (Some(arm), Some(own)) = (decision.arm, long.arm) else {
+        return Err(TestCaseError::fail("a decision without an arm"));
+    };
+    prop_assert_eq!(decision.propensity_q16, found.shares_q16[arm]);
+    prop_assert_eq!(found.shares_q16.iter().sum::<u32>(), ONE_Q16);
+    let best = best_arm(host, long.system_arm, allowed, params);
+    // On the best arm nothing is tried.
+    prop_assert_ne!(Some(own), best);
+    match decision.reason {
+        Reason::Returned => {
+            prop_assert_eq!(Some(arm), best);
+            prop_assert!(!found.trial && long.system_arm != Some(own));
+        }
+        Reason::Anew => {
+            let hour_ns = 3_600_000_000_000;
+            let since = now_ns.saturating_sub(long.decided_ns);
+            prop_assert!(long.decided_ns == 0 || since >= hour_ns);
+            let random = [random, 0, 0];
+            let plain = decide(host, long.system_arm, allowed, params, random, now_ns);
+            prop_assert_eq!(
+                (plain.arm, plain.reason.is_trial()),
+                (Some(arm), found.trial)
+            );
+        }
+        reason => prop_assert!(false, "{reason:?} of a long connection"),
+    }
+    host.count_decision(&decision);
+    if found.trial {
+        host.begin_trial(now_ns);
     }
     Ok(())
 }
@@ -408,6 +479,11 @@ fn apply(
             allowed,
             random,
         } => check_change(host, &flow, allowed, params, random)?,
+        Operation::Review {
+            long,
+            allowed,
+            random,
+        } => check_review(host, &long, allowed, params, random, now_ns)?,
         Operation::Forget => {
             let before = host.clone();
             forget(host, params, now_ns);

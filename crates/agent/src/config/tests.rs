@@ -84,6 +84,7 @@ fn every_key_takes_effect() {
     assert_eq!(params.loss_shift, 7);
     assert_eq!(params.loss_min_segs, 256);
     assert_eq!(config.learning.rescue, None);
+    assert_eq!(params.stretch_ns, 60_000_000_000);
     assert_eq!(config.events.ring_bytes, 1 << 20);
     assert_eq!(config.events.retention, Duration::from_secs(86_400));
     assert_eq!(config.events.retention_max, 5000);
@@ -213,7 +214,7 @@ fn all_faults_are_told_at_once() {
          t.toml:6:29: arms.allow: found the string \"bbr\", expected each name once\n\
          t.toml:9:1: learning: found the unknown key \"half_live\", expected one of warm_up, gap_scale, memory, \
          staleness_shift, half_life, latency_weight, latency_guard, score_min, score_full, loss_shift, \
-         loss_min_segments, rescue; perhaps `half_life`\n\
+         loss_min_segments, rescue, stretch; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
          t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
          [learning], [control], [events], [snapshot], [http]; perhaps `learning`\n\

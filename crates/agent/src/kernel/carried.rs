@@ -133,7 +133,8 @@ impl Carried {
 impl Carried {
     /// Reads state of an earlier version. Its records fit no present map and are converted. The
     /// store may have more than an agent of that version had in the kernel. Connections that are
-    /// open now are not scored.
+    /// open now go on being measured if their records can be converted; of others nothing is
+    /// scored.
     fn earlier(setup: &Setup, version: u32, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
         let Some(meta) = complete(pin, meta, lost)? else {
@@ -164,10 +165,30 @@ impl Carried {
             None => {
                 carried.arms = arms;
                 carried.left.hosts = hosts;
+                carried.left.conns = conns(version, pin)?;
             }
         }
         Ok(carried)
     }
+}
+
+/// Measured connections of an earlier version, by their slots.
+fn conns(version: u32, pin: &Path) -> Result<Vec<(u32, raw::thalweg_conn)>> {
+    let mut found = Vec::new();
+    let Some(map) = pins::open(&pin.join(names::CONNS))? else {
+        return Ok(found);
+    };
+    if map.max_entries() != raw::THALWEG_CONNECTIONS {
+        return Ok(found);
+    }
+    batch::walk(&map, |slot, value| {
+        let slot = slot.try_into().map(u32::from_ne_bytes);
+        let slot = slot.context("a slot has an unexpected size")?;
+        let conn = earlier::conn(version, value).filter(|conn| conn.cookie != 0);
+        found.extend(conn.map(|conn| (slot, conn)));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The version record, if all needed old maps are present.

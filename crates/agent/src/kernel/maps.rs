@@ -146,11 +146,13 @@ impl Kernel {
     /// Calls `visit` with the measured connections.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
         batch::walk(self.map(names::CONNS), |_, value| {
+            // Most slots are free: their first field, the cookie, is 0.
+            if value.starts_with(&[0; 8]) {
+                return Ok(());
+            }
             let conn: raw::thalweg_conn =
                 from_bytes(value).context("a connection's record has an unexpected size")?;
-            if conn.cookie != 0 {
-                visit(&conn);
-            }
+            visit(&conn);
             Ok(())
         })
     }
@@ -184,6 +186,17 @@ impl Kernel {
                 self.insert_host(key, host)?;
             }
             fail_point!("carry::host");
+        }
+        Ok(())
+    }
+
+    /// Writes measured connections of an earlier agent, whose programs still run: one that ends at
+    /// this moment keeps its slot until another needs it.
+    pub fn insert_conns(&self, conns: &[(u32, raw::thalweg_conn)]) -> Result<()> {
+        for (slot, conn) in conns {
+            let slot = slot.to_ne_bytes();
+            self.map(names::CONNS)
+                .update(&slot, bytes_of(conn), MapFlags::ANY)?;
         }
         Ok(())
     }
@@ -273,6 +286,10 @@ impl Kernel {
                 (&mut sum.conns_missed, one.conns_missed),
                 (&mut sum.outside, one.outside),
                 (&mut sum.control, one.control),
+                (&mut sum.visited, one.visited),
+                (&mut sum.stretches, one.stretches),
+                (&mut sum.anew, one.anew),
+                (&mut sum.moved, one.moved),
             ] {
                 *total += part;
             }

@@ -180,6 +180,26 @@ impl Figures {
                 "Connections without a host record, because none could be had.",
                 c.hosts_missed,
             ),
+            (
+                "thalweg_stretches",
+                "Stretches of open connections that were scored.",
+                c.stretches,
+            ),
+            (
+                "thalweg_connections_anew",
+                "Decisions about long connections on their way.",
+                c.anew,
+            ),
+            (
+                "thalweg_connections_moved",
+                "Long connections moved to another congestion control.",
+                c.moved,
+            ),
+            (
+                "thalweg_sockets_visited",
+                "Sockets seen by looks at long connections.",
+                c.visited,
+            ),
             ("thalweg_events", "Events handed to the ring.", c.events),
             (
                 "thalweg_events_dropped",
@@ -188,6 +208,13 @@ impl Figures {
             ),
         ] {
             page.counter(name, help, value)?;
+        }
+        if let Some(looks) = &self.status.looks {
+            page.counter(
+                "thalweg_look_cpu_seconds",
+                "Processor time of looks at long connections.",
+                looks.cpu_us as f64 / 1e6,
+            )?;
         }
         let outcomes = [
             ("scored", c.scored),

@@ -17,6 +17,8 @@ const REASONS = {
   foreign: () => "something else on this machine set it",
   loss: () => "moved there mid-flow: too many segments were retransmitted",
   withdrawn: () => "returned to the system's default mid-flow",
+  anew: (share) => `a long connection, decided anew on its way; chosen with a probability of ${share}`,
+  returned: () => "a long connection, taken from a bad arm to the best one",
   control: () => "it belongs to the control group, which keeps the system's default",
 };
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use thalweg_agent::config::Config;
 use thalweg_gain::replay::{
-    EFFECTIVE_HOSTS_MIN, EFFECTIVE_MIN, Estimate, Interval, Outcome, Replay, Rule,
+    Connection, EFFECTIVE_HOSTS_MIN, EFFECTIVE_MIN, Estimate, Interval, Outcome, Replay, Rule,
 };
 use thalweg_learner::{Mode, Params};
 
@@ -96,7 +96,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         anyhow!("{name}: {}: {small}{left}", counted(small.size.connections))
     })?;
     let name = options.rule.name();
-    output::show(global, &document(name, &outcome), || text(name, &outcome))
+    let moved = decisions.connections.iter().filter(|it| is_moved(it));
+    let moved = moved.count() as u64;
+    output::show(global, &document(name, &outcome, moved), || {
+        text(name, &outcome, moved)
+    })
 }
 
 /// The configuration with these lines in `[learning]`.
@@ -114,12 +118,19 @@ fn params(config: &Config, mode: Mode, arms: &[String]) -> Params {
     }
 }
 
+/// Whether a connection got another arm on its way. Such a decision is nothing that a rule is judged
+/// by: it acts as logged.
+fn is_moved(connection: &Connection) -> bool {
+    let mut arms = connection.stretches.iter().map(|stretch| stretch.arm);
+    arms.any(|arm| arm != Some(connection.arm))
+}
+
 fn counted(connections: u64) -> String {
     output::count(connections, "connection")
 }
 
 /// The estimates as JSON.
-fn document(rule: &str, outcome: &Outcome) -> Value {
+fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
     let interval = |it: &Interval| json!({ "mean": it.mean, "low": it.low, "high": it.high });
     let estimate = |it: &Estimate| {
         json!({
@@ -140,13 +151,14 @@ fn document(rule: &str, outcome: &Outcome) -> Value {
         "uncovered": size.uncovered,
         "control": outcome.control,
         "without_data": outcome.without_data,
+        "moved": moved,
         "cost_bits": estimate(&outcome.cost),
         "time_log2_us_per_byte": estimate(&outcome.time),
     })
 }
 
 /// The estimates for people.
-fn text(rule: &str, outcome: &Outcome) -> String {
+fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let size = &outcome.size;
     let percent = |log2: f64| 100.0 * (log2.exp2() - 1.0);
     let row = |name: &str, it: &Interval, scale: &dyn Fn(f64) -> f64, unit: &str| {
@@ -196,6 +208,12 @@ fn text(rule: &str, outcome: &Outcome) -> String {
             "The rule learned from {:.1} connections a host of {:.1}: it is judged as over so few.\n",
             size.decisions / size.hosts as f64,
             size.connections as f64 / size.hosts as f64,
+        );
+    }
+    if moved > 0 {
+        text += &format!(
+            "Moved on their way: {}. The first decision about each is judged, later ones act as logged.\n",
+            counted(moved)
         );
     }
     for (count, what) in [

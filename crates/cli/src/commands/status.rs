@@ -129,6 +129,25 @@ fn text(status: &Status) -> String {
     output::pairs(rows)
 }
 
+/// Long connections, and what looks at them cost.
+fn long(status: &Status) -> String {
+    let c = &status.counters;
+    let Some(looks) = &status.looks else {
+        return "scored when they end".to_owned();
+    };
+    let each_us = looks.cpu_us as f64 / looks.number.max(1) as f64;
+    let share = match looks.interval_s > 0.0 {
+        true => each_us / looks.interval_s / 10_000.0,
+        false => 0.0,
+    };
+    format!(
+        "{} scored on their way, {} decided anew, {} moved; looks take {share:.3} % of a processor",
+        output::count(c.stretches, "time"),
+        c.anew,
+        c.moved
+    )
+}
+
 /// Counters since the programs were attached.
 fn counted(status: &Status) -> Vec<(&'static str, String)> {
     let c = &status.counters;
@@ -166,9 +185,11 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
             "measurements",
             format!(
                 "{} of {} ended connections scored, by {measured_by}",
-                c.scored, c.closed
+                c.scored.saturating_sub(c.stretches),
+                c.closed
             ),
         ),
+        ("long connections", long(status)),
         (
             "not scored",
             format!(

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod agent;
+mod agent_long;
 mod agent_loss;
 mod api_attacks;
 mod cc;

@@ -29,34 +29,8 @@ impl Writer {
     }
 }
 
-/// A record of version 4 with this many measurements, all of its second arm.
-fn host(scored: u32) -> Vec<u8> {
-    let now = system::monotonic_ns();
-    let mut record = Writer::default()
-        .u32(&[6, 40])
-        .u64(&[0, now, now, 50_000_000])
-        .u32(&[1000, scored, 2, 0]);
-    for arm in 0..16 {
-        let known = u32::from(arm == 1) * scored;
-        record = record.u64(&[u64::from(known) * 10_000, u64::from(known) * 1000]);
-        record = record.u32(&[
-            known << 16,
-            known,
-            known << 16,
-            known,
-            known,
-            known,
-            known,
-            known,
-        ]);
-    }
-    let record = record.u32(&[0, 6]).0;
-    assert_eq!(record.len(), 832);
-    record
-}
-
-/// The same of version 5, under its key.
-fn host5(key: &[u8], scored: u32) -> Vec<u8> {
+/// A record of version 5 under its key, with this many measurements, all of its second arm.
+fn host(key: &[u8], scored: u32) -> Vec<u8> {
     let now = system::monotonic_ns();
     let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
     let tag = key_from_raw(&tag).tag();
@@ -75,6 +49,56 @@ fn host5(key: &[u8], scored: u32) -> Vec<u8> {
     record
 }
 
+/// The same of version 6.
+fn host6(key: &[u8], scored: u32) -> Vec<u8> {
+    let now = system::monotonic_ns();
+    let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
+    let tag = key_from_raw(&tag).tag();
+    let known = |arm: u32| u32::from(arm == 1) * scored;
+    // Harmful is the third arm; there is a trial; two arms are in use.
+    let mut record = Writer::default().u32(&[6, 40]).u64(&[tag, now, now]).u32(&[
+        scored,
+        4 | 1 << 16,
+        2,
+        70_000,
+    ]);
+    for arm in 0..16 {
+        let known = known(arm);
+        record = record.u32(&[known * 10_000, known << 16, known, 0]);
+    }
+    record = record.u64(&[now, 50_000_000]);
+    record = record.u32(&[1000, 2, 65_536, 900, 950, 0, 0, 0, 0, 0]);
+    for arm in 0..16 {
+        let known = known(arm);
+        record = record.u64(&[u64::from(known) * 1000]);
+        record = record.u32(&[0, known, known << 16, known, known]);
+        record = record.u32(&[0, known, known * 100, known, 0]);
+    }
+    let record = record.u32(&[tag as u32, 6]).0;
+    assert_eq!(record.len(), 1136);
+    record
+}
+
+/// A connection of version 6 on its first arm, which begins to be measured now.
+fn conn6(cookie: u64) -> Vec<u8> {
+    let now = system::monotonic_ns();
+    let conn = Writer::default().u64(&[cookie, now, 0, 0]);
+    // Decided, with certainty, after a handshake of a millisecond.
+    let conn = conn.u32(&[0, 0, 0, 0, 0, 1, 65_536, 1000, 0, 128]);
+    let conn = conn.u64(&[now]).u32(&[0, 0, 0, 0, 0, 0]).0;
+    assert_eq!(conn.len(), 104);
+    conn
+}
+
+/// The first slot of a connection (`thalweg_place` of thalweg_algo.h).
+fn slot(cookie: u64) -> u32 {
+    let mix = |hash: u64| {
+        let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 32
+    };
+    (cookie.wrapping_add(mix(mix(cookie >> 12))) & 0xffff) as u32
+}
+
 fn key(netns: u64, address: [u8; 4]) -> Vec<u8> {
     let mut key = Writer::default().u64(&[netns]).0;
     key.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
@@ -82,20 +106,28 @@ fn key(netns: u64, address: [u8; 4]) -> Vec<u8> {
     Writer(key).u32(&[128, 0]).0
 }
 
-/// Puts into the kernel the state of an agent of version 4, attached and pinned.
-fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
-    install_version(bed, 4, 832, hosts)
+/// A key and its record.
+fn known_host(key: Vec<u8>, scored: u32) -> (Vec<u8>, Vec<u8>) {
+    let host = host(&key, scored);
+    (key, host)
 }
 
-/// The state of an agent of a version with records of this size.
+/// Puts into the kernel the state of an agent of version 5, attached and pinned.
+fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
+    install_version(bed, 5, (984, 64), hosts)
+}
+
+/// The state of an agent of a version with records of hosts and of connections of these sizes.
 fn install_version(
     bed: &Bed,
     version: u32,
-    host_bytes: u32,
+    (host_bytes, conn_bytes): (u32, u32),
     hosts: &[(Vec<u8>, Vec<u8>)],
 ) -> Object {
-    let size = format!("-DHOST_BYTES={host_bytes}");
-    let file = compile("earlier", bed.directory.path(), "earlier.bpf.o", &[&size]);
+    let sizes = [("HOST", host_bytes), ("CONN", conn_bytes)];
+    let sizes = sizes.map(|(of, size)| format!("-D{of}_BYTES={size}"));
+    let flags = [sizes[0].as_str(), sizes[1].as_str()];
+    let file = compile("earlier", bed.directory.path(), "earlier.bpf.o", &flags);
     let mut object = ObjectBuilder::default()
         .open_file(file)
         .unwrap()
@@ -152,7 +184,7 @@ fn install_store(bed: &Bed) {
 }
 
 #[test]
-fn programs_of_version_4_give_way_under_traffic_and_what_they_learned_stays() {
+fn programs_of_version_5_give_way_under_traffic_and_what_they_learned_stays() {
     if !privileged() {
         return;
     }
@@ -164,14 +196,14 @@ fn programs_of_version_4_give_way_under_traffic_and_what_they_learned_stays() {
     let server = address.parse::<std::net::Ipv4Addr>().unwrap().octets();
     // The store has more about the last one than the kernel.
     let hosts = [
-        (key(client, server), host(7)),
-        (key(own, [192, 0, 2, 8]), host(5)),
-        (key(own, [192, 0, 2, 10]), host(3)),
-        (key(own, [192, 0, 2, 9]), host(1)),
+        known_host(key(client, server), 7),
+        known_host(key(own, [192, 0, 2, 8]), 5),
+        known_host(key(own, [192, 0, 2, 10]), 3),
+        known_host(key(own, [192, 0, 2, 9]), 1),
     ];
     let object = install(&bed, &hosts);
     install_store(&bed);
-    let before = bed.running_program().expect("version 4 runs");
+    let before = bed.running_program().expect("version 5 runs");
 
     let _sink = bed.sink(&address);
     let long = r#"
@@ -190,7 +222,7 @@ connection.recv(1)
         CONNECTIONS,
         &[&address, "5001", "3000", "1000"],
     );
-    support::wait_for("traffic under version 4", || {
+    support::wait_for("traffic under version 5", || {
         let counters = object.maps().find(|map| map.name() == "counters").unwrap();
         let values = counters
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -213,7 +245,7 @@ connection.recv(1)
     let status = bed.json(&["status"]);
     assert_eq!(
         (&status["abi_version"], &status["took_over"]),
-        (&6.into(), &true.into())
+        (&7.into(), &true.into())
     );
     let scored = |address: &str| {
         bed.host(address).expect(address)["scored"]
@@ -251,26 +283,23 @@ connection.recv(1)
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 
-#[test]
-fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
-    if !privileged() {
-        return;
-    }
-    let mut bed = Bed::new(&plain("upgrade5"), "");
+/// An agent succeeds one of a version, whose records of two hosts are made like this.
+fn succeeds(label: &str, version: u32, sizes: (u32, u32), host: fn(&[u8], u32) -> Vec<u8>) -> Bed {
+    let mut bed = Bed::new(&plain(label), "");
     let address = bed.server_address();
     let own = system::netns_cookie().unwrap();
     let keys = [key(own, [192, 0, 2, 8]), key(own, [192, 0, 2, 9])];
     let hosts: Vec<_> = keys.iter().zip([5, 9]).collect();
     let hosts: Vec<_> = hosts
         .into_iter()
-        .map(|(key, scored)| (key.clone(), host5(key, scored)))
+        .map(|(key, scored)| (key.clone(), host(key, scored)))
         .collect();
-    drop(install_version(&bed, 5, 984, &hosts));
+    drop(install_version(&bed, version, sizes, &hosts));
     bed.start();
     let status = bed.json(&["status"]);
     assert_eq!(
         (&status["abi_version"], &status["took_over"]),
-        (&6.into(), &true.into())
+        (&7.into(), &true.into())
     );
     for (address, scored) in [("192.0.2.8", 5), ("192.0.2.9", 9)] {
         let host = bed.host(address).expect(address);
@@ -278,6 +307,10 @@ fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
         assert_eq!(
             (&host["base_rtt_us"], &host["queue_bits"]),
             (&900.into(), &1.0.into())
+        );
+        assert_eq!(
+            (&host["min_rtt_us"], &host["switched"]),
+            (&1000.into(), &2.into())
         );
         let arms = host["arms"].as_array().unwrap();
         let bbr = arms.iter().find(|arm| arm["arm"] == "bbr").expect("bbr");
@@ -296,18 +329,70 @@ fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
     bed.end(nix::sys::signal::Signal::SIGKILL);
     bed.start();
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
+    bed
 }
 
-/// Hosts of an agent of version 4, each with its own number of measurements, so that a mix-up
+#[test]
+fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
+    if privileged() {
+        succeeds("upgrade5", 5, (984, 64), host);
+    }
+}
+
+#[test]
+fn what_version_6_learned_stays_and_its_arms_keep_their_numbers() {
+    if privileged() {
+        succeeds("upgrade6", 6, (1136, 104), host6);
+    }
+}
+
+#[test]
+fn an_open_connection_of_version_6_goes_on_being_measured() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("upgradeopen"), "[learning]\nstretch = \"1s\"\n");
+    let address = bed.server_address();
+    let object = install_version(&bed, 6, (1136, 104), &[]);
+    let _sink = bed.sink(&address);
+    // Prints the cookie that the kernel's programs see, then sends for each line of input.
+    let program = r#"
+import socket, struct, sys
+connection = socket.create_connection((sys.argv[1], 5001))
+print(struct.unpack("Q", connection.getsockopt(socket.SOL_SOCKET, 57, 8))[0])
+for line in sys.stdin:
+    connection.sendall(bytes(4000000))
+    print("sent")
+"#;
+    let mut open = bed.python(Side::Client, program, &[&address]);
+    let cookie: u64 = open.line().parse().unwrap();
+    let conns = MapHandle::from_pinned_path(bed.pin.join("conns")).unwrap();
+    let at = slot(cookie).to_ne_bytes();
+    conns.update(&at, &conn6(cookie), MapFlags::ANY).unwrap();
+    drop((object, conns));
+    bed.start();
+    open.go_on();
+    assert_eq!(open.line(), "sent");
+    bed.counter_reaches("stretches", 1);
+    let event = support::wait_for("its event", || bed.events(1).into_iter().next());
+    assert_eq!(event["connection"], cookie);
+    assert_eq!(
+        (&event["arm"], &event["handshake_rtt_us"]),
+        (&"cubic".into(), &1000.into())
+    );
+    assert_eq!(event["measurement"]["end"], "stretch");
+    let bytes = event["measurement"]["bytes"].as_u64();
+    assert!(bytes >= Some(1 << 20), "{event}");
+    assert_eq!(bed.host(&address).unwrap()["scored"], 1);
+}
+
+/// Hosts of an agent of version 5, each with its own number of measurements, so that a mix-up
 /// shows.
 fn known(netns: u64, count: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..count)
         .map(|number| {
             let [high, low] = number.to_be_bytes();
-            (
-                key(netns, [198, 18, high, low]),
-                host(u32::from(number % 20) + 1),
-            )
+            known_host(key(netns, [198, 18, high, low]), u32::from(number % 20) + 1)
         })
         .collect()
 }
@@ -332,7 +417,7 @@ fn assert_known(bed: &Bed, count: u16, what: &str) {
     );
 }
 
-/// Kills new agents while they replace version 4.
+/// Kills new agents while they replace version 5.
 fn upgrade_killed(label: &str, points: &[&str]) {
     const COUNT: u16 = 20;
     let mut bed = Bed::new(&plain(label), "[snapshot]\ninterval = \"1s\"\n");
@@ -410,7 +495,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
         let numbers = values.iter().map(|value| *value.first_chunk().unwrap());
         numbers.map(u64::from_ne_bytes).sum()
     };
-    support::wait_for("traffic under version 4", || {
+    support::wait_for("traffic under version 5", || {
         (established() > 2000).then_some(())
     });
     bed.start();
@@ -424,13 +509,13 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
 }
 
 #[test]
-fn an_agent_of_version_4_in_the_other_mode_is_succeeded_too() {
+fn an_agent_of_version_5_in_the_other_mode_is_succeeded_too() {
     if !privileged() {
         return;
     }
     let mut bed = Bed::new(&plain("upgrademode"), "mode = \"classic\"\n");
     let own = system::netns_cookie().unwrap();
-    drop(install(&bed, &[(key(own, [192, 0, 2, 8]), host(5))]));
+    drop(install(&bed, &[known_host(key(own, [192, 0, 2, 8]), 5)]));
     bed.start();
     assert!(bed.host("192.0.2.8").is_none());
     bed.end(nix::sys::signal::Signal::SIGTERM);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The kernel state left by an agent of an earlier kernel interface version: its maps with
- * their sizes, HOST_BYTES of a record among them, and programs of its names that only
- * count.
+ * their sizes, HOST_BYTES of a record and CONN_BYTES of a connection among them, and
+ * programs of its names that only count.
  */
 #include <linux/bpf.h>
 
@@ -32,7 +32,7 @@ struct meta {
 };
 
 struct conn {
-	__u64 words[8];
+	__u64 words[CONN_BYTES / 8];
 };
 
 struct counters {

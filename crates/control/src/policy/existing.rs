@@ -1,9 +1,7 @@
 //! Connections that were open before a policy. A TCP iterator visits them once.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +11,7 @@ use thalweg_bpf_objects::names::policy_existing::{maps, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
+use crate::iterator::Visit;
 use crate::{object, system};
 
 /// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
@@ -149,27 +148,12 @@ fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
     Ok(())
 }
 
-/// Reads the iterator to its end, once over all sockets of the thread's network namespace.
+/// Visits all sockets of the thread's network namespace once.
 fn visit(link: BorrowedFd<'_>) -> Result<()> {
-    // SAFETY: the descriptor is open for the whole call.
-    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd)).context("starting the TCP iterator");
-    }
-    // SAFETY: fd is a fresh descriptor that nobody else owns.
-    let mut iterator = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    // It prints nothing.
-    let mut nothing = [0; 64];
-    loop {
-        match iterator.read(&mut nothing) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            // The kernel pauses after a million sockets.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error).context("reading the TCP iterator"),
-        }
-    }
+    let mut visit = Visit::begin(link)?;
+    // It writes nothing.
+    while visit.go_on()? {}
+    Ok(())
 }
 
 #[cfg(test)]

@@ -264,18 +264,19 @@ impl Replay {
     fn schedule(&mut self, connection: &Connection, is_trial: bool) {
         let host = connection.host;
         let system = connection.system;
-        let mut last_ns = connection.start_ns;
+        // Its first measurement ends a trial.
+        let first = connection.stretches.first();
+        let trial_ns = first.map_or(connection.start_ns, |stretch| stretch.end_ns);
+        if is_trial {
+            self.push(trial_ns, Lesson::TrialEnds { host });
+        }
         for &stretch in &connection.stretches {
-            last_ns = stretch.end_ns;
             let lesson = Lesson::Measured {
                 host,
                 system,
                 stretch,
             };
-            self.push(last_ns, lesson);
-        }
-        if is_trial {
-            self.push(last_ns, Lesson::TrialEnds { host });
+            self.push(stretch.end_ns, lesson);
         }
     }
 

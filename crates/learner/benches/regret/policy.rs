@@ -4,8 +4,8 @@
 //! of the table differ only by the rule of choice.
 
 use thalweg_learner::{
-    CLASSIC_EPSILON, Host, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide, forget,
-    log2_q16, score,
+    CLASSIC_EPSILON, Host, Long, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide,
+    forget, is_due, log2_q16, review, score,
 };
 
 use crate::random::Random;
@@ -21,6 +21,22 @@ pub trait Policy {
     fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize;
     /// The result of a connection on `arm`.
     fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64);
+    /// Whether the stretch of a connection is scored; it may then go on with another arm.
+    fn look(&mut self, _: &mut OnItsWay, _: &Sample, _: &mut Random, _: u64) -> bool {
+        false
+    }
+}
+
+/// A long connection on its way.
+pub struct OnItsWay {
+    /// Its arm.
+    pub arm: usize,
+    /// Age of its stretch, ns.
+    pub age_ns: u64,
+    /// Stretches scored on this arm.
+    pub count: u32,
+    /// When it was last decided anew, ns; 0: never.
+    pub decided_ns: u64,
 }
 
 /// A new learner for a number of arms.
@@ -101,6 +117,16 @@ pub const GATE: &[(&str, Build)] = &[
     ("uniform random", |arms| Box::new(Uniform { arms })),
     ("always bbr", |_| Box::new(SecondAlways)),
     ("classic", |arms| Box::new(Core::new(Mode::Classic, arms))),
+    ("ends only", |arms| {
+        Box::new(Core::with(
+            Params {
+                rescue_arm: Some(BBR),
+                stretch_ns: 0,
+                ..Params::default()
+            },
+            arms,
+        ))
+    }),
     ("thalweg (core)", |arms| {
         Box::new(Core::new(Mode::Thalweg, arms))
     }),
@@ -138,6 +164,10 @@ impl Core {
         }
     }
 
+    fn allowed(&self) -> u16 {
+        ((1u32 << self.arms) - 1) as u16
+    }
+
     /// The arm of least `index`; the system's own before the first measurement. Ties are broken at
     /// random if `random` is given, else the first wins.
     fn least(&self, mut random: Option<&mut Random>, mut index: impl FnMut(usize) -> i64) -> usize {
@@ -169,7 +199,7 @@ impl Policy for Core {
         if self.params.mode == Mode::Thalweg {
             forget(&mut self.host, &self.params, now_ns);
         }
-        let allowed = ((1u32 << self.arms) - 1) as u16;
+        let allowed = self.allowed();
         let numbers = [random.u32(), random.u32(), random.u32()];
         let system = Some(SYSTEM);
         let decision = decide(&self.host, system, allowed, &self.params, numbers, now_ns);
@@ -189,6 +219,55 @@ impl Policy for Core {
         }
         let system = Some(SYSTEM);
         score(&mut self.host, arm, system, sample, &self.params, now_ns);
+    }
+
+    fn look(
+        &mut self,
+        connection: &mut OnItsWay,
+        sample: &Sample,
+        random: &mut Random,
+        now_ns: u64,
+    ) -> bool {
+        if self.params.mode == Mode::Classic
+            || !is_due(
+                connection.age_ns,
+                sample.bytes,
+                connection.count,
+                &self.params,
+            )
+        {
+            return false;
+        }
+        let long = Long {
+            arm: Some(connection.arm),
+            system_arm: Some(SYSTEM),
+            trial: self.trials.contains(&connection.arm),
+            decided_ns: connection.decided_ns,
+        };
+        self.learn(connection.arm, sample, now_ns);
+        connection.count += 1;
+        let allowed = self.allowed();
+        let review = review(
+            &self.host,
+            &long,
+            allowed,
+            &self.params,
+            random.u32(),
+            now_ns,
+        );
+        if let Some(review) = review {
+            self.host.count_decision(&review.decision);
+            let arm = review.decision.arm.unwrap_or(SYSTEM);
+            if arm != connection.arm {
+                (connection.arm, connection.count) = (arm, 0);
+            }
+            connection.decided_ns = now_ns;
+            if review.trial {
+                self.host.begin_trial(now_ns);
+                self.trials.push(connection.arm);
+            }
+        }
+        true
     }
 }
 

@@ -1,9 +1,10 @@
 //! Plays learners in the worlds like servers', and holds them to the bounds.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use crate::policy::{Build, SYSTEM};
+use crate::long::{Long, Step};
+use crate::policy::{Build, OnItsWay, Policy, SYSTEM};
 use crate::random::Random;
 use crate::server::{Server, Visit};
 
@@ -41,6 +42,8 @@ pub struct Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     End,
+    /// The end of a step of a long connection.
+    Step,
     Start,
 }
 
@@ -52,71 +55,164 @@ struct Open {
     takers: f64,
 }
 
+/// A long connection, and its step on the way.
+struct Stepping {
+    connection: OnItsWay,
+    long: Long,
+    step: Step,
+}
+
 /// Plays one seed with a learner of its own for each host.
 pub fn serve(server: &Server, build: Build, seed: u64) -> Served {
-    let mut random = Random::new(seed, 5);
-    let mut policies: Vec<_> = (0..server.hosts).map(|_| build(server.arms())).collect();
-    let mut heap = BinaryHeap::new();
-    for host in 0..server.hosts {
-        let first = Visit::draw(server, seed, host, 0).pause_s;
-        heap.push(Reverse(((first * 1e9) as u64 + 1, Event::Start, host, 0)));
-    }
-    let mut recent: VecDeque<usize> = VecDeque::from(vec![SYSTEM; RECENT]);
-    let mut open: Vec<Option<Open>> = (0..server.hosts * server.visits).map(|_| None).collect();
-    let mut tally = Tally::default();
-    while let Some(Reverse((now_ns, event, host, visit))) = heap.pop() {
-        let slot = &mut open[host * server.visits + visit];
-        if event == Event::End {
-            let Some(ended) = slot.take() else { continue };
-            let service = server.serve(
-                &ended.drawn,
-                ended.visit,
-                ended.arm,
-                ended.start_s,
-                ended.takers,
-            );
-            policies[host].learn(ended.arm, &service.sample, now_ns);
-            continue;
+    let mut game = Game::new(server, build, seed);
+    while let Some(Reverse((now_ns, event, host, visit))) = game.heap.pop() {
+        match event {
+            Event::Start => game.start(now_ns, host, visit),
+            Event::Step => game.step(now_ns, host, visit),
+            Event::End => game.end(now_ns, host, visit),
         }
-        let arm = policies[host].choose(&mut random, now_ns);
-        let takers = recent.iter().filter(|&&recent| recent == 1).count() as f64 / RECENT as f64;
-        recent.pop_front();
-        recent.push_back(arm);
-        let drawn = Visit::draw(server, seed, host, visit);
+    }
+    game.tally.served()
+}
+
+/// One seed being played.
+struct Game<'a> {
+    server: &'a Server,
+    seed: u64,
+    random: Random,
+    policies: Vec<Box<dyn Policy>>,
+    heap: BinaryHeap<Reverse<(u64, Event, usize, usize)>>,
+    recent: VecDeque<usize>,
+    open: BTreeMap<(usize, usize), Open>,
+    long: BTreeMap<(usize, usize), Stepping>,
+    tally: Tally,
+}
+
+impl<'a> Game<'a> {
+    fn new(server: &'a Server, build: Build, seed: u64) -> Self {
+        let first = |host| {
+            let pause_s = Visit::draw(server, seed, host, 0).pause_s;
+            Reverse(((pause_s * 1e9) as u64 + 1, Event::Start, host, 0))
+        };
+        Self {
+            server,
+            seed,
+            random: Random::new(seed, 5),
+            policies: (0..server.hosts).map(|_| build(server.arms())).collect(),
+            heap: (0..server.hosts).map(first).collect(),
+            recent: VecDeque::from(vec![SYSTEM; RECENT]),
+            open: BTreeMap::new(),
+            long: BTreeMap::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn push(&mut self, now_ns: u64, after_s: f64, event: Event, host: usize, visit: usize) {
+        let at_ns = now_ns + (after_s * 1e9) as u64 + 1;
+        self.heap.push(Reverse((at_ns, event, host, visit)));
+    }
+
+    fn start(&mut self, now_ns: u64, host: usize, visit: usize) {
+        let server = self.server;
+        let arm = self.policies[host].choose(&mut self.random, now_ns);
+        let takers = self.recent.iter().filter(|&&recent| recent == 1).count();
+        let takers = takers as f64 / RECENT as f64;
+        self.recent.pop_front();
+        self.recent.push_back(arm);
+        let drawn = Visit::draw(server, self.seed, host, visit);
         let start_s = now_ns as f64 / 1e9;
-        let service = server.serve(&drawn, visit, arm, start_s, takers);
-        let best = server.best(visit);
-        // The default and the best arm are judged where all connections are on it.
-        let [default, ideal] = [SYSTEM, best].map(|arm| {
-            let takers = if arm == 1 { 1.0 } else { 0.0 };
-            server.serve(&drawn, visit, arm, start_s, takers)
-        });
-        tally.neighbours += service.neighbours;
-        tally.connections += 1.0;
-        tally.wrong += f64::from(arm != best);
-        if service.counts {
-            tally.counted += 1.0;
-            tally.speed += ideal.time_s / service.time_s;
-            tally.default_speed += ideal.time_s / default.time_s;
-            tally.times.push(service.time_s as f32);
-            tally.default_times.push(default.time_s as f32);
+        self.tally.connections += 1.0;
+        self.tally.wrong += f64::from(arm != server.best(visit));
+        if server.open_s > 0.0 {
+            self.tally.neighbours += 1.0;
+            let mut long = self.long_of(drawn, host, visit, start_s);
+            let step = long.step(server, arm, start_s);
+            self.push(now_ns, step.end_s - start_s, Event::Step, host, visit);
+            let connection = OnItsWay {
+                arm,
+                age_ns: 0,
+                decided_ns: 0,
+                count: 0,
+            };
+            let stepping = Stepping {
+                connection,
+                long,
+                step,
+            };
+            self.long.insert((host, visit), stepping);
+        } else {
+            let service = server.serve(&drawn, visit, arm, start_s, takers);
+            // The default and the best arm are judged where all connections are on it.
+            let [default, ideal] = [SYSTEM, server.best(visit)].map(|arm| {
+                let takers = if arm == 1 { 1.0 } else { 0.0 };
+                server.serve(&drawn, visit, arm, start_s, takers).time_s
+            });
+            self.tally.neighbours += service.neighbours;
+            if service.counts {
+                self.tally.add(service.time_s, default, ideal);
+            }
+            self.push(now_ns, service.open_s(), Event::End, host, visit);
+            let open = Open {
+                arm,
+                visit,
+                drawn,
+                start_s,
+                takers,
+            };
+            self.open.insert((host, visit), open);
         }
-        let ends_ns = now_ns + (server.open_s(&service) * 1e9) as u64 + 1;
-        heap.push(Reverse((ends_ns, Event::End, host, visit)));
-        *slot = Some(Open {
-            arm,
-            visit,
-            drawn,
-            start_s,
-            takers,
-        });
         if visit + 1 < server.visits {
-            let pause_s = Visit::draw(server, seed, host, visit + 1).pause_s;
-            let next_ns = now_ns + (pause_s * 1e9) as u64 + 1;
-            heap.push(Reverse((next_ns, Event::Start, host, visit + 1)));
+            let pause_s = Visit::draw(server, self.seed, host, visit + 1).pause_s;
+            self.push(now_ns, pause_s, Event::Start, host, visit + 1);
         }
     }
-    tally.served()
+
+    fn end(&mut self, now_ns: u64, host: usize, visit: usize) {
+        let Some(ended) = self.open.remove(&(host, visit)) else {
+            return;
+        };
+        let service = self.server.serve(
+            &ended.drawn,
+            ended.visit,
+            ended.arm,
+            ended.start_s,
+            ended.takers,
+        );
+        self.policies[host].learn(ended.arm, &service.sample, now_ns);
+    }
+
+    fn long_of(&self, drawn: Visit, host: usize, visit: usize, start_s: f64) -> Long {
+        let place = (self.seed * 1_000_003 + host as u64) * 65_537 + visit as u64;
+        let luck = Random::new(place, 6);
+        Long::new(self.server, drawn, luck, visit, start_s)
+    }
+
+    fn step(&mut self, now_ns: u64, host: usize, visit: usize) {
+        let Some(mut on) = self.long.remove(&(host, visit)) else {
+            return;
+        };
+        let now_s = now_ns as f64 / 1e9;
+        if on.step.is_over {
+            if let Some(sample) = &on.step.sample {
+                self.policies[host].learn(on.connection.arm, sample, now_ns);
+            }
+            let [default, ideal] = [SYSTEM, self.server.best(visit)].map(|arm| {
+                let drawn = Visit::draw(self.server, self.seed, host, visit);
+                let long = self.long_of(drawn, host, visit, on.long.start_s);
+                long.whole(self.server, arm)
+            });
+            return self.tally.add(on.long.time_s, default, ideal);
+        }
+        on.connection.age_ns = (on.long.age_s(now_s) * 1e9) as u64;
+        if let Some(sample) = &on.step.sample
+            && self.policies[host].look(&mut on.connection, sample, &mut self.random, now_ns)
+        {
+            on.long.cut(now_s);
+        }
+        on.step = on.long.step(self.server, on.connection.arm, now_s);
+        self.push(now_ns, on.step.end_s - now_s, Event::Step, host, visit);
+        self.long.insert((host, visit), on);
+    }
 }
 
 #[derive(Default)]
@@ -132,6 +228,15 @@ struct Tally {
 }
 
 impl Tally {
+    /// Adds a connection that took `time_s`.
+    fn add(&mut self, time_s: f64, default_s: f64, ideal_s: f64) {
+        self.counted += 1.0;
+        self.speed += ideal_s / time_s;
+        self.default_speed += ideal_s / default_s;
+        self.times.push(time_s as f32);
+        self.default_times.push(default_s as f32);
+    }
+
     fn served(self) -> Served {
         Served {
             speed: self.speed / self.counted,

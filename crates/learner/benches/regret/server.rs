@@ -235,6 +235,16 @@ pub const SERVERS: &[Server] = &[
         ..PLAIN
     },
     Server {
+        name: "replication, another twice as fast",
+        visits: 60,
+        every_s: 12.0 * HOUR_S,
+        open_s: 24.0 * HOUR_S,
+        phases: SECOND_BEST,
+        sizes: Sizes::Fixed(1e10),
+        bounds: finds(0.3),
+        ..PLAIN
+    },
+    Server {
         name: "heavy tail: 19 % faster, one in ten 16 x slower",
         phases: &[(0, &[0.0, 0.25])],
         visits: 600,
@@ -289,7 +299,8 @@ const UPLINK_QUEUE_US: f64 = 30_000.0;
 pub struct Visit {
     bits: f64,
     rtt_us: f64,
-    sizes: Vec<f64>,
+    /// Bytes of its transfers.
+    pub sizes: Vec<f64>,
     tail: bool,
     vanishes: bool,
     noise: f64,
@@ -321,6 +332,15 @@ impl Visit {
             Sizes::Responses(count) => (0..count).map(|_| cdn(&mut random)).collect(),
         };
         drawn
+    }
+
+    /// A part of it: so many bytes, at a rate this much higher, bits.
+    pub fn part(&self, bytes: f64, bits: f64) -> Self {
+        Self {
+            bits: self.bits + bits,
+            sizes: vec![bytes],
+            ..*self
+        }
     }
 }
 
@@ -435,13 +455,11 @@ impl Server {
             counts: !drawn.vanishes,
         }
     }
+}
 
+impl Service {
     /// How long the connection is open, s.
-    pub fn open_s(&self, service: &Service) -> f64 {
-        if service.counts {
-            service.time_s.max(self.open_s)
-        } else {
-            GIVES_UP_S
-        }
+    pub fn open_s(&self) -> f64 {
+        if self.counts { self.time_s } else { GIVES_UP_S }
     }
 }

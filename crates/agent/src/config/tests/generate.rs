@@ -37,6 +37,7 @@ score_full = "2MB"
 loss_shift = 7
 loss_min_segments = 256
 rescue = ""
+stretch = "1m"
 [control]
 share = 0.1
 permanent = 0
@@ -151,6 +152,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("learning.loss_shift", Whole(1, 16)),
     ("learning.loss_min_segments", Whole(1, 1_000_000)),
     ("learning.rescue", ArmOrNone),
+    ("learning.stretch", Duration(SECOND, 3600 * SECOND, true)),
     ("control.share", Number(0, 5)),
     ("control.permanent", Number(0, 5)),
     ("control.salt", WholeOrAuto),

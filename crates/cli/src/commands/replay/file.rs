@@ -108,12 +108,13 @@ pub struct Tail {
 }
 
 /// Names of stretches' ends.
-const ENDS: [(&str, End); 5] = [
+const ENDS: [(&str, End); 6] = [
     ("fin-local", End::FinLocal),
     ("fin-remote", End::FinRemote),
     ("reset", End::Reset),
     ("timeout", End::Timeout),
     ("switch", End::Switch),
+    ("stretch", End::Stretch),
 ];
 
 /// The content of a file.
@@ -277,16 +278,13 @@ impl Reader {
 
     fn stretch(&self, measured: &Measured) -> Result<Stretch> {
         let end = ENDS.iter().find(|(name, _)| *name == measured.end);
-        // A long connection that goes on: for the rule the same as one that ended in order.
-        let end = match end {
-            Some((_, end)) => *end,
-            None if measured.end == "stretch" => End::FinLocal,
-            None => bail!("end: found {:?}, expected how a stretch ends", measured.end),
+        let Some((_, end)) = end else {
+            bail!("end: found {:?}, expected how a stretch ends", measured.end)
         };
         Ok(Stretch {
             end_ns: nanoseconds(measured.time_ms)?,
             arm: self.optional(measured.arm.as_ref())?,
-            sample: sample(measured, end),
+            sample: sample(measured, *end),
         })
     }
 }

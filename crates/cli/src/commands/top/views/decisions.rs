@@ -21,21 +21,23 @@ const WIDE: usize = 76;
 const LEFT: usize = 36;
 
 /// The columns.
-pub const HELP: [&str; 9] = [
+pub const HELP: [&str; 11] = [
     "Left: counters of the kernel since the programs were attached, exact",
     "  at any load, and how fast they grow.",
     "Right: decisions with evidence in the last minute, by reason and by",
     "  arm. Warm-up makes no event. Where the latest 500 events are",
     "  younger than a minute, the figures are of their time.",
     "greedy: the cheapest arm; explore, untried: a trial; application,",
-    "  foreign: left alone; loss, withdrawn: moved, taken back mid-flow.",
+    "  foreign: left alone; loss, withdrawn: moved, taken back mid-flow;",
+    "  anew, returned: a long connection decided anew, taken from a bad",
+    "  arm.",
     "Below: the latest events; the filter looks at these.",
     "  `thalweg events --follow` goes on with them.",
 ];
 
 type Counter = (&'static str, fn(&Counters) -> u64);
 
-const COUNTERS: [Counter; 15] = [
+const COUNTERS: [Counter; 17] = [
     ("established", |c| c.established),
     ("decided", |c| c.decided),
     ("changed", |c| c.changed),
@@ -43,8 +45,10 @@ const COUNTERS: [Counter; 15] = [
     ("left to application", |c| c.app_owned),
     ("moved mid-flow", |c| c.switched),
     ("taken back mid-flow", |c| c.withdrawn),
+    ("long ones moved", |c| c.moved),
     ("ended", |c| c.closed),
     ("scored", |c| c.scored),
+    ("  on their way", |c| c.stretches),
     ("not scored: small", |c| c.skipped_small),
     ("  limited by app", |c| c.skipped_app_limited),
     ("  timed out", |c| c.skipped_timeout),

@@ -1,0 +1,186 @@
+//! Long connections: the iterator that scores them on their way (`learn_open.bpf.c`).
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{Link, MapHandle, Object};
+use thalweg_bpf_objects::names::learn::maps as names;
+use thalweg_bpf_objects::names::learn_open::programs;
+use thalweg_bpf_types::{bytes_of, raw};
+use thalweg_control::iterator::Visit;
+use thalweg_control::{object, system};
+use thalweg_learner::{Mode, is_due};
+
+use super::{Kernel, raw_params};
+
+/// The loaded iterator. It is not pinned: without the agent nobody runs it.
+pub(super) struct Iterator {
+    link: Arc<OwnedFd>,
+    // Only dropped.
+    _loaded: (Link, Object),
+}
+
+/// Where there are connections that may be due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidates {
+    /// Lower halves of the cookies of their network namespaces; 0: unknown, any.
+    namespaces: HashSet<u32>,
+}
+
+impl Candidates {
+    /// Whether there are none.
+    pub fn are_none(&self) -> bool {
+        self.namespaces.is_empty()
+    }
+
+    fn may_be_in(&self, netns: u64) -> bool {
+        self.namespaces.contains(&(netns as u32)) || self.namespaces.contains(&0)
+    }
+
+    fn are_all_in(&self, netns: u64) -> bool {
+        self.namespaces.iter().all(|lower| *lower == netns as u32)
+    }
+}
+
+/// The slots of measured connections, in this process's memory: 65,536 look-ups would take longer than
+/// the looks.
+struct Slots(*const raw::thalweg_conn);
+
+impl Slots {
+    /// Number of slots.
+    const COUNT: usize = raw::THALWEG_CONNECTIONS as usize;
+    /// Bytes of all of them.
+    const BYTES: usize = size_of::<raw::thalweg_conn>() * Self::COUNT;
+
+    fn map(map: &MapHandle) -> Result<Self> {
+        let fd = map.as_fd().as_raw_fd();
+        // SAFETY: a new mapping at an address of the kernel's choice, to be read only.
+        let at = unsafe {
+            libc::mmap(
+                null_mut(),
+                Self::BYTES,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error()).context("mapping the connections' slots");
+        }
+        Ok(Self(at.cast_const().cast()))
+    }
+
+    /// Calls `visit` with each connection. Programs write at the same time, so that a copy may be
+    /// half old and half new.
+    fn each(&self, mut visit: impl FnMut(&raw::thalweg_conn)) {
+        for index in 0..Self::COUNT {
+            // SAFETY: the slot is within the mapping, which is page-aligned and lives as long as
+            // `self`; any bytes are a connection. Reads are volatile, as others write.
+            let cookie = unsafe { (&raw const (*self.0.add(index)).cookie).read_volatile() };
+            if cookie != 0 {
+                // SAFETY: as above.
+                visit(&unsafe { self.0.add(index).read_volatile() });
+            }
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is that of `map`, and `each` leaves no reference into it. It cannot
+        // fail for a range that is mapped.
+        let _ = unsafe { libc::munmap(self.0.cast_mut().cast(), Self::BYTES) };
+    }
+}
+
+impl Kernel {
+    /// Loads the iterator with the learner's maps; `None` if it is not wanted, or the kernel has no
+    /// types. In words why the kernel refuses it.
+    pub(super) fn load_iterator(&self) -> Result<Option<Iterator>, String> {
+        let wanted = self.params.mode == Mode::Thalweg && self.params.stretch_ns != 0;
+        if !wanted || !self.setup.kernel_btf {
+            return Ok(None);
+        }
+        object::listening(|| {
+            self.try_iterator().map(Some).map_err(|error| {
+                let said = object::last_words(&object::take_said());
+                format!("{error:#}: {said}")
+            })
+        })
+    }
+
+    fn try_iterator(&self) -> Result<Iterator> {
+        let mut object = object::open("thalweg_open", thalweg_bpf_objects::LEARN_OPEN)?;
+        let params = raw_params(&self.setup, &self.params);
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name == names::RODATA_PARAMS {
+                map.set_initial_value(bytes_of(&params))?;
+            } else if let Some(shared) = self.maps.get(name.as_str()) {
+                map.reuse_fd(shared.as_fd())?;
+            }
+        }
+        let object = object.load().context("loading the iterator")?;
+        let program = object::program(&object, programs::LEARN_OPEN)?;
+        let link = program.attach().context("making a TCP iterator")?;
+        Ok(Iterator {
+            link: Arc::new(link.as_fd().try_clone_to_owned()?),
+            _loaded: (link, object),
+        })
+    }
+
+    /// Why long connections are not scored on their way although they should be.
+    pub fn without_iterator(&self) -> Option<&str> {
+        self.open.as_ref().err().map(String::as_str)
+    }
+
+    /// Interval of looks at long connections; `None`: there are none.
+    pub fn look_interval(&self) -> Option<Duration> {
+        let interval = Duration::from_nanos(self.params.stretch_ns);
+        self.has_iterator().then_some(interval)
+    }
+
+    /// Whether long connections are scored on their way.
+    pub fn has_iterator(&self) -> bool {
+        matches!(self.open, Ok(Some(_)))
+    }
+
+    /// Where connections have stretches that are old enough to be scored, if enough was sent.
+    pub fn candidates(&self) -> Result<Candidates> {
+        let now_ns = system::monotonic_ns();
+        let mut found = Candidates::default();
+        Slots::map(self.map(names::CONNS))?.each(|conn| {
+            let is_long = conn.origin.flags & raw::THALWEG_CONN_LONG != 0;
+            let count = if is_long { conn.count } else { 0 };
+            let age_ns = now_ns.saturating_sub(conn.start_ns);
+            if is_due(age_ns, u64::MAX, count, &self.params) {
+                found.namespaces.insert(conn.netns);
+            }
+        });
+        Ok(found)
+    }
+
+    /// Begins a visit to each of their namespaces; `own` is the cookie of the caller's.
+    pub fn visits(&self, candidates: Candidates, own: u64) -> Result<Vec<Visit>> {
+        let Ok(Some(Iterator { link, .. })) = &self.open else {
+            return Ok(Vec::new());
+        };
+        // The usual case needs no search for namespaces.
+        if candidates.are_all_in(own) {
+            return Ok(vec![Visit::begin(link.as_fd())?]);
+        }
+        let link = Arc::clone(link);
+        let begin = move || {
+            let netns = system::netns_cookie().ok()?;
+            let wanted = candidates.may_be_in(netns);
+            wanted.then(|| Visit::begin(link.as_fd()))
+        };
+        let visits = system::in_namespaces(|_| true, begin);
+        visits.into_iter().collect()
+    }
+}
