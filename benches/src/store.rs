@@ -174,6 +174,7 @@ fn learn(agent: &Agent, step: usize, connections: u32) -> Result<()> {
             scored: 10,
             segs: 8000,
             retrans: 10,
+            ..ArmState::default()
         };
     }
     for n in (0..HOSTS).step_by(step) {

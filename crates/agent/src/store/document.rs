@@ -161,6 +161,14 @@ struct DocumentArm {
     segs: u32,
     #[serde(default)]
     retrans: u32,
+    /// Taken anew on restoring.
+    #[serde(skip)]
+    caution_q16: u32,
+    /// Counted anew after a restart of the machine.
+    #[serde(skip)]
+    slow: u16,
+    #[serde(skip)]
+    counted: u16,
 }
 
 /// The start of a document, up to the first host; the hosts of `header` are ignored. Then come

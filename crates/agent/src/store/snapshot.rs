@@ -413,6 +413,7 @@ impl Store {
                 scored: row.get(10)?,
                 segs: row.get(11)?,
                 retrans: row.get(12)?,
+                ..ArmState::default()
             };
             Ok((row.get(0)?, arm))
         })?;

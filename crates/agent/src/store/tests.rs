@@ -68,6 +68,7 @@ fn arm(seed: u32) -> ArmState {
         scored: 30 + seed,
         segs: 8000 + seed,
         retrans: 10 + seed,
+        ..ArmState::default()
     }
 }
 
