@@ -179,7 +179,7 @@ fn rules_are_judged_as_they_do() {
 #[test]
 fn rules_that_learn_are_judged_by_a_past_of_their_own() {
     let [estimate, truth, _] = compared(Rule::Learner(Params::default()), 160);
-    assert!((estimate - truth).abs() < 0.03);
+    assert!((estimate - truth).abs() < 0.04);
     // Over a past that is shorter than the log's, the price of learning weighs more.
     let slow = Params {
         warm_up: 20,

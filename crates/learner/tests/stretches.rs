@@ -23,6 +23,7 @@ fn host(eighths: [i64; 3]) -> Host {
     for (arm, cost) in host.arms.iter_mut().zip(eighths) {
         arm.value = ((40 << 16) + cost * (1 << 13)) as u64;
         arm.weight_q16 = 8 * ONE_Q16;
+        arm.caution_q16 = ONE_Q16 / 20;
     }
     host
 }
@@ -68,7 +69,7 @@ fn on_the_best_arm_a_connection_stays() {
 
 #[test]
 fn from_a_bad_arm_it_goes_back_at_once() {
-    // The handicap is 1/18 bit: four eighths are half a bit and more, three are not.
+    // The handicap is 1/20 bit: four eighths are half a bit and more, three are not.
     let just_decided = Long {
         decided_ns: 10 * HOUR_NS - SECOND_NS,
         ..long(OTHER)
@@ -200,6 +201,6 @@ fn a_stretch_earns_no_credit_and_is_charged_like_an_end() {
     assert_eq!(credit(&[(SYSTEM, End::FinLocal, 100); 50]), 50 * earned);
     let mut then = [(SYSTEM, End::FinLocal, 100); 51];
     then[50] = (OTHER, End::Stretch, 50);
-    // Half the rate is one bit.
-    assert_eq!(credit(&then), 50 * earned - ONE_Q16);
+    // Half the rate is one bit, and a quarter is charged on top.
+    assert_eq!(credit(&then), 50 * earned - ONE_Q16 * 5 / 4);
 }

@@ -398,13 +398,13 @@ fn faults_in_documents_are_named() {
             "70001",
             "70000000",
             "hosts[0].arms.bbr.weight_q16",
-            "above the possible 4194304",
+            "above the possible 12582912",
         ),
         (
             "\"log_rate_q16\": 1310720",
             "\"log_rate_q16\": 67108864",
             "hosts[0].arms.bbr.log_rate_q16",
-            "above the possible 4194304",
+            "above the possible 12582912",
         ),
         (
             "\"greedy\": 21",
