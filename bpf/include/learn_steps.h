@@ -21,8 +21,9 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 	__u64 first = name[0], rest = name[1];
 	__u32 i;
 
+	/* Hidden: the mask must stand beside the access, as Linux 6.1 forgets the comparison. */
 	if (likely < THALWEG_MAX_ARMS &&
-	    is_named(&table->arms[likely & THALWEG_ARM_MASK], first, rest))
+	    is_named(&table->arms[THALWEG_UNKNOWN(likely) & THALWEG_ARM_MASK], first, rest))
 		return likely;
 	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++)
 		if (is_named(&table->arms[i], first, rest))
@@ -101,6 +102,8 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 	struct thalweg_arm *arm = &c->arms->arms[index & THALWEG_ARM_MASK];
 	int error;
 
+	/* Kept as a pointer: Linux 6.1 forgets the mask of a number on the stack. */
+	barrier_var(arm);
 	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, arm->name, sizeof(arm->name));
 	if (!error) {
 		COUNT(c, changed);
