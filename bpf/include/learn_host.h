@@ -113,6 +113,7 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 						 sizeof(host->statistics[i]));
 			}
 		host->harmful &= ~forget->arms;
+		host->unsteady &= ~forget->arms;
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);

@@ -42,6 +42,7 @@ impl Presenter<'_> {
             })
             .map(|(index, entry)| view::HostArm {
                 harmful: is_harmful(host, index, system_arm),
+                unsteady: host.unsteady & (1 << index) != 0 && Some(index) != system_arm,
                 ..self.arm(host, index, &entry.name, shares[index])
             })
             .collect();
@@ -109,6 +110,7 @@ impl Presenter<'_> {
             srtt_us: arm.srtt_us,
             retransmitted: f64::from(arm.retrans) / f64::from(arm.segs.max(1)),
             harmful: false,
+            unsteady: false,
             next_probability: f64::from(share) / BITS,
         }
     }

@@ -228,6 +228,9 @@ pub struct HostArm {
     /// Whether it gains at the expense of others, so that it is not chosen (thalweg).
     #[serde(default)]
     pub harmful: bool,
+    /// Whether it is much slower now and then, so that it must be better by 1 1/2 bits (thalweg).
+    #[serde(default)]
+    pub unsteady: bool,
     /// Probability that the next connection uses it.
     pub next_probability: f64,
 }

@@ -264,6 +264,7 @@ pub(super) fn forget(host: &mut Host, arms: u16) {
         }
     }
     host.harmful &= !arms;
+    host.unsteady &= !arms;
 }
 
 /// Whether a record has any data on some arms.

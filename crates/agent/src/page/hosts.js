@@ -96,10 +96,12 @@ function against(arm, best) {
 function armTable(host) {
   const best = typical(host);
   const shown = (arm, text) => (arm.evidence > 0 ? text : "–");
+  const unsteady = (arm) => (arm.unsteady ? " (much slower now and then)" : "");
+  const remark = (arm) => (arm.harmful ? " (gains at the expense of others)" : unsteady(arm));
   return table("What each arm costs towards this host",
     [["Arm"], ["Next connection", "number"], ["Cost", "number"], ["Beside the best"], ["Rate", "number"], ["RTT", "number"], ["Retransmitted", "number"], ["Measured", "number"], ["Chosen", "number"]],
     host.arms.map((arm) => [
-      arm.arm + (arm.harmful ? " (gains at the expense of others)" : ""), bar(arm.next_probability),
+      arm.arm + remark(arm), bar(arm.next_probability),
       shown(arm, `${arm.cost_bits.toFixed(2)} ± ${arm.deviation_bits.toFixed(2)} bits`), against(arm, best),
       shown(arm, rate(arm.rate_bytes_per_s)), shown(arm, micros(arm.srtt_us)),
       shown(arm, percent(arm.retransmitted)), count(arm.scored), count(arm.count),

@@ -74,6 +74,9 @@ fn text(explanation: &Explanation, several: bool) -> String {
     if host.arms.iter().any(|arm| arm.harmful) {
         text.push_str(" ! gains at the expense of others.");
     }
+    if host.arms.iter().any(|arm| arm.unsteady) {
+        text.push_str(" ~ is much slower now and then.");
+    }
     text.push('\n');
     if !explanation.recent.is_empty() {
         text.push_str("\nLatest events, newest first:\n");
@@ -96,6 +99,8 @@ fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
         " *"
     } else if arm.harmful {
         " !"
+    } else if arm.unsteady {
+        " ~"
     } else {
         ""
     };
