@@ -161,6 +161,8 @@ pub struct ControlGroup {
     pub cluster_ipv4: u32,
     /// `cluster_ipv6`: bits of an IPv6 address that are drawn together.
     pub cluster_ipv6: u32,
+    /// `revert`: what is worse than the group is taken back.
+    pub revert: bool,
 }
 
 impl ControlGroup {
@@ -449,6 +451,7 @@ impl ControlGroup {
             salt: section.whole_or_auto("salt"),
             cluster_ipv4: section.integer("cluster_ipv4", 8..=32, 32),
             cluster_ipv6: section.integer("cluster_ipv6", 16..=128, 64),
+            revert: section.boolean("revert", true),
         }
     }
 }

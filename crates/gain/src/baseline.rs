@@ -26,7 +26,7 @@ pub struct Connection {
 
 impl Connection {
     /// The value of a measure; none where the connection says nothing of it.
-    fn value(&self, measure: Row) -> Option<f64> {
+    pub fn value(&self, measure: Row) -> Option<f64> {
         match measure {
             Row::Retransmitted => (self.segs_out > 0)
                 .then(|| (f64::from(self.retrans) / f64::from(self.segs_out)).min(1.0)),

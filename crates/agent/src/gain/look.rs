@@ -18,6 +18,8 @@ pub struct Looked {
     pub begun: Vec<Revert>,
     /// Given back now.
     pub ended: Vec<Revert>,
+    /// Worse, but left as it is.
+    pub told: Vec<Revert>,
 }
 
 /// One row of a group, judged.
@@ -29,28 +31,40 @@ pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verd
 
 /// The first row that is a reason to revert a group.
 pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
-    let time = judged(group, scope, Row::Time).1;
+    let (time, _) = judged(group, scope, Row::Time);
     Row::all().take(scope.rows()).find_map(|row| {
         let (comparison, _) = judged(group, scope, row);
-        Verdict::is_reason_to_revert(&comparison, row, time).then_some((row, comparison))
+        Verdict::is_reason_to_revert(&comparison, row, &time).then_some((row, comparison))
     })
 }
 
 impl Gain {
     /// Looks, at most once a minute is enough. `now_ms` is on the store's clock, `now_ns` on that
-    /// of the draws. The system's own arm cannot be taken back.
-    pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str) -> Looked {
+    /// of the draws. The system's own arm cannot be taken back; without `reverts` nothing is.
+    pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str, reverts: bool) -> Looked {
         self.kept.ledger.close(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
             self.begin(now_ms);
         }
-        let looked = Looked {
-            ended: self.end(|revert| revert.until_ms <= now_ms, now_ms),
-            begun: self.worse(now_ms, system_arm),
+        let mut looked = Looked {
+            ended: self.end(|revert| !reverts || revert.until_ms <= now_ms, now_ms),
+            ..Looked::default()
         };
-        if !looked.begun.is_empty() {
+        let worse = self.worse(now_ms, system_arm);
+        if !reverts {
+            looked.told = worse;
+        } else if !worse.is_empty() {
+            if worse.iter().any(|revert| revert.arm.is_some()) {
+                // With the arm that is to blame gone, the others may go on being tried.
+                let reverts = std::mem::take(&mut self.kept.reverts).into_iter();
+                let (general, of_arms) = reverts.partition(|revert| revert.arm.is_none());
+                self.kept.reverts = of_arms;
+                looked.ended.extend::<Vec<_>>(general);
+            }
+            self.kept.reverts.extend(worse.iter().cloned());
             // What is compared with the control group is now something else.
             self.kept.ledger.begin_group(Scope::All, "");
+            looked.begun = worse;
         }
         looked
     }
@@ -76,8 +90,8 @@ impl Gain {
         ended
     }
 
-    /// Takes back what is worse and is not yet.
-    fn worse(&mut self, now_ms: i64, system_arm: &str) -> Vec<Revert> {
+    /// What is worse and is not taken back yet.
+    fn worse(&self, now_ms: i64, system_arm: &str) -> Vec<Revert> {
         let reverts = &self.kept.reverts;
         let mut begun = Vec::new();
         for ((scope, name), group) in self.kept.ledger.groups() {
@@ -102,7 +116,6 @@ impl Gain {
         if begun.iter().any(|revert| revert.arm.is_some()) {
             begun.retain(|revert| revert.arm.is_some());
         }
-        self.kept.reverts.extend(begun.iter().cloned());
         begun
     }
 }
@@ -161,13 +174,16 @@ mod tests {
     #[test]
     fn an_arm_that_is_worse_is_taken_back_for_a_day() {
         let mut gain = gain(&[("bbr", 1.3), ("cubic", 1.0), ("reno", 0.8)], 40);
-        let looked = gain.look(40 * HOUR_NS, 1000, "cubic");
+        let looked = gain.look(40 * HOUR_NS, 1000, "cubic", true);
         assert_eq!(arms(&looked.begun), [Some("bbr")], "{looked:?}");
         assert!(looked.begun[0].why.contains("more time"), "{looked:?}");
-        let again = gain.look(40 * HOUR_NS, 2000, "cubic");
+        let again = gain.look(40 * HOUR_NS, 2000, "cubic", true);
         assert_eq!(again, Looked::default());
-        assert_eq!(gain.look(64 * HOUR_NS, 999 + REVERTED_MS, "cubic"), again);
-        let after = gain.look(65 * HOUR_NS, 1000 + REVERTED_MS, "cubic");
+        assert_eq!(
+            gain.look(64 * HOUR_NS, 999 + REVERTED_MS, "cubic", true),
+            again
+        );
+        let after = gain.look(65 * HOUR_NS, 1000 + REVERTED_MS, "cubic", true);
         assert_eq!(arms(&after.ended), [Some("bbr")]);
         // The comparison has begun anew.
         assert!(after.begun.is_empty() && gain.kept.ledger.groups().is_empty());
@@ -176,24 +192,54 @@ mod tests {
     #[test]
     fn all_exploring_ends_where_no_arm_is_to_blame() {
         let mut gain = gain(&[("cubic", 1.2)], 40);
-        let looked = gain.look(40 * HOUR_NS, 0, "cubic");
+        let looked = gain.look(40 * HOUR_NS, 0, "cubic", true);
         assert_eq!(arms(&looked.begun), [None]);
         assert_eq!(arms(&gain.resume(1)), [None]);
         assert!(gain.reverts().is_empty());
     }
 
     #[test]
+    fn exploring_goes_on_once_an_arm_is_to_blame() {
+        let mut gain = gain(&[("bbr", 1.3)], 40);
+        gain.kept.reverts = vec![Revert {
+            arm: None,
+            since_ms: 0,
+            until_ms: REVERTED_MS,
+            why: "all of it".to_owned(),
+        }];
+        let looked = gain.look(40 * HOUR_NS, 1000, "cubic", true);
+        assert_eq!(arms(&looked.begun), [Some("bbr")]);
+        assert_eq!(arms(&looked.ended), [None]);
+        assert_eq!(arms(gain.reverts()), [Some("bbr")]);
+    }
+
+    #[test]
     fn what_is_better_or_the_same_stays() {
         let mut gain = gain(&[("bbr", 0.7), ("reno", 1.0)], 40);
-        assert_eq!(gain.look(40 * HOUR_NS, 0, "cubic"), Looked::default());
+        assert_eq!(gain.look(40 * HOUR_NS, 0, "cubic", true), Looked::default());
+    }
+
+    #[test]
+    fn what_is_worse_is_only_told_if_the_operator_wants_it_so() {
+        let mut gain = gain(&[("bbr", 1.3), ("cubic", 1.0), ("reno", 0.8)], 40);
+        for _ in 0..2 {
+            let looked = gain.look(40 * HOUR_NS, 1000, "cubic", false);
+            assert_eq!(arms(&looked.told), [Some("bbr")]);
+            assert!(looked.begun.is_empty() && gain.reverts().is_empty());
+        }
+        // What was taken back before is given back.
+        gain.look(40 * HOUR_NS, 1000, "cubic", true);
+        let looked = gain.look(40 * HOUR_NS, 2000, "cubic", false);
+        assert_eq!(arms(&looked.ended), [Some("bbr")]);
+        assert!(gain.reverts().is_empty());
     }
 
     #[test]
     fn comparisons_begin_anew_after_four_weeks() {
         let mut gain = gain(&[("bbr", 0.7)], 5);
-        gain.look(10 * HOUR_NS, LENGTH_MS - 1, "cubic");
+        gain.look(10 * HOUR_NS, LENGTH_MS - 1, "cubic", true);
         assert!(!gain.kept.ledger.groups().is_empty());
-        gain.look(10 * HOUR_NS, LENGTH_MS, "cubic");
+        gain.look(10 * HOUR_NS, LENGTH_MS, "cubic", true);
         assert!(gain.kept.ledger.groups().is_empty());
         assert_eq!(gain.kept.since_ms, LENGTH_MS);
     }

@@ -206,6 +206,9 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     found_in(all, age_s, Against::Control)
 }
 
+/// A row with what was found.
+type Judged = (Row, Comparison, Verdict);
+
 /// The same once something can be compared.
 pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> String {
     let Some(group) = all.filter(|all| all.control[0].clusters + all.treated[0].clusters > 0)
@@ -216,18 +219,21 @@ pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> Str
         let (comparison, verdict) = judged(group, Scope::All, row);
         (row, comparison, verdict)
     };
-    let of = |wanted: Verdict| {
+    let (_, time, _) = judge(Row::Time);
+    let clearest = |is_wanted: &dyn Fn(&Judged) -> bool| {
         let clearness = |comparison: &Comparison| {
             comparison.effect.abs() / comparison.half_width.unwrap_or(f64::INFINITY)
         };
         Row::all()
             .map(judge)
-            .filter(|(_, _, verdict)| *verdict == wanted)
+            .filter(is_wanted)
             .max_by(|a, b| clearness(&a.1).total_cmp(&clearness(&b.1)))
     };
-    // What is worse comes first: somebody may have to act.
-    let worse = of(Verdict::Worse);
-    let found = worse.or_else(|| of(Verdict::Better));
+    // What would be taken back comes first: somebody may have to act. A queue that pays comes last.
+    let is_reason = |it: &Judged| Verdict::is_reason_to_revert(&it.1, it.0, &time);
+    let found = clearest(&is_reason)
+        .or_else(|| clearest(&|it| it.2 == Verdict::Better))
+        .or_else(|| clearest(&|it| it.2 == Verdict::Worse));
     if let Some((row, comparison, _)) = found {
         return format!("{}.", finding(row, &comparison, against));
     }
@@ -242,6 +248,14 @@ fn undecided(
     let beside = against.words(comparison.control);
     let Some((low, high)) = comparison.interval() else {
         let control = host_hours(comparison.control);
+        if comparison.control.min(comparison.treated) as f64 >= CLUSTERS_MIN {
+            // A few outliers decide, or busy hosts beside many that hardly come.
+            return format!(
+                "Not known yet: {control} on one side and {} on the other differ too much from \
+                 each other.",
+                thousands(comparison.treated)
+            );
+        }
         return match against {
             Against::Control => format!(
                 "Not known yet: the control group has {control}; at least {CLUSTERS_MIN:.0} are \
@@ -314,6 +328,30 @@ mod tests {
         assert_eq!(counts, ["7", "999", "1,204", "1,000,000"]);
         let times = [60, 7_199, 7_200, 200_000].map(about);
         assert_eq!(times, ["1 minutes", "120 minutes", "2 hours", "3 days"]);
+    }
+
+    #[test]
+    fn many_clusters_may_still_be_too_uneven() {
+        let group = |outlier: f64| {
+            let mut group = Group::default();
+            for index in 0..120u32 {
+                let mut residuals = [None; thalweg_gain::ROWS];
+                residuals[0] = Some(if index == 0 { outlier } else { 0.0 });
+                let mut cluster = thalweg_gain::Cluster::default();
+                cluster.add(&residuals);
+                let side = match index % 2 {
+                    0 => &mut group.control,
+                    _ => &mut group.treated,
+                };
+                side[0].add(&cluster, 0);
+            }
+            group
+        };
+        let said = found_in(Some(&group(4.0)), 60, Against::Control);
+        assert!(
+            said.contains("60 host-hours") && said.contains("differ too much"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct RulesLooked {
     pub begun: Vec<(String, Revert)>,
     /// Given back now.
     pub ended: Vec<String>,
+    /// Worse, but left in force.
+    pub told: Vec<(String, Revert)>,
 }
 
 /// The key of an experiment in the store.
@@ -111,7 +113,7 @@ impl Rules {
     }
 
     /// Looks at the comparisons; see [`super::Gain::look`].
-    pub fn look(&mut self, now_ns: u64, now_ms: i64) -> RulesLooked {
+    pub fn look(&mut self, now_ns: u64, now_ms: i64, reverts: bool) -> RulesLooked {
         let mut looked = RulesLooked::default();
         let Some(policy) = &self.policy else {
             return looked;
@@ -124,7 +126,8 @@ impl Rules {
             if now_ms - kept.since_ms >= LENGTH_MS {
                 begin(kept, now_ms);
             }
-            if kept.reverts.iter().any(|it| it.until_ms <= now_ms) {
+            let is_over = |it: &Revert| !reverts || it.until_ms <= now_ms;
+            if kept.reverts.iter().any(is_over) {
                 kept.reverts.clear();
                 begin(kept, now_ms);
                 looked.ended.push(name.to_owned());
@@ -132,8 +135,12 @@ impl Rules {
             if kept.reverts.is_empty()
                 && let Some(revert) = worse(kept, now_ms)
             {
-                kept.reverts.push(revert.clone());
-                looked.begun.push((name.to_owned(), revert));
+                if reverts {
+                    kept.reverts.push(revert.clone());
+                    looked.begun.push((name.to_owned(), revert));
+                } else {
+                    looked.told.push((name.to_owned(), revert));
+                }
             }
         }
         looked

@@ -24,13 +24,21 @@ impl Shared {
         let moment = Moment::now();
         let now_ms = self.store(|store| Ok(store.now_ms(moment)))?;
         let system_arm = system::default_cc()?;
-        let looked = self.gain(|gain| gain.look(moment.monotonic_ns, now_ms, &system_arm));
+        let (now_ns, reverts) = (moment.monotonic_ns, self.config.control.revert);
+        let looked = self.gain(|gain| gain.look(now_ns, now_ms, &system_arm, reverts));
         for revert in &looked.ended {
-            tracing::info!("{} again: its time is over", given_back(revert));
+            tracing::info!("{} again", given_back(revert));
         }
+        let mut told: Vec<String> = looked.told.into_iter().map(|it| it.why).collect();
         self.put_in_force()?;
         self.adopt_policy(policies)?;
-        let looked = self.gain(|gain| gain.rules.look(moment.monotonic_ns, now_ms));
+        let looked = self.gain(|gain| gain.rules.look(now_ns, now_ms, reverts));
+        let of_rules = looked.told.into_iter();
+        told.extend(of_rules.map(|(name, it)| format!("rule {name}: {}", it.why)));
+        match told.is_empty() {
+            true => self.problem("worse", None),
+            false => self.warning("worse", told.join("; ")),
+        }
         for name in &looked.ended {
             tracing::info!(
                 rule = name,

@@ -44,6 +44,7 @@ permanent = 0
 salt = 7
 cluster_ipv4 = 24
 cluster_ipv6 = 48
+revert = false
 [events]
 ring = "1MiB"
 retention = "1d"
@@ -158,6 +159,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("control.salt", WholeOrAuto),
     ("control.cluster_ipv4", Whole(8, 32)),
     ("control.cluster_ipv6", Whole(16, 128)),
+    ("control.revert", Boolean),
     ("events.ring", Size(64 << 10, 1 << 30, true)),
     ("events.retention", Duration(60 * SECOND, 3650 * DAY, false)),
     ("events.retention_max", Whole(1000, 100_000_000)),

@@ -107,7 +107,7 @@ fn a_rule_that_is_worse_is_suspended_for_a_day() {
             rules.take(&[outcome(3, taken, host, (1e6 * noise * factor) as u64)]);
         }
     }
-    let looked = rules.look(5 * HOUR_NS, 1000);
+    let looked = rules.look(5 * HOUR_NS, 1000, true);
     let [(name, revert)] = &looked.begun[..] else {
         panic!("{looked:?}");
     };
@@ -117,9 +117,9 @@ fn a_rule_that_is_worse_is_suspended_for_a_day() {
         "{revert:?}"
     );
     assert_eq!(rules.suspended()[0].1, 7);
-    let again = rules.look(6 * HOUR_NS, 2000);
+    let again = rules.look(6 * HOUR_NS, 2000, true);
     assert_eq!(again, RulesLooked::default());
-    let after = rules.look(30 * HOUR_NS, 1000 + REVERTED_MS);
+    let after = rules.look(30 * HOUR_NS, 1000 + REVERTED_MS, true);
     assert_eq!(after.ended, ["other"]);
     assert!(after.begun.is_empty() && rules.suspended().is_empty());
     // The comparison has begun anew.
