@@ -25,6 +25,7 @@ mod faults_points;
 mod faults_slots;
 mod faults_start;
 mod faults_store;
+mod gain_revert;
 mod gain_rules;
 mod input_files;
 mod inputs;

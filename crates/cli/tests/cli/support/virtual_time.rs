@@ -23,22 +23,30 @@ const CASE: &str = "THALWEG_TEST_CASE";
 /// Any text, in the environment of every program of the guest. Another length gives another order
 /// of events, while equal runs are equal to the digit (`scripts/repeat.sh`).
 const PAD: &str = "THALWEG_TEST_GUEST_PAD";
-/// Limit of a case in virtual time.
-const LIMIT: Duration = Duration::from_secs(180);
+/// Limit of a case in virtual time, unless the module has its own.
+pub const LIMIT: Duration = Duration::from_secs(180);
 /// Programs that cases start, beside those of every guest.
 const PROGRAMS: [&str; 5] = ["cat", "readlink", "sh", "sleep", "ss"];
 /// Modules that Python programs of cases import.
 const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subprocess,threading";
 
 /// A test that runs the cases of its module in virtual time. Models, policies and other files that
-/// it reads are named by their paths in the repository.
+/// it reads are named by their paths in the repository. `within` is for cases that take longer than
+/// [`LIMIT`].
 macro_rules! in_virtual_time {
     ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
+        $crate::support::virtual_time::in_virtual_time!(
+            $(#[$attribute])* within $crate::support::virtual_time::LIMIT,
+            [$($file),*], $($case),+
+        );
+    };
+    ($(#[$attribute:meta])* within $limit:expr, [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
         #[test]
         $(#[$attribute])*
         fn in_virtual_time() {
             $crate::support::virtual_time::run(
                 module_path!(),
+                $limit,
                 &[$($file),*],
                 &[$((stringify!($case), $case as fn())),+],
             );
@@ -48,7 +56,7 @@ macro_rules! in_virtual_time {
 pub(crate) use in_virtual_time;
 
 /// Runs cases: outside of the guest by starting this test in one, inside by calling them.
-pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
+pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) {
     let only = std::env::var_os(CASE);
     let chosen: Vec<(&str, fn())> = cases
         .iter()
@@ -57,7 +65,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
         .collect();
     assert!(!chosen.is_empty(), "{CASE}={only:?}: no such case");
     if std::env::var_os(INSIDE).is_some() {
-        return inside(&chosen);
+        return inside(limit, &chosen);
     }
     let Some(kernel) = stock::kernel() else {
         return;
@@ -107,7 +115,7 @@ fn passed(name: &str) -> String {
     format!("case {name}: passed in ")
 }
 
-fn inside(cases: &[(&str, fn())]) {
+fn inside(limit: Duration, cases: &[(&str, fn())]) {
     // Paths that were compiled in.
     std::fs::create_dir_all(env!("CARGO_MANIFEST_DIR")).expect("a directory");
     let binary = Path::new(THALWEG);
@@ -122,8 +130,8 @@ fn inside(cases: &[(&str, fn())]) {
         let (ended, end) = mpsc::channel::<()>();
         let own = (*name).to_owned();
         let watch = std::thread::spawn(move || {
-            if end.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                println!("case {own}: no end after {LIMIT:?}");
+            if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                println!("case {own}: no end after {limit:?}");
                 // With the output so far.
                 std::process::exit(0);
             }
