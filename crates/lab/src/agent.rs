@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thalweg_process::Process;
 use thalweg_process::http;
 use thalweg_process::interrupt::OnSignal;
+use thalweg_units::random::mix;
 
 use crate::error::Error;
 use crate::mode::Mode;
@@ -22,8 +23,21 @@ const START: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(5);
 /// The networks of the laboratory's hosts. They are private, so dctcp may be chosen there.
 const HOSTS: [&str; 2] = ["10.0.0.0/8", "fd00::/8"];
+/// Share of the host-hours in the control group of mode `gain`: two halves tell most.
+const SHARE: f64 = 0.5;
 /// Pause between two requests to an agent that is not ready.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// How an agent is to learn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Learner<'a> {
+    /// A mode with an agent.
+    pub(crate) mode: &'a Mode,
+    /// The congestion controls that it chooses among; none: all that the kernel offers.
+    pub(crate) arms: &'a [String],
+    /// Seed of the control group.
+    pub(crate) seed: u64,
+}
 
 /// A running agent; dropped, it is detached and ended.
 #[derive(Debug)]
@@ -78,13 +92,18 @@ pub(crate) struct Places<'a> {
 
 impl Agent {
     /// Starts an agent and waits until it answers.
-    pub(crate) fn start(binary: &Path, mode: &Mode, places: &Places<'_>) -> Result<Self, Error> {
+    pub(crate) fn start(
+        binary: &Path,
+        learner: Learner<'_>,
+        places: &Places<'_>,
+    ) -> Result<Self, Error> {
+        let mode = learner.mode;
         let label = mode.label();
         let directory = places.directory.join(&label);
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
         let socket = directory.join(SOCKET);
         let pin = places.bpf.join(&label);
-        let configuration = configuration(Some(mode), places.cgroup, &pin, &directory)?;
+        let configuration = configuration(Some(learner), places.cgroup, &pin, &directory)?;
         let log = directory.join("agent.log");
         let output = File::create(&log).map_err(Error::io("cannot create", &log))?;
         let errors = output
@@ -145,12 +164,20 @@ impl Agent {
 
     /// The unparsed answer of GET /v1/hosts.
     pub(crate) fn hosts(&self) -> Result<String, Error> {
-        let answer = http::request(&self.socket, "GET", "/v1/hosts")
-            .map_err(|error| self.fault(&format!("GET /v1/hosts: {error}")))?;
-        if answer.status == 200 {
-            Ok(answer.body)
-        } else {
-            Err(self.fault(&format!("GET /v1/hosts: status {}", answer.status)))
+        self.get("/v1/hosts")
+    }
+
+    /// The unparsed answer of GET /v1/gain.
+    pub(crate) fn gain(&self) -> Result<String, Error> {
+        self.get("/v1/gain")
+    }
+
+    fn get(&self, path: &str) -> Result<String, Error> {
+        let answer = http::request(&self.socket, "GET", path)
+            .map_err(|error| self.fault(&format!("GET {path}: {error}")))?;
+        match answer.status {
+            200 => Ok(answer.body),
+            status => Err(self.fault(&format!("GET {path}: status {status}"))),
         }
     }
 
@@ -214,32 +241,48 @@ impl Drop for Agent {
 }
 
 /// Writes a configuration whose state and socket are in the directory, and returns its path.
-/// Commands that need no agent have no mode.
+/// Commands that need no agent have no learner.
 pub(crate) fn configuration(
-    mode: Option<&Mode>,
+    learner: Option<Learner<'_>>,
     cgroup: &Path,
     pin: &Path,
     directory: &Path,
 ) -> Result<PathBuf, Error> {
     let file = directory.join("agent.toml");
     let (state, socket) = (directory.join("state"), directory.join(SOCKET));
-    let text = configuration_text(mode, cgroup, pin, &state, &socket);
+    let text = configuration_text(learner, cgroup, pin, &state, &socket);
     fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
     Ok(file)
 }
 
 fn configuration_text(
-    mode: Option<&Mode>,
+    learner: Option<Learner<'_>>,
     cgroup: &Path,
     pin: &Path,
     state: &Path,
     socket: &Path,
 ) -> String {
     let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
-    let mode = mode.map_or(String::new(), |mode| format!("mode = \"{mode}\"\n"));
+    let (mut mode, mut arms, mut control) = (String::new(), String::new(), "share = 0.0".into());
+    if let Some(learner) = learner {
+        let name = match learner.mode {
+            Mode::Gain => &Mode::Thalweg,
+            other => other,
+        };
+        mode = format!("mode = \"{name}\"\n");
+        if !learner.arms.is_empty() {
+            arms = format!("allow = {0:?}\nload = {0:?}\n", learner.arms);
+        }
+        if *learner.mode == Mode::Gain {
+            // A salt has 63 bits.
+            let salt = mix(learner.seed) >> 1;
+            // What is compared must stay the same to the end.
+            control = format!("share = {SHARE:?}\nsalt = {salt}\nrevert = false");
+        }
+    }
     format!(
         "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n\n\
-         [arms]\necn_prefixes = {HOSTS:?}\n\n[control]\nshare = 0.0\npermanent = 0.0\n",
+         [arms]\n{arms}ecn_prefixes = {HOSTS:?}\n\n[control]\n{control}\npermanent = 0.0\n",
         quoted(cgroup),
         quoted(pin),
         quoted(state),
@@ -271,8 +314,13 @@ mod tests {
 
     #[test]
     fn the_configuration_is_toml_whatever_the_paths() {
+        let learner = Learner {
+            mode: &Mode::Classic,
+            arms: &[],
+            seed: 1,
+        };
         let text = configuration_text(
-            Some(&Mode::Classic),
+            Some(learner),
             Path::new("/a \"b\"\\c"),
             Path::new("/p"),
             Path::new("/s"),
@@ -283,6 +331,24 @@ mod tests {
         assert_eq!(table["cgroup"].as_str(), Some("/a \"b\"\\c"));
         assert_eq!(table["paths"]["socket"].as_str(), Some("/k"));
         assert_eq!(table["arms"]["ecn_prefixes"][1].as_str(), Some("fd00::/8"));
+        assert_eq!(table["control"]["share"].as_float(), Some(0.0));
+    }
+
+    #[test]
+    fn mode_gain_has_a_control_group() {
+        let arms = ["cubic", "vegas"].map(str::to_owned);
+        let learner = Learner {
+            mode: &Mode::Gain,
+            arms: &arms,
+            seed: u64::MAX,
+        };
+        let place = Path::new("/p");
+        let text = configuration_text(Some(learner), place, place, place, place);
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["mode"].as_str(), Some("thalweg"));
+        assert_eq!(table["arms"]["allow"][1].as_str(), Some("vegas"));
+        assert_eq!(table["control"]["share"].as_float(), Some(0.5));
+        assert!(table["control"]["salt"].as_integer().unwrap() >= 0);
     }
 
     #[test]

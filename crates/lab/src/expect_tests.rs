@@ -27,6 +27,7 @@ fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
         least_rtt_us: None,
         last_change: None,
         remotes: Vec::new(),
+        gain: None,
     }
 }
 

@@ -58,6 +58,10 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
     let seed = round.seed();
     let bytes = |sizes: &Sizes, place: u32| match sizes {
         Sizes::Each(size) => Bytes::Each(size.bytes()),
+        Sizes::InTurn(sizes) => {
+            let turn = round.number as usize % sizes.len();
+            Bytes::Each(sizes[turn].bytes())
+        }
         Sizes::Lognormal { median, mean } => Bytes::Lognormal {
             median: median.bytes(),
             mean: mean.bytes(),
@@ -219,9 +223,13 @@ pub(crate) fn transfer(
     };
     // All addresses are on one link.
     let mut round_trips = pair.take_round_trips(plan.servers[0].ip())?;
+    let several = plan.servers.len() > 1;
     Ok(flows
         .into_iter()
-        .map(|flow| Connection {
+        .enumerate()
+        .map(|(n, flow)| Connection {
+            // Only traffic of one sender has several addresses.
+            address: several.then(|| plan.server(n).ip()),
             rtt_us: flow
                 .server
                 .map_or_else(Vec::new, |server| round_trips.take(server, flow.local_port)),
@@ -247,6 +255,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         round,
         class: flow.class,
         host: String::new(),
+        address: None,
         goodput_bps: if fine {
             flow.received_bytes as f64 * 8e6 / flow.took_us
         } else {

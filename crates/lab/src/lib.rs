@@ -22,6 +22,7 @@ mod error;
 pub mod expect;
 pub mod figure;
 mod flows;
+pub mod gain;
 pub mod host;
 mod inside;
 pub mod measure;

@@ -21,6 +21,9 @@ pub enum Mode {
     Classic,
     /// The agent in its default mode.
     Thalweg,
+    /// The same with half of the host-hours in its control group, and what `thalweg gain` says of
+    /// them at the end.
+    Gain,
     /// The scenario's default congestion control under one of its policies, without an agent.
     Policy(String),
 }
@@ -32,16 +35,16 @@ pub struct ModeError(pub String);
 
 impl ModeError {
     pub(crate) const EXPECTED: &str =
-        "one of baseline, fixed, fixed:ARM, random, classic, thalweg, policy:NAME";
+        "one of baseline, fixed, fixed:ARM, random, classic, thalweg, gain, policy:NAME";
 }
 
 impl Mode {
     /// A regular expression of single modes, for the form of scenarios.
-    pub(crate) const PATTERN: &str = "^(baseline|random|classic|thalweg|(fixed|policy):.+)$";
+    pub(crate) const PATTERN: &str = "^(baseline|random|classic|thalweg|gain|(fixed|policy):.+)$";
 
     /// Whether an agent learns in this mode. The others are references.
     pub fn learns(&self) -> bool {
-        matches!(self, Self::Classic | Self::Thalweg)
+        matches!(self, Self::Classic | Self::Thalweg | Self::Gain)
     }
 
     /// Whether a program of Thalweg is in the kernel in this mode.
@@ -64,6 +67,7 @@ impl fmt::Display for Mode {
             Self::Random => f.write_str("random"),
             Self::Classic => f.write_str("classic"),
             Self::Thalweg => f.write_str("thalweg"),
+            Self::Gain => f.write_str("gain"),
             Self::Policy(name) => write!(f, "policy:{name}"),
         }
     }
@@ -79,6 +83,7 @@ impl FromStr for Mode {
             "random" => Ok(Self::Random),
             "classic" => Ok(Self::Classic),
             "thalweg" => Ok(Self::Thalweg),
+            "gain" => Ok(Self::Gain),
             _ => match text.split_once(':') {
                 Some(("fixed", arm)) if is_congestion_control(arm) => {
                     Ok(Self::Fixed(arm.to_owned()))
@@ -146,6 +151,7 @@ mod tests {
             "random",
             "classic",
             "thalweg",
+            "gain",
             "policy:clamp-2",
         ] {
             assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);

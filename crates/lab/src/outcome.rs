@@ -1,5 +1,6 @@
 //! The results of a run, in the layout of `results.json`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use thalweg_report::sample::{self, Weighted};
 use thalweg_units::prefix::Prefix;
 
 use crate::agent::LearnedHost;
+use crate::gain::Gain;
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::options::Place;
@@ -162,6 +164,9 @@ pub struct ModeOutcome {
     /// The remote hosts, if there are several. `forward` and `reverse` are then their sums.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remotes: Vec<RemoteOutcome>,
+    /// What the agent says that it gains, in mode `gain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
 }
 
 /// The part of a mode's results that concerns one of several remote hosts, without its connections.
@@ -170,7 +175,7 @@ pub struct RemoteOutcome {
     /// Its name in the scenario.
     pub name: String,
     /// Its address.
-    pub address: std::net::IpAddr,
+    pub address: IpAddr,
     /// Packets in the data direction.
     pub forward: LossCounters,
     /// Packets in the direction of the ACKs.
@@ -205,6 +210,9 @@ pub struct Connection {
     /// The remote host, if there are several.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
+    /// The remote address, if the host has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
     /// Segments that TCP retransmitted.
     pub retransmits: u64,
     /// Data segments sent, retransmissions included.
@@ -291,6 +299,8 @@ impl ModeOutcome {
             least_rtt_us: remote.least_rtt_us,
             last_change: remote.last_change,
             remotes: Vec::new(),
+            // It is about all hosts together.
+            gain: None,
         })
     }
 

@@ -110,6 +110,9 @@ impl Query<'_> {
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
             Statistic::OfBestPerHost => return of_best(outcome, modes),
+            Statistic::Gain | Statistic::GainLow | Statistic::GainHigh | Statistic::GainMisses => {
+                return gain(outcome, self.statistic);
+            }
             Statistic::Failures => {
                 Some(chosen.iter().filter(|one| one.error.is_some()).count() as f64)
             }
@@ -288,6 +291,24 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
         Ok(1.0 - with / alone)
     } else {
         Err(format!("the reference {same_group} moved nothing"))
+    }
+}
+
+/// A statistic of the agent's own account. Without an interval its ends miss every bound.
+fn gain(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, String> {
+    let gain = outcome.gain.as_ref().ok_or("mode gain alone tells it")?;
+    let of = |percent: Option<f64>, otherwise: f64| percent.map_or(otherwise, |it| it / 100.0);
+    let time = gain.time();
+    match statistic {
+        Statistic::GainMisses => gain.misses(),
+        Statistic::GainLow => Ok(of(time.and_then(|row| row.low), f64::NEG_INFINITY)),
+        Statistic::GainHigh => Ok(of(time.and_then(|row| row.high), f64::INFINITY)),
+        _ => {
+            let effect = time.and_then(|row| row.effect);
+            effect
+                .map(|percent| percent / 100.0)
+                .ok_or_else(|| "nothing was compared".to_owned())
+        }
     }
 }
 

@@ -21,6 +21,7 @@ fn outcome(mode: &str, goodputs: &[f64]) -> ModeOutcome {
         least_rtt_us: None,
         last_change: None,
         remotes: Vec::new(),
+        gain: None,
     }
 }
 

@@ -13,6 +13,7 @@ use crate::arms;
 use crate::ends::Stacks;
 use crate::error::Error;
 use crate::expect;
+use crate::gain;
 use crate::host::{preflight, stale};
 use crate::mode::{self, Mode};
 use crate::options::Options;
@@ -164,6 +165,7 @@ fn run_scenario(
         .map(|rig| rig.finish(scenario, report))
         .collect::<Result<Vec<_>, _>>()?;
     relate(&mut modes, scenario);
+    gain::compare(&mut modes, scenario);
     Ok((modes, started.elapsed().as_secs_f64()))
 }
 

@@ -4,6 +4,7 @@
 //! Parsing is strict: an unknown key, a malformed quantity or a contradiction is an error. It has
 //! file, line, column and what was expected, and nothing runs.
 
+mod agent;
 mod arm;
 mod change;
 mod expect;
@@ -31,6 +32,7 @@ use crate::ticks::Timers;
 use crate::units::Size;
 use crate::units::grammar::{CONGESTION_CONTROL, is_congestion_control};
 
+pub use agent::Learning;
 pub use arm::Arm;
 pub use change::Change;
 pub use expect::{Expectation, Reference};
@@ -69,6 +71,9 @@ pub struct Scenario {
     /// Congestion controls that a run loads if its kernel has none of that name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<Arm>,
+    /// What agents may do.
+    #[serde(skip_serializing_if = "Learning::is_default")]
+    pub agent: Learning,
     /// The two hosts' settings.
     pub system: System,
     /// The expected outcome, checked after the run.
@@ -248,6 +253,7 @@ impl Scenario {
         let system = System::read(root.sub_or_empty("system"));
         let policies = policy::read(root.tables("policy"), folder);
         let arms = arm::read(root.tables("arm"), folder);
+        let agent = Learning::read(root.sub_or_empty("agent"));
         let known = expect::Known {
             traffic: traffic.as_ref(),
             hosts: hosts.as_deref(),
@@ -266,6 +272,7 @@ impl Scenario {
             changes: changes?,
             policies: policies?,
             arms: arms?,
+            agent: agent?,
             system: system?,
             expect: expect.into_iter().collect::<Option<_>>()?,
         };

@@ -72,6 +72,7 @@ fn mode(name: &str, near: (f64, &str), far: (f64, &str)) -> ModeOutcome {
         least_rtt_us: None,
         last_change: Some(4),
         remotes,
+        gain: None,
     }
 }
 

@@ -86,6 +86,16 @@ thalweg_report::statistics! {
     OfBestPerHost, "of-best-per-host", ("goodput to each host's best arm", Number, Higher),
         "median goodput of the last half towards each host, to that host's best fixed arm; mean \
          over the hosts (several hosts)";
+    Gain, "gain", ("change of time per transfer by gain", Number, Lower),
+        "by how much treated transfers take more time than those of the control group, as the \
+         agent's `thalweg gain` says: -0.3 is 30 % less (mode gain)";
+    GainLow, "gain-low", ("lower end of its interval", Number, Lower),
+        "lower end of its interval; not reached without one";
+    GainHigh, "gain-high", ("upper end of its interval", Number, Lower),
+        "upper end of its interval; not reached without one";
+    GainMisses, "gain-misses", ("intervals of gain that miss what is measured directly", Number, Lower),
+        "rows of `thalweg gain` whose interval does not hold the difference between modes thalweg \
+         and that of the default; not reached without an interval for the time";
 }
 
 impl Statistic {
@@ -122,13 +132,22 @@ impl Statistic {
         match self {
             Self::OfBestPerHost => Scope::Hosts,
             Self::RetransmissionShare | Self::Loss | Self::Failures => Scope::Any,
+            Self::Gain | Self::GainLow | Self::GainHigh | Self::GainMisses => Scope::Run,
             _ => Scope::Path,
         }
     }
 
     /// Whether a value may lie below zero.
     pub fn may_be_negative(self) -> bool {
-        matches!(self, Self::Regret | Self::RegretPerConnection | Self::Harm)
+        matches!(
+            self,
+            Self::Regret
+                | Self::RegretPerConnection
+                | Self::Harm
+                | Self::Gain
+                | Self::GainLow
+                | Self::GainHigh
+        )
     }
 
     /// Whether it concerns only some connections, so that a class can be named.
@@ -141,6 +160,10 @@ impl Statistic {
                 | Self::Loss
                 | Self::ArmShare
                 | Self::OfBestPerHost
+                | Self::Gain
+                | Self::GainLow
+                | Self::GainHigh
+                | Self::GainMisses
         )
     }
 }
@@ -152,8 +175,10 @@ pub enum Scope {
     Path,
     /// One host or all together.
     Any,
-    /// Only all together.
+    /// Only all together, where there are several.
     Hosts,
+    /// Only all together, or the only one.
+    Run,
 }
 
 #[cfg(test)]

@@ -219,6 +219,55 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     }
 }
 
+/// What the agent of mode `gain` says, beside what was measured directly.
+pub fn gained(mode: &ModeOutcome) -> Option<Table> {
+    let gain = mode.gain.as_ref()?;
+    let rows = gain.rows.iter().map(|row| {
+        let unit = if row.unit == "percent" { " %" } else { " pts" };
+        let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+        let span = |low: Option<f64>, high: Option<f64>| match (low, high) {
+            (Some(low), Some(high)) => format!("{} to {}", signed(low), signed(high)),
+            _ => "–".to_owned(),
+        };
+        let of = |value: Option<f64>| value.map_or("–".into(), |value| signed(value) + unit);
+        let direct = row.direct.as_ref();
+        vec![
+            row.size.clone().unwrap_or_else(|| row.measure.clone()),
+            of(row.effect),
+            span(row.low, row.high),
+            row.verdict.clone(),
+            format!("{} + {}", row.control, row.treated),
+            of(direct.map(|it| it.effect)),
+            span(direct.map(|it| it.low), direct.map(|it| it.high)),
+            direct.map_or(0, |it| it.transfers).to_string(),
+            match row.holds() {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "",
+            }
+            .to_owned(),
+        ]
+    });
+    Some(Table {
+        title: format!(
+            "What {} says that treated connections have more, and what was measured directly",
+            mode.mode
+        ),
+        header: header([
+            "",
+            "gain",
+            "interval",
+            "verdict",
+            "host-hours",
+            "direct",
+            "95 % interval",
+            "transfers",
+            "held",
+        ]),
+        rows: rows.collect(),
+    })
+}
+
 /// An address with its host's name in the scenario.
 fn named(mode: &ModeOutcome, address: &str) -> String {
     match mode.remotes.iter().find(|remote| remote.is_at(address)) {
@@ -290,6 +339,10 @@ pub fn scenario(outcome: &ScenarioOutcome) -> String {
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         text.push('\n');
         text.push_str(&learned(mode).text());
+    }
+    for table in outcome.modes.iter().filter_map(gained) {
+        text.push('\n');
+        text.push_str(&table.text());
     }
     if !outcome.checks.is_empty() {
         text.push('\n');

@@ -1,6 +1,7 @@
 //! The results of a run in sentences.
 
 use thalweg_report::Verdict;
+use thalweg_units::figures::three;
 
 use crate::mode::Mode;
 use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
@@ -21,8 +22,25 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
         let host = |sentence| format!("Host {name}: {sentence}");
         sentences.extend(of_path(&view).into_iter().map(host));
     }
+    sentences.extend(outcome.modes.iter().filter_map(gain));
     sentences.extend(checks(outcome));
     sentences
+}
+
+/// What the agent says that it gains, and what was measured.
+fn gain(mode: &ModeOutcome) -> Option<String> {
+    let gain = mode.gain.as_ref()?;
+    let says = format!("{} says: {}", mode.mode, gain.summary);
+    let Some(direct) = gain.time().and_then(|time| time.direct) else {
+        return Some(says);
+    };
+    let more = if direct.effect < 0.0 { "less" } else { "more" };
+    Some(format!(
+        "{says} Measured directly they took {} % {more} [{}, {}].",
+        three(direct.effect.abs()),
+        three(direct.low),
+        three(direct.high)
+    ))
 }
 
 /// The sentences about one path.
@@ -250,6 +268,7 @@ mod tests {
             least_rtt_us: None,
             last_change: None,
             remotes: Vec::new(),
+            gain: None,
         }
     }
 

@@ -96,7 +96,7 @@ impl Plan {
     }
 
     /// The address of a sender's `n`-th connection.
-    fn server(&self, n: usize) -> SocketAddr {
+    pub(crate) fn server(&self, n: usize) -> SocketAddr {
         self.servers[n % self.servers.len()]
     }
 

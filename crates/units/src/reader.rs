@@ -522,6 +522,24 @@ impl<'s> Table<'s> {
         all
     }
 
+    /// Takes one value or a list of them, as their type reads them. `fault` tells what
+    /// is expected instead of one.
+    pub fn values<T: DeserializeOwned + PartialEq>(
+        &mut self,
+        key: &'static str,
+        most: usize,
+        fault: impl Fn(&T) -> Option<String>,
+    ) -> Vec<T> {
+        let read = |value: &DeValue<'_>| {
+            let value: T = leaf::read(value).map_err(Some)?;
+            match fault(&value) {
+                Some(expected) => Err(Some(expected)),
+                None => Ok(value),
+            }
+        };
+        self.list(key, most, &expected::<T>(), read, asked::form::<T>)
+    }
+
     /// The header of a table within this one.
     fn header(&self, key: &str) -> String {
         if self.label.is_empty() && self.path.is_empty() {

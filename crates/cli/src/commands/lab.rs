@@ -135,7 +135,7 @@ struct Run {
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
     /// What to measure: baseline, fixed (each congestion control), fixed:NAME, random, classic,
-    /// thalweg, policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed,
+    /// thalweg, gain, policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed,
     /// classic, thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,

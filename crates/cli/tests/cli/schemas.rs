@@ -249,7 +249,7 @@ fn schemas_are_never_stricter_than_readers() {
 }
 
 /// Faults that no schema can tell: the words of the transcripts' titles, and why.
-const BEYOND: [(&str, &str); 21] = [
+const BEYOND: [(&str, &str); 22] = [
     (
         "configuration: a prefix that is too long",
         "a number within a text",
@@ -265,6 +265,10 @@ const BEYOND: [(&str, &str); 21] = [
     (
         "lab: a delay in minutes",
         "a quantity's range: arithmetic on a text",
+    ),
+    (
+        "lab: an arm of the agents twice",
+        "lists of some values tell nothing of repetition",
     ),
     ("lab: a policy without its file", "another file"),
     (

@@ -162,10 +162,13 @@ fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<St
         let chosen = modes.iter().filter_map(|mode| scenario.policy(mode));
         chosen.flat_map(|policy| &policy.congestion_controls)
     });
+    let learning = senders().filter(|_| modes.iter().any(Mode::learns));
+    let agents = learning.flat_map(|scenario| &scenario.agent.arms);
     let mut named = BTreeSet::new();
     for (name, by) in fixed
         .chain(defaults)
         .chain(policies.map(|name| (name, "the policy")))
+        .chain(agents.map(|name| (name, "`arms` of [agent]")))
     {
         if !offered.contains(name) && named.insert(name) {
             missing.push(format!(

@@ -59,10 +59,16 @@ fn modules<'a>(scenarios: &'a [Scenario], modes: &'a [Mode]) -> impl Iterator<It
         Mode::Fixed(name) => Some(name.as_str()),
         _ => None,
     });
+    let learns = modes.iter().any(Mode::learns);
+    let agents = move |scenario: &'a Scenario| {
+        let arms = scenario.agent.arms.iter().filter(move |_| learns);
+        arms.map(String::as_str)
+    };
     scenarios
         .iter()
         .map(|scenario| scenario.system.default_cc.as_str())
         .chain(fixed)
+        .chain(scenarios.iter().flat_map(agents))
         .chain(
             policies.flat_map(|policy: &PolicyFile| {
                 policy.congestion_controls.iter().map(String::as_str)

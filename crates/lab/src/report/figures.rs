@@ -115,6 +115,7 @@ fn within(mode: &ModeOutcome, round: u32) -> ModeOutcome {
         least_rtt_us: mode.least_rtt_us,
         last_change: None,
         remotes: Vec::new(),
+        gain: None,
     }
 }
 
@@ -136,6 +137,7 @@ mod tests {
             least_rtt_us: Some(1000.0),
             last_change: None,
             remotes: Vec::new(),
+            gain: None,
         }
     }
 

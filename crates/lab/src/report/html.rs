@@ -61,6 +61,10 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         let _ = writeln!(page, "<h2>{}</h2>", escape(&learned.title));
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
+    for table in outcome.modes.iter().filter_map(table::gained) {
+        let _ = writeln!(page, "<h2>{}</h2>", escape(&table.title));
+        page.push_str(&html_table(&table, "Less is better", ""));
+    }
     how_it_was_measured(&mut page, environment, outcome);
     page.push_str("<h2>Connections</h2>\n<details><summary>Every connection</summary>\n");
     page.push_str(&html_table(

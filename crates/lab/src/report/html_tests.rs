@@ -43,6 +43,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 class: HOSTILE.into(),
                 rtt_us: vec![(20.5, 7), (90.0, 1)],
                 host: HOSTILE.into(),
+                address: None,
                 srtt_us: vec![20, 40],
                 part_bps: Some(1e6),
                 flow_bytes: Some(1000),
@@ -63,6 +64,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
         least_rtt_us: Some(10.0),
         last_change: None,
         remotes: Vec::new(),
+        gain: None,
     };
     let modes = vec![
         mode(Mode::Baseline),

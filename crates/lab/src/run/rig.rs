@@ -8,10 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use thalweg_units::file::replace;
 
 use super::Bench;
-use crate::agent::{self, Agent, Places};
+use crate::agent::{self, Agent, Learner, Places};
 use crate::ends::{self, Sender};
 use crate::error::Error;
 use crate::flows::{self, Round};
+use crate::gain::Gain;
 use crate::host::{Pair, PairOptions, Remote, Side, available_congestion_controls};
 use crate::mode::Mode;
 use crate::options::{Backend, Options};
@@ -75,7 +76,12 @@ impl Rig {
         });
         let agent = match &places {
             Some(places) if mode.learns() => {
-                Some(Agent::start(&options.agent_binary, mode, places)?)
+                let learner = Learner {
+                    mode,
+                    arms: &scenario.agent.arms,
+                    seed: scenario.path.seed,
+                };
+                Some(Agent::start(&options.agent_binary, learner, places)?)
             }
             _ => None,
         };
@@ -242,8 +248,11 @@ impl Rig {
         } = self;
         drop(servers);
         drop(sender);
-        let mut hosts = Vec::new();
+        let (mut hosts, mut gain) = (Vec::new(), None);
         if let Some(agent) = agent {
+            if mode == Mode::Gain {
+                gain = Some(Gain::parse(&agent.gain()?)?);
+            }
             let body = agent.hosts()?;
             let file = report.join(format!("hosts-{}.json", mode.label()));
             replace(&file, &body).map_err(Error::io("cannot write", file))?;
@@ -294,6 +303,7 @@ impl Rig {
             least_rtt_us: None,
             last_change: None,
             remotes,
+            gain,
         })
     }
 }

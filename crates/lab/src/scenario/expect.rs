@@ -235,7 +235,7 @@ fn mode_form() -> schema::Form {
 fn check_host(table: &Table<'_>, expectation: &Expectation, hosts: &[Host]) {
     let (key, scope) = (expectation.statistic.key(), expectation.statistic.scope());
     match (&expectation.host, scope) {
-        (Some(_), Scope::Hosts) => {
+        (Some(_), Scope::Hosts | Scope::Run) => {
             let expected = "none: it is about all hosts together";
             table.wrong("host", format!("it beside {key}"), expected);
         }

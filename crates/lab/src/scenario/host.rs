@@ -71,12 +71,6 @@ fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
             "kind \"bulk\" or \"short\": flows to different hosts share no bottleneck",
         );
     }
-    if traffic.is_some_and(|it| it.kind.hosts() > 1) {
-        first.fault_here(
-            "[[host]] with `hosts` in [traffic]",
-            "one of the two: `hosts` are addresses behind one path",
-        );
-    }
     if !(2..=MOST).contains(&count) {
         let expected = format!("2 to {MOST} hosts (one host is what [path] describes)");
         let found = match count {

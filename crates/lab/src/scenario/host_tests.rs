@@ -106,12 +106,6 @@ fn faults_of_hosts_have_their_place() {
             "expected kind \"bulk\" or \"short\"",
         ),
         (
-            format!("[traffic]\nkind = \"short\"\nhosts = 2\n{two}"),
-            5,
-            1,
-            "found [[host]] with `hosts` in [traffic]",
-        ),
-        (
             format!("[traffic]\nkind = \"competing\"\nagainst = {{ cc = \"reno\" }}\n{two}"),
             5,
             1,
@@ -146,6 +140,12 @@ fn faults_of_hosts_have_their_place() {
             9,
             13,
             "found median, expected `host` beside it",
+        ),
+        (
+            format!("{two}{expect}statistic = \"gain-misses\"\nhost = \"a\"\n"),
+            10,
+            8,
+            "about all hosts together",
         ),
         (
             format!("{two}{expect}statistic = \"converged-share\"\nhost = \"c\"\n"),

@@ -1,4 +1,5 @@
 //! Parts of `[traffic]`: how many flows there are, how large they are, and how long they rest.
+//! What differs from round to round is a list, taken over and over.
 
 use std::fmt;
 
@@ -73,6 +74,9 @@ pub enum Sizes {
     /// All alike.
     #[serde(rename = "bytes")]
     Each(Size),
+    /// All of a round alike, those of successive rounds over and over. There are several.
+    #[serde(rename = "bytes")]
+    InTurn(Vec<Size>),
     /// Lognormal.
     #[serde(rename = "sizes")]
     Lognormal {
@@ -86,9 +90,17 @@ pub enum Sizes {
 impl Sizes {
     /// Takes `bytes` or `sizes`, of at least this many bytes.
     pub(super) fn read(table: &mut Table<'_>, least: u64) -> Self {
-        let bytes = at_least(table, "bytes", least);
+        let too_small = |size: &Size| {
+            let is_it = size.bytes() < least;
+            is_it.then(|| format!("at least {least} bytes"))
+        };
+        let bytes = table.values("bytes", MOST_NUMBERS, too_small);
         let Some(mut sizes) = table.sub("sizes") else {
-            return Self::Each(bytes.unwrap_or(Size::from_bytes(10_000)));
+            return match &bytes[..] {
+                [] => Self::Each(Size::from_bytes(10_000)),
+                [always] => Self::Each(*always),
+                _ => Self::InTurn(bytes),
+            };
         };
         let median: Option<Size> = sizes.needed("median");
         let mean: Option<Size> = sizes.needed("mean");
@@ -99,7 +111,7 @@ impl Sizes {
             let expected = format!("more than the median of {median}, which is more than 0");
             sizes.wrong("mean", mean.to_string(), expected);
         }
-        if bytes.is_some() {
+        if !bytes.is_empty() {
             table.wrong("bytes", "it beside `sizes`", "one of the two");
         }
         let default = Size::from_bytes(1);
@@ -114,6 +126,10 @@ impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Each(size) => size.fmt(f),
+            Self::InTurn(sizes) => {
+                let sizes: Vec<String> = sizes.iter().map(Size::to_string).collect();
+                write!(f, "{} by round", sizes.join(", "))
+            }
             Self::Lognormal { median, mean } => {
                 write!(f, "lognormal sizes (median {median}, mean {mean})")
             }

@@ -89,6 +89,8 @@ fn servers_traffic_is_read_and_told() {
         video.describe(),
         "60 rounds of 1s: 1, 8 connections at once, each with responses of 2mb, one every 2s"
     );
+    let in_turn = traffic("kind = \"short\"\nbytes = [\"1mb\", \"60kb\"]");
+    assert!(in_turn.describe().contains("flows of 1mb, 60kb by round"));
     let think = traffic("kind = \"responses\"\nidle = \"3s\"");
     assert!(
         think
@@ -106,6 +108,10 @@ fn servers_traffic_is_read_and_told() {
         "sizes": { "median": 17_000, "mean": 340_000 }
     });
     assert_eq!(json(&visits), whole);
+    assert_eq!(
+        json(&in_turn)["bytes"],
+        serde_json::json!([1_000_000, 60_000])
+    );
 }
 
 #[test]
@@ -193,6 +199,11 @@ fn faults_of_traffic_have_their_place() {
                 "kind = \"responses\"\nbytes = 7",
                 (4, 9),
                 "at least 8 bytes",
+            ),
+            (
+                "kind = \"responses\"\nbytes = [8, 7]",
+                (4, 13),
+                "found the number 7, expected at least 8 bytes",
             ),
             (
                 "kind = \"long-short\"\nburst = 7",

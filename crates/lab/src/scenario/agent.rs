@@ -1,0 +1,67 @@
+//! The `[agent]` table: what the agents of a run may do.
+
+use serde::Serialize;
+use thalweg_units::reader::Table;
+use thalweg_units::schema;
+use toml::de::DeValue;
+
+use super::congestion_control;
+use crate::units::grammar::CONGESTION_CONTROL;
+
+/// Most congestion controls that an agent can choose among.
+const MOST: usize = 16;
+
+/// What agents may do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Learning {
+    /// The congestion controls that they choose among; none: all that the kernel offers.
+    pub arms: Vec<String>,
+}
+
+impl Learning {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Reads the table; none if there is a fault.
+    pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
+        let arm = |value: &DeValue<'_>| congestion_control(value).ok_or(None);
+        let expected = format!("a list of {CONGESTION_CONTROL}");
+        let form = schema::congestion_control;
+        let arms = table.list("arms", MOST, &expected, arm, form);
+        if let Some(again) = (1..arms.len()).find(|place| arms[..*place].contains(&arms[*place])) {
+            table.wrong("arms", format!("{:?} again", arms[again]), "each once");
+        }
+        table.finish();
+        table.is_sound().then_some(Self { arms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::scenario::Scenario;
+
+    fn read(agent: &str) -> Result<Vec<String>, String> {
+        let text = format!("name = \"x\"\n[agent]\n{agent}\n");
+        let scenario = Scenario::parse(&text, Path::new("x.toml"));
+        let faults = scenario.map_err(|faults| faults.to_string());
+        faults.map(|scenario| scenario.agent.arms)
+    }
+
+    #[test]
+    fn arms_are_names_each_once() {
+        assert_eq!(read("arms = [\"cubic\", \"vegas\"]").unwrap().len(), 2);
+        assert!(read("").unwrap().is_empty());
+        for (text, words) in [
+            ("arms = []", "an empty list"),
+            ("arms = [\"cubic\", \"cubic\"]", "\"cubic\" again"),
+            ("arms = [\"a b\"]", "3:9"),
+            ("arm = [\"cubic\"]", "arms"),
+        ] {
+            let fault = read(text).unwrap_err();
+            assert!(fault.contains(words), "{text}: {fault}");
+        }
+    }
+}
