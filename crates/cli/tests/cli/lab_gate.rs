@@ -19,7 +19,9 @@ fn judging(scenario: &str, mode: &str, place: &Path) -> PathBuf {
     let learner = "mode = \"thalweg\"";
     assert!(text.contains(learner), "{scenario} has no bound for it");
     let file = place.join("scenario.toml");
-    fs::write(&file, text.replace(learner, &format!("mode = \"{mode}\""))).unwrap();
+    let text = text.replace(learner, &format!("mode = \"{mode}\""));
+    let models = manifest_path("models").display().to_string();
+    fs::write(&file, text.replace("../../models", &models)).unwrap();
     file
 }
 
@@ -77,13 +79,14 @@ in_virtual_time!(
     one_that_always_takes_bbr_harms_the_neighbour,
 );
 
-/// The exit code of a whole run: 5 if a bound was missed.
-fn whole(files: &[PathBuf], mode: &str) -> Option<i32> {
+/// The exit code of a whole run beside the default: 5 if a bound was missed.
+fn whole(files: &[PathBuf], modes: &[&str]) -> Option<i32> {
     let place = tempfile::tempdir().unwrap();
     let output = Command::new(THALWEG)
         .args(["lab", "run"])
         .args(files)
-        .args(["--backend", "qemu", "--mode", "fixed:cubic", "--mode", mode])
+        .args(["--backend", "qemu", "--mode", "fixed:cubic"])
+        .args(modes.iter().flat_map(|mode| ["--mode", mode]))
         .arg("--out")
         .arg(place.path().join("out"))
         .output()
@@ -105,12 +108,27 @@ fn bad_learners_miss_bounds_of_whole_scenarios() {
         ("random", "uplink"),
         ("fixed:bbr", "uplink"),
         ("fixed:bbr", "day"),
+        ("fixed:thalweg_rl", "tail"),
     ] {
         let place = tempfile::tempdir().unwrap();
         let scenario = format!("scenarios/lab/server-{scenario}.toml");
         let file = judging(&scenario, mode, place.path());
-        assert_eq!(whole(&[file], mode), Some(5), "{mode}: {scenario}");
+        assert_eq!(whole(&[file], &[mode]), Some(5), "{mode}: {scenario}");
     }
+}
+
+/// Scenarios of the laboratory by the beginning of their names.
+fn scenarios(begin: &str) -> Vec<PathBuf> {
+    let folder = fs::read_dir(manifest_path("scenarios/lab")).unwrap();
+    let mut files: Vec<PathBuf> = folder
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| {
+            let name = file.file_name().unwrap().to_string_lossy();
+            name.starts_with(begin)
+        })
+        .collect();
+    files.sort();
+    files
 }
 
 /// Scenarios of which the learner misses a bound; docs/measurements/learner.md says by how much.
@@ -122,22 +140,25 @@ fn the_learner_meets_the_bounds_of_servers_traffic_but_those_it_is_known_to_miss
     if stock::kernel().is_none() {
         return;
     }
-    let folder = fs::read_dir(manifest_path("scenarios/lab")).unwrap();
-    let mut files: Vec<PathBuf> = folder
-        .map(|entry| entry.unwrap().path())
-        .filter(|file| {
-            let name = file.file_name().unwrap().to_string_lossy();
-            name.starts_with("server-")
-        })
-        .collect();
-    files.sort();
-    assert!(files.len() >= 9, "{files:?}");
+    let files = scenarios("server-");
+    assert!(files.len() >= 10, "{files:?}");
     let (missed, met): (Vec<PathBuf>, _) = files
         .into_iter()
         .partition(|file| MISSED.iter().any(|name| file.ends_with(name)));
-    assert_eq!(whole(&met, "thalweg"), Some(0));
+    assert_eq!(whole(&met, &["thalweg"]), Some(0));
     for file in missed {
-        let code = whole(std::slice::from_ref(&file), "thalweg");
+        let code = whole(std::slice::from_ref(&file), &["thalweg"]);
         assert_eq!(code, Some(5), "{}: no longer missed", file.display());
     }
+}
+
+#[test]
+#[ignore = "slow: some twenty minutes"]
+fn the_agent_finds_the_gain_that_is_measured_directly() {
+    if stock::kernel().is_none() {
+        return;
+    }
+    let files = scenarios("gain-");
+    assert!(files.len() >= 5, "{files:?}");
+    assert_eq!(whole(&files, &["thalweg", "gain"]), Some(0));
 }
