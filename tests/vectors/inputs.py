@@ -341,7 +341,9 @@ def plans():
             half_life_ns=minute,
         ),
         Plan("arms that stall", samples=stalling, steps=300),
-        Plan("arms that stall, one now and then", samples=stalling, start=counted_host(), steps=300),
+        Plan(
+            "arms that stall, one now and then", samples=stalling, start=counted_host(), steps=300
+        ),
         Plan("trials one after the other", elapse=lambda r: r.below(11 * 10**9)),
         Plan(
             "trials that do not end",

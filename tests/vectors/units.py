@@ -372,6 +372,8 @@ def unit_control(r):
 
 SAMPLE = list(SAMPLE_FIELDS)
 WEIGHTS = [f"weight_q16[{i}]" for i in range(ARMS)]
+
+
 def unit_stretch_due(r):
     # By hand: at 30 s and 1 MiB the first takes 15 s, then 30 s, 1, 2, 4 min, and no more.
     second, mib = 10**9, 1 << 20

@@ -41,8 +41,8 @@ impl Presenter<'_> {
                 arm.chosen > 0 || arm.scored > 0 || arm.weight_q16 > 0 || shares[*index] > 0
             })
             .map(|(index, entry)| view::HostArm {
-                harmful: is_harmful(host, index, system_arm),
-                unsteady: host.unsteady & (1 << index) != 0 && Some(index) != system_arm,
+                harmful: is_in(host.harmful, index, system_arm),
+                unsteady: is_in(host.unsteady, index, system_arm),
                 ..self.arm(host, index, &entry.name, shares[index])
             })
             .collect();
@@ -172,7 +172,7 @@ impl Presenter<'_> {
         let harmful: Vec<&str> = self
             .arms
             .entries()
-            .filter(|(i, entry)| entry.present && is_harmful(host, *i, system_arm))
+            .filter(|(i, entry)| entry.present && is_in(host.harmful, *i, system_arm))
             .map(|(_, entry)| entry.name.as_str())
             .collect();
         let harm = if harmful.is_empty() {
@@ -212,7 +212,7 @@ impl Presenter<'_> {
     }
 }
 
-/// Whether an arm gains at the expense of others. Classic has no such judgement.
-fn is_harmful(host: &Host, index: usize, system_arm: Option<usize>) -> bool {
-    host.harmful & (1 << index) != 0 && Some(index) != system_arm
+/// Whether an arm is in a mask of judgements against the system's, which is never judged so.
+fn is_in(mask: u16, index: usize, system_arm: Option<usize>) -> bool {
+    mask & (1 << index) != 0 && Some(index) != system_arm
 }

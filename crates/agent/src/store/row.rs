@@ -7,7 +7,7 @@ use thalweg_units::grammar::is_congestion_control;
 
 /// Most evidence that any configuration allows, Q16: `learning.memory` is at most 64, and three times
 /// as much for a noisy arm.
-const WEIGHT_MAX_Q16: u32 = 3 * 64 << 16;
+const WEIGHT_MAX_Q16: u32 = (3 * 64) << 16;
 
 /// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
 /// ones.
