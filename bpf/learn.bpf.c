@@ -223,14 +223,31 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 	return 1;
 }
 
-static __noinline int retransmitted(struct bpf_sock_ops *ops)
+/* A decision mid-flow, in one number: its three steps share no stack. */
+static __always_inline __u64 packed(const struct request *r)
 {
-	struct thalweg_decision *decision;
+	const struct thalweg_decision *decision = &r->decision;
+
+	return 1ull << 63 | (__u64)(r->allowed & 0xffff) << 40 |
+	       (__u64)decision->propensity_q16 << 16 | (decision->reason & 0xff) << 8 |
+	       (decision->arm & 0xff);
+}
+
+static __always_inline void unpack(struct request *r, __u64 number)
+{
+	r->allowed = number >> 40 & 0xffff;
+	r->decision.propensity_q16 = number >> 16 & 0xffffff;
+	r->decision.reason = number >> 8 & 0xff;
+	r->decision.arm = number & 0xff;
+}
+
+/* Evaluates losses. Returns the decision that they lead to, packed, or 0. */
+static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
+{
 	struct request request = {};
 	struct context c = { .request = &request };
 	struct bpf_tcp_sock *tp;
 	__u32 ecn, permitted;
-	int classic, error = 0;
 
 	/* The most frequent case comes first: too few retransmissions to matter. */
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
@@ -238,8 +255,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
-	classic = c.params->mode == THALWEG_MODE_CLASSIC;
-	if (classic) {
+	if (c.params->mode == THALWEG_MODE_CLASSIC) {
 		request.segs = tp->segs_out;
 		request.retrans = tp->total_retrans;
 		request.now_ns = bpf_ktime_get_ns();
@@ -248,7 +264,7 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	}
 	if (request.retrans <= request.segs >> (c.params->loss_shift & 63))
 		return 0;
-	if (classic)
+	if (c.params->mode == THALWEG_MODE_CLASSIC)
 		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	ecn = c.origin->flags & THALWEG_CONN_ECN;
 	permitted = permitted_arms(&c);
@@ -258,34 +274,75 @@ static __noinline int retransmitted(struct bpf_sock_ops *ops)
 	request.system_arm = c.origin->system_arm;
 	request.allowed = allowed_arms(&c, ecn) & permitted & 0xffff;
 	/* Without a record no change is due: classic makes one per connection, thalweg needs one. */
-	if (!change(&request))
+	return change(&request) ? packed(&request) : 0;
+}
+
+/* The stretch so far belongs to the old arm, if the decision is for another one. */
+static __noinline int score_before(struct bpf_sock_ops *ops, __u64 number)
+{
+	struct request request = {};
+	struct context c = { .request = &request };
+	struct bpf_tcp_sock *tp;
+
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
 		return 0;
-	decision = &request.decision;
-	if (decision->arm == c.origin->arm) {
-		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	} else {
-		if (decision->reason == THALWEG_REASON_WITHDRAWN)
+	tp = bpf_tcp_sock(c.sk);
+	/* Classic credits all to bbr. */
+	if (!tp || c.params->dry_run || c.params->mode == THALWEG_MODE_CLASSIC)
+		return 0;
+	if (c.origin->arm == (number & 0xff))
+		return 0;
+	request.now_ns = bpf_ktime_get_ns();
+	score(&c, tp, THALWEG_END_SWITCH);
+	return 0;
+}
+
+/* Moves the connection to the decision's arm; 0 or -errno of a refused one. */
+static __always_inline int switch_arm(struct context *c, const struct bpf_tcp_sock *tp, __u32 arm)
+{
+	int error = set_arm(c, arm);
+
+	if (c->params->mode != THALWEG_MODE_CLASSIC)
+		start_stretch(c, tp, error ? c->origin->arm : arm);
+	else if (!error)
+		c->origin->arm = arm;
+	c->origin->flags |= error ? THALWEG_CONN_SET_FAILED : THALWEG_CONN_SWITCHED;
+	return error;
+}
+
+/* Carries out a decision mid-flow. */
+static __noinline int take_over(struct bpf_sock_ops *ops, __u64 number)
+{
+	struct request request = {};
+	struct context c = { .request = &request };
+	struct bpf_tcp_sock *tp;
+	int stays, error = 0;
+	__u32 arm, reason;
+
+	if (!prepare(&c, ops) || !find_conn(&c, ops) || !find_key(&c))
+		return 0;
+	tp = bpf_tcp_sock(c.sk);
+	if (!tp)
+		return 0;
+	request.now_ns = bpf_ktime_get_ns();
+	unpack(&request, number);
+	arm = request.decision.arm;
+	reason = request.decision.reason;
+	stays = arm == c.origin->arm;
+	if (!stays) {
+		if (reason == THALWEG_REASON_WITHDRAWN)
 			COUNT(&c, withdrawn);
 		else
 			COUNT(&c, switched);
-		if (!c.params->dry_run) {
-			/* The stretch so far belongs to the old arm; classic credits all to bbr. */
-			if (!classic)
-				score(&c, tp, THALWEG_END_SWITCH);
-			error = set_arm(&c, decision->arm);
-			if (!classic)
-				start_stretch(&c, tp, error ? c.origin->arm : decision->arm);
-			else if (!error)
-				c.origin->arm = decision->arm;
-			c.origin->flags |= error ? THALWEG_CONN_SET_FAILED : THALWEG_CONN_SWITCHED;
-		}
-		/* A connection back on the system's arm needs no more callbacks. */
-		if (decision->arm == c.origin->system_arm || error)
-			callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+		if (!c.params->dry_run)
+			error = switch_arm(&c, tp, arm);
 	}
-	c.origin->reason = decision->reason;
-	c.origin->chosen_arm = decision->arm;
-	c.origin->propensity_q16 = decision->propensity_q16;
+	/* A connection that stays, or is back on the system's arm, needs no more callbacks. */
+	if (stays || arm == c.origin->system_arm || error)
+		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+	c.origin->reason = reason;
+	c.origin->chosen_arm = arm;
+	c.origin->propensity_q16 = request.decision.propensity_q16;
 	send_decision(&c, error, 0);
 	return 0;
 }
@@ -356,15 +413,21 @@ SEC("sockops")
 int learn_sockops(struct bpf_sock_ops *ops)
 {
 	__u32 op = ops->op;
+	__u64 decision;
 
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
-	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		established(ops);
-	else if (op == BPF_SOCK_OPS_RETRANS_CB)
-		retransmitted(ops);
-	else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1]))
+	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
+		decision = retransmitted(ops);
+		if (decision) {
+			score_before(ops, decision);
+			take_over(ops, decision);
+		}
+	} else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1])) {
 		state_changed(ops);
+	}
 	return 1;
 }
 

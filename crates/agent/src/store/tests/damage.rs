@@ -404,7 +404,7 @@ fn faults_in_documents_are_named() {
             "\"log_rate_q16\": 1310720",
             "\"log_rate_q16\": 67108864",
             "hosts[0].arms.bbr.log_rate_q16",
-            "above the possible 12582912",
+            "above the possible 4194304",
         ),
         (
             "\"greedy\": 21",
