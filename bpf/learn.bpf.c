@@ -68,7 +68,7 @@ static __always_inline void callbacks(struct context *c, int on, int off)
 	bpf_sock_ops_cb_flags_set(c->ops, (c->ops->bpf_sock_ops_cb_flags | on) & ~off);
 }
 
-/* A connection that is neither changed nor scored. */
+/* A connection that is neither changed nor scored. Advice measures it all the same. */
 static __always_inline void leave_alone(struct context *c, __u32 reason)
 {
 	struct thalweg_origin *origin = c->origin;
@@ -87,10 +87,11 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 {
 	const struct thalweg_decision *decision = &c->request->decision;
 	struct thalweg_origin *origin = c->origin;
+	__u32 drawn = draw(c);
 	int error = 0;
 
-	if (in_control(c)) {
-		c->request->allowed |= IN_CONTROL;
+	c->request->allowed |= drawn;
+	if (drawn & IN_CONTROL) {
 		origin->flags |= THALWEG_CONN_CONTROL;
 		COUNT(c, control);
 	}
@@ -119,6 +120,12 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 	return error;
 }
 
+/* Whether the connection has no loss rule: in the control group, and under advice. */
+static __always_inline int keeps_arm(const struct context *c)
+{
+	return c->params->advise || c->origin->flags & THALWEG_CONN_CONTROL;
+}
+
 /* Starts to measure the connection. */
 static __always_inline void track(struct context *c, const struct bpf_tcp_sock *tp)
 {
@@ -130,11 +137,9 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	slot->netns = c->request->key.netns;
 	c->conn = slot;
 	start_stretch(c, tp, slot->origin.arm);
-	/* The control group has no loss rule. */
 	callbacks(c,
-		  slot->origin.flags & THALWEG_CONN_CONTROL
-			  ? BPF_SOCK_OPS_STATE_CB_FLAG
-			  : BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG,
+		  keeps_arm(c) ? BPF_SOCK_OPS_STATE_CB_FLAG
+			       : BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG,
 		  0);
 }
 
@@ -147,7 +152,7 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	struct context c = { .request = &request, .origin = &origin };
 	struct bpf_tcp_sock *tp;
 	__u32 default_arm, ecn, permitted;
-	int error;
+	int error = 0;
 
 	if (!prepare(&c, ops) || !find_key(&c) || is_outside(&c, &default_arm))
 		return 0;
@@ -168,18 +173,21 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	if (!permitted) {
 		origin.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
-		return 0;
-	}
-	if (origin.system_arm == THALWEG_NO_ARM || default_arm != origin.system_arm) {
+	} else if (origin.system_arm == THALWEG_NO_ARM || default_arm != origin.system_arm) {
 		leave_alone(&c, THALWEG_REASON_FOREIGN);
-		return 0;
+	} else {
+		request.system_arm = origin.system_arm;
+		request.allowed = (allowed_arms(&c, ecn) & permitted) | no_trials(&c);
+		error = decide(&c, &shares);
 	}
-	request.system_arm = origin.system_arm;
-	request.allowed = (allowed_arms(&c, ecn) & permitted) | no_trials(&c);
-	error = decide(&c, &shares);
+	if (!(origin.flags & THALWEG_CONN_DECIDED) && !c.params->advise)
+		return 0;
 	track(&c, tp);
-	/* During warm-up there was no decision: it is counted, but makes no event. */
-	if (origin.reason != THALWEG_REASON_WARM_UP)
+	/*
+	 * During warm-up there was no decision: it is counted, but makes no event. What is left
+	 * alone has made its own.
+	 */
+	if (origin.flags & THALWEG_CONN_DECIDED && origin.reason != THALWEG_REASON_WARM_UP)
 		send_decision(&c, error, &shares);
 	return 0;
 }
@@ -249,8 +257,11 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	struct bpf_tcp_sock *tp;
 	__u32 ecn, permitted;
 
-	/* The most frequent case comes first: too few retransmissions to matter. */
-	if (!prepare(&c, ops) || !find_conn(&c, ops))
+	/*
+	 * The most frequent case comes first: too few retransmissions to matter. Callbacks are on
+	 * for connections without loss rule too, where a policy asks for them.
+	 */
+	if (!prepare(&c, ops) || !find_conn(&c, ops) || keeps_arm(&c))
 		return 0;
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
@@ -376,6 +387,21 @@ static __always_inline int is_of_interest(__u32 state)
 	       (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
 }
 
+/*
+ * Notes under advice what an application chose after its connection was established. Not
+ * inlined: state_changed has no stack left.
+ */
+static __noinline int note_own(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+
+	if (!prepare(&c, ops) || !find_conn(&c, ops) || !app_owned(&c))
+		return 0;
+	c.origin->arm = current_arm(&c, c.origin->arm);
+	c.origin->flags |= THALWEG_CONN_APP_OWNED;
+	return 0;
+}
+
 static __noinline int state_changed(struct bpf_sock_ops *ops)
 {
 	__u32 old_state = ops->args[0], state = ops->args[1], end;
@@ -390,6 +416,8 @@ static __noinline int state_changed(struct bpf_sock_ops *ops)
 		c.conn->acked_ns = request.now_ns;
 		return 0;
 	}
+	if (c.params->advise)
+		note_own(ops);
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;

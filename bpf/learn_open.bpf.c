@@ -178,15 +178,15 @@ static __noinline __u32 open_arms(struct tcp_sock *tp)
 
 	if (!open_conn(&c, tp) || !find_key(&c))
 		return 0;
-	/* The control group is never moved, and a dry run sets nothing. */
-	if (c.origin->flags & THALWEG_CONN_CONTROL || c.params->dry_run)
+	/* Neither the control group nor a trial of advice is moved, and a dry run sets nothing. */
+	if (c.origin->flags & THALWEG_CONN_CONTROL || c.params->dry_run || c.params->advise)
 		return 0;
 	permitted = permitted_arms(&c);
 	system = c.origin->system_arm;
 	if (system >= THALWEG_MAX_ARMS)
 		return 0;
 	/* In an hour of the control group only the way back is open. */
-	if (in_control(&c))
+	if (draw(&c) & IN_CONTROL)
 		permitted &= 1u << system;
 	permitted &= allowed_arms(&c, c.origin->flags & THALWEG_CONN_ECN);
 	return permitted ? permitted | no_trials(&c) : 0;

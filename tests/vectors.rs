@@ -403,6 +403,11 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             request.params.score_full_bytes = inputs[4];
             raw::VECTOR_STRETCH
         }
+        "drawn" => {
+            plain(&[inputs[0], inputs[2], inputs[3]]);
+            request.params.control_salt = inputs[1];
+            raw::VECTOR_DRAWN
+        }
         other => panic!("unit.json: no function {other}"),
     };
     request

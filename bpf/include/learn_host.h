@@ -119,12 +119,22 @@ static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
 	bpf_spin_unlock(&lock->lock);
 }
 
-/* The decision of the control group. */
-static __always_inline void note_control(struct request *r)
+/* The decision of a draw: the control group's, or that of a trial of advice. */
+static __always_inline void note_draw(struct request *r, struct shares *shares)
 {
-	r->decision.arm = r->system_arm;
-	r->decision.reason = THALWEG_REASON_CONTROL;
+	__u32 trial = r->allowed & DRAWN, i, share_q16;
+
+	r->decision.arm = trial ? r->arm : r->system_arm;
+	r->decision.reason = trial ? THALWEG_REASON_DRAWN : THALWEG_REASON_CONTROL;
 	r->decision.propensity_q16 = THALWEG_ONE_Q16;
+	if (!trial) {
+		thalweg_note_share(shares->q16, r->system_arm, THALWEG_ONE_Q16);
+		return;
+	}
+	share_q16 = THALWEG_ONE_Q16 / thalweg_count(r->allowed & 0xffff);
+	r->decision.propensity_q16 = share_q16;
+	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+		thalweg_note_share(shares->q16, i, (r->allowed >> i & 1) * share_q16);
 }
 
 /*
@@ -161,7 +171,7 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 /*
  * Counts the connection and chooses its arm. Without a record nothing is known of the
  * host, and the system's arm stays: peers that are never measured leave no trace. A
- * connection of the control group is only counted.
+ * connection whose arm is drawn is only counted.
  */
 __noinline int choose(struct request *r, struct shares *shares)
 {
@@ -169,18 +179,18 @@ __noinline int choose(struct request *r, struct shares *shares)
 	int classic = params->mode == THALWEG_MODE_CLASSIC, found = 0;
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	__u32 control;
+	__u32 drawn;
 
 	if (!r || !shares)
 		return 0;
-	control = r->allowed & IN_CONTROL;
+	drawn = r->allowed & (IN_CONTROL | DRAWN);
+	if (drawn)
+		note_draw(r, shares);
 	/* Classic counts connections from the first one, as published. */
 	host = classic ? make_host(r) : find_host(r);
 	lock = host ? host_lock(r) : 0;
 	if (lock) {
-		if (control) {
-			note_control(r);
-		} else {
+		if (!drawn) {
 			r->random[0] = bpf_get_prandom_u32();
 			if (classic) {
 				r->random[1] = bpf_get_prandom_u32();
@@ -190,18 +200,14 @@ __noinline int choose(struct request *r, struct shares *shares)
 		bpf_spin_lock(&lock->lock);
 		found = host->tag == r->tag;
 		if (found)
-			decide_and_count(host, r, shares, params, !control);
+			decide_and_count(host, r, shares, params, !drawn);
 		bpf_spin_unlock(&lock->lock);
 	}
-	if (!found) {
-		note_control(r);
-		if (!control) {
-			r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
-			r->decision.reason = THALWEG_REASON_WARM_UP;
-		}
+	if (!found && !drawn) {
+		r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
+		r->decision.reason = THALWEG_REASON_WARM_UP;
+		r->decision.propensity_q16 = THALWEG_ONE_Q16;
 	}
-	if (control)
-		thalweg_note_share(shares->q16, r->system_arm, THALWEG_ONE_Q16);
 	return 0;
 }
 

@@ -124,6 +124,8 @@ struct {
 #define IN_CONTROL (1u << 30)
 /* Flag in request.allowed of learn: a trial is over. */
 #define TRIAL_OVER (1u << 29)
+/* Flag in request.allowed: a trial of advice, which gets request.arm. */
+#define DRAWN (1u << 28)
 
 /*
  * A request to a host record. It goes to the functions that hold the lock. Those are
@@ -143,9 +145,9 @@ struct request {
 		struct thalweg_decision decision; /* result of choose and change */
 		__u32 random[3]; /* choose: read before the decision is written; saves stack */
 	};
-	__u32 arm; /* the connection's arm (learn, change) */
+	__u32 arm; /* the connection's arm (learn, change); the one that was drawn (choose) */
 	__u32 system_arm;
-	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, IN_CONTROL */
+	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, IN_CONTROL, DRAWN */
 };
 
 /* Probability of each arm in a decision, Q16 in 16 bits. */
@@ -252,10 +254,11 @@ static __always_inline int find_key(struct context *c)
 }
 
 /*
- * Whether the connection belongs to the control group. Connections of a cluster (by
- * default: to a host) share the draw for an hour; some clusters are always in it.
+ * Draws for the connection: IN_CONTROL, DRAWN with the arm in request.arm, or 0: the
+ * learner chooses. Connections of a cluster (by default: to a host) share the draw for an
+ * hour; some clusters are always in the control group.
  */
-static __always_inline int in_control(struct context *c)
+static __always_inline __u32 draw(struct context *c)
 {
 	const struct thalweg_params *p = c->params;
 	struct thalweg_host_key key = c->request->key;
@@ -263,7 +266,7 @@ static __always_inline int in_control(struct context *c)
 	__u64 tag = c->request->tag;
 	int v4;
 
-	if (!p->control_share_q16 && !p->control_permanent_q16)
+	if (!p->control_share_q16 && !p->control_permanent_q16 && !p->advise)
 		return 0;
 	v4 = !remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff);
 	if (!v4)
@@ -276,7 +279,15 @@ static __always_inline int in_control(struct context *c)
 			remote[i] &= prefix_mask(key.prefix_len, i);
 		tag = thalweg_tag(&key);
 	}
-	return thalweg_is_control(tag, p, c->request->now_ns);
+	if (thalweg_is_control(tag, p, c->request->now_ns))
+		return IN_CONTROL;
+	if (!p->advise)
+		return 0;
+	if (c->request->allowed & THALWEG_NO_TRIALS)
+		return IN_CONTROL;
+	c->request->allowed |= 1u << (c->request->system_arm & THALWEG_ARM_MASK);
+	c->request->arm = thalweg_drawn_arm(tag, c->request->allowed, p, c->request->now_ns);
+	return DRAWN;
 }
 
 /* State that every operation needs; returns 0 if there is nothing to do. */

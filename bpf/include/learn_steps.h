@@ -147,7 +147,7 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	if (c->conn->cookie != c->cookie)
 		return outcome;
 	c->origin->flags &= ~THALWEG_CONN_TRIAL;
-	if (r->arm < THALWEG_MAX_ARMS && !app_owned(c)) {
+	if (r->arm < THALWEG_MAX_ARMS && c->origin->flags & THALWEG_CONN_DECIDED && !app_owned(c)) {
 		if (c->params->mode == THALWEG_MODE_THALWEG)
 			outcome = thalweg_assess(&lesson.sample, c->params);
 		else
@@ -156,7 +156,7 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	lesson.verdict.outcome = outcome;
 	if (outcome == THALWEG_SCORED)
 		told = 1;
-	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED)
+	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED || c->params->advise)
 		told = !goes_on && (lesson.sample.segs_out || c->origin->flags & THALWEG_CONN_LONG);
 	if ((told || r->allowed & TRIAL_OVER) && !find_key(c))
 		return outcome;

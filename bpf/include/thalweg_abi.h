@@ -134,12 +134,14 @@ enum thalweg_reason {
 	THALWEG_REASON_LOSS = 6,
 	/* Mid-flow, back to the system default: the arm caused losses of its own. */
 	THALWEG_REASON_WITHDRAWN = 7,
-	/* The control group: the system default is kept. */
+	/* The control group: the system default is kept. Advice: all without a trial. */
 	THALWEG_REASON_CONTROL = 8,
 	/* Mid-flow: a long connection, decided anew by the rule for new ones. */
 	THALWEG_REASON_ANEW = 9,
 	/* Mid-flow: a long connection, at once from a bad arm to the best one. */
 	THALWEG_REASON_RETURNED = 10,
+	/* Advice: a trial, drawn for the cluster. */
+	THALWEG_REASON_DRAWN = 11,
 };
 
 /* How a measured stretch of a connection ended. */
@@ -310,6 +312,12 @@ struct thalweg_params {
 	__u32 cluster_ipv4; /* prefix that is drawn together, 0..32 */
 	__u32 cluster_ipv6; /* 0..128 */
 	__u64 heartbeat_max_ns; /* no exploration this long after the agent's last sign; 0 = always */
+	/*
+	 * Advice, 0 or 1: nothing is learned by trying. Clusters outside of the control group
+	 * have trials, all others keep what they have and are measured, whoever chose their CC.
+	 */
+	__u32 advise;
+	__u32 unused; /* 0 */
 };
 
 /* One arm of the table. */

@@ -266,6 +266,28 @@ static __always_inline int thalweg_is_control(__u64 tag, const struct thalweg_pa
 	       (always & 0xffff) < params->control_permanent_q16;
 }
 
+/*
+ * The arm of a cluster's trials in this hour, of a mask that is not empty: each with the
+ * same probability. Each arm has a rank of its own, so that an arm that comes or goes
+ * moves no cluster from one of the others to another.
+ */
+static __always_inline __u32 thalweg_drawn_arm(__u64 tag, __u32 allowed,
+					       const struct thalweg_params *params, __u64 now_ns)
+{
+	__u64 salt = params->control_salt, draw, rank, highest = 0;
+	__u32 i, arm = THALWEG_NO_ARM;
+
+	draw = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_CONTROL_NS), salt + 2);
+	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+		rank = thalweg_mix(thalweg_mix(draw, i), salt);
+		if (allowed >> i & 1 && (arm == THALWEG_NO_ARM || rank > highest)) {
+			arm = THALWEG_UNKNOWN(i);
+			highest = rank;
+		}
+	}
+	return arm;
+}
+
 /* Socket cookies that a CPU reserves at a time, as a power of two (Linux, COOKIE_LOCAL_BATCH). */
 #define THALWEG_COOKIE_BATCH_SHIFT 12
 

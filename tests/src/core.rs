@@ -163,6 +163,14 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             };
             group.holds(inputs[0], inputs[1]).into()
         }
+        raw::VECTOR_DRAWN => {
+            let group = core::Control {
+                salt: request.params.control_salt,
+                ..core::Control::default()
+            };
+            let arm = group.arm(inputs[0], narrow(inputs[2])?, inputs[1]);
+            number(arm)
+        }
         other => return Err(format!("unknown function {other}")),
     })
 }

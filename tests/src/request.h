@@ -35,6 +35,7 @@ enum vector_function {
 	VECTOR_STRETCH = 16, /* age_ns, bytes, count; params -> due */
 	/* arm, trial, decided_ns, allowed, random, now_ns -> arm, reason, propensity */
 	VECTOR_REVIEW = 17,
+	VECTOR_DRAWN = 18, /* tag, now_ns, allowed; params -> arm */
 };
 
 struct vector_request {
@@ -115,6 +116,9 @@ static __always_inline int vector_unit(struct vector_request *r)
 		return 0;
 	case VECTOR_STRETCH:
 		out[0] = thalweg_stretch_due(in[0], in[1], in[2], &r->params);
+		return 0;
+	case VECTOR_DRAWN:
+		out[0] = thalweg_drawn_arm(in[0], in[2], &r->params, in[1]);
 		return 0;
 	case VECTOR_SLOT:
 		out[0] = thalweg_conn_slot(in[0], in[1]);

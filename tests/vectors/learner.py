@@ -765,6 +765,13 @@ def in_control(cluster, salt, now_ns, share, permanent):
     return int(hour < share or always < permanent)
 
 
+def drawn_arm(cluster, salt, now_ns, allowed):
+    """The arm of a cluster's trials in this hour: the permitted one with the highest rank."""
+    draw = mixed(cluster ^ salt, now_ns // (3600 * 10**9), salt + 2 & U64)
+    arms = [arm for arm in range(ARMS) if allowed >> arm & 1]
+    return max(arms, key=lambda arm: (mixed(draw, arm, salt), -arm))
+
+
 def empty_host():
     host = dict.fromkeys(HOST_FIELDS, 0)
     host["arms"] = [dict.fromkeys(ARM_FIELDS, 0) for _ in range(ARMS)]

@@ -17,6 +17,7 @@ from learner import (
     change,
     classic_cost,
     classic_update,
+    drawn_arm,
     empty_host,
     explore_share,
     fits,
@@ -370,6 +371,19 @@ def unit_control(r):
     return by_hand, inputs, lambda *draw: [in_control(*draw)]
 
 
+def unit_drawn(r):
+    # By hand: one permitted arm is the one. With a tag and a salt of -2 in hour 0 the draw is 0,
+    # so that the ranks of arms 0 and 1 come from the salt, and from it and the factor.
+    by_hand = [([0, 0, 0, 1 << arm], [arm]) for arm in range(ARMS)]
+    factor, salt = 0x9E3779B97F4A7C15, U64 - 1
+    ranks = [(start ^ salt) * factor % 2**64 for start in (0, factor ^ factor >> 32)]
+    ranks = [rank ^ rank >> 32 for rank in ranks]
+    by_hand += [([salt, salt, 0, 3], [int(ranks[1] > ranks[0])])]
+    inputs = [[r.wide(64), r.wide(64), r.wide(64), 1 + r.below(0xFFFF)] for _ in range(100)]
+    inputs += [[U64, U64, U64, 0xFFFF]]
+    return by_hand, inputs, lambda *draw: [drawn_arm(*draw)]
+
+
 SAMPLE = list(SAMPLE_FIELDS)
 WEIGHTS = [f"weight_q16[{i}]" for i in range(ARMS)]
 
@@ -449,6 +463,7 @@ UNITS = [
         ["age_ns", "bytes", "count", "stretch_ns", "score_full_bytes"],
         ["due"],
     ),
+    ("drawn", unit_drawn, ["tag", "salt", "now_ns", "allowed"], ["arm"]),
 ]
 
 

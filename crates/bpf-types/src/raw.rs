@@ -1017,6 +1017,7 @@ pub const THALWEG_REASON_WITHDRAWN: thalweg_reason = 7;
 pub const THALWEG_REASON_CONTROL: thalweg_reason = 8;
 pub const THALWEG_REASON_ANEW: thalweg_reason = 9;
 pub const THALWEG_REASON_RETURNED: thalweg_reason = 10;
+pub const THALWEG_REASON_DRAWN: thalweg_reason = 11;
 pub type thalweg_reason = ::std::os::raw::c_uint;
 pub const THALWEG_END_FIN_LOCAL: thalweg_end = 0;
 pub const THALWEG_END_FIN_REMOTE: thalweg_end = 1;
@@ -1300,10 +1301,12 @@ pub struct thalweg_params {
     pub cluster_ipv4: __u32,
     pub cluster_ipv6: __u32,
     pub heartbeat_max_ns: __u64,
+    pub advise: __u32,
+    pub unused: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 128usize];
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 136usize];
     ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
     ["Offset of field: thalweg_params::mode"]
         [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
@@ -1357,6 +1360,10 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, cluster_ipv6) - 116usize];
     ["Offset of field: thalweg_params::heartbeat_max_ns"]
         [::std::mem::offset_of!(thalweg_params, heartbeat_max_ns) - 120usize];
+    ["Offset of field: thalweg_params::advise"]
+        [::std::mem::offset_of!(thalweg_params, advise) - 128usize];
+    ["Offset of field: thalweg_params::unused"]
+        [::std::mem::offset_of!(thalweg_params, unused) - 132usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

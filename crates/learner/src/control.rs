@@ -1,5 +1,6 @@
 //! The control group: connections that keep the system's congestion control on purpose.
 
+use crate::host::MAX_ARMS;
 use crate::key::mix;
 
 /// The draw is made anew after this time, ns.
@@ -24,6 +25,18 @@ impl Control {
         let hour = mix(mix(tag ^ self.salt, now_ns / HOUR_NS), self.salt) & 0xffff;
         let always = mix(mix(tag, self.salt.wrapping_add(1)), 0) & 0xffff;
         hour < u64::from(self.share_q16) || always < u64::from(self.permanent_q16)
+    }
+
+    /// Under advice: the arm of a cluster's trials at a monotonic time, of a mask: each with the
+    /// same probability; `None` of an empty one. Each arm has a rank of its own, so that an arm
+    /// that comes or goes moves no cluster from one of the others to another.
+    pub fn arm(&self, tag: u64, allowed: u16, now_ns: u64) -> Option<usize> {
+        let hour = mix(tag ^ self.salt, now_ns / HOUR_NS);
+        let draw = mix(hour, self.salt.wrapping_add(2));
+        let rank = |arm: usize| mix(mix(draw, arm as u64), self.salt);
+        let arms = (0..MAX_ARMS).filter(|arm| allowed >> arm & 1 == 1);
+        // Of equal ranks the first one.
+        arms.max_by_key(|&arm| (rank(arm), std::cmp::Reverse(arm)))
     }
 }
 
@@ -62,6 +75,61 @@ mod tests {
             let found = share(permanent, 3);
             assert!((0.007..0.013).contains(&found), "{salt}: {found}");
             assert!((share(permanent, 4) - found).abs() < 1e-12, "for good");
+        }
+    }
+
+    /// Shares of the arms of a mask, over the clusters of one hour that are outside of a control
+    /// group of nine in ten.
+    fn shares(salt: u64, allowed: u16, hour: u64) -> Vec<f64> {
+        let group = Control {
+            share_q16: 58_982,
+            permanent_q16: 0,
+            salt,
+        };
+        let now_ns = hour * HOUR_NS + 7;
+        let mut counts = [0.0; MAX_ARMS];
+        tags()
+            .filter(|tag| !group.holds(*tag, now_ns))
+            .for_each(|tag| counts[group.arm(tag, allowed, now_ns).unwrap()] += 1.0);
+        let sum: f64 = counts.iter().sum();
+        assert!((1_800.0..2_200.0).contains(&sum), "{sum}");
+        counts.iter().map(|count| count / sum).collect()
+    }
+
+    #[test]
+    fn permitted_arms_are_drawn_alike() {
+        for salt in [0, 1, 77, u64::MAX] {
+            for (allowed, expected) in [(0b1, 1.0), (0b1011, 1.0 / 3.0), (0x8021, 1.0 / 3.0)] {
+                for hour in [0, 1, 1000] {
+                    for (arm, share) in shares(salt, allowed, hour).into_iter().enumerate() {
+                        let expected = f64::from(allowed >> arm & 1) * expected;
+                        // Five deviations of 2,000 draws.
+                        assert!((share - expected).abs() < 0.053, "{salt} {allowed:b} {arm}");
+                    }
+                }
+            }
+        }
+        assert_eq!(Control::default().arm(1, 0, 0), None);
+    }
+
+    #[test]
+    fn an_arm_that_goes_moves_only_its_own_clusters() {
+        let group = Control {
+            salt: 5,
+            ..Control::default()
+        };
+        let arm = |tag, allowed| group.arm(tag, allowed, HOUR_NS).unwrap();
+        let kept = tags().filter(|&tag| arm(tag, 0b1111) != 2);
+        for tag in kept {
+            assert_eq!(arm(tag, 0b1011), arm(tag, 0b1111));
+        }
+        let moved = |hour| {
+            let same =
+                |tag: &u64| group.arm(*tag, 0b1111, 0) == group.arm(*tag, 0b1111, hour * HOUR_NS);
+            tags().filter(same).count() as f64 / 20_000.0
+        };
+        for hour in [1, 24] {
+            assert!((moved(hour) - 0.25).abs() < 0.02, "{hour}: drawn anew");
         }
     }
 
