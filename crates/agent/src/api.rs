@@ -25,6 +25,7 @@ use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view::{self, Explanation};
 
+mod advise;
 mod answer;
 mod best;
 mod connections;
@@ -75,6 +76,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
+        .route("/v1/advise", get(advise::advise))
         .route("/v1/gain", get(gain::gain))
         .route("/v1/gain/resume", post(gain::resume))
         .route("/v1/history", get(history::history))
@@ -196,8 +198,12 @@ async fn explain(
         let mut out = Vec::new();
         for (key, host) in find_hosts(shared, &address)? {
             let host_name = key.to_string();
+            let unset = match shared.kernel.setup().advise.only {
+                true => "This agent sets nothing but trials. ",
+                false => "",
+            };
             out.push(Explanation {
-                summary: presenter.summary(&key, &host),
+                summary: format!("{unset}{}", presenter.summary(&key, &host)),
                 host: presenter.host(&key, &host),
                 recent: shared.store(|store| store.recent(Some(&host_name), RECENT))?,
             });

@@ -59,6 +59,8 @@ pub struct Config {
     pub learning: Learning,
     /// `[control]`.
     pub control: ControlGroup,
+    /// `[advise]`.
+    pub advise: Advise,
     /// `[events]`.
     pub events: Events,
     /// `[snapshot]`.
@@ -166,17 +168,63 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// The group as the programs draw it. Classic, as published, has none.
-    pub fn group(&self, mode: Mode, salt: u64) -> Control {
+    /// The group as the programs draw it. Classic, as published, has none. Under advice it is all
+    /// that has no trial.
+    pub fn group(&self, mode: Mode, advise: &Advise, salt: u64) -> Control {
         let q16 = |share: f64| match mode {
             Mode::Classic => 0,
             Mode::Thalweg => (share * f64::from(ONE_Q16)).round() as u32,
         };
         Control {
-            share_q16: q16(self.share),
+            share_q16: q16(match advise.only {
+                true => 1.0 - advise.trials,
+                false => self.share,
+            }),
             permanent_q16: q16(self.permanent),
             salt,
         }
+    }
+}
+
+/// `[advise]`: measure what runs, and say what would be best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Advise {
+    /// `only`: nothing is set but trials.
+    pub only: bool,
+    /// `trials`: share of host-hours that get one of the arms, drawn at random.
+    pub trials: f64,
+}
+
+impl Advise {
+    /// What of the other settings contradicts it: what is found, and what is expected instead.
+    ///
+    /// # Errors
+    /// They cannot both be in force.
+    pub fn check(&self, mode: Mode, dry_run: bool) -> Result<(), (&'static str, &'static str)> {
+        match () {
+            () if !self.only => Ok(()),
+            () if mode == Mode::Classic => Err((
+                "advice in mode \"classic\"",
+                "mode \"thalweg\": the published tuner measures nothing but its own choices",
+            )),
+            () if dry_run && self.trials > 0.0 => Err((
+                "trials in a dry run",
+                "dry_run = false, or trials = 0.0: a dry run sets nothing",
+            )),
+            () => Ok(()),
+        }
+    }
+
+    fn read(section: &mut Section<'_>, mode: Mode, dry_run: bool) -> Self {
+        let only = section.flag("only", false);
+        let advise = Self {
+            only: only.value,
+            trials: section.number("trials", 0.0..=1.0, 0.0),
+        };
+        if let (Some(at), Err((found, expected))) = (only.at, advise.check(mode, dry_run)) {
+            section.conflict("only", at, found.to_owned(), expected.to_owned());
+        }
+        advise
     }
 }
 
@@ -297,15 +345,18 @@ impl Config {
 
     fn read(root: &mut Section<'_>) -> Self {
         let modes = [Mode::Thalweg, Mode::Classic].map(|mode| (mode.name(), mode));
+        let mode = root.word("mode", &modes, Params::default().mode);
+        let dry_run = root.boolean("dry_run", false);
         Self {
-            mode: root.word("mode", &modes, Params::default().mode),
-            dry_run: root.boolean("dry_run", false),
+            mode,
+            dry_run,
             cgroup: root.path_or_auto("cgroup"),
             paths: root.section("paths", Paths::read),
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),
+            advise: root.section("advise", |section| Advise::read(section, mode, dry_run)),
             events: root.section("events", Events::read),
             snapshot: root.section("snapshot", Snapshot::read),
             http: root.section("http", Http::read),

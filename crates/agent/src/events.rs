@@ -127,6 +127,7 @@ fn reason(number: u32) -> &'static str {
         raw::THALWEG_REASON_CONTROL => "control",
         raw::THALWEG_REASON_ANEW => "anew",
         raw::THALWEG_REASON_RETURNED => "returned",
+        raw::THALWEG_REASON_DRAWN => "drawn",
         _ => "unknown",
     }
 }

@@ -1,25 +1,32 @@
 //! What the learner gains against its control group: ended connections into clusters, what is
-//! worse taken back. crates/gain has the statistics.
+//! worse taken back; and advice, where nothing is learned by trying. crates/gain has the statistics.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Connection, Part};
+use thalweg_gain::{Connection, Part, Side};
 use thalweg_learner::{Control, HostKey};
 
 use crate::kernel::ArmTable;
 use crate::store::{KeptGain, Revert, Store, StoreError};
+use crate::view;
+use times::HOUR_NS;
 
+mod advice;
+mod event;
 mod look;
 mod present;
 mod rules;
 mod session;
+#[cfg(test)]
+mod tests;
+mod times;
+mod words;
 
+pub use advice::{Advice, Question, Source};
 pub use present::Asked;
 pub use rules::Rules;
 
-/// An hour of the draws.
-const HOUR_NS: u64 = 3_600_000_000_000;
 /// Prefixes whose connections are a group.
 const GROUP_IPV4: u32 = 24;
 const GROUP_IPV6: u32 = 48;
@@ -58,20 +65,20 @@ impl Drawn {
 pub struct Gain {
     kept: KeptGain,
     drawn: Drawn,
-    /// Connections that ended under a dry run, where nothing is set.
-    dry: u64,
     /// Rules of the policy with a share.
     pub rules: Rules,
+    /// What runs, where the learner sets nothing; it takes the events instead.
+    pub advice: Option<Advice>,
 }
 
 impl Gain {
     /// Goes on with what was kept.
-    pub fn new(kept: KeptGain, drawn: Drawn) -> Self {
+    pub fn new(kept: KeptGain, drawn: Drawn, advice: Option<Advice>) -> Self {
         Self {
             kept,
             drawn,
-            dry: 0,
             rules: Rules::default(),
+            advice,
         }
     }
 
@@ -81,15 +88,11 @@ impl Gain {
     }
 
     fn event(&mut self, event: &raw::thalweg_event, arms: &ArmTable) {
-        let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
-        let control = is(raw::THALWEG_CONN_CONTROL);
-        if is(raw::THALWEG_CONN_APP_OWNED) || !(control || is(raw::THALWEG_CONN_DECIDED)) {
-            return;
-        }
-        if is(raw::THALWEG_CONN_DRY_RUN) {
-            self.dry += 1;
-            return;
-        }
+        let side = match &self.advice {
+            Some(advice) => advice.side(event, arms),
+            None => event::side(event),
+        };
+        let Some(side) = side else { return };
         let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
         let (ipv4, ipv6) = (self.drawn.ipv4, self.drawn.ipv6);
         let Ok(key) = HostKey::of_remote(event.host.netns, remote, ipv4, ipv6) else {
@@ -99,8 +102,9 @@ impl Gain {
             return;
         }
         if u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE {
-            let settled = u32::from(event.reason) == raw::THALWEG_REASON_GREEDY;
-            if let (true, false, Some(arm)) = (settled, control, arms.name(event.arm.into())) {
+            let settled =
+                side == Side::Treated && u32::from(event.reason) == raw::THALWEG_REASON_GREEDY;
+            if let (true, Some(arm)) = (settled, arms.name(event.arm.into())) {
                 let hour = event.time_ns / HOUR_NS;
                 self.kept.ledger.note_arm(key.tag(), hour, arm);
             }
@@ -112,10 +116,13 @@ impl Gain {
         let part = Part {
             hour,
             tag: key.tag(),
-            control,
-            port: service_port(event),
+            side,
+            port: event::service_port(event),
         };
-        let ledger = &mut self.kept.ledger;
+        let ledger = match &mut self.advice {
+            Some(advice) => advice.ledger(),
+            None => &mut self.kept.ledger,
+        };
         ledger.add(part, &connection, || group_of(remote));
     }
 
@@ -126,7 +133,16 @@ impl Gain {
         if saved.is_err() {
             self.kept.ledger.put_back(changes);
         }
-        saved.and_then(|()| self.rules.save(store))
+        saved.and_then(|()| self.rules.save(store))?;
+        self.advice.as_mut().map_or(Ok(()), |it| it.save(store))
+    }
+
+    /// The answer of `GET /v1/advise`.
+    pub fn advise(&self, question: &Question) -> view::Advice {
+        match &self.advice {
+            Some(advice) => advice.view(question),
+            None => advice::of_learner(&self.kept, question),
+        }
     }
 
     /// What is taken back.
@@ -155,52 +171,8 @@ fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
         min_rtt_us: event.min_rtt_us,
         handshake_rtt_us: event.handshake_rtt_us,
         failed: Some(failed),
+        // Of a connection in stretches, the last one.
+        held: event::held(event),
     };
     Some((began_ns / HOUR_NS, connection))
-}
-
-/// The port that names the service: the local one of accepted connections, the remote one of
-/// others.
-fn service_port(event: &raw::thalweg_event) -> u16 {
-    match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
-        true => event.local_port as u16,
-        false => event.remote_port as u16,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_connection_counts_once_and_whole() {
-        let stretch = |end: u32| raw::thalweg_event {
-            end: end as u8,
-            time_ns: 3 * HOUR_NS + 1_000_000_000,
-            wall_us: 2_000_000,
-            bytes: 500,
-            duration_us: 50,
-            segs_out: 5,
-            retrans: 1,
-            before: raw::thalweg_sums {
-                bytes: 10_000,
-                duration_us: 1000,
-                wall_us: HOUR_NS / 1000,
-                segs_out: 100,
-                retrans: 2,
-            },
-            ..Default::default()
-        };
-        for goes_on in [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH] {
-            assert!(whole(&stretch(goes_on)).is_none());
-        }
-        let (hour, connection) = whole(&stretch(raw::THALWEG_END_RESET)).unwrap();
-        // It began an hour and two seconds before one second past three.
-        assert_eq!(hour, 1);
-        assert_eq!((connection.bytes, connection.busy_us), (10_500, 1050));
-        assert_eq!((connection.segs_out, connection.retrans), (105, 3));
-        assert_eq!(connection.failed, Some(true));
-        let (_, orderly) = whole(&stretch(raw::THALWEG_END_FIN_LOCAL)).unwrap();
-        assert_eq!(orderly.failed, Some(false));
-    }
 }

@@ -34,6 +34,7 @@ pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::HostBatch;
 pub use open::Candidates;
 
+use crate::config::Advise;
 use carried::Carried;
 use open::Iterator;
 use pins::MAPS;
@@ -60,6 +61,8 @@ pub struct Setup {
     pub ipv6_prefix: u32,
     /// The control group.
     pub control: Control,
+    /// Whether nothing is set but trials, and their share.
+    pub advise: Advise,
     /// Prefix lengths, IPv4 and IPv6, that are drawn together for it.
     pub cluster: (u32, u32),
     /// Largest number of host records.
@@ -437,6 +440,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         cluster_ipv4: setup.cluster.0,
         cluster_ipv6: setup.cluster.1,
         heartbeat_max_ns: SILENCE.as_nanos() as u64,
+        advise: u32::from(setup.advise.only),
         ..learner
     }
 }

@@ -17,11 +17,13 @@ use thalweg_control::limit::{self, Limit};
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
+use thalweg_learner::Mode;
 
 use crate::life::{Counted, Life};
 use crate::shared::Shared;
 use crate::view;
 
+mod advice;
 mod agent;
 mod gain;
 mod kernel;
@@ -43,6 +45,7 @@ struct Figures {
     arms: Vec<view::Arm>,
     gain: view::Gain,
     rules: Vec<view::Gain>,
+    advice: Option<view::Advice>,
     counted: Counted,
     life: Arc<Life>,
     process: Process,
@@ -104,6 +107,10 @@ impl Figures {
             arms: shared.presenter(&table).arm_list(),
             gain: shared.gain_view(Scope::Arm)?,
             rules: shared.rule_views()?,
+            advice: match shared.mode() {
+                Mode::Thalweg => Some(shared.advice_view(Scope::All, None)?),
+                Mode::Classic => None,
+            },
             counted: shared.life.counted(),
             life: Arc::clone(&shared.life),
             process: Process::look(),
@@ -131,6 +138,7 @@ impl Collector for Figures {
         self.learner(&mut page)?;
         self.events(&mut page)?;
         self.gain(&mut page)?;
+        self.advice(&mut page)?;
         self.kernel(&mut page)
     }
 }

@@ -314,7 +314,8 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -
         dry_run: config.dry_run,
         ipv4_prefix: config.hosts.ipv4_prefix,
         ipv6_prefix: config.hosts.ipv6_prefix,
-        control: config.control.group(config.mode, salt),
+        control: config.control.group(config.mode, &config.advise, salt),
+        advise: config.advise,
         cluster: (config.control.cluster_ipv4, config.control.cluster_ipv6),
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,
@@ -416,6 +417,7 @@ fn log_start(shared: &Shared) -> Result<()> {
         default = system::default_cc()?,
         took_over = shared.kernel.took_over(),
         dry_run = setup.dry_run,
+        advise = setup.advise.only,
         kernel_btf = setup.kernel_btf,
         "agent runs"
     );

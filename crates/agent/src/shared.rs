@@ -13,7 +13,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::Front;
 use crate::config::Config;
-use crate::gain::{Drawn, Gain};
+use crate::gain::{Advice, Drawn, Gain};
 use crate::kernel::{ArmTable, Kernel};
 use crate::life::Life;
 use crate::present::Presenter;
@@ -129,7 +129,16 @@ impl Shared {
             ipv6: setup.cluster.1,
             control: setup.control,
         };
-        let gain = Gain::new(store.gain("", Moment::now())?, drawn);
+        let watches = setup.advise.only || setup.dry_run;
+        let advice = match watches && kernel.params().mode == Mode::Thalweg {
+            true => {
+                let system = system::default_cc()?;
+                let kept = store.gain(&Advice::key(&system), Moment::now())?;
+                Some(Advice::new(kept, &system))
+            }
+            false => None,
+        };
+        let gain = Gain::new(store.gain("", Moment::now())?, drawn, advice);
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,
@@ -409,6 +418,7 @@ impl Shared {
             session: self.session,
             mode: self.mode().name().to_string(),
             dry_run: setup.dry_run,
+            trials: setup.advise.only.then_some(setup.advise.trials),
             cgroup: setup.cgroup.display().to_string(),
             pin: setup.pin.display().to_string(),
             store: self

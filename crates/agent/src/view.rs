@@ -24,6 +24,9 @@ pub struct Status {
     pub mode: String,
     /// Decides, logs and scores, but sets nothing.
     pub dry_run: bool,
+    /// Sets nothing but trials, on this share of the hosts; `None`: it does not give advice only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trials: Option<f64>,
     /// cgroup v2 directory whose connections are covered.
     pub cgroup: String,
     /// Directory of pinned programs, links and maps.
@@ -301,7 +304,7 @@ pub struct Event {
     /// Arm the system had given it.
     pub system_arm: Option<String>,
     /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
-    /// `withdrawn`, `control`, `anew`, `returned`.
+    /// `withdrawn`, `control`, `anew`, `returned`, `drawn`.
     pub reason: String,
     /// Probability of the choice.
     pub propensity: f64,
@@ -449,6 +452,114 @@ pub struct GainRow {
     /// Where it is unknown: seconds until an effect of 5 % (half a point) would show, if clusters
     /// come as until now. `None`: not to be foreseen.
     pub known_in_s: Option<u64>,
+}
+
+/// `GET /v1/advise`: what would be best, and what holds connections up.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Advice {
+    /// The conclusion for all connections, in words.
+    pub summary: String,
+    /// What it rests on: `advice` (trials, and what differs by itself), `learner` (the learner's
+    /// choices against its control group), `dry-run` (nothing but limits).
+    pub source: String,
+    /// The system's default, which the others are compared with.
+    pub system_arm: String,
+    /// Share of host-hours with trials; `None` unless the agent gives advice only.
+    pub trials: Option<f64>,
+    /// Seconds since the comparisons began.
+    pub age_s: u64,
+    /// Ended connections without a place in a cluster: there were too many hosts.
+    pub left_out: u64,
+    /// Events that never reached the agent since the programs were attached.
+    pub events_dropped: u64,
+    /// Why limits are not known; `None`: they are.
+    pub limits_untold: Option<String>,
+    /// The groups that were asked for.
+    pub groups: Vec<AdviceGroup>,
+}
+
+/// Connections of one kind.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct AdviceGroup {
+    /// `all`, `arm`, `prefix` or `port`.
+    pub by: String,
+    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given it before.
+    pub name: String,
+    /// `take` (the best one), `keep` (the system's), `same` (it does not matter), `unknown` or
+    /// `nothing` (to compare).
+    pub verdict: String,
+    /// The arm to take, where there is one; `None` also for what the learner chooses.
+    pub best: Option<String>,
+    /// The conclusion, in words.
+    pub words: String,
+    /// Where it is unknown: seconds until a difference of 5 % would show, if clusters come as
+    /// until now. `None`: not to be foreseen.
+    pub known_in_s: Option<u64>,
+    /// What was compared with the system's arm.
+    pub choices: Vec<AdviceChoice>,
+    /// What holds its connections up; `None`: not known.
+    pub limits: Option<AdviceLimits>,
+}
+
+/// Something compared with the system's arm.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct AdviceChoice {
+    /// `trial` (an experiment), `learner` (another), `itself`: the application, a route or a policy
+    /// chose it, so that different applications are compared, within hosts and hours.
+    pub by: String,
+    /// The arm; `None`: whatever the learner chose.
+    pub arm: Option<String>,
+    /// `better` (less time), `price` (less time at a price that forbids it), `worse`, `same` or
+    /// `unknown`.
+    pub verdict: String,
+    /// The same in words.
+    pub words: String,
+    /// As of the group.
+    pub known_in_s: Option<u64>,
+    /// Whether its trials have ended, because it was worse.
+    pub ended: bool,
+    /// The four measures; `control` counts clusters of the system's arm, `treated` its own, and both
+    /// the pairs of clusters where it is `itself`.
+    pub rows: Vec<GainRow>,
+}
+
+/// What holds connections up.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct AdviceLimits {
+    /// Connections of which the kernel told.
+    pub connections: u64,
+    /// Their time with data outstanding, s.
+    pub busy_s: f64,
+    /// Share of that time in which the receiver's window was full, 0 to 1 ...
+    pub receiver: f64,
+    /// ... the send buffer ...
+    pub buffer: f64,
+    /// ... or the network decided.
+    pub network: f64,
+    /// Share of the time open in which the application had nothing to send.
+    pub idle: f64,
+    /// Limits that hold transfers up for more than a quarter of that time.
+    pub findings: Vec<AdviceLimit>,
+}
+
+/// A buffer that is too small.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct AdviceLimit {
+    /// `receiver` or `buffer`.
+    pub limit: String,
+    /// The setting whose third number limits it; the receiver's is that of the other end.
+    pub setting: String,
+    /// That number now, bytes; `None`: not known here.
+    pub now_bytes: Option<u64>,
+    /// What twice the rate needs there, bytes: four times the bandwidth-delay product, as half of a
+    /// buffer is the kernel's overhead.
+    pub needed_bytes: u64,
+    /// Rate of the connections that it holds up, bytes per second.
+    pub rate_bytes_per_s: f64,
+    /// Their smoothed RTT, µs.
+    pub rtt_us: u64,
+    /// The finding, and what to do.
+    pub words: String,
 }
 
 /// Something taken back because it was worse.

@@ -1,6 +1,7 @@
 //! What a connection is expected to take: means of strata, over both groups.
 
 use crate::class::{RTTS, SIZES, rtt_class, size_class};
+use crate::limits::Chronographs;
 use crate::row::{ROWS, Row};
 
 /// What a connection, or a stretch of it, was found to be when it ended.
@@ -22,6 +23,8 @@ pub struct Connection {
     pub handshake_rtt_us: u32,
     /// Reset or time-out, or not; `None` for a stretch after which the connection went on.
     pub failed: Option<bool>,
+    /// What held it up; `None` where the kernel does not tell.
+    pub held: Option<Chronographs>,
 }
 
 impl Connection {
@@ -136,6 +139,7 @@ mod tests {
         min_rtt_us: 20_000,
         handshake_rtt_us: 20_000,
         failed: Some(false),
+        held: None,
     };
 
     #[test]

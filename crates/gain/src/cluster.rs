@@ -1,5 +1,6 @@
 //! Clusters, and groups of them as sums.
 
+use crate::limits::Limits;
 use crate::row::ROWS;
 
 /// A cluster counts for at most this many connections: a host that opens thousands an hour is
@@ -13,6 +14,8 @@ pub struct Cluster {
     pub counts: [u32; ROWS],
     /// Their differences from the strata.
     pub sums: [f64; ROWS],
+    /// What held them up.
+    pub limits: Limits,
 }
 
 impl Cluster {
@@ -32,12 +35,13 @@ impl Cluster {
             self.counts[row] = self.counts[row].saturating_add(other.counts[row]);
             self.sums[row] += other.sums[row];
         }
+        self.limits.merge(&other.limits);
     }
 }
 
 /// Sums over the clusters of a group, for one row. A cluster's weight is its number of connections,
 /// at most [`CLUSTER_CAP`]; its score is the weight times the mean of its residuals.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
     /// Clusters with at least one connection.
     pub clusters: u64,
@@ -57,7 +61,25 @@ pub struct Moments {
     pub score3: f64,
 }
 
+impl Default for Moments {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Moments {
+    /// Those of no cluster.
+    pub const NONE: Self = Self {
+        clusters: 0,
+        connections: 0,
+        weight: 0.0,
+        score: 0.0,
+        weight2: 0.0,
+        cross: 0.0,
+        score2: 0.0,
+        score3: 0.0,
+    };
+
     /// Adds a cluster that is over, for the row with this index.
     pub fn add(&mut self, cluster: &Cluster, row: usize) {
         let count = cluster.counts[row];
@@ -65,9 +87,26 @@ impl Moments {
             return;
         }
         let weight = f64::from(count.min(CLUSTER_CAP));
-        let score = weight * cluster.sums[row] / f64::from(count);
+        self.push(weight, cluster.sums[row] / f64::from(count), count);
+    }
+
+    /// Adds the difference of a cluster from another of the same host and hour, for the row with
+    /// this index. Its weight is that of a difference of two means.
+    pub fn add_pair(&mut self, cluster: &Cluster, beside: &Cluster, row: usize) {
+        let counts = [cluster.counts[row], beside.counts[row]];
+        if counts.contains(&0) {
+            return;
+        }
+        let [own, other] = counts.map(|count| f64::from(count.min(CLUSTER_CAP)));
+        let mean = |cluster: &Cluster| cluster.sums[row] / f64::from(cluster.counts[row]);
+        let difference = mean(cluster) - mean(beside);
+        self.push(own * other / (own + other), difference, counts[0]);
+    }
+
+    fn push(&mut self, weight: f64, mean: f64, connections: u32) {
+        let score = weight * mean;
         self.clusters += 1;
-        self.connections += u64::from(count);
+        self.connections += u64::from(connections);
         self.weight += weight;
         self.score += score;
         self.weight2 += weight * weight;
@@ -141,6 +180,18 @@ mod tests {
         moments.add(&cluster(&[0.5; 1000]), 0);
         assert_eq!((moments.weight, moments.score), (16.0, 8.0));
         assert_eq!(moments.connections, 1000);
+    }
+
+    #[test]
+    fn a_pair_is_a_difference_of_means() {
+        let mut moments = Moments::default();
+        moments.add_pair(&cluster(&[2.0, 4.0]), &cluster(&[1.0, 1.0]), 0);
+        moments.add_pair(&cluster(&[1.0; 100]), &cluster(&[3.0; 48]), 0);
+        // One says nothing beside none.
+        moments.add_pair(&cluster(&[1.0]), &cluster(&[]), 0);
+        assert_eq!((moments.clusters, moments.connections), (2, 102));
+        // Weights 2·2/4 and, within the cap, 16·16/32; differences 2 and -2.
+        assert_eq!((moments.weight, moments.score), (9.0, -14.0));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Comparison {
     pub effect: f64,
     /// Half of the interval's width; `None` as long as there are too few clusters for one.
     pub half_width: Option<f64>,
+    /// By which factor the clusters must grow for an interval; at most 1: there is one.
+    least_growth: f64,
     /// Effective clusters of the two together.
     information: f64,
     /// Variance of the effect, times `information`.
@@ -37,27 +39,29 @@ pub struct Comparison {
 /// each group has at least the variance of both together. The time of the sequence is the harmonic
 /// sum of the effective clusters, 1 / (1/a + 1/b): 5 % of 10,000 are worth 475, not 10,000.
 pub fn compare(control: &Moments, treated: &Moments, alpha: f64) -> Comparison {
-    let mut comparison = Comparison {
-        control: control.clusters,
-        treated: treated.clusters,
-        effect: 0.0,
-        half_width: None,
-        information: 0.0,
-        variance: 0.0,
-        alpha,
-    };
+    let mut comparison = Comparison::empty([control.clusters, treated.clusters], alpha);
     if control.clusters == 0 || treated.clusters == 0 {
         return comparison;
     }
     comparison.effect = treated.mean() - control.mean();
     let groups = [control, treated];
     let effective = groups.map(Moments::effective);
-    comparison.information = 1.0 / (1.0 / effective[0] + 1.0 / effective[1]);
-    let variance = variance(groups);
-    comparison.variance = variance * comparison.information;
-    let enough = effective.iter().all(|it| *it >= CLUSTERS_MIN) && is_near_normal(groups);
-    comparison.half_width =
-        (enough && variance > 0.0).then(|| comparison.half_width_at(comparison.information));
+    let information = 1.0 / (1.0 / effective[0] + 1.0 / effective[1]);
+    let fewest = effective[0].min(effective[1]);
+    comparison.conclude(information, fewest, variance(groups), skewness2(groups));
+    comparison
+}
+
+/// Judges differences within pairs of clusters in the same way: their mean.
+pub fn compare_pairs(pairs: &Moments, alpha: f64) -> Comparison {
+    let mut comparison = Comparison::empty([pairs.clusters; 2], alpha);
+    if pairs.clusters == 0 {
+        return comparison;
+    }
+    comparison.effect = pairs.mean();
+    let variance = squared_error(pairs, pairs.squares());
+    let skewness2 = pairs.score3 * pairs.score3 / pairs.score2.powi(3);
+    comparison.conclude(pairs.effective(), pairs.effective(), variance, skewness2);
     comparison
 }
 
@@ -65,25 +69,50 @@ pub fn compare(control: &Moments, treated: &Moments, alpha: f64) -> Comparison {
 fn variance(groups: [&Moments; 2]) -> f64 {
     let weight2 = groups[0].weight2 + groups[1].weight2;
     let pooled = (groups[0].squares() + groups[1].squares()) / weight2;
-    let of = |group: &Moments| {
-        let clusters = group.clusters as f64;
-        let correction = clusters / (clusters - 1.0).max(1.0);
-        let squares = group.squares().max(pooled * group.weight2);
-        correction * squares / (group.weight * group.weight)
-    };
+    let of = |group: &Moments| squared_error(group, group.squares().max(pooled * group.weight2));
     of(groups[0]) + of(groups[1])
 }
 
-/// Whether the means are near enough to normal.
-fn is_near_normal(groups: [&Moments; 2]) -> bool {
+/// Of a group's mean, by the squares of its scores around it.
+fn squared_error(group: &Moments, squares: f64) -> f64 {
+    let clusters = group.clusters as f64;
+    let correction = clusters / (clusters - 1.0).max(1.0);
+    correction * squares / (group.weight * group.weight)
+}
+
+/// Squared skewness of the scores, by cluster of the smaller group.
+fn skewness2(groups: [&Moments; 2]) -> f64 {
     let clusters = groups.map(|group| group.clusters as f64);
     let score2 = groups[0].score2 + groups[1].score2;
     let score3 = groups[0].score3 + groups[1].score3;
     let skewness2 = (clusters[0] + clusters[1]) * score3 * score3 / score2.powi(3);
-    skewness2 <= SKEWNESS_MAX * clusters[0].min(clusters[1])
+    skewness2 / clusters[0].min(clusters[1])
 }
 
 impl Comparison {
+    fn empty([control, treated]: [u64; 2], alpha: f64) -> Self {
+        Self {
+            control,
+            treated,
+            effect: 0.0,
+            half_width: None,
+            least_growth: f64::INFINITY,
+            information: 0.0,
+            variance: 0.0,
+            alpha,
+        }
+    }
+
+    /// Gives it an interval if there are clusters enough, and their mean is near enough to normal.
+    fn conclude(&mut self, information: f64, fewest: f64, variance: f64, skewness2: f64) {
+        self.information = information;
+        self.variance = variance * information;
+        // The skewness of a mean falls with the number of clusters.
+        self.least_growth = (CLUSTERS_MIN / fewest).max(skewness2 / SKEWNESS_MAX);
+        let enough = fewest >= CLUSTERS_MIN && skewness2 <= SKEWNESS_MAX;
+        self.half_width = (enough && variance > 0.0).then(|| self.half_width_at(information));
+    }
+
     /// Lower and upper end of the interval.
     pub fn interval(&self) -> Option<(f64, f64)> {
         let half = self.half_width?;
@@ -102,10 +131,10 @@ impl Comparison {
     /// By which factor the clusters must grow until an effect of [`Row::worth`] shows; `None` where
     /// nothing is known of the variance yet.
     pub(crate) fn growth_until(&self, row: Row) -> Option<f64> {
-        if self.variance <= 0.0 {
+        if self.variance <= 0.0 || !self.least_growth.is_finite() {
             return None;
         }
-        let mut growth = 1.0;
+        let mut growth = self.least_growth.max(1.0);
         while self.half_width_at(self.information * growth) > row.worth() {
             growth *= 1.05;
             if growth > 1e6 {
@@ -147,6 +176,27 @@ mod tests {
             "{half}"
         );
         assert_eq!(comparison.effect, 0.0);
+    }
+
+    #[test]
+    fn what_has_no_interval_yet_grows_until_there_is_one() {
+        let row = Row::Time;
+        let few = compare(&group(25, 0.0, 0.01), &group(9_000, 0.0, 0.01), 0.05);
+        assert!(few.half_width.is_none());
+        // Twice as many of the smaller group; its scatter alone would show 5 % at once.
+        assert_eq!(few.growth_until(row), Some(2.0));
+        // One in a hundred is far above the others: skewed until there are many.
+        let mut skewed = group(990, 0.0, 0.01);
+        skewed.merge(&group(10, 4.0, 0.01));
+        let comparison = compare(&skewed, &skewed, 0.05);
+        assert!(comparison.half_width.is_none());
+        let growth = comparison.growth_until(row).unwrap();
+        // n · score3² / score2³ with 2,000 clusters, by 1,000: 2 · (20 · 64)² / (20 · 16)³ / 0.02.
+        assert!((4.9..5.3).contains(&growth), "{growth}");
+        assert_eq!(
+            compare(&Moments::NONE, &Moments::NONE, 0.05).growth_until(row),
+            None
+        );
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::baseline::{Baseline, Connection};
 use crate::cluster::{Cluster, Moments};
+use crate::limits::Limits;
 use crate::row::ROWS;
 use crate::share::Scope;
+use crate::side::Side;
 
 /// Most clusters at a time of which more may come; connections of others are left out.
 const OPEN_MAX: usize = 32_768;
@@ -23,8 +25,8 @@ pub struct Part {
     pub hour: u64,
     /// Hash of the host or prefix that is drawn together.
     pub tag: u64,
-    /// Control group or treated.
-    pub control: bool,
+    /// Who chose the CC.
+    pub side: Side,
     /// The service's port.
     pub port: u16,
 }
@@ -40,37 +42,54 @@ pub struct Content {
     pub prefix: String,
 }
 
-/// Both sides of a comparison, by row.
-#[derive(Clone, Debug, PartialEq)]
+/// The sides of a comparison, by row.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// The control group.
-    pub control: [Moments; ROWS],
-    /// The others.
-    pub treated: [Moments; ROWS],
+    /// Those that have clusters. Nobody drew what differs by itself: another host, another path.
+    /// So [`Side::Itself`] has the differences from connections of the same host and hour that kept
+    /// the system's arm, where there were some.
+    pub sides: BTreeMap<Side, Rows>,
+    /// What held up the connections of all sides.
+    pub limits: Limits,
     /// Hour of its last cluster.
     pub hour: u64,
 }
 
-impl Default for Group {
-    fn default() -> Self {
-        Self {
-            control: [Moments::default(); ROWS],
-            treated: [Moments::default(); ROWS],
-            hour: 0,
-        }
-    }
-}
+/// One side.
+pub type Rows = [Moments; ROWS];
 
 impl Group {
-    fn add(&mut self, cluster: &Cluster, control: bool, hour: u64) {
-        let side = match control {
-            true => &mut self.control,
-            false => &mut self.treated,
+    /// A side; without clusters too.
+    pub fn side(&self, side: Side) -> &Rows {
+        self.sides.get(&side).unwrap_or(&[Moments::NONE; ROWS])
+    }
+
+    /// The control group.
+    pub fn control(&self) -> &Rows {
+        self.side(Side::Control)
+    }
+
+    /// What is compared with it.
+    pub fn treated(&self) -> &Rows {
+        self.side(Side::Treated)
+    }
+
+    fn add(&mut self, cluster: &Cluster, beside: Option<&Cluster>, part: &Part) {
+        self.limits.merge(&cluster.limits);
+        self.hour = self.hour.max(part.hour);
+        let pair = match (part.side, beside) {
+            (Side::Itself(_), None) => return,
+            (Side::Itself(_), beside) => beside,
+            _ => None,
         };
+        let side = self.sides.entry(part.side);
+        let side = side.or_insert([Moments::NONE; ROWS]);
         for (row, moments) in side.iter_mut().enumerate() {
-            moments.add(cluster, row);
+            match pair {
+                Some(beside) => moments.add_pair(cluster, beside, row),
+                None => moments.add(cluster, row),
+            }
         }
-        self.hour = self.hour.max(hour);
     }
 }
 
@@ -170,6 +189,7 @@ impl Ledger {
         }
         if let Some(content) = self.open.get_mut(&part) {
             content.sums.add(&residuals);
+            content.sums.limits.add(connection);
             self.changed.insert(part);
         }
     }
@@ -179,7 +199,7 @@ impl Ledger {
         let first = Part {
             hour: hour.saturating_sub(GRACE),
             tag: 0,
-            control: false,
+            side: Side::FIRST,
             port: 0,
         };
         let later = self.open.split_off(&first);
@@ -265,30 +285,53 @@ impl Ledger {
     }
 }
 
-/// Adds clusters to their groups. Parts of a cluster lie side by side.
+/// Adds clusters to their groups. Parts of a host's hour lie side by side.
 fn gather(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
-    let mut parts = parts.iter().peekable();
-    while let Some((part, content)) = parts.next() {
-        let mut whole = content.sums;
-        let of_port = |groups: &mut Groups, part: &Part, sums: &Cluster| {
-            put(groups, Scope::Port, &part.port.to_string(), part, sums);
-        };
-        of_port(groups, part, &content.sums);
-        let id = |part: &Part| (part.hour, part.tag, part.control);
-        while let Some((next, more)) = parts.next_if(|(next, _)| id(next) == id(part)) {
-            whole.merge(&more.sums);
-            of_port(groups, next, &more.sums);
-        }
-        put(groups, Scope::All, "", part, &whole);
-        put(groups, Scope::Prefix, &content.prefix, part, &whole);
-        if let Some(arm) = &content.arm {
-            put(groups, Scope::Arm, arm, part, &whole);
+    let parts: Vec<_> = parts.iter().collect();
+    for host_hour in parts.chunk_by(|a, b| (a.0.hour, a.0.tag) == (b.0.hour, b.0.tag)) {
+        let kept = host_hour
+            .iter()
+            .filter(|(part, _)| part.side == Side::Control);
+        let kept: Vec<_> = kept.collect();
+        let beside = whole(kept.iter().map(|(_, content)| content));
+        for side in host_hour.chunk_by(|a, b| a.0.side == b.0.side) {
+            let (part, first) = side[0];
+            for (part, content) in side {
+                let mut same = kept.iter().filter(|(other, _)| other.port == part.port);
+                let beside = same.next().map(|(_, content)| &content.sums);
+                let name = part.port.to_string();
+                put(groups, Scope::Port, &name, part, &content.sums, beside);
+            }
+            if let Some(whole) = whole(side.iter().map(|(_, content)| content)) {
+                let mut put = |scope, name| put(groups, scope, name, part, &whole, beside.as_ref());
+                put(Scope::All, "");
+                put(Scope::Prefix, &first.prefix);
+                if let Some(arm) = &first.arm {
+                    put(Scope::Arm, arm);
+                }
+            }
         }
     }
 }
 
-/// Adds a cluster to one group, if there is place for it.
-fn put(groups: &mut Groups, scope: Scope, name: &str, part: &Part, sums: &Cluster) {
+/// The sums of parts; `None` of none.
+fn whole<'c>(parts: impl Iterator<Item = &'c &'c Content>) -> Option<Cluster> {
+    parts.map(|content| content.sums).reduce(|mut sums, more| {
+        sums.merge(&more);
+        sums
+    })
+}
+
+/// Adds a cluster to one group, if there is place for it; `beside`: what kept the system's arm in
+/// the same hour of the host.
+fn put(
+    groups: &mut Groups,
+    scope: Scope,
+    name: &str,
+    part: &Part,
+    sums: &Cluster,
+    beside: Option<&Cluster>,
+) {
     let key = (scope, name.to_owned());
     if !groups.contains_key(&key) {
         let of_scope = |key: &(Scope, String)| key.0 == scope;
@@ -299,8 +342,7 @@ fn put(groups: &mut Groups, scope: Scope, name: &str, part: &Part, sums: &Cluste
             return;
         }
     }
-    let group = groups.entry(key).or_default();
-    group.add(sums, part.control, part.hour);
+    groups.entry(key).or_default().add(sums, beside, part);
 }
 
 #[cfg(test)]
@@ -317,14 +359,18 @@ mod tests {
         min_rtt_us: 20_000,
         handshake_rtt_us: 20_000,
         failed: Some(false),
+        held: None,
     };
 
     fn part(hour: u64, tag: u64, port: u16) -> Part {
-        let control = tag.is_multiple_of(2);
+        let side = match tag.is_multiple_of(2) {
+            true => Side::Control,
+            false => Side::Treated,
+        };
         Part {
             hour,
             tag,
-            control,
+            side,
             port,
         }
     }
@@ -345,7 +391,10 @@ mod tests {
     fn clusters(groups: &Groups, scope: Scope, name: &str) -> (u64, u64) {
         let group = &groups[&(scope, name.to_owned())];
         let time = Row::Time.index();
-        (group.control[time].clusters, group.treated[time].clusters)
+        (
+            group.control()[time].clusters,
+            group.treated()[time].clusters,
+        )
     }
 
     #[test]
@@ -362,7 +411,7 @@ mod tests {
             assert_eq!(clusters(&groups, Scope::Port, "80"), (0, 1));
             assert_eq!(clusters(&groups, Scope::Port, "443"), (1, 2));
             assert_eq!(clusters(&groups, Scope::Prefix, "192.0.1.0/24"), (0, 2));
-            let time = &groups[&(Scope::All, String::new())].treated[0];
+            let time = &groups[&(Scope::All, String::new())].treated()[0];
             assert_eq!((time.connections, time.weight), (4, 4.0));
             // The same whether the clusters are over or not.
             ledger.close(7);

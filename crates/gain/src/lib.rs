@@ -11,25 +11,33 @@
 //!   holds for all looks together.
 //! - [`Ledger`] gathers connections in clusters and clusters in groups, within bounds.
 //! - [`alpha`] shares the 5 % among everything that is compared.
+//! - [`advise`] concludes from a group's sides which arm would be best there; [`Limits`] says what
+//!   held its connections up.
 //!
 //! [`replay`] estimates another rule's cost from logged decisions.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod baseline;
 mod class;
 mod cluster;
 mod compare;
 mod ledger;
+mod limits;
 pub mod replay;
 mod row;
 mod share;
+mod side;
 mod verdict;
 
+pub use advice::{Advised, Choice, Conclusion, Found, advise};
 pub use baseline::{Baseline, Connection, Stratum};
 pub use class::{RTTS, SIZES, rtt_class, size_class, size_words};
 pub use cluster::{CLUSTER_CAP, Cluster, Moments};
 pub use compare::{CLUSTERS_MIN, Comparison, compare};
-pub use ledger::{Changes, Content, Group, Groups, Ledger, Part};
+pub use ledger::{Changes, Content, Group, Groups, Ledger, Part, Rows};
+pub use limits::{Chronographs, Held, Limit, Limits};
 pub use row::{ROWS, Row, Unit};
-pub use share::{ALPHA, Scope, alpha};
+pub use share::{ALPHA, Scope, advice_alpha, alpha};
+pub use side::{Arm, Side};
 pub use verdict::Verdict;

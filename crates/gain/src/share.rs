@@ -1,5 +1,6 @@
 //! How the 5 % of false alarms is shared among all that is compared.
 
+use crate::advice::CHOICES_MAX;
 use crate::row::{ROWS, Row};
 
 /// Probability that any comparison of all rows and groups, at any look, calls a difference where
@@ -68,6 +69,17 @@ pub fn alpha(scope: Scope) -> f64 {
     ALPHA * share / (scope.limit() * scope.rows()) as f64
 }
 
+/// The α of one measure of one choice of advice. Half of [`ALPHA`] is for [`Scope::All`], a quarter
+/// each for prefixes and ports; arms are no groups here but choices, tried or found by themselves.
+pub fn advice_alpha(scope: Scope) -> f64 {
+    let share = match scope {
+        Scope::All => 0.5,
+        _ => 0.25,
+    };
+    let comparisons = scope.limit() * Row::MEASURES.len() * 2 * CHOICES_MAX;
+    ALPHA * share / comparisons as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +89,13 @@ mod tests {
         let sum: f64 = Scope::EACH
             .iter()
             .map(|scope| alpha(*scope) * (scope.limit() * scope.rows()) as f64)
+            .sum();
+        assert!((sum - ALPHA).abs() < 1e-12, "{sum}");
+        // Four measures, in each of two ways for fifteen arms.
+        let advised = [Scope::All, Scope::Prefix, Scope::Port];
+        let sum: f64 = advised
+            .iter()
+            .map(|scope| advice_alpha(*scope) * (scope.limit() * 4 * 2 * 15) as f64)
             .sum();
         assert!((sum - ALPHA).abs() < 1e-12, "{sum}");
     }

@@ -1,9 +1,11 @@
 //! Seeded weeks of traffic: false alarms, and how soon a difference is found.
 
-use thalweg_gain::{
-    Baseline, Cluster, Connection, Moments, ROWS, Row, Scope, Verdict, alpha, compare,
-};
+use thalweg_gain::{Baseline, Cluster, Moments, ROWS, Row, Scope, Verdict, alpha, compare};
 use thalweg_units::random::Random;
+
+use world::{Host, normal};
+
+mod world;
 
 /// A network: hosts of very different activity behind paths of very different speed.
 struct World {
@@ -18,40 +20,10 @@ struct World {
     third: [[Moments; ROWS]; 2],
 }
 
-struct Host {
-    an_hour: f64,
-    bits_per_us: f64,
-    rtt_us: f64,
-}
-
-fn normal(random: &mut Random) -> f64 {
-    let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * random.fraction()).cos()
-}
-
-/// Of small means; large ones are rounded normal numbers.
-fn poisson(random: &mut Random, mean: f64) -> u32 {
-    if mean > 30.0 {
-        return (mean + mean.sqrt() * normal(random)).round().max(0.0) as u32;
-    }
-    let (limit, mut product, mut count) = ((-mean).exp(), random.fraction(), 0);
-    while product > limit {
-        product *= random.fraction();
-        count += 1;
-    }
-    count
-}
-
 impl World {
     fn new(seed: u64, hosts: usize, factor: f64) -> Self {
         let mut random = Random::new(seed);
-        let host = |_| Host {
-            // Median 0.5 connections an hour, one host in a hundred above 40.
-            an_hour: 0.5 * (1.9 * normal(&mut random)).exp(),
-            bits_per_us: 20.0 * (1.2 * normal(&mut random)).exp(),
-            rtt_us: 25_000.0 * normal(&mut random).exp(),
-        };
-        let hosts = (0..hosts).map(host).collect();
+        let hosts = world::hosts(&mut random, hosts);
         Self {
             random,
             hosts,
@@ -64,9 +36,8 @@ impl World {
 
     /// Adds an hour's clusters.
     fn hour(&mut self, hour: u32) {
-        let day = 1.0 + 0.8 * (f64::from(hour) * std::f64::consts::TAU / 24.0).sin();
         for index in 0..self.hosts.len() {
-            let count = poisson(&mut self.random, self.hosts[index].an_hour * day).min(200);
+            let count = self.hosts[index].connections(&mut self.random, hour);
             if count == 0 {
                 continue;
             }
@@ -75,7 +46,8 @@ impl World {
             let path = 0.7 * normal(&mut self.random);
             let mut cluster = Cluster::default();
             for _ in 0..count {
-                let connection = self.connection(index, path, treated);
+                let factor = if treated { self.factor } else { 1.0 };
+                let connection = self.hosts[index].connection(&mut self.random, path, factor);
                 cluster.add(&self.baseline.compare(&connection));
             }
             for row in 0..ROWS {
@@ -84,36 +56,6 @@ impl World {
                     self.third[usize::from(treated)][row].add(&cluster, row);
                 }
             }
-        }
-    }
-
-    /// As a content network reports: median 18 kB, mean 350 kB. Time scatters by 1.2 bits, and one
-    /// in a hundred stalls for 16 times as long.
-    fn connection(&mut self, host: usize, path: f64, treated: bool) -> Connection {
-        let random = &mut self.random;
-        let Host {
-            bits_per_us,
-            rtt_us,
-            ..
-        } = self.hosts[host];
-        let bytes = (18_000.0 * (2.44 * normal(random)).exp()).clamp(50.0, 2e9);
-        let segs = (bytes / 1448.0).ceil();
-        let rounds = (segs / 10.0 + 1.0).log2().ceil().max(1.0);
-        let stall = if random.below(100) == 0 { 16.0 } else { 1.0 };
-        let noise = (path + 1.2 * normal(random)).exp2();
-        let plain_us = (rounds * rtt_us + bytes * 8.0 / bits_per_us) * noise * stall;
-        let factor = if treated { self.factor } else { 1.0 };
-        let lost = if random.below(4) == 0 { 0.03 } else { 0.001 };
-        let queue = (normal(random) - 1.0).exp();
-        Connection {
-            bytes: bytes as u64,
-            busy_us: (plain_us * factor) as u64,
-            segs_out: segs as u32,
-            retrans: poisson(random, segs.min(1e5) * lost).min(segs as u32),
-            srtt_us: (rtt_us * (1.0 + queue)) as u32,
-            min_rtt_us: rtt_us as u32,
-            handshake_rtt_us: (rtt_us * (1.0 + 0.1 * queue)) as u32,
-            failed: Some(random.below(300) == 0),
         }
     }
 

@@ -124,7 +124,12 @@ impl<'s> Section<'s> {
     }
 
     pub fn boolean(&mut self, key: &'static str, default: bool) -> bool {
-        let read = self.take(
+        self.flag(key, default).value
+    }
+
+    /// As [`Section::boolean`], with its place.
+    pub fn flag(&mut self, key: &'static str, default: bool) -> Read<bool> {
+        self.take(
             key,
             "true or false",
             schema::boolean(),
@@ -134,8 +139,7 @@ impl<'s> Section<'s> {
                 DeValue::Boolean(value) => Some(*value),
                 _ => None,
             },
-        );
-        read.value
+        )
     }
 
     pub fn integer<T>(&mut self, key: &'static str, range: RangeInclusive<T>, default: T) -> T

@@ -85,6 +85,7 @@ fn every_key_takes_effect() {
     assert_eq!(params.loss_min_segs, 256);
     assert_eq!(config.learning.rescue, None);
     assert_eq!(params.stretch_ns, 60_000_000_000);
+    assert_eq!((config.advise.only, config.advise.trials), (false, 0.25));
     assert_eq!(config.events.ring_bytes, 1 << 20);
     assert_eq!(config.events.retention, Duration::from_secs(86_400));
     assert_eq!(config.events.retention_max, 5000);
@@ -119,7 +120,7 @@ fn faults_say_where_and_what() {
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [learning], [control], [events], [snapshot], [http]; perhaps `learning`",
+             [paths], [arms], [hosts], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",
@@ -207,7 +208,7 @@ fn all_faults_are_told_at_once() {
     let expected = format!(
         "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
          t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [control], [events], [snapshot], [http]; perhaps `mode`\n\
+         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `mode`\n\
          t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
          t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
          t.toml:6:26: arms.allow: found the number 3, expected {name}\n\
@@ -217,15 +218,46 @@ fn all_faults_are_told_at_once() {
          loss_min_segments, rescue, stretch; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
          t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [control], [events], [snapshot], [http]; perhaps `learning`\n\
+         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`\n\
          t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
-         [learning], [control], [events], [snapshot], [http]; perhaps `events`"
+         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `events`"
     );
     let faults = parse(text).unwrap_err();
     assert_eq!(faults.to_string(), expected);
     let first = "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\" \
                  (9 more: `thalweg config check t.toml`)";
     assert_eq!(ConfigError::from(faults).to_string(), first);
+}
+
+#[test]
+fn advice_has_nothing_to_contradict_it() {
+    let advice = "[advise]\nonly = true\n";
+    let config = parse(&format!("{advice}trials = 0.125")).unwrap();
+    let control = config.control.group(config.mode, &config.advise, 1);
+    // What has no trial is the control group.
+    assert_eq!((control.share_q16, control.permanent_q16), (57_344, 655));
+    let idle = parse("[advise]\ntrials = 0.125").unwrap();
+    let control = idle.control.group(idle.mode, &idle.advise, 1);
+    assert_eq!(control.share_q16, 3277);
+    assert!(parse(&format!("dry_run = true\n{advice}")).is_ok());
+    for (text, message) in [
+        (
+            format!("mode = \"classic\"\n{advice}"),
+            "t.toml:3:8: advise.only: found advice in mode \"classic\", expected mode \"thalweg\": \
+             the published tuner measures nothing but its own choices",
+        ),
+        (
+            format!("dry_run = true\n{advice}trials = 0.1"),
+            "t.toml:3:8: advise.only: found trials in a dry run, expected dry_run = false, or \
+             trials = 0.0: a dry run sets nothing",
+        ),
+        (
+            format!("{advice}trials = 1.5"),
+            "t.toml:3:10: advise.trials: found the number 1.5, expected a number from 0.0 to 1.0",
+        ),
+    ] {
+        assert_eq!(fault(text.as_bytes()).to_string(), message);
+    }
 }
 
 #[test]

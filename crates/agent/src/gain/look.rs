@@ -2,14 +2,10 @@
 
 use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, alpha, compare};
 
+use super::Gain;
 use super::present::{Against, finding};
-use super::{Gain, HOUR_NS};
+use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use crate::store::Revert;
-
-/// How long something stays taken back, ms.
-pub(super) const REVERTED_MS: i64 = 24 * 3_600_000;
-/// Comparisons begin anew after this long, ms: the network of last quarter is another one.
-pub(super) const LENGTH_MS: i64 = 28 * 24 * 3_600_000;
 
 /// What a look has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,7 +21,8 @@ pub struct Looked {
 /// One row of a group, judged.
 pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
     let index = row.index();
-    let comparison = compare(&group.control[index], &group.treated[index], alpha(scope));
+    let (control, treated) = (&group.control()[index], &group.treated()[index]);
+    let comparison = compare(control, treated, alpha(scope));
     (comparison, Verdict::of(&comparison, row))
 }
 
@@ -125,7 +122,7 @@ mod tests {
     use super::super::Drawn;
     use super::*;
     use crate::store::KeptGain;
-    use thalweg_gain::{Connection, Ledger, Part};
+    use thalweg_gain::{Connection, Ledger, Part, Side};
 
     /// Hosts that the learner gives an arm, with a factor on their time in each of some hours.
     fn gain(arms: &[(&str, f64)], hours: u64) -> Gain {
@@ -148,7 +145,10 @@ mod tests {
                 let part = Part {
                     hour,
                     tag: host,
-                    control,
+                    side: match control {
+                        true => Side::Control,
+                        false => Side::Treated,
+                    },
                     port: 443,
                 };
                 ledger.add(part, &connection, String::new);
@@ -164,7 +164,7 @@ mod tests {
             ipv6: 64,
             control: thalweg_learner::Control::default(),
         };
-        Gain::new(kept, drawn)
+        Gain::new(kept, drawn, None)
     }
 
     fn arms(reverts: &[Revert]) -> Vec<Option<&str>> {

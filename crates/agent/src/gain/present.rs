@@ -1,11 +1,12 @@
 //! The gain in words and figures.
 
-use thalweg_gain::{
-    CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Unit, Verdict, size_words,
-};
+use thalweg_gain::{CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Verdict, size_words};
 
 use super::Gain;
 use super::look::judged;
+use super::words::{
+    about, amount, direction, host_hours, known_in, presented_row, seconds, sorted,
+};
 use crate::store::Revert;
 use crate::view::{self, GainGroup, GainRevert, GainRow};
 
@@ -40,6 +41,8 @@ pub struct Asked {
     pub events_dropped: u64,
     /// Whether nothing is set.
     pub dry_run: bool,
+    /// Whether nothing but advice's trials is.
+    pub advises: bool,
     /// The share of host-hours in the control group, Q16.
     pub share: f64,
 }
@@ -79,14 +82,6 @@ pub(super) fn presented(groups: &Groups, wanted: Scope, age_s: u64) -> Vec<GainG
     wanted.map(presented).collect()
 }
 
-/// Groups of most clusters first, within each scope.
-fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
-    let mut groups: Vec<_> = groups.iter().collect();
-    let clusters = |group: &Group| group.control[0].clusters + group.treated[0].clusters;
-    groups.sort_by_key(|(key, group)| (key.0, std::cmp::Reverse(clusters(group))));
-    groups
-}
-
 pub(super) fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
     GainRevert {
         arm: revert.arm.clone(),
@@ -94,10 +89,6 @@ pub(super) fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
         age_s: seconds(now_ms - revert.since_ms),
         left_s: seconds(revert.until_ms - now_ms),
     }
-}
-
-pub(super) fn seconds(ms: i64) -> u64 {
-    u64::try_from(ms / 1000).unwrap_or(0)
 }
 
 fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
@@ -108,38 +99,9 @@ fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
             if comparison.control + comparison.treated == 0 {
                 return None;
             }
-            let interval = comparison.interval();
-            let size = match row {
-                Row::TimeOf(size) => Some(size_words(size).to_owned()),
-                _ => None,
-            };
-            let has_both = comparison.control > 0 && comparison.treated > 0;
-            Some(GainRow {
-                measure: row.measure().to_owned(),
-                size,
-                unit: match row.unit() {
-                    Unit::Bits => "percent",
-                    Unit::Share => "points",
-                }
-                .to_owned(),
-                control: comparison.control,
-                treated: comparison.treated,
-                effect: has_both.then(|| row.percent(comparison.effect)),
-                low: interval.map(|(low, _)| row.percent(low)),
-                high: interval.map(|(_, high)| row.percent(high)),
-                verdict: verdict.word().to_owned(),
-                known_in_s: known_in(verdict, age_s),
-            })
+            Some(presented_row(row, &comparison, verdict, age_s))
         })
         .collect()
-}
-
-/// Time until an effect that matters would show, if clusters come as they did until now.
-fn known_in(verdict: Verdict, age_s: u64) -> Option<u64> {
-    match verdict {
-        Verdict::Unknown(Some(growth)) => Some(((growth - 1.0) * age_s as f64) as u64),
-        _ => None,
-    }
 }
 
 /// The subject of a row's sentence, and what there is less or more of.
@@ -151,20 +113,6 @@ fn subject(row: Row) -> (String, &'static str) {
         Row::Failed => ("Connections fail".to_owned(), " often"),
         Row::Inflation => ("Connections end with".to_owned(), " RTT"),
     }
-}
-
-/// An effect without its sign, with its unit.
-fn amount(row: Row, effect: f64) -> String {
-    let percent = row.percent(effect).abs();
-    let unit = match row.unit() {
-        Unit::Bits => "%",
-        Unit::Share => "percentage points",
-    };
-    format!("{} {unit}", short(percent))
-}
-
-fn direction(effect: f64) -> &'static str {
-    if effect < 0.0 { "less" } else { "more" }
 }
 
 /// A difference that was found, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
@@ -188,17 +136,14 @@ pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> St
     )
 }
 
-fn host_hours(count: u64) -> String {
-    match count {
-        1 => "1 host-hour".to_owned(),
-        count => format!("{} host-hours", thousands(count)),
-    }
-}
-
 /// The first line: a difference if there is one, the clearest first.
 fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     if asked.dry_run {
         return "A dry run sets nothing, so there is nothing to compare.".to_owned();
+    }
+    if asked.advises {
+        return "This agent sets nothing but trials: `thalweg advise` says what they show."
+            .to_owned();
     }
     if asked.share <= 0.0 {
         return "There is no control group to compare with: set `share` in `[control]`, e.g. to 0.05.".to_owned();
@@ -211,8 +156,8 @@ type Judged = (Row, Comparison, Verdict);
 
 /// The same once something can be compared.
 pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> String {
-    let Some(group) = all.filter(|all| all.control[0].clusters + all.treated[0].clusters > 0)
-    else {
+    let ended = |all: &&Group| all.control()[0].clusters + all.treated()[0].clusters > 0;
+    let Some(group) = all.filter(ended) else {
         return "No connection has ended yet since the comparison began.".to_owned();
     };
     let judge = |row: Row| {
@@ -273,7 +218,11 @@ fn undecided(
         let widest = amount(row, widest);
         return format!("Transfers take as long as {beside}, within {widest}.");
     }
-    let when = known_in(verdict, age_s).map_or(String::new(), |left_s| {
+    let growth = match verdict {
+        Verdict::Unknown(growth) => growth,
+        _ => None,
+    };
+    let when = known_in(growth, age_s).map_or(String::new(), |left_s| {
         let left = about(left_s.max(60));
         format!(" In about {left} a difference of 5 % would show.")
     });
@@ -286,64 +235,25 @@ fn undecided(
     )
 }
 
-fn short(value: f64) -> String {
-    match value {
-        _ if value >= 9.95 => format!("{value:.0}"),
-        _ if value >= 0.95 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A time to come, which nobody knows to the second.
-fn about(seconds: u64) -> String {
-    let (length, unit) = match seconds {
-        0..7_200 => (60, "minutes"),
-        7_200..172_800 => (3_600, "hours"),
-        _ => (86_400, "days"),
-    };
-    format!("{} {unit}", seconds.div_ceil(length))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_short() {
-        let numbers = [0.0, 0.123, 1.25, 9.96, 1234.5].map(short);
-        assert_eq!(numbers, ["0.00", "0.12", "1.2", "10", "1234"]);
-        let counts = [7, 999, 1_204, 1_000_000].map(thousands);
-        assert_eq!(counts, ["7", "999", "1,204", "1,000,000"]);
-        let times = [60, 7_199, 7_200, 200_000].map(about);
-        assert_eq!(times, ["1 minutes", "120 minutes", "2 hours", "3 days"]);
-    }
 
     #[test]
     fn many_clusters_may_still_be_too_uneven() {
         let group = |outlier: f64| {
             let mut group = Group::default();
             for index in 0..120u32 {
-                let mut residuals = [None; thalweg_gain::ROWS];
+                let mut residuals = [None; ROWS];
                 residuals[0] = Some(if index == 0 { outlier } else { 0.0 });
                 let mut cluster = thalweg_gain::Cluster::default();
                 cluster.add(&residuals);
                 let side = match index % 2 {
-                    0 => &mut group.control,
-                    _ => &mut group.treated,
+                    0 => Side::Control,
+                    _ => Side::Treated,
                 };
-                side[0].add(&cluster, 0);
+                let rows = group.sides.entry(side).or_insert([Moments::NONE; ROWS]);
+                rows[0].add(&cluster, 0);
             }
             group
         };
@@ -361,6 +271,7 @@ mod tests {
             now_ms: 0,
             events_dropped: 0,
             dry_run: false,
+            advises: false,
             share: 0.05,
         };
         assert!(summary(None, &asked, 0).starts_with("No connection"));
@@ -369,6 +280,11 @@ mod tests {
             ..asked
         };
         assert!(summary(None, &without, 0).starts_with("There is no control group"));
+        let advises = Asked {
+            advises: true,
+            ..without
+        };
+        assert!(summary(None, &advises, 0).contains("`thalweg advise`"));
         let dry = Asked {
             dry_run: true,
             ..without

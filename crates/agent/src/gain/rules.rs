@@ -6,13 +6,15 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::{TrialRule, Trials};
-use thalweg_gain::{Connection, Part, Scope};
+use thalweg_gain::{Connection, Part, Scope, Side};
 use thalweg_learner::HostKey;
 use thalweg_policy::Trial;
 
-use super::look::{LENGTH_MS, REVERTED_MS, reason};
-use super::present::{Against, finding, found_in, presented, presented_revert, seconds};
-use super::{HOUR_NS, group_of};
+use super::group_of;
+use super::look::reason;
+use super::present::{Against, finding, found_in, presented, presented_revert};
+use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
+use super::words::seconds;
 use crate::store::{KeptGain, Revert, Store, StoreError};
 use crate::view::{self, GainRule};
 
@@ -232,8 +234,8 @@ impl Rules {
                 policy: policy.policy.clone(),
                 name: name.to_owned(),
                 share: f64::from(trial.share) / 2f64.powi(32),
-                taken: all.map_or(0, |all| all.treated[ENDED].connections),
-                left: all.map_or(0, |all| all.control[ENDED].connections),
+                taken: all.map_or(0, |all| all.treated()[ENDED].connections),
+                left: all.map_or(0, |all| all.control()[ENDED].connections),
             }),
         })
     }
@@ -270,7 +272,10 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
     let part = Part {
         hour: began_ns / HOUR_NS,
         tag: host.tag(),
-        control: left_alone,
+        side: match left_alone {
+            true => Side::Control,
+            false => Side::Treated,
+        },
         port: port as u16,
     };
     let connection = Connection {
@@ -282,6 +287,7 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
         min_rtt_us: outcome.min_rtt_us,
         handshake_rtt_us: outcome.handshake_rtt_us,
         failed: Some(is(raw::THALWEG_OUTCOME_FAILED)),
+        held: None,
     };
     kept.ledger.add(part, &connection, || group_of(remote));
 }

@@ -8,9 +8,11 @@ use thalweg_control::policy::Trials;
 use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_gain::Scope;
+use thalweg_units::prefix::Prefix;
 
 use super::rules::stored;
-use super::{Asked, look};
+use super::times::LENGTH_MS;
+use super::{Advice, Asked, Question, Source};
 use crate::shared::Shared;
 use crate::store::{Moment, Revert};
 use crate::view;
@@ -25,6 +27,14 @@ impl Shared {
         let now_ms = self.store(|store| Ok(store.now_ms(moment)))?;
         let system_arm = system::default_cc()?;
         let (now_ns, reverts) = (moment.monotonic_ns, self.config.control.revert);
+        self.follow_default(&system_arm, moment)?;
+        let ended = self.gain(|gain| match &mut gain.advice {
+            Some(advice) => advice.look(now_ns, now_ms),
+            None => Vec::new(),
+        });
+        for (arm, why) in &ended {
+            tracing::info!(arm, "trials of {arm} have ended: {why}");
+        }
         let looked = self.gain(|gain| gain.look(now_ns, now_ms, &system_arm, reverts));
         for revert in &looked.ended {
             tracing::info!("{} again", given_back(revert));
@@ -48,6 +58,20 @@ impl Shared {
         self.put_rules_in_force(policies)
     }
 
+    /// Another default is another question, which has an account of its own.
+    fn follow_default(&self, system_arm: &str, moment: Moment) -> Result<()> {
+        let is_other = |advice: &Advice| advice.system() != system_arm;
+        if !self.gain(|gain| gain.advice.as_ref().is_some_and(is_other)) {
+            return Ok(());
+        }
+        self.store(|store| {
+            self.gain(|gain| gain.save(store))?;
+            let kept = store.gain(&Advice::key(system_arm), moment)?;
+            self.gain(|gain| gain.advice = Some(Advice::new(kept, system_arm)));
+            Ok(())
+        })
+    }
+
     /// Goes on with the policy in force, if it is another one.
     pub fn adopt_policy(&self, policies: &History) -> Result<()> {
         let policy = Trials::read(&self.kernel.setup().pin, policies)?;
@@ -59,7 +83,7 @@ impl Shared {
             let moment = Moment::now();
             let missing = self.gain(|gain| gain.rules.missing(policy));
             self.store(|store| {
-                store.forget_rules(store.now_ms(moment) - look::LENGTH_MS - REMEMBERED_MS)?;
+                store.forget_rules(store.now_ms(moment) - LENGTH_MS - REMEMBERED_MS)?;
                 for key in missing {
                     loaded.insert(key, store.gain(&stored(key), moment)?);
                 }
@@ -107,12 +131,21 @@ impl Shared {
 
     /// Makes kernel and problems agree with what is taken back.
     fn put_in_force(&self) -> Result<()> {
-        let reverts = self.gain(|gain| gain.reverts().to_vec());
         let table = self.kernel.arms()?;
-        let mask = reverts.iter().fold(0, |mask, revert| match &revert.arm {
-            None => mask | raw::THALWEG_NO_TRIALS,
-            Some(arm) => table.index(arm).map_or(mask, |index| mask | 1 << index),
+        let of = |arm: &str| table.index(arm).map_or(0, |index| 1u32 << index);
+        let (reverts, ended) = self.gain(|gain| {
+            let ended = gain.advice.iter().flat_map(Advice::ended);
+            (
+                gain.reverts().to_vec(),
+                ended.fold(0, |mask, arm| mask | of(arm)),
+            )
         });
+        let mask = reverts
+            .iter()
+            .fold(ended, |mask, revert| match &revert.arm {
+                None => mask | raw::THALWEG_NO_TRIALS,
+                Some(arm) => mask | of(arm),
+            });
         if mask != self.kernel.reverted() {
             self.kernel.revert(mask)?;
         }
@@ -132,9 +165,43 @@ impl Shared {
             now_ms: self.store(|store| Ok(store.now_ms(Moment::now())))?,
             events_dropped: self.kernel.counters()?.events_dropped,
             dry_run: self.kernel.setup().dry_run,
+            advises: self.kernel.setup().advise.only,
             share: f64::from(self.kernel.setup().control.share_q16),
         };
         Ok(self.gain(|gain| gain.view(&asked)))
+    }
+
+    /// The answer of `GET /v1/advise`.
+    pub fn advice_view(&self, scope: Scope, prefix: Option<Prefix>) -> Result<view::Advice> {
+        let setup = self.kernel.setup();
+        let control = setup.control;
+        let question = Question {
+            scope,
+            prefix,
+            now_ms: self.store(|store| Ok(store.now_ms(Moment::now())))?,
+            events_dropped: self.kernel.counters()?.events_dropped,
+            source: match () {
+                () if setup.advise.only => Source::Advice {
+                    trials: setup.advise.trials,
+                },
+                () if setup.dry_run => Source::DryRun,
+                () => Source::Learner {
+                    has_control: control.share_q16 > 0,
+                },
+            },
+            system: system::default_cc()?,
+            untold: (!setup.kernel_btf).then(|| self.untold()),
+        };
+        Ok(self.gain(|gain| gain.advise(&question)))
+    }
+
+    /// Why the kernel does not tell what holds connections up.
+    fn untold(&self) -> String {
+        let why = match self.kernel.without_btf() {
+            Some(_) => "it refused the program that reads its own structures",
+            None => "it has no BTF (CONFIG_DEBUG_INFO_BTF)",
+        };
+        format!("The kernel does not tell what holds connections up: {why}.")
     }
 
     /// The answer of `GET /v1/gain?rule=NAME`; within it, why there is none.

@@ -70,6 +70,20 @@ impl ArmTable {
         Some(self.slots.get(index)?.as_ref()?.name.as_str())
     }
 
+    /// A table of these names in order.
+    #[cfg(test)]
+    pub fn of(names: &[&str]) -> Self {
+        let mut table = Self::default();
+        for (slot, name) in table.slots.iter_mut().zip(names) {
+            *slot = Some(ArmEntry {
+                name: (*name).to_owned(),
+                present: true,
+                ..ArmEntry::default()
+            });
+        }
+        table
+    }
+
     /// Slots in use: number and entry.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &ArmEntry)> {
         self.slots

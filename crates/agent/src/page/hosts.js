@@ -19,6 +19,7 @@ const REASONS = {
   withdrawn: () => "returned to the system's default mid-flow",
   anew: (share) => `a long connection, decided anew on its way; chosen with a probability of ${share}`,
   returned: () => "a long connection, taken from a bad arm to the best one",
+  drawn: (share) => `a trial of advice, drawn with a probability of ${share}`,
   control: () => "it belongs to the control group, which keeps the system's default",
 };
 

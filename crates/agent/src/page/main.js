@@ -4,7 +4,7 @@ import { ask, follow } from "./agent.js";
 import { Arms } from "./arms.js";
 import { byId, clean, el, replace } from "./dom.js";
 import { time } from "./format.js";
-import { gain } from "./gain.js";
+import { advice, gain } from "./gain.js";
 import { hosts, story } from "./hosts.js";
 import { kernel } from "./kernel.js";
 import { begin, decided, overview, unknown } from "./overview.js";
@@ -25,7 +25,10 @@ const chart = new Arms(byId("arms"));
 /** Fills the present view with what takes a request. */
 function refresh() {
   refreshed = Date.now();
-  if (view === "overview") gain();
+  if (view === "overview") {
+    gain();
+    advice();
+  }
   else if (view === "hosts") hosts(byId("sort").value);
   else if (view === "host") story(address);
   else if (view === "kernel") kernel();

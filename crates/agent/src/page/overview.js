@@ -10,6 +10,13 @@ function tile(name, figure, ...more) {
   return el("div", {}, el("dt", {}, name), el("dd", {}, el("strong", {}, figure), el("span", {}, more)));
 }
 
+/** What it does, and to what. */
+function mode(status) {
+  if (status.dry_run) return [`${status.mode}, dry run`, "decides and scores, but sets nothing"];
+  if (status.trials == null) return [status.mode, `on ${status.cgroup}`];
+  return [`${status.mode}, advice only`, `trials on ${percent(status.trials)} of the hosts, on ${status.cgroup}`];
+}
+
 function problems(status) {
   if (!status.problems.length) return el("p", { class: "good" }, "No problems.");
   return el("ul", { class: "problems" }, status.problems.map((text, at) =>
@@ -36,8 +43,7 @@ export function overview(status) {
   const c = status.counters;
   const lost = c.events_dropped + status.events_lost;
   replace(byId("tiles"),
-    tile("Mode", status.dry_run ? `${status.mode}, dry run` : status.mode,
-      status.dry_run ? "decides and scores, but sets nothing" : `on ${status.cgroup}`),
+    tile("Mode", ...mode(status)),
     tile("Runs since", time(Date.now() - status.uptime_s * 1000),
       `for ${span(status.uptime_s)}`, status.session > 1 ? `, ${counted(status.session - 1, "reload")}` : ""),
     tile("Hosts known", count(status.hosts), `of at most ${count(status.hosts_max)}`),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Row as SqlRow, Transaction, params};
 use thalweg_gain::{
-    Baseline, Changes, Cluster, Content, Groups, Ledger, Moments, Part, ROWS, Scope, Stratum,
+    Baseline, Changes, Cluster, Content, Groups, Ledger, Limits, Moments, Part, ROWS, Scope, Side,
+    Stratum,
 };
 
 use super::clock::Moment;
@@ -109,13 +110,13 @@ impl Store {
     fn gain_groups(&self, rule: &str) -> Result<Groups, rusqlite::Error> {
         let mut groups = Groups::new();
         let rows = self.rows(
-            "SELECT scope, name, control, measure, hour, clusters, connections, weight, score,
+            "SELECT scope, name, side, measure, hour, clusters, connections, weight, score,
                     weight2, product, score2, score3 FROM gain_groups WHERE rule = ?1",
             rule,
             |row| {
                 let key: (String, String) = (row.get(0)?, row.get(1)?);
                 let measure = unsigned(row, 3)? as usize;
-                let place: (bool, usize, u64) = (row.get(2)?, measure, unsigned(row, 4)?);
+                let place: (String, usize, u64) = (row.get(2)?, measure, unsigned(row, 4)?);
                 let moments = Moments {
                     clusters: unsigned(row, 5)?,
                     connections: unsigned(row, 6)?,
@@ -129,15 +130,24 @@ impl Store {
                 Ok((key, place, moments))
             },
         )?;
-        for ((scope, name), (control, measure, hour), moments) in rows {
-            let Some(scope) = Scope::parse(&scope).filter(|_| measure < ROWS) else {
+        for ((scope, name), (side, measure, hour), moments) in rows {
+            let known = Scope::parse(&scope).zip(Side::parse(&side));
+            let Some((scope, side)) = known.filter(|_| measure < ROWS) else {
                 continue;
             };
             let group = groups.entry((scope, name)).or_default();
             group.hour = hour;
-            match control {
-                true => group.control[measure] = moments,
-                false => group.treated[measure] = moments,
+            let side = group.sides.entry(side);
+            side.or_insert([Moments::NONE; ROWS])[measure] = moments;
+        }
+        let limits = "SELECT scope, name, hour, sums FROM gain_limits WHERE rule = ?1";
+        for (scope, name, hour, sums) in self.rows(limits, rule, |row| {
+            let (scope, name): (String, String) = (row.get(0)?, row.get(1)?);
+            Ok((scope, name, unsigned(row, 2)?, row.get::<_, Vec<u8>>(3)?))
+        })? {
+            if let (Some(scope), Some(limits)) = (Scope::parse(&scope), limits_of(&sums)) {
+                let group = groups.entry((scope, name)).or_default();
+                (group.hour, group.limits) = (hour, limits);
             }
         }
         Ok(groups)
@@ -145,26 +155,31 @@ impl Store {
 
     fn gain_parts(&self, rule: &str) -> Result<BTreeMap<Part, Content>, rusqlite::Error> {
         let parts = self.rows(
-            "SELECT hour, tag, control, port, arm, prefix, counts, sums FROM gain_parts
+            "SELECT hour, tag, side, port, arm, prefix, counts, sums, limits FROM gain_parts
              WHERE rule = ?1",
             rule,
             |row| {
+                let Some(side) = Side::parse(&row.get::<_, String>(2)?) else {
+                    return Ok(None);
+                };
                 let part = Part {
                     hour: unsigned(row, 0)?,
                     tag: unsigned(row, 1)?,
-                    control: row.get(2)?,
+                    side,
                     port: row.get(3)?,
                 };
                 let sums = cluster(&row.get::<_, Vec<u8>>(6)?, &row.get::<_, Vec<u8>>(7)?);
+                let mut sums = sums.unwrap_or_default();
+                sums.limits = limits_of(&row.get::<_, Vec<u8>>(8)?).unwrap_or_default();
                 let content = Content {
-                    sums: sums.unwrap_or_default(),
+                    sums,
                     arm: row.get(4)?,
                     prefix: row.get(5)?,
                 };
-                Ok((part, content))
+                Ok(Some((part, content)))
             },
         )?;
-        Ok(parts.into_iter().collect())
+        Ok(parts.into_iter().flatten().collect())
     }
 
     /// Removes rules whose comparisons began before a time, ms of the store's clock: those in force
@@ -174,6 +189,7 @@ impl Store {
             for table in [
                 "gain_strata",
                 "gain_groups",
+                "gain_limits",
                 "gain_parts",
                 "gain_reverts",
                 "gain",
@@ -252,14 +268,25 @@ fn write_groups(
     rule: &str,
     groups: &Groups,
 ) -> Result<(), rusqlite::Error> {
-    transaction.execute("DELETE FROM gain_groups WHERE rule = ?1", [rule])?;
+    for table in ["gain_groups", "gain_limits"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE rule = ?1"), [rule])?;
+    }
+    let mut limits = transaction.prepare_cached(
+        "INSERT INTO gain_limits (rule, scope, name, hour, sums) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    for ((scope, name), group) in groups {
+        if group.limits.connections > 0 {
+            let (hour, sums) = (group.hour.cast_signed(), bytes(&group.limits));
+            limits.execute(params![rule, scope.name(), name, hour, sums])?;
+        }
+    }
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO gain_groups (rule, scope, name, control, measure, hour, clusters, connections,
+        "INSERT INTO gain_groups (rule, scope, name, side, measure, hour, clusters, connections,
              weight, score, weight2, product, score2, score3)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
     for ((scope, name), group) in groups {
-        for (control, rows) in [(true, &group.control), (false, &group.treated)] {
+        for (side, rows) in &group.sides {
             for (measure, moments) in rows.iter().enumerate() {
                 if moments.clusters == 0 {
                     continue;
@@ -268,7 +295,7 @@ fn write_groups(
                     rule,
                     scope.name(),
                     name,
-                    control,
+                    side.text(),
                     measure as i64,
                     group.hour.cast_signed(),
                     moments.clusters.cast_signed(),
@@ -293,16 +320,16 @@ fn write_parts(
 ) -> Result<(), rusqlite::Error> {
     let mut remove = transaction.prepare_cached(
         "DELETE FROM gain_parts
-         WHERE rule = ?1 AND hour = ?2 AND tag = ?3 AND control = ?4 AND port = ?5",
+         WHERE rule = ?1 AND hour = ?2 AND tag = ?3 AND side = ?4 AND port = ?5",
     )?;
     for part in &changes.closed {
         let (hour, tag) = (part.hour.cast_signed(), part.tag.cast_signed());
-        remove.execute(params![rule, hour, tag, part.control, part.port])?;
+        remove.execute(params![rule, hour, tag, part.side.text(), part.port])?;
     }
     let mut insert = transaction.prepare_cached(
         "INSERT OR REPLACE INTO gain_parts
-             (rule, hour, tag, control, port, arm, prefix, counts, sums)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+             (rule, hour, tag, side, port, arm, prefix, counts, sums, limits)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )?;
     for (part, content) in &changes.open {
         let counts = content.sums.counts.iter().flat_map(|it| it.to_le_bytes());
@@ -311,15 +338,34 @@ fn write_parts(
             rule,
             part.hour.cast_signed(),
             part.tag.cast_signed(),
-            part.control,
+            part.side.text(),
             part.port,
             content.arm,
             content.prefix,
             counts.collect::<Vec<u8>>(),
             sums.collect::<Vec<u8>>(),
+            bytes(&content.sums.limits),
         ])?;
     }
     Ok(())
+}
+
+/// Sums of limits as they are kept.
+fn bytes(limits: &Limits) -> Vec<u8> {
+    let numbers = limits.numbers();
+    numbers.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
+
+/// The limits of such bytes; `None` if they are none.
+fn limits_of(bytes: &[u8]) -> Option<Limits> {
+    let mut numbers = [0.0; Limits::NUMBERS];
+    if bytes.len() != 8 * Limits::NUMBERS {
+        return None;
+    }
+    for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+        *number = f64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    Limits::restore(numbers)
 }
 
 /// A cluster from its two lists; `None` if a length is wrong or a sum is no number.

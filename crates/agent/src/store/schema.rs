@@ -9,7 +9,63 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
+pub(super) const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
+
+/// More sides than two, and what holds connections up. `side` is as thalweg_gain::Side::text. Key
+/// `advise:` and the system's arm: what advice is based on.
+const V7: &str = "
+ALTER TABLE gain_groups RENAME TO groups_6;
+CREATE TABLE gain_groups (
+    rule TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    side TEXT NOT NULL,
+    measure INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    clusters INTEGER NOT NULL,
+    connections INTEGER NOT NULL,
+    weight REAL NOT NULL,
+    score REAL NOT NULL,
+    weight2 REAL NOT NULL,
+    product REAL NOT NULL,
+    score2 REAL NOT NULL,
+    score3 REAL NOT NULL,
+    PRIMARY KEY (rule, scope, name, side, measure)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_groups SELECT rule, scope, name, iif(control, 'control', 'treated'), measure, hour,
+    clusters, connections, weight, score, weight2, product, score2, score3 FROM groups_6;
+DROP TABLE groups_6;
+
+ALTER TABLE gain_parts RENAME TO parts_6;
+CREATE TABLE gain_parts (
+    rule TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    side TEXT NOT NULL,
+    port INTEGER NOT NULL,
+    arm TEXT,
+    prefix TEXT NOT NULL,
+    counts BLOB NOT NULL,
+    sums BLOB NOT NULL,
+    -- As in gain_limits; empty = none.
+    limits BLOB NOT NULL,
+    PRIMARY KEY (rule, hour, tag, side, port)
+) STRICT, WITHOUT ROWID;
+INSERT INTO gain_parts SELECT rule, hour, tag, iif(control, 'control', 'treated'), port, arm,
+    prefix, counts, sums, x'' FROM parts_6;
+DROP TABLE parts_6;
+
+-- Thirteen sums (binary64, little-endian) of each group, in the order of
+-- thalweg_gain::Limits::numbers.
+CREATE TABLE gain_limits (
+    rule TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    sums BLOB NOT NULL,
+    PRIMARY KEY (rule, scope, name)
+) STRICT, WITHOUT ROWID;
+";
 
 /// The same of rules with a share. `rule` is the key of its experiment; '': the learner.
 const V6: &str = "
@@ -274,19 +330,20 @@ CREATE INDEX events_by_time ON events (time_ms);
 ";
 
 /// Columns each table must have.
-const TABLES: [(&str, &str); 11] = [
+const TABLES: [(&str, &str); 12] = [
     ("control_salt", "id salt"),
     ("gain", "rule boot_id since_ms left_out"),
     ("gain_strata", "rule number count mean"),
     (
         "gain_groups",
-        "rule scope name control measure hour clusters connections weight score weight2 product \
+        "rule scope name side measure hour clusters connections weight score weight2 product \
          score2 score3",
     ),
     (
         "gain_parts",
-        "rule hour tag control port arm prefix counts sums",
+        "rule hour tag side port arm prefix counts sums limits",
     ),
+    ("gain_limits", "rule scope name hour sums"),
     ("gain_reverts", "rule arm since_ms until_ms why"),
     ("clock", "boot_id offset_ms clock_ms wall_ms"),
     ("snapshots", "mode boot_id own_netns saved_at_ms"),

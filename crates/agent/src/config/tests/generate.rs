@@ -4,7 +4,8 @@
 
 use thalweg_units::random;
 
-/// A file that sets every key to a value other than its default.
+/// A file that sets every key to a value other than its default, but for `advise.only`: it would
+/// contradict the mode.
 pub const FULL: &str = r#"mode = "classic"
 dry_run = true
 cgroup = "/sys/fs/cgroup/a.slice"
@@ -45,6 +46,9 @@ salt = 7
 cluster_ipv4 = 24
 cluster_ipv6 = 48
 revert = false
+[advise]
+only = false
+trials = 0.25
 [events]
 ring = "1MiB"
 retention = "1d"
@@ -160,6 +164,8 @@ const KEYS: &[(&str, Accepts)] = &[
     ("control.cluster_ipv4", Whole(8, 32)),
     ("control.cluster_ipv6", Whole(16, 128)),
     ("control.revert", Boolean),
+    ("advise.only", Boolean),
+    ("advise.trials", Number(0, 10)),
     ("events.ring", Size(64 << 10, 1 << 30, true)),
     ("events.retention", Duration(60 * SECOND, 3650 * DAY, false)),
     ("events.retention_max", Whole(1000, 100_000_000)),
@@ -177,10 +183,11 @@ fn accepts(key: &str) -> Accepts {
         .1
 }
 
-/// A value that the key accepts. `score_min` and `score_full`, and the lists of arms, are kept
-/// consistent.
+/// A value that the key accepts. `score_min` and `score_full`, the lists of arms, and advice with
+/// mode and dry run, are kept consistent.
 fn right(key: &str, random: &mut Random) -> String {
     match accepts(key) {
+        Boolean if key == "advise.only" => "false".to_owned(),
         Boolean => random.pick(&["true", "false"]).to_string(),
         Whole(low, high) => match random.below(4) {
             0 => low.to_string(),

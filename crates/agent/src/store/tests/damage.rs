@@ -137,7 +137,7 @@ fn a_newer_store_is_refused_and_left_alone() {
     let path = directory.path().join(FILE_NAME);
     Connection::open(&path)
         .unwrap()
-        .pragma_update(None, "user_version", 7)
+        .pragma_update(None, "user_version", 8)
         .unwrap();
     let content = std::fs::read(&path).unwrap();
     let files = || std::fs::read_dir(directory.path()).unwrap().count();
@@ -147,8 +147,8 @@ fn a_newer_store_is_refused_and_left_alone() {
         matches!(
             error,
             StoreError::Newer {
-                found: 7,
-                known: 6,
+                found: 8,
+                known: 7,
                 ..
             }
         ),

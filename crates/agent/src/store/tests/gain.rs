@@ -1,6 +1,6 @@
 //! The gain: round trips, reboots, failures, other versions.
 
-use thalweg_gain::{Connection, Part, Row, Scope};
+use thalweg_gain::{Arm, Chronographs, Connection, Limit, Part, Row, Scope, Side};
 
 use super::*;
 
@@ -20,7 +20,10 @@ fn part(hour: u64, tag: u64) -> Part {
     Part {
         hour,
         tag,
-        control: tag == u64::MAX,
+        side: match tag {
+            u64::MAX => Side::Control,
+            _ => Side::Treated,
+        },
         port: 443,
     }
 }
@@ -78,7 +81,97 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
     assert_eq!((again.since_ms, again.ledger.left_out), (kept.since_ms, 3));
     assert_eq!(again.reverts, kept.reverts);
     let group = &again.ledger.groups()[&(Scope::Arm, "bbr".to_owned())];
-    assert_eq!(group.treated[Row::Time.index()].connections, 3);
+    assert_eq!(group.treated()[Row::Time.index()].connections, 3);
+}
+
+#[test]
+fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain("advise:cubic", NOW).unwrap();
+    let bbr = Arm::new("bbr").unwrap();
+    let held = Chronographs {
+        open_us: 9_000_000,
+        receiver_us: 700_000,
+        buffer_us: 30_000,
+    };
+    for hour in [HOUR, HOUR + 1] {
+        for side in [Side::Control, Side::Drawn(bbr), Side::Itself(bbr)] {
+            let part = Part {
+                side,
+                ..part(hour, 7)
+            };
+            for seconds in [1, 2] {
+                let connection = held_up(held, seconds);
+                kept.ledger.add(part, &connection, String::new);
+            }
+        }
+        // Beside none that kept the default: no pair, but limits.
+        let alone = Part {
+            side: Side::Itself(bbr),
+            port: 80,
+            ..part(hour, 8)
+        };
+        let prefix = || "203.0.113.0/24".to_owned();
+        kept.ledger.add(alone, &held_up(held, 1), prefix);
+    }
+    kept.ledger.close(HOUR + 2);
+    let changes = kept.ledger.changes();
+    store.save_gain("advise:cubic", &kept, &changes).unwrap();
+    drop(store);
+
+    let store = open(directory.path());
+    assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
+    let again = store.gain("advise:cubic", NOW).unwrap();
+    assert_eq!(again.ledger.groups(), kept.ledger.groups());
+    assert_eq!(again.ledger.closed_groups(), kept.ledger.closed_groups());
+    let groups = again.ledger.groups();
+    let all = &groups[&(Scope::All, String::new())];
+    assert_eq!((all.sides.len(), all.limits.connections), (3, 14));
+    assert!(all.limits.binds(Limit::Receiver) && !all.limits.binds(Limit::Buffer));
+    let alone = &groups[&(Scope::Prefix, "203.0.113.0/24".to_owned())];
+    assert_eq!((alone.sides.len(), alone.limits.connections), (0, 2));
+}
+
+fn held_up(held: Chronographs, seconds: u64) -> Connection {
+    Connection {
+        held: Some(held),
+        ..connection(seconds)
+    }
+}
+
+#[test]
+fn a_store_of_two_sides_is_taken_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(directory.path().join(FILE_NAME)).unwrap();
+    for step in &schema::MIGRATIONS[..6] {
+        old.execute_batch(step).unwrap();
+    }
+    let content = "
+        PRAGMA application_id = 0x54484c57;
+        PRAGMA user_version = 6;
+        INSERT INTO gain VALUES ('a', 'boot', 7, 3);
+        INSERT INTO gain_groups VALUES
+            ('a', 'all', '', 1, 0, 9, 2, 3, 3.0, 0.5, 5.0, 1.0, 0.25, 0.125),
+            ('a', 'all', '', 0, 0, 9, 4, 5, 3.0, 0.5, 5.0, 1.0, 0.25, 0.125);
+        INSERT INTO gain_parts VALUES
+            ('a', 9, 1, 1, 443, NULL, '192.0.2.0/24', zeroblob(48), zeroblob(96)),
+            ('a', 9, 2, 0, 443, 'bbr', '192.0.2.0/24', zeroblob(48), zeroblob(96));
+    ";
+    old.execute_batch(content).unwrap();
+    drop(old);
+    let store = open(directory.path());
+    let kept = store.gain("a", NOW).unwrap();
+    let all = &kept.ledger.closed_groups()[&(Scope::All, String::new())];
+    let time = Row::Time.index();
+    assert_eq!(
+        (all.control()[time].clusters, all.treated()[time].clusters),
+        (2, 4)
+    );
+    // Clusters without a connection, which count for nothing, and both sides' groups.
+    let groups = kept.ledger.groups();
+    assert!(groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
+    assert_eq!(groups[&(Scope::Port, "443".to_owned())].sides.len(), 2);
 }
 
 #[test]
@@ -109,7 +202,7 @@ fn after_a_reboot_the_hours_are_over() {
     let all = &third.ledger.groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
-        (all.control[time].clusters, all.treated[time].clusters),
+        (all.control()[time].clusters, all.treated()[time].clusters),
         (4, 4)
     );
 }
@@ -164,7 +257,7 @@ fn sums_that_are_none_are_left_out() {
     let all = &again.ledger.groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
-        (all.control[time].clusters, all.treated[time].clusters),
+        (all.control()[time].clusters, all.treated()[time].clusters),
         (2, 0)
     );
 }
@@ -224,7 +317,7 @@ fn the_learners_gain_of_the_version_before_is_taken_up() {
     assert_eq!((kept.since_ms, kept.ledger.left_out), (7, 3));
     assert_eq!(kept.reverts, [revert(Some("bbr"))]);
     let group = &kept.ledger.groups()[&(Scope::Port, "443".to_owned())];
-    let time = &group.control[Row::Time.index()];
+    let time = &group.control()[Row::Time.index()];
     assert_eq!((time.clusters, time.score3), (2, 0.125));
     assert_eq!(kept.ledger.baseline().strata().count(), 1);
 }

@@ -1,0 +1,127 @@
+//! Advice: what would be best, by trials on the share that the operator allows, and by what differs
+//! by itself. Nothing else is set.
+
+use std::collections::BTreeMap;
+
+use thalweg_bpf_types::raw;
+use thalweg_gain::{Arm, Found, Group, Ledger, Scope, Side, advise};
+
+use super::event::is_own;
+use super::times::{HOUR_NS, LENGTH_MS};
+use crate::kernel::ArmTable;
+use crate::store::{KeptGain, Store, StoreError};
+use crate::view;
+
+mod limits;
+mod present;
+
+pub use present::{Question, Source, of_learner};
+
+/// The account of an agent that sets nothing but trials.
+#[derive(Debug)]
+pub struct Advice {
+    kept: KeptGain,
+    /// The machine's default: what the others are compared with.
+    system: Arm,
+    /// Arms whose trials have ended, as they take more time, and what was found.
+    ended: BTreeMap<Arm, String>,
+}
+
+impl Advice {
+    /// Where the store keeps an account: one for each default, as another one is another question.
+    pub fn key(system: &str) -> String {
+        format!("advise:{system}")
+    }
+
+    /// Goes on with what was kept of a default.
+    pub fn new(kept: KeptGain, system: &str) -> Self {
+        Self {
+            kept,
+            system: Arm::new(system).unwrap_or(Arm::UNKNOWN),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// The default that it is about.
+    pub fn system(&self) -> &str {
+        self.system.name()
+    }
+
+    /// Names of the arms that are tried no more.
+    pub fn ended(&self) -> impl Iterator<Item = &str> {
+        self.ended.keys().map(Arm::name)
+    }
+
+    /// The answer of `GET /v1/advise`.
+    pub(super) fn view(&self, question: &Question) -> view::Advice {
+        present::view(&self.kept, self.system, self.ended().collect(), question)
+    }
+
+    pub(super) fn ledger(&mut self) -> &mut Ledger {
+        &mut self.kept.ledger
+    }
+
+    /// Who chose the CC of an event's connection; `None` where it is in no comparison.
+    pub(super) fn side(&self, event: &raw::thalweg_event, arms: &ArmTable) -> Option<Side> {
+        let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
+        let arm = |index: u8| arms.name(index.into()).and_then(Arm::new);
+        let itself = |index: u8| Some(Side::Itself(arm(index).unwrap_or(Arm::UNKNOWN)));
+        // A network namespace may have a default of its own.
+        let is_usual = arm(event.system_arm) == Some(self.system);
+        match () {
+            () if is_own(event) => itself(event.arm),
+            // As intended, whether or not the kernel obeyed.
+            () if u32::from(event.reason) == raw::THALWEG_REASON_DRAWN => {
+                arm(event.chosen_arm).filter(|_| is_usual).map(Side::Drawn)
+            }
+            () if !(is(raw::THALWEG_CONN_CONTROL) || is(raw::THALWEG_CONN_DRY_RUN)) => {
+                // The choice of a learner before this agent.
+                None
+            }
+            () if is_usual => Some(Side::Control),
+            () => itself(event.system_arm),
+        }
+    }
+
+    /// Looks at the comparisons: arms that are worse are tried no more. `now_ms` is on the store's
+    /// clock, `now_ns` on that of the draws. Returns what has ended now.
+    pub fn look(&mut self, now_ns: u64, now_ms: i64) -> Vec<(String, String)> {
+        self.kept.ledger.close(now_ns / HOUR_NS);
+        if now_ms - self.kept.since_ms >= LENGTH_MS {
+            self.kept.ledger.begin();
+            self.kept.since_ms = now_ms;
+        }
+        let groups = self.kept.ledger.groups();
+        let all = groups.get(&(Scope::All, String::new()));
+        let worse = all.map_or_else(BTreeMap::new, |all| self.worse(all));
+        let before = std::mem::replace(&mut self.ended, worse);
+        let new = self
+            .ended
+            .iter()
+            .filter(|(arm, _)| !before.contains_key(arm));
+        new.map(|(arm, why)| (arm.name().to_owned(), why.clone()))
+            .collect()
+    }
+
+    fn worse(&self, all: &Group) -> BTreeMap<Arm, String> {
+        let choices = advise(all, Scope::All, self.system).choices;
+        let tried = choices.iter().filter_map(|choice| match choice.side {
+            Side::Drawn(arm) => Some((arm, choice)),
+            _ => None,
+        });
+        tried
+            .filter(|(_, choice)| matches!(choice.found, Found::Worse | Found::AtAPrice(_)))
+            .map(|(arm, choice)| (arm, present::finding(choice, self.system())))
+            .collect()
+    }
+
+    /// Saves what has changed.
+    pub(super) fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        let changes = self.kept.ledger.changes();
+        let saved = store.save_gain(&Self::key(self.system()), &self.kept, &changes);
+        if saved.is_err() {
+            self.kept.ledger.put_back(changes);
+        }
+        saved
+    }
+}

@@ -1,0 +1,41 @@
+//! What an event says of a connection.
+
+use thalweg_bpf_types::raw;
+use thalweg_gain::{Chronographs, Side};
+
+/// Who chose the CC of a connection under the learner; `None` where it is in no comparison.
+pub fn side(event: &raw::thalweg_event) -> Option<Side> {
+    let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
+    // Trials of an agent that gave advice before this one.
+    let drawn = u32::from(event.reason) == raw::THALWEG_REASON_DRAWN;
+    match () {
+        () if drawn || is_own(event) || is(raw::THALWEG_CONN_DRY_RUN) => None,
+        () if is(raw::THALWEG_CONN_CONTROL) => Some(Side::Control),
+        () => Some(Side::Treated),
+    }
+}
+
+/// Whether a connection has its CC by itself: from its application, a route or a policy.
+pub fn is_own(event: &raw::thalweg_event) -> bool {
+    let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
+    is(raw::THALWEG_CONN_APP_OWNED)
+        || !(is(raw::THALWEG_CONN_CONTROL) || is(raw::THALWEG_CONN_DECIDED))
+}
+
+/// What held a stretch up, if the kernel tells.
+pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
+    (event.sample_flags & raw::THALWEG_SAMPLE_BUSY_TIME != 0).then(|| Chronographs {
+        open_us: event.wall_us,
+        receiver_us: event.receiver_us.into(),
+        buffer_us: event.buffer_us.into(),
+    })
+}
+
+/// The port that names the service: the local one of accepted connections, the remote one of
+/// others.
+pub fn service_port(event: &raw::thalweg_event) -> u16 {
+    match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
+        true => event.local_port as u16,
+        false => event.remote_port as u16,
+    }
+}
