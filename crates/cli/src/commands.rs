@@ -1,5 +1,6 @@
 //! The sub-commands, one a file.
 
+pub mod advise;
 pub mod arms;
 pub mod cc;
 pub mod completions;

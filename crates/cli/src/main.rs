@@ -55,6 +55,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Events(options) => commands::events::run(global, options),
         Command::Replay(options) => commands::replay::run(global, options),
         Command::Gain(options) => commands::gain::run(global, options),
+        Command::Advise(options) => commands::advise::run(global, options),
         Command::Reset(options) => commands::reset::run(global, options),
         Command::Export(options) => commands::export::run(global, options),
         Command::Import(options) => commands::import::run(global, options),

@@ -215,6 +215,12 @@ pub enum Command {
     /// them together are wrong in at most 5 % of cases in four weeks. What is worse is taken back for
     /// 24 hours.
     Gain(commands::gain::Options),
+    /// Say what would be best, before anything is switched on, and what holds connections up.
+    ///
+    /// Of an agent that gives advice (`run --advise`): by trials, and by what differs by itself. Of
+    /// any other: by its control group. With intervals that hold whenever one looks. Limits by
+    /// buffers, which no congestion control can lift, need kernel BTF.
+    Advise(commands::advise::Options),
     /// Forget what was learned, of one host or of all.
     Reset(commands::reset::Options),
     /// Write all host records to a file.

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::options::Global;
 
 /// Largest width of a table.
-const WIDTH: u16 = 100;
+pub const WIDTH: u16 = 100;
 
 /// Writes text to standard output.
 pub fn print(text: &str) -> Result<()> {
@@ -163,6 +163,32 @@ pub fn pairs(rows: Vec<(&str, String)>) -> String {
         .collect()
 }
 
+/// A text in lines of at most `width` characters, broken at spaces where there are any. The first
+/// line keeps its indentation.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let words = text.trim_start_matches(' ');
+    let indentation = (text.len() - words.len()).min(width - 1);
+    let mut lines = vec![" ".repeat(indentation.saturating_sub(1))];
+    for word in words.split(' ') {
+        let mut letters: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().expect("there is a line");
+            let used = line.chars().count();
+            let gap = usize::from(used > 0);
+            if used + gap + letters.len() <= width {
+                line.extend(std::iter::repeat_n(' ', gap).chain(letters));
+                break;
+            }
+            if used == 0 {
+                line.extend(letters.drain(..width));
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
 /// A number of things: "1 rule", "2 rules".
 pub fn count(number: impl ToString, what: &str) -> String {
     let number = number.to_string();
@@ -258,6 +284,15 @@ mod tests {
             (count(1, "rule"), count(2, "rule")),
             ("1 rule".into(), "2 rules".into())
         );
+    }
+
+    #[test]
+    fn long_texts_are_broken_at_spaces() {
+        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("  one  two three", 10), ["  one  two", "three"]);
+        assert_eq!(wrap(" a", 1), ["a"]);
     }
 
     #[test]

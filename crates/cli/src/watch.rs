@@ -12,12 +12,13 @@ use crate::options::Global;
 use crate::output;
 
 /// The commands that have it.
-const LISTS: [&[&str]; 10] = [
+const LISTS: [&[&str]; 11] = [
     &["status"],
     &["hosts"],
     &["arms"],
     &["explain"],
     &["gain"],
+    &["advise"],
     &["policy", "show"],
     &["limit", "list"],
     &["limit", "show"],

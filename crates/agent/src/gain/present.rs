@@ -238,6 +238,7 @@ fn undecided(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_gain::{Moments, ROWS, Side};
 
     #[test]
     fn many_clusters_may_still_be_too_uneven() {

@@ -85,7 +85,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     output::show(global, &gain, || text(&gain))
 }
 
-fn name(value: impl ValueEnum) -> String {
+/// A word of the command line, as the API has it.
+pub fn name(value: impl ValueEnum) -> String {
     value
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned())
@@ -155,7 +156,8 @@ fn table(group: &GainGroup, of_rule: bool) -> String {
     format!("\n{title}{}", output::table(&header, &[1, 2, 3, 4], rows))
 }
 
-fn row(row: &GainRow) -> Vec<String> {
+/// A comparison as a row.
+pub fn row(row: &GainRow) -> Vec<String> {
     let measure = match row.measure.as_str() {
         "time" => "time",
         "retransmitted" => "retransmitted segments",

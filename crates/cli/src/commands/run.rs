@@ -35,6 +35,19 @@ pub struct Options {
     /// Overrides `dry_run` of the configuration.
     #[arg(long)]
     dry_run: bool,
+    /// Give advice only: measure what runs, and set nothing but trials on this share of the hosts,
+    /// drawn anew each hour (0 to 1; 0: none).
+    ///
+    /// Overrides `advise.only` of the configuration, and with FRACTION `advise.trials`. `thalweg
+    /// advise` shows what was found.
+    #[arg(long, value_name = "FRACTION", num_args = 0..=1, value_parser = fraction)]
+    #[arg(conflicts_with = "dry_run")]
+    advise: Option<Option<f64>>,
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|it| (0.0..=1.0).contains(it));
+    number.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
@@ -59,6 +72,14 @@ impl Options {
             config.mode = mode;
         }
         config.dry_run |= self.dry_run;
+        if let Some(trials) = self.advise {
+            config.advise.only = true;
+            config.advise.trials = trials.unwrap_or(config.advise.trials);
+        }
+        let checked = config.advise.check(config.mode, config.dry_run);
+        checked.map_err(|(found, expected)| {
+            Failure::Configuration(format!("advise.only: found {found}, expected {expected}"))
+        })?;
         Ok(config)
     }
 }

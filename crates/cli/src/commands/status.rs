@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::Status;
+use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
 use crate::failure::Failure;
@@ -78,10 +79,14 @@ fn verdict(status: &Status) -> (String, u8) {
 }
 
 fn text(status: &Status) -> String {
-    let dry_run = if status.dry_run {
-        ", dry run: nothing is set"
-    } else {
-        ""
+    let unset = match status.trials {
+        _ if status.dry_run => ", dry run: nothing is set".to_owned(),
+        Some(0.0) => ", advice only: nothing is set".to_owned(),
+        Some(trials) => format!(
+            ", advice only: trials on {} % of the hosts",
+            three(100.0 * trials)
+        ),
+        None => String::new(),
     };
     let took_over = if status.took_over {
         ", took over what was in the kernel"
@@ -98,7 +103,7 @@ fn text(status: &Status) -> String {
             format!("{}, process {}", status.version, status.pid),
         ),
         ("up", format!("{}{took_over}", span(status.uptime_s))),
-        ("mode", format!("{}{dry_run}", status.mode)),
+        ("mode", format!("{}{unset}", status.mode)),
         ("cgroup", status.cgroup.clone()),
         (
             "pinned in",

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Ran, answer, arm, document, gain, host, status};
+use crate::fake::{Agent, Ran, advice, answer, arm, document, gain, host, status};
 
 #[test]
 fn status_is_told() {
@@ -294,6 +294,7 @@ fn an_absent_agent_is_code_4_and_one_line() {
         &["events"],
         &["events", "--follow"],
         &["gain"],
+        &["advise"],
         &["reset", "--yes"],
         &["export"],
     ] {
@@ -517,4 +518,54 @@ fn the_gain_is_told_in_a_sentence_and_a_table() {
     assert!(!text.contains("Control"), "{text}");
     let unknown = agent.run(&["gain", "--rule", "x"]).failed(1);
     assert!(unknown.contains("nothing is known of it"), "{unknown}");
+}
+
+#[test]
+fn advice_is_told_in_a_sentence_tables_and_what_buffers_need() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["advise"]).ok();
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next(),
+        Some("bbr would take 23 % less time than cubic.")
+    );
+    for part in [
+        "Trials on 5.00 % of the hosts, anew each hour; all others keep what they have.",
+        "Compared with cubic, over 7 d 0 h.",
+        "bbr   trial                 -23.0 %  -28.0 to -18.0 %       310  takes less time",
+        "reno  trial                 +31.0 %  +20.0 to +44.0 %       310  takes more time; tried no more",
+        "htcp  itself: no experiment  -3.00 %           too few        12  not known yet; about 1 d 1 h",
+        "all                 3 %         41 %     56 %  20 %         4321",
+        "\nThe send buffer holds transfers up for 41 % of their busy time.\n",
+    ] {
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(squeezed(&text).contains(&squeezed(part)), "{part}:\n{text}");
+    }
+    assert!(!text.contains("Prefix"), "{text}");
+    let text = agent.run(&["advise", "--by", "prefix"]).ok();
+    let row = "192.0.2.0/24  bbr  -23.0 %  -28.0 to -18.0 %  310  takes less time";
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&text).contains(&words(row)), "{text}");
+    assert!(
+        words(&text).contains("203.0.113.0/24 not known yet; about 1 d 1 h"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nprefix 203.0.113.0/24: The receiver's window is small.\n"),
+        "{text}"
+    );
+    let text = agent.run(&["advise", "--prefix", "192.0.2.7"]).ok();
+    assert!(text.contains("192.0.2.0/24"), "{text}");
+    let text = agent.run(&["advise", "--by", "arm"]).ok();
+    for part in ["bbr (trial)\n", "reno (trial)\n", "retransmitted segments"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    let value: Value = serde_json::from_str(&agent.run(&["--json", "advise"]).ok()).unwrap();
+    assert_eq!(value, advice(&[]));
+    // Without the kernel's chronographs.
+    let text = agent.run(&["advise", "--by", "port"]).ok();
+    assert!(
+        text.ends_with("\nThe kernel does not tell what holds connections up.\n"),
+        "{text}"
+    );
 }

@@ -5,26 +5,12 @@ use serde_json::Value;
 use thalweg_lab::host::{Side, WireKind};
 
 use crate::support::policies::policy;
-use crate::support::{Bed, plain, privileged, wait_for};
+use crate::support::{Bed, COLLECTOR, plain, privileged, wait_for};
 
 const ARMS: &str = "[arms]\nallow = [\"cubic\"]\n";
 
-/// Connections of some bytes, each closed by the peer once it has all: address, first address
-/// suffix, addresses, connections to each, bytes. The server ends what it has read.
-const SERVER: &str = r#"
-import selectors, socket
-selector = selectors.DefaultSelector()
-listener = socket.create_server(("", 5001), backlog=1024)
-selector.register(listener, selectors.EVENT_READ)
-print("listening", flush=True)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            selector.register(listener.accept()[0], selectors.EVENT_READ)
-        elif not key.fileobj.recv(1 << 20):
-            selector.unregister(key.fileobj)
-            key.fileobj.close()
-"#;
+/// Connections of some bytes, each closed by the peer once it has all. Arguments: number to each
+/// address, bytes, addresses.
 const CLIENT: &str = r#"
 import socket, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +56,7 @@ fn what_a_share_takes_and_leaves_sums_to_all() {
     }
     let mut bed = Bed::new(&plain("share"), ARMS);
     let addresses = [bed.server_address()];
-    let mut server = bed.python(Side::Server, SERVER, &[]);
+    let mut server = bed.python(Side::Server, COLLECTOR, &[]);
     assert_eq!(server.line(), "listening");
     bed.start();
     // Set after the handshake; from the SYN on, so that the rule is remembered until then.
@@ -150,7 +136,7 @@ fn a_rule_that_helps_is_found_and_one_that_slows_down_is_suspended() {
     let mut bed = Bed::new(&options, ARMS);
     let addresses = bed.pair.server_addresses();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let mut server = bed.python(Side::Server, SERVER, &[]);
+    let mut server = bed.python(Side::Server, COLLECTOR, &[]);
     assert_eq!(server.line(), "listening");
     bed.start();
     let sum = 4 * addresses.len() as u64 - 1;

@@ -1,6 +1,7 @@
 //! `thalweg` as a user runs it. One test program, so that it is linked once.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod advise;
 mod agent;
 mod agent_long;
 mod agent_loss;

@@ -101,7 +101,9 @@ impl Open {
 
 /// Whether a rule chose, or the control group, at establishment.
 fn is_choice(event: &Event) -> bool {
-    let reasons = ["warm-up", "greedy", "explore", "untried", "control"];
+    let reasons = [
+        "warm-up", "greedy", "explore", "untried", "drawn", "control",
+    ];
     reasons.contains(&event.reason.as_str()) && event.error.is_none()
 }
 

@@ -70,32 +70,6 @@ pub fn clean(text: &str) -> String {
     cleaned
 }
 
-/// A text in lines of at most `width` characters, broken at spaces where there are any. The first
-/// line keeps its indentation.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let words = text.trim_start_matches(' ');
-    let indentation = (text.len() - words.len()).min(width - 1);
-    let mut lines = vec![" ".repeat(indentation.saturating_sub(1))];
-    for word in words.split(' ') {
-        let mut letters: Vec<char> = word.chars().collect();
-        loop {
-            let line = lines.last_mut().expect("there is a line");
-            let used = line.chars().count();
-            let gap = usize::from(used > 0);
-            if used + gap + letters.len() <= width {
-                line.extend(std::iter::repeat_n(' ', gap).chain(letters));
-                break;
-            }
-            if used == 0 {
-                line.extend(letters.drain(..width));
-            }
-            lines.push(String::new());
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,14 +100,5 @@ mod tests {
             clean("a\x1b[2J\u{9b}b\u{202e}\u{200b}ü"),
             "a\\u{1b}[2J\\u{9b}b\\u{202e}\\u{200b}ü"
         );
-    }
-
-    #[test]
-    fn long_texts_are_broken_at_spaces() {
-        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
-        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
-        assert_eq!(wrap("", 5), [""]);
-        assert_eq!(wrap("  one  two three", 10), ["  one  two", "three"]);
-        assert_eq!(wrap(" a", 1), ["a"]);
     }
 }

@@ -4,9 +4,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 
 use super::choice::Choice;
-use super::figures::{clean, wrap};
+use super::figures::clean;
 use super::seen::Known;
 use super::table::Table;
+use crate::output::wrap;
 
 /// What a view is made from.
 pub struct Scene<'a> {

@@ -7,12 +7,12 @@ use ratatui::text::{Line, Span};
 use thalweg_agent::view::Status;
 
 use super::choice::{Choice, VIEWS, View};
-use super::figures::{clean, count, per_second, wrap};
+use super::figures::{clean, count, per_second};
 use super::scene::{Body, Paint, Scene};
 use super::seen::{Known, Seen};
 use super::table::{columns_of, padded};
 use super::views;
-use crate::output::{self, span};
+use crate::output::{self, span, wrap};
 
 /// The smallest terminal that shows figures.
 const LEAST: (u16, u16) = (40, 8);
@@ -88,12 +88,16 @@ fn put(buffer: &mut Buffer, y: u16, line: &Line) {
 fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize) -> Line<'static> {
     let mut left = "thalweg top".to_owned();
     if let Some(Seen { now, .. }) = &known.status {
-        let dry_run = if now.dry_run { ", dry run" } else { "" };
+        let unset = match now.trials {
+            _ if now.dry_run => ", dry run",
+            Some(_) => ", advice only",
+            None => "",
+        };
         if !now.machine.is_empty() {
             left += &format!(" on {}", now.machine);
         }
         left += &format!(
-            ": agent {}, {}{dry_run}, up {}",
+            ": agent {}, {}{unset}, up {}",
             now.version,
             now.mode,
             span(now.uptime_s)

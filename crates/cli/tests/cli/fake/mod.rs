@@ -238,6 +238,13 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             json!([event(2, true), event(1, false)])
         }
         ("GET", "/v1/gain" | "/v1/gain?by=port") => gain(),
+        ("GET", "/v1/advise" | "/v1/advise?by=arm") => advice(&[]),
+        ("GET", "/v1/advise?by=prefix" | "/v1/advise?prefix=192.0.2.7") => advice(&["prefix"]),
+        ("GET", "/v1/advise?by=port") => {
+            let mut advice = advice(&[]);
+            advice["limits_untold"] = "The kernel does not tell what holds connections up.".into();
+            advice
+        }
         ("GET", "/v1/gain?rule=iw%2D40") => gain_of_rule(),
         ("POST", "/v1/gain/resume") => json!({ "resumed": 1 }),
         ("GET", "/v1/events/stream") => {
@@ -299,6 +306,80 @@ pub fn gain() -> Value {
         ],
         "reverts": [{ "arm": "bbr", "why": "Transfers take 20 % more time", "age_s": 10,
                       "left_s": 7_200 }]
+    })
+}
+
+/// Advice, with two prefixes or none.
+pub fn advice(by: &[&str]) -> Value {
+    let row = |measure: &str, effect: f64, interval: Option<(f64, f64)>, treated: u64| {
+        json!({
+            "measure": measure, "size": null, "unit": "percent", "control": 1204,
+            "treated": treated, "effect": effect, "low": interval.map(|it| it.0),
+            "high": interval.map(|it| it.1), "verdict": "unknown", "known_in_s": null
+        })
+    };
+    let choice = |arm: &str, by: &str, verdict: &str, rows: Value| {
+        json!({
+            "by": by, "arm": arm, "verdict": verdict, "words": "", "ended": verdict == "worse",
+            "known_in_s": if verdict == "unknown" { Some(90_000) } else { None }, "rows": rows
+        })
+    };
+    let better = choice(
+        "bbr",
+        "trial",
+        "better",
+        json!([
+            row("time", -23.0, Some((-28.0, -18.0)), 310),
+            row("retransmitted", 0.1, None, 310)
+        ]),
+    );
+    let worse = row("time", 31.0, Some((20.0, 44.0)), 310);
+    let worse = choice("reno", "trial", "worse", json!([worse]));
+    let itself = row("time", -3.0, None, 12);
+    let itself = choice("htcp", "itself", "unknown", json!([itself]));
+    let group = |by: &str, name: &str, verdict: &str, choices: Value, finding: Value| {
+        json!({
+            "by": by, "name": name, "verdict": verdict,
+            "best": if verdict == "take" { Some("bbr") } else { None },
+            "words": "bbr would take 23 % less time than cubic.",
+            "known_in_s": if verdict == "unknown" { Some(90_000) } else { None },
+            "choices": choices,
+            "limits": {
+                "connections": 4321, "busy_s": 1234.5, "receiver": 0.03, "buffer": 0.41,
+                "network": 0.56, "idle": 0.2, "findings": [finding]
+            }
+        })
+    };
+    let finding = |words: &str| {
+        json!({
+            "limit": "buffer", "setting": "net.ipv4.tcp_wmem", "now_bytes": 4_194_304,
+            "needed_bytes": 8_000_000, "rate_bytes_per_s": 20e6, "rtt_us": 100_000, "words": words
+        })
+    };
+    let full = "The send buffer holds transfers up for 41 % of their busy time.";
+    let choices = json!([better, worse, itself]);
+    let mut groups = vec![group("all", "", "take", choices.clone(), finding(full))];
+    if by == ["prefix"] {
+        groups.push(group(
+            "prefix",
+            "192.0.2.0/24",
+            "take",
+            choices,
+            finding(full),
+        ));
+        let small = finding("The receiver's window is small.");
+        groups.push(group(
+            "prefix",
+            "203.0.113.0/24",
+            "unknown",
+            json!([]),
+            small,
+        ));
+    }
+    json!({
+        "summary": "bbr would take 23 % less time than cubic.", "source": "advice",
+        "system_arm": "cubic", "trials": 0.05, "age_s": 604_800, "left_out": 0,
+        "events_dropped": 0, "limits_untold": null, "groups": groups
     })
 }
 

@@ -19,7 +19,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 pub use bed::{Bed, plain};
-pub use traffic::{CONNECTIONS, Load, SINK, Traffic};
+pub use traffic::{COLLECTOR, CONNECTIONS, Load, SINK, Traffic};
 
 /// The command under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");

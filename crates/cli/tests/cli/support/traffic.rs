@@ -67,6 +67,28 @@ impl Drop for Traffic {
     }
 }
 
+/// Reads the connections to port 5001, and closes each once its peer has sent all. Argument:
+/// receive buffer (SO_RCVBUF), if any.
+pub const COLLECTOR: &str = r#"
+import selectors, socket, sys
+selector = selectors.DefaultSelector()
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+for buffer in sys.argv[1:]:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, int(buffer))
+listener.bind(("", 5001))
+listener.listen(1024)
+selector.register(listener, selectors.EVENT_READ)
+print("listening", flush=True)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], selectors.EVENT_READ)
+        elif not key.fileobj.recv(1 << 20):
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+"#;
+
 /// Accepts connections and reads them to their end. Arguments: address, port.
 pub const SINK: &str = r#"
 import selectors, socket, sys

@@ -27,10 +27,9 @@ pub const HELP: [&str; 11] = [
     "Right: decisions with evidence in the last minute, by reason and by",
     "  arm. Warm-up makes no event. Where the latest 500 events are",
     "  younger than a minute, the figures are of their time.",
-    "greedy: the cheapest arm; explore, untried: a trial; application,",
-    "  foreign: left alone; loss, withdrawn: moved, taken back mid-flow;",
-    "  anew, returned: a long connection decided anew, taken from a bad",
-    "  arm.",
+    "greedy: the cheapest arm; explore, untried, drawn: a trial;",
+    "  application, foreign: left alone; loss, withdrawn: moved mid-flow;",
+    "  anew, returned: a long connection moved.",
     "Below: the latest events; the filter looks at these.",
     "  `thalweg events --follow` goes on with them.",
 ];

@@ -1,0 +1,264 @@
+//! `thalweg advise`.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
+use thalweg_units::figures::three;
+
+use super::gain;
+use crate::client::encode;
+use crate::options::{Global, host};
+use crate::output::{self, span};
+
+/// What to say more of.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// One row for each prefix (/24, /48) or service port too; or all measures by arm.
+    ///
+    /// By arm under the learner: the hosts to which it had given the arm before the hour began.
+    #[arg(long, value_name = "WHAT")]
+    by: Option<By>,
+    /// Only prefixes (/24, /48) that overlap with this one, or contain this address.
+    #[arg(long, value_name = "PREFIX", value_parser = host)]
+    prefix: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Prefix,
+    Port,
+    Arm,
+}
+
+/// Says what would be best.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let mut query = Vec::new();
+    if let Some(by) = options.by {
+        query.push(format!("by={}", gain::name(by)));
+    }
+    if let Some(prefix) = &options.prefix {
+        query.push(format!("prefix={}", encode(prefix)));
+    }
+    let client = global.client()?;
+    let advice: Advice = match query.is_empty() {
+        true => client.get("/v1/advise")?,
+        false => client.get(&format!("/v1/advise?{}", query.join("&")))?,
+    };
+    output::show(global, &advice, || {
+        text(&advice, options.by == Some(By::Arm))
+    })
+}
+
+fn text(advice: &Advice, by_arm: bool) -> String {
+    let mut text = paragraph(&advice.summary);
+    if let Some(trials) = advice.trials {
+        let given = match trials > 0.0 {
+            true => format!(
+                "Trials on {} % of the hosts, anew each hour; all others keep what they have.",
+                three(100.0 * trials)
+            ),
+            false => "There are no trials: all connections keep what they have.".to_owned(),
+        };
+        let (system, age) = (&advice.system_arm, span(advice.age_s));
+        text += &format!("\n{given}\nCompared with {system}, over {age}.\n");
+    }
+    let (all, others): (Vec<_>, Vec<_>) = advice.groups.iter().partition(|it| it.by == "all");
+    for group in &all {
+        text += &choices(group);
+    }
+    if by_arm {
+        let measured = all.iter().chain(&others).flat_map(|group| &group.choices);
+        text += &measured.map(measures).collect::<String>();
+    } else if let Some(first) = others.first() {
+        let rows = others.iter().map(|group| row(group)).collect();
+        let header = [
+            &*titled(&first.by),
+            "Best",
+            "Time",
+            "Interval",
+            "Clusters",
+            "Verdict",
+        ];
+        text += &format!("\n{}", output::table(&header, &[2, 3, 4], rows));
+    }
+    text += &limits(advice, &all, if by_arm { &[] } else { &others });
+    for (count, what) in [
+        (
+            advice.left_out,
+            "connections left out: more hosts than can be kept",
+        ),
+        (
+            advice.events_dropped,
+            "events were lost before the agent saw them",
+        ),
+    ] {
+        if count > 0 {
+            text += &format!("\n{count} {what}.\n");
+        }
+    }
+    text
+}
+
+/// A text that may be longer than a line.
+fn paragraph(text: &str) -> String {
+    let lines = output::wrap(text, usize::from(output::WIDTH));
+    lines.join("\n") + "\n"
+}
+
+fn titled(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// What was compared in a group.
+fn choices(group: &AdviceGroup) -> String {
+    if group.choices.is_empty() {
+        return String::new();
+    }
+    let header = ["", "By", "Time", "Interval", "Clusters", "Verdict"];
+    let rows = group.choices.iter().map(|choice| {
+        let [time, interval, clusters] = time(Some(choice));
+        vec![
+            arm(choice).to_owned(),
+            match choice.by.as_str() {
+                "itself" => "itself: no experiment",
+                other => other,
+            }
+            .to_owned(),
+            time,
+            interval,
+            clusters,
+            verdict(choice),
+        ]
+    });
+    format!("\n{}", output::table(&header, &[2, 3, 4], rows.collect()))
+}
+
+fn arm(choice: &AdviceChoice) -> &str {
+    choice.arm.as_deref().unwrap_or("the learner's choice")
+}
+
+/// One group in a row: the best choice, or the first.
+fn row(group: &AdviceGroup) -> Vec<String> {
+    let is_best = |choice: &&AdviceChoice| {
+        group.verdict == "take" && choice.verdict == "better" && choice.arm == group.best
+    };
+    let best = group.choices.iter().find(is_best);
+    let shown = best.or(match &group.choices[..] {
+        [only] => Some(only),
+        _ => None,
+    });
+    let [time, interval, clusters] = time(shown);
+    let verdict = match (group.verdict.as_str(), best) {
+        ("take", Some(best)) if best.by == "itself" => {
+            "takes less time by itself: no experiment".to_owned()
+        }
+        ("take", _) => "takes less time".to_owned(),
+        ("keep", _) => "the default is best".to_owned(),
+        ("same", _) => "no difference that matters".to_owned(),
+        ("unknown", _) => unknown(group.known_in_s),
+        _ => "nothing to compare".to_owned(),
+    };
+    vec![
+        group.name.clone(),
+        best.map_or_else(String::new, |best| arm(best).to_owned()),
+        time,
+        interval,
+        clusters,
+        verdict,
+    ]
+}
+
+/// Effect, interval and clusters of the time.
+fn time(choice: Option<&AdviceChoice>) -> [String; 3] {
+    let row = choice.and_then(|choice| choice.rows.iter().find(|row| row.measure == "time"));
+    let Some(row) = row else {
+        return Default::default();
+    };
+    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let interval = match (row.low, row.high) {
+        (Some(low), Some(high)) => format!("{} to {} %", signed(low), signed(high)),
+        _ => "too few".to_owned(),
+    };
+    let time = row.effect.map_or_else(String::new, |it| signed(it) + " %");
+    [time, interval, row.treated.to_string()]
+}
+
+fn verdict(choice: &AdviceChoice) -> String {
+    let word = match choice.verdict.as_str() {
+        "better" => "takes less time",
+        "price" => "takes less time, at a price",
+        "worse" => "takes more time",
+        "same" => "no difference that matters",
+        _ => return unknown(choice.known_in_s),
+    };
+    match choice.ended {
+        true => format!("{word}; tried no more"),
+        false => word.to_owned(),
+    }
+}
+
+fn unknown(known_in_s: Option<u64>) -> String {
+    match known_in_s {
+        None | Some(0) => "not known yet".to_owned(),
+        Some(left) => format!("not known yet; about {}", span(left)),
+    }
+}
+
+/// All measures of a choice.
+fn measures(choice: &AdviceChoice) -> String {
+    let header = ["", "Effect", "Interval", "System's", "Its own", "Verdict"];
+    let rows: Vec<_> = choice.rows.iter().map(gain::row).collect();
+    let table = output::table(&header, &[1, 2, 3, 4], rows);
+    format!("\n{} ({})\n{table}", arm(choice), choice.by)
+}
+
+/// What holds connections up, in each group, and what to do about it.
+fn limits(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> String {
+    if let Some(why) = &advice.limits_untold {
+        return format!("\n{}", paragraph(why));
+    }
+    let groups = || all.iter().chain(others);
+    let known = groups().filter_map(|group| Some((group, group.limits.as_ref()?)));
+    let rows: Vec<_> = known.map(|(group, limits)| shares(group, limits)).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = [
+        "Limited by",
+        "Receiver",
+        "Send buffer",
+        "Network",
+        "Idle",
+        "Connections",
+    ];
+    let mut text = format!("\n{}", output::table(&header, &[1, 2, 3, 4, 5], rows));
+    for group in groups() {
+        let findings = group.limits.iter().flat_map(|it| &it.findings);
+        for finding in findings {
+            let name = match group.name.as_str() {
+                "" => String::new(),
+                name => format!("{} {name}: ", group.by),
+            };
+            text += &format!("\n{}", paragraph(&format!("{name}{}", finding.words)));
+        }
+    }
+    text
+}
+
+/// Of the busy time; idle: of the time open.
+fn shares(group: &AdviceGroup, limits: &AdviceLimits) -> Vec<String> {
+    let name = match group.by.as_str() {
+        "all" => "all",
+        _ => &group.name,
+    };
+    let shares = [limits.receiver, limits.buffer, limits.network, limits.idle];
+    let shares = shares.map(|share| format!("{:.0} %", 100.0 * share));
+    let count = limits.connections.to_string();
+    [name.to_owned()]
+        .into_iter()
+        .chain(shares)
+        .chain([count])
+        .collect()
+}
