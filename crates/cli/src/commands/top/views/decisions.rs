@@ -21,7 +21,7 @@ const WIDE: usize = 76;
 const LEFT: usize = 36;
 
 /// The columns.
-pub const HELP: [&str; 11] = [
+pub const HELP: [&str; 10] = [
     "Left: counters of the kernel since the programs were attached, exact",
     "  at any load, and how fast they grow.",
     "Right: decisions with evidence in the last minute, by reason and by",
