@@ -162,6 +162,7 @@ static __noinline int established(struct bpf_sock_ops *ops)
 		return 0;
 	c.cookie = bpf_get_socket_cookie(ops);
 	request.now_ns = bpf_ktime_get_ns();
+	origin.hour = request.now_ns / THALWEG_HOUR_NS;
 	ecn = tp->ecn_flags & TCP_ECN_OK;
 	if (ecn)
 		origin.flags |= THALWEG_CONN_ECN;

@@ -234,6 +234,7 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->chosen_arm = origin->chosen_arm;
 	event->reason = origin->reason;
 	event->flags = origin->flags;
+	event->hour = origin->hour;
 	event->propensity_q16 = origin->propensity_q16;
 	return event;
 }

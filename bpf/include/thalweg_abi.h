@@ -70,6 +70,9 @@
 /* Fixed point with 16 fractional bits. */
 #define THALWEG_ONE_Q16 65536u
 
+/* Hours since the boot: the control group, and the hosts whose events are stored, change then. */
+#define THALWEG_HOUR_NS 3600000000000ull
+
 /* How arms are chosen and connections scored. */
 enum thalweg_mode {
 	/* The published algorithm, faults included, for comparison. */
@@ -355,7 +358,8 @@ struct thalweg_meta {
 
 /* The origin of a connection's arm. */
 struct thalweg_origin {
-	__u32 flags; /* enum thalweg_conn_flag */
+	__u16 flags; /* enum thalweg_conn_flag */
+	__u16 hour; /* when its arm was chosen: lower half of THALWEG_HOUR_NS since the boot */
 	__u32 propensity_q16;
 	__u32 handshake_rtt_us; /* smoothed RTT at establishment; 0 = unknown */
 	__u8 arm; /* the arm in use */
@@ -439,8 +443,9 @@ struct thalweg_event {
 	__u32 parameters; /* hash of the parameters in force */
 	__u16 rule; /* version of the rule of choice */
 	__u16 allowed; /* decision only: mask of the permitted arms */
-	__u32 reserved; /* 0 */
-	/* Decision only: probability of each arm, 65535 = 1; of the loss rule, the chosen one's alone. */
+	__u16 hour; /* as in thalweg_origin */
+	__u16 reserved; /* 0 */
+	/* Decision only: probability of each arm, 65535 = 1; of the chosen one alone mid-flow. */
 	__u16 propensities_q16[THALWEG_MAX_ARMS];
 	/* Close only: the connection's stretches before this one. */
 	struct thalweg_sums before;

@@ -249,9 +249,6 @@ static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
 }
 
-/* The control group is drawn anew after this time. */
-#define THALWEG_CONTROL_NS 3600000000000ull
-
 /* Whether the connections of a cluster, by its tag, belong to the control group now. */
 static __always_inline int thalweg_is_control(__u64 tag, const struct thalweg_params *params,
 					      __u64 now_ns)
@@ -259,7 +256,7 @@ static __always_inline int thalweg_is_control(__u64 tag, const struct thalweg_pa
 	__u64 salt = params->control_salt, hour, always;
 
 	/* Two rounds: after one, consecutive hours differ by a constant. */
-	hour = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_CONTROL_NS), salt);
+	hour = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_HOUR_NS), salt);
 	always = thalweg_mix(thalweg_mix(tag, salt + 1), 0);
 
 	return (hour & 0xffff) < params->control_share_q16 ||
@@ -277,7 +274,7 @@ static __always_inline __u32 thalweg_drawn_arm(__u64 tag, __u32 allowed,
 	__u64 salt = params->control_salt, draw, rank, highest = 0;
 	__u32 i, arm = THALWEG_NO_ARM;
 
-	draw = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_CONTROL_NS), salt + 2);
+	draw = thalweg_mix(thalweg_mix(tag ^ salt, now_ns / THALWEG_HOUR_NS), salt + 2);
 	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
 		rank = thalweg_mix(thalweg_mix(draw, i), salt);
 		if (allowed >> i & 1 && (arm == THALWEG_NO_ARM || rank > highest)) {

@@ -50,6 +50,7 @@ pub const THALWEG_ECN_PREFIXES: u32 = 1024;
 pub const THALWEG_LOCKS: u32 = 1024;
 pub const THALWEG_DEFAULT_RING: u32 = 4194304;
 pub const THALWEG_ONE_Q16: u32 = 65536;
+pub const THALWEG_HOUR_NS: u64 = 3600000000000;
 pub const THALWEG_NO_TRIALS: u32 = 2147483648;
 pub const THALWEG_LIMIT_VERSION: u32 = 2;
 pub const THALWEG_LIMIT_SLOTS: u32 = 8;
@@ -1435,7 +1436,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_origin {
-    pub flags: __u32,
+    pub flags: __u16,
+    pub hour: __u16,
     pub propensity_q16: __u32,
     pub handshake_rtt_us: __u32,
     pub arm: __u8,
@@ -1449,6 +1451,8 @@ const _: () = {
     ["Alignment of thalweg_origin"][::std::mem::align_of::<thalweg_origin>() - 4usize];
     ["Offset of field: thalweg_origin::flags"]
         [::std::mem::offset_of!(thalweg_origin, flags) - 0usize];
+    ["Offset of field: thalweg_origin::hour"]
+        [::std::mem::offset_of!(thalweg_origin, hour) - 2usize];
     ["Offset of field: thalweg_origin::propensity_q16"]
         [::std::mem::offset_of!(thalweg_origin, propensity_q16) - 4usize];
     ["Offset of field: thalweg_origin::handshake_rtt_us"]
@@ -1594,7 +1598,8 @@ pub struct thalweg_event {
     pub parameters: __u32,
     pub rule: __u16,
     pub allowed: __u16,
-    pub reserved: __u32,
+    pub hour: __u16,
+    pub reserved: __u16,
     pub propensities_q16: [__u16; 16usize],
     pub before: thalweg_sums,
 }
@@ -1662,8 +1667,10 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, rule) - 160usize];
     ["Offset of field: thalweg_event::allowed"]
         [::std::mem::offset_of!(thalweg_event, allowed) - 162usize];
+    ["Offset of field: thalweg_event::hour"]
+        [::std::mem::offset_of!(thalweg_event, hour) - 164usize];
     ["Offset of field: thalweg_event::reserved"]
-        [::std::mem::offset_of!(thalweg_event, reserved) - 164usize];
+        [::std::mem::offset_of!(thalweg_event, reserved) - 166usize];
     ["Offset of field: thalweg_event::propensities_q16"]
         [::std::mem::offset_of!(thalweg_event, propensities_q16) - 168usize];
     ["Offset of field: thalweg_event::before"]

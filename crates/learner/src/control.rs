@@ -3,8 +3,8 @@
 use crate::host::MAX_ARMS;
 use crate::key::mix;
 
-/// The draw is made anew after this time, ns.
-const HOUR_NS: u64 = 3_600_000_000_000;
+/// Hours count from the machine's start: draws of hosts are made anew after this time, ns.
+pub const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// Who belongs to the control group: clusters (by default: hosts) for an hour, and some for good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

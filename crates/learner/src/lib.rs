@@ -25,7 +25,7 @@ pub use classic::{
     EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,
     update as classic_update,
 };
-pub use control::Control;
+pub use control::{Control, HOUR_NS};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, PrefixError};
