@@ -199,7 +199,7 @@ floods_no_journal() {
 	echo '' >$settings
 	systemctl reload thalweg
 }
-leaves_out() { said "$1" | grep -q 'more events in the store'; }
+leaves_out() { said "$1" | grep -q 'log limit reached'; }
 
 hangs() {
 	mkdir -p /run/systemd/system/thalweg.service.d

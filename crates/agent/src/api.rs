@@ -32,6 +32,7 @@ mod connections;
 mod gain;
 mod history;
 mod import;
+mod latest;
 mod list;
 mod live;
 mod page;
@@ -205,7 +206,8 @@ async fn explain(
             out.push(Explanation {
                 summary: format!("{unset}{}", presenter.summary(&key, &host)),
                 host: presenter.host(&key, &host),
-                recent: shared.store(|store| store.recent(Some(&host_name), RECENT))?,
+                recent: latest::of_host(shared, &host_name, RECENT)?,
+                events_share: shared.sampling(|sampling| sampling.share()),
             });
         }
         Ok(Json(out))
@@ -247,7 +249,10 @@ struct EventsQuery {
 
 async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
     let limit = query.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
-    list::events(api, query.since, limit, query.host).await
+    match query.since {
+        Some(since) => list::events(api, since, limit, query.host).await,
+        None => list::latest(api, limit, query.host).await,
+    }
 }
 
 /// Live events, one JSON object a line, until the client disconnects or the session ends.

@@ -39,6 +39,8 @@ const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as 
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
+/// The least share of host-hours that may be asked for.
+const SHARE_MIN: f64 = 0.0001;
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,7 +231,7 @@ impl Advise {
 }
 
 /// `[events]`: decisions and ends of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Events {
     /// `ring`: buffer between kernel and agent, bytes; a power of two.
     pub ring_bytes: u32,
@@ -237,6 +239,9 @@ pub struct Events {
     pub retention: Duration,
     /// `retention_max`: number beyond which the oldest events are removed from the store.
     pub retention_max: u64,
+    /// `share`: share of the host-hours whose events are stored; `None`: as many as there is room
+    /// for.
+    pub share: Option<f64>,
     /// `log`: which events are also logged.
     pub log: EventLog,
     /// `log_rate`: most log lines of events in a second.
@@ -520,6 +525,7 @@ impl Events {
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
             retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY),
             retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000),
+            share: section.number_or_auto("share", SHARE_MIN..=1.0),
             log: section.word("log", &logs, EventLog::Changes),
             log_rate: section.integer("log_rate", 1..=100_000, 10),
         }

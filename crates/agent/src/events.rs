@@ -33,8 +33,8 @@ impl Decoder {
         self.clock_offset_ns = i128::from(system::wall_ns()) - i128::from(system::monotonic_ns());
     }
 
-    /// The readable form of an event; `arms` is the current table.
-    pub fn decode(&self, event: &raw::thalweg_event, arms: &ArmTable) -> Event {
+    /// The readable form of an event; `arms` is the current table, `stands_for` as of the store.
+    pub fn decode(&self, event: &raw::thalweg_event, arms: &ArmTable, stands_for: f64) -> Event {
         let name = |index: u8| arms.name(usize::from(index)).map(str::to_string);
         let flag = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
         let close = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
@@ -61,6 +61,7 @@ impl Decoder {
             rule: event.rule,
             parameters: event.parameters,
             control: flag(raw::THALWEG_CONN_CONTROL),
+            stands_for,
             passive: flag(raw::THALWEG_CONN_PASSIVE),
             ecn: flag(raw::THALWEG_CONN_ECN),
             dry_run: flag(raw::THALWEG_CONN_DRY_RUN),
@@ -114,7 +115,8 @@ fn propensities(event: &raw::thalweg_event, arms: &ArmTable) -> BTreeMap<String,
         .collect()
 }
 
-fn reason(number: u32) -> &'static str {
+/// Name of a reason.
+pub fn reason(number: u32) -> &'static str {
     match number {
         raw::THALWEG_REASON_WARM_UP => "warm-up",
         raw::THALWEG_REASON_GREEDY => "greedy",
@@ -132,7 +134,8 @@ fn reason(number: u32) -> &'static str {
     }
 }
 
-fn end(number: u32) -> &'static str {
+/// Name of an end.
+pub fn end(number: u32) -> &'static str {
     match number {
         raw::THALWEG_END_FIN_LOCAL => "fin-local",
         raw::THALWEG_END_FIN_REMOTE => "fin-remote",
@@ -183,13 +186,13 @@ mod tests {
             weight_q16: ONE_Q16 / 2,
             ..Default::default()
         };
-        let decoded = Decoder::new(Mode::Thalweg).decode(&event, &ArmTable::default());
+        let decoded = Decoder::new(Mode::Thalweg).decode(&event, &ArmTable::default(), 4.0);
         assert_eq!(
             (decoded.host.as_str(), decoded.remote.as_str()),
             ("192.0.2.7", "192.0.2.7")
         );
         assert!(decoded.passive && decoded.ecn && !decoded.switched);
-        assert_eq!(decoded.arm, None);
+        assert_eq!((decoded.arm, decoded.stands_for), (None, 4.0));
         let measurement = decoded.measurement.unwrap();
         assert_eq!(measurement.end, "reset");
         assert_eq!(measurement.rate_bytes_per_s, 2_000_000);

@@ -1,10 +1,13 @@
 //! The keeper: one thread that passes the ring's events to the store's writer, and updates the
 //! tables of arms and of namespace defaults.
 
+mod log;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -12,14 +15,12 @@ use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
 
-use crate::config::EventLog;
 use crate::events::Decoder;
 use crate::kernel::ArmSpec;
 use crate::looks::{Looks, Stopwatch};
 use crate::service::Watchdog;
 use crate::shared::Shared;
 use crate::silence::Silence;
-use crate::view::Event;
 use crate::writer::Writer;
 
 /// Longest wait for events. The programs wake the keeper only when many are pending, so that
@@ -75,7 +76,7 @@ pub struct Keeper {
     namespaces_read: Option<Instant>,
     looks: Looks,
     dropped: u64,
-    log: LogLimit,
+    log: log::Limit,
     silence: Silence,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
@@ -101,7 +102,7 @@ impl Keeper {
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
             dropped: 0,
-            log: LogLimit::new(shared.config.events.log_rate),
+            log: log::Limit::new(shared.config.events),
             silence: Silence::new(),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
@@ -234,24 +235,41 @@ impl Keeper {
                 || u32::from(event.outcome) == raw::THALWEG_SCORED
                 || event.before.wall_us > 0
         };
-        let events: Vec<Event> = raw_events
-            .iter()
-            .filter(told)
-            .map(|event| self.decoder.decode(event, &arms))
-            .collect();
-        self.shared.life.count(&events);
+        let told: Vec<_> = raw_events.iter().filter(told).collect();
+        self.shared.life.count(&told, &arms);
         self.shared.gain(|gain| gain.take(raw_events, &arms));
-        for event in &events {
-            self.log.event(event, self.shared.config.events.log);
-        }
-        if self.shared.live.receiver_count() > 0 {
-            for event in &events {
+        let stand_for: Vec<f64> = self.shared.sampling(|sampling| {
+            sampling.advance(system::monotonic_ns());
+            told.iter().map(|event| sampling.take(event)).collect()
+        });
+        // Only what somebody reads is decoded.
+        let is_watched = self.shared.live.receiver_count() > 0;
+        let mut kept = Vec::new();
+        for (event, stands_for) in told.iter().zip(stand_for) {
+            let is_logged = self.log.wants(event, &arms);
+            if !is_logged && !is_watched && stands_for == 0.0 {
+                continue;
+            }
+            let event = self.decoder.decode(event, &arms, stands_for);
+            if is_logged {
+                log::line(&event);
+            }
+            if is_watched {
                 // Without a receiver this fails, which is no error: the last one may just have
                 // gone.
                 let _ = self.shared.live.send(Arc::new(event.clone()));
             }
+            if stands_for > 0.0 {
+                kept.push(event);
+            }
         }
-        if self.shared.mailbox.store(events) {
+        let left_out = (told.len() - kept.len()) as u64;
+        let life = &self.shared.life;
+        life.left_out.fetch_add(left_out, Ordering::Relaxed);
+        if kept.is_empty() {
+            return;
+        }
+        if self.shared.mailbox.store(kept) {
             self.shared
                 .trouble_ends("store-behind", "the store keeps up again");
         } else {
@@ -428,77 +446,5 @@ impl Keeper {
             );
         }
         self.dropped = counters.events_dropped;
-    }
-}
-
-/// Limits log lines of events per second, and counts suppressed ones.
-struct LogLimit {
-    rate: u32,
-    second: Instant,
-    lines: u32,
-    suppressed: u64,
-}
-
-impl LogLimit {
-    fn new(rate: u32) -> Self {
-        Self {
-            rate,
-            second: Instant::now(),
-            lines: 0,
-            suppressed: 0,
-        }
-    }
-
-    fn event(&mut self, event: &Event, which: EventLog) {
-        let changed = event.kind == "decision" && event.arm != event.system_arm;
-        let wanted = match which {
-            EventLog::All => true,
-            EventLog::Changes => changed || event.error.is_some(),
-            EventLog::None => false,
-        };
-        if !wanted {
-            return;
-        }
-        self.flush();
-        if self.lines >= self.rate {
-            self.suppressed += 1;
-            return;
-        }
-        self.lines += 1;
-        let arm = event.arm.as_deref().unwrap_or("unknown");
-        let remote = &event.remote;
-        if let Some(error) = &event.error {
-            let chosen = event.chosen.as_deref().unwrap_or("unknown");
-            tracing::warn!(remote, "the kernel refused {chosen} for {remote}: {error}");
-        } else if let Some(measured) = &event.measurement {
-            let (outcome, end) = (&measured.outcome, &measured.end);
-            let rate = measured.rate_bytes_per_s;
-            let text = format!("close: {remote} ran {arm}: {outcome}");
-            tracing::info!(remote, arm, outcome, end, rate_bytes_per_s = rate, "{text}");
-        } else {
-            let reason = &event.reason;
-            tracing::info!(
-                remote,
-                arm,
-                reason,
-                "decision: {remote} gets {arm} ({reason})"
-            );
-        }
-    }
-
-    /// Starts a new second if the last is over, and logs the number of suppressed lines.
-    fn flush(&mut self) {
-        if self.second.elapsed() < Duration::from_secs(1) {
-            return;
-        }
-        if self.suppressed > 0 {
-            tracing::info!(
-                "{} more events in the store (log limit reached)",
-                self.suppressed
-            );
-        }
-        self.second = Instant::now();
-        self.lines = 0;
-        self.suppressed = 0;
     }
 }

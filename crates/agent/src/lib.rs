@@ -21,6 +21,7 @@ mod present;
 pub mod reload;
 mod remedy;
 pub mod run;
+mod sampling;
 mod service;
 pub mod shared;
 mod silence;

@@ -6,10 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::metrics::histogram::Histogram;
+use thalweg_bpf_types::raw;
 use thalweg_control::system;
 
+use crate::events;
+use crate::kernel::ArmTable;
 use crate::looks;
-use crate::view::{Event, Measurement};
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; at ten seconds requests
 /// that wait for the store give up.
@@ -32,6 +34,8 @@ pub struct Life {
     pub stored: AtomicU64,
     /// Events that could not be written.
     pub lost: AtomicU64,
+    /// Events whose host-hour is not among those that the store keeps.
+    pub left_out: AtomicU64,
     /// Durations of writes of events, s.
     pub event_writes: Histogram,
     /// Durations of writes of host records, s.
@@ -73,6 +77,7 @@ impl Life {
             started_s: system::wall_ns() as f64 / 1e9,
             stored: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
             event_writes: Histogram::new(WRITES_S),
             record_writes: Histogram::new(WRITES_S),
             looks: looks::Figures::default(),
@@ -84,10 +89,9 @@ impl Life {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts events.
-    pub fn count(&self, events: &[Event]) {
-        let mut counted = self.lock();
-        events.iter().for_each(|event| counted.take(event));
+    /// Counts events, decisions and scored ends; `arms` is the current table.
+    pub fn count(&self, events: &[&raw::thalweg_event], arms: &ArmTable) {
+        self.lock().take(events, arms);
     }
 
     /// The counts so far.
@@ -97,20 +101,35 @@ impl Life {
 }
 
 impl Counted {
-    fn take(&mut self, event: &Event) {
-        let name = |arm: &Option<String>| arm.clone().unwrap_or_else(|| UNKNOWN.to_owned());
-        match &event.measurement {
-            None => {
-                let chosen = event.chosen.as_ref().or(event.arm.as_ref()).cloned();
-                let kind = (name(&chosen), event.reason.clone());
-                *entry(&mut self.decisions, kind, pair) += 1;
+    /// First by number: names are made once for each kind, not for each event.
+    fn take(&mut self, events: &[&raw::thalweg_event], arms: &ArmTable) {
+        let mut decisions: BTreeMap<(u8, u8), u64> = BTreeMap::new();
+        let mut ends: BTreeMap<(u8, u8), u64> = BTreeMap::new();
+        let mut scored: BTreeMap<u8, Scored> = BTreeMap::new();
+        for event in events {
+            if u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE {
+                if u32::from(event.outcome) != raw::THALWEG_SCORED {
+                    continue;
+                }
+                *ends.entry((event.arm, event.end)).or_default() += 1;
+                scored.entry(event.arm).or_default().add(event);
+            } else {
+                let is_arm = arms.name(event.chosen_arm.into()).is_some();
+                let arm = if is_arm { event.chosen_arm } else { event.arm };
+                *decisions.entry((arm, event.reason)).or_default() += 1;
             }
-            Some(measured) if measured.outcome != "scored" => {}
-            Some(measured) => {
-                let kind = (name(&event.arm), measured.end.clone());
-                *entry(&mut self.ends, kind, pair) += 1;
-                entry(&mut self.scored, name(&event.arm), || OTHERS.to_owned()).add(measured);
-            }
+        }
+        let name = |arm: u8| arms.name(arm.into()).unwrap_or(UNKNOWN).to_owned();
+        for ((arm, reason), number) in decisions {
+            let kind = (name(arm), events::reason(reason.into()).to_owned());
+            *entry(&mut self.decisions, kind, pair) += number;
+        }
+        for ((arm, end), number) in ends {
+            let kind = (name(arm), events::end(end.into()).to_owned());
+            *entry(&mut self.ends, kind, pair) += number;
+        }
+        for (arm, sums) in scored {
+            entry(&mut self.scored, name(arm), || OTHERS.to_owned()).add_all(&sums);
         }
     }
 }
@@ -131,11 +150,20 @@ fn entry<K: Ord, V: Default>(
 }
 
 impl Scored {
-    fn add(&mut self, measured: &Measurement) {
-        self.bytes += measured.bytes;
-        self.duration_us += measured.duration_us;
-        self.segments += u64::from(measured.segs_out);
-        self.retransmitted += u64::from(measured.retrans);
+    fn add(&mut self, event: &raw::thalweg_event) {
+        self.add_all(&Self {
+            bytes: event.bytes,
+            duration_us: event.duration_us,
+            segments: event.segs_out.into(),
+            retransmitted: event.retrans.into(),
+        });
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.duration_us += other.duration_us;
+        self.segments += other.segments;
+        self.retransmitted += other.retransmitted;
     }
 }
 

@@ -19,6 +19,7 @@ use crate::life::Life;
 use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
 use crate::remedy::remedy;
+use crate::sampling::Sampler;
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
@@ -50,6 +51,7 @@ pub struct Shared {
     /// For queries, and for removals on request.
     store: Mutex<Store>,
     gain: Mutex<Gain>,
+    sampling: Mutex<Sampler>,
     /// Names of containers, by the cookie of their network namespace.
     containers: Mutex<Arc<HashMap<u64, String>>>,
     /// Number of imported documents.
@@ -116,7 +118,7 @@ impl Shared {
     pub fn new(
         kernel: Kernel,
         ready: Ready,
-        store: Store,
+        mut store: Store,
         own_netns: u64,
         session: u64,
         reload: Arc<Reload>,
@@ -129,16 +131,19 @@ impl Shared {
             ipv6: setup.cluster.1,
             control: setup.control,
         };
+        let now = Moment::now();
         let watches = setup.advise.only || setup.dry_run;
         let advice = match watches && kernel.params().mode == Mode::Thalweg {
             true => {
                 let system = system::default_cc()?;
-                let kept = store.gain(&Advice::key(&system), Moment::now())?;
+                let kept = store.gain(&Advice::key(&system), now)?;
                 Some(Advice::new(kept, &system))
             }
             false => None,
         };
-        let gain = Gain::new(store.gain("", Moment::now())?, drawn, advice);
+        let gain = Gain::new(store.gain("", now)?, drawn, advice);
+        let kept = store.sampling(now)?;
+        let sampler = Sampler::new(kept, &ready.config.events, now.monotonic_ns);
         let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
         Ok(Self {
             kernel,
@@ -151,6 +156,7 @@ impl Shared {
             desk: Mutex::new(Some(desk)),
             store: Mutex::new(asked),
             gain: Mutex::new(gain),
+            sampling: Mutex::new(sampler),
             containers: Mutex::default(),
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
@@ -215,6 +221,11 @@ impl Shared {
     /// The account of the gain.
     pub fn gain<T>(&self, action: impl FnOnce(&mut Gain) -> T) -> T {
         action(&mut lock(&self.gain))
+    }
+
+    /// Which events the store keeps.
+    pub fn sampling<T>(&self, action: impl FnOnce(&mut Sampler) -> T) -> T {
+        action(&mut lock(&self.sampling))
     }
 
     /// The mode in force.
@@ -439,6 +450,8 @@ impl Shared {
             looks: self.kernel.has_iterator().then(|| self.life.looks.shown()),
             events_stored: self.life.stored.load(Ordering::Relaxed),
             events_lost: self.life.lost.load(Ordering::Relaxed),
+            events_share: self.sampling(|sampling| sampling.share()),
+            events_left_out: self.life.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
             fixes: problems
                 .keys()

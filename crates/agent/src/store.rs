@@ -19,6 +19,7 @@ mod history;
 mod lease;
 mod open;
 mod row;
+mod sampling;
 mod schema;
 mod snapshot;
 #[cfg(test)]

@@ -57,6 +57,12 @@ pub struct Status {
     /// Events that this agent could not write to the store, as on a full disk.
     #[serde(default)]
     pub events_lost: u64,
+    /// Share of the host-hours whose events the store keeps now.
+    #[serde(default = "one")]
+    pub events_share: f64,
+    /// Events that this agent did not store, since their host-hour is not among those kept.
+    #[serde(default)]
+    pub events_left_out: u64,
     /// Seconds since the last snapshot of host records to the store; `None` before the first.
     pub snapshot_age_s: Option<u64>,
     /// Present problems, in words; empty = none.
@@ -247,10 +253,13 @@ pub struct Explanation {
     pub summary: String,
     /// The latest events of the host, newest first.
     pub recent: Vec<Event>,
+    /// Share of the host-hours whose events the store keeps now.
+    #[serde(default = "one")]
+    pub events_share: f64,
 }
 
 /// `GET /v1/history`: decisions by arm in equal intervals, the last of which has not ended.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct History {
     /// Start of the first interval, milliseconds since 1970.
     pub from_ms: i64,
@@ -264,6 +273,10 @@ pub struct History {
     pub cut: bool,
     /// Time of the first stored event, milliseconds since 1970; `None`: there is none.
     pub first_ms: Option<i64>,
+    /// The least share of host-hours kept of these times. Below 1 the counts are estimates; of one
+    /// host they are exact in the hours that were kept, and 0 in the others.
+    #[serde(default = "one")]
+    pub share: f64,
 }
 
 /// One arm of a history.
@@ -333,6 +346,11 @@ pub struct Event {
     pub ecn: bool,
     /// Whether nothing was set.
     pub dry_run: bool,
+    /// How many events it stands for in the store, which keeps a share of the host-hours: one over
+    /// that share in the hour of the connection's decision. 0: it is not kept, and told of because
+    /// it is recent.
+    #[serde(default = "one")]
+    pub stands_for: f64,
     /// Whether it was moved to another arm mid-flow.
     pub switched: bool,
     /// Error text if the kernel refused the arm.
@@ -340,6 +358,11 @@ pub struct Event {
     /// Only for close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
+}
+
+/// What everything stood for before shares were kept.
+fn one() -> f64 {
+    1.0
 }
 
 /// The measured stretch at the end of a connection.

@@ -10,8 +10,9 @@ use thalweg_learner::HostKey;
 
 use crate::kernel::HostBatch;
 use crate::life::Life;
+use crate::sampling::Sampler;
 use crate::shared::Shared;
-use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store};
+use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store, StoreError};
 use crate::view::Event;
 
 /// Records per transaction: other writers wait no longer than one takes.
@@ -164,14 +165,14 @@ impl State {
                 // The requester may be gone.
                 Ok(Job::Save(reply)) => drop(reply.send(self.save())),
                 Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return self.save().and(self.save_gain());
+                    return self.save().and(self.save_sums());
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             if self.tried.elapsed() >= interval {
                 self.tried = Instant::now();
-                let gain = self.save_gain();
-                let outcome = self.save_if_changed().and(gain);
+                let sums = self.save_sums();
+                let outcome = self.save_if_changed().and(sums);
                 self.report("snapshot", "the host records are not saved", outcome);
             }
             if self.prune_in().is_zero() {
@@ -199,10 +200,15 @@ impl State {
 
     fn store_events(&mut self, events: &[Event]) {
         let count = events.len() as u64;
-        let mailbox = &self.shared.mailbox;
+        let shared = Arc::clone(&self.shared);
+        let mailbox = &shared.mailbox;
         mailbox.waiting.fetch_sub(count, Ordering::Relaxed);
         let began = Instant::now();
-        let written = self.store.append_events(events, Moment::now());
+        let written = match shared.sampling(|sampling| sampling.has_turned()) {
+            true => self.save_sampling(),
+            false => Ok(()),
+        };
+        let written = written.and_then(|()| self.store.append_events(events, Moment::now()));
         mailbox
             .life
             .event_writes
@@ -235,11 +241,22 @@ impl State {
         }
     }
 
-    /// Saves the sums of the gain that have changed.
-    fn save_gain(&mut self) -> Result<()> {
+    /// Saves the sums of the gain and the numbers of events that have changed.
+    fn save_sums(&mut self) -> Result<()> {
+        let counted = self.save_sampling();
         let store = &mut self.store;
-        self.shared.gain(|gain| gain.save(store))?;
+        self.shared.gain(|gain| gain.save(store)).and(counted)?;
         Ok(())
+    }
+
+    /// Saves the shares and numbers of events. Nobody waits for the disk meanwhile.
+    fn save_sampling(&mut self) -> Result<(), StoreError> {
+        let changes = self.shared.sampling(Sampler::take_changes);
+        let saved = self.store.save_sampling(&changes);
+        if saved.is_err() {
+            self.shared.sampling(|sampling| sampling.put_back(&changes));
+        }
+        saved
     }
 
     fn save_if_changed(&mut self) -> Result<()> {

@@ -14,7 +14,8 @@
 //! - [`advise`] concludes from a group's sides which arm would be best there; [`Limits`] says what
 //!   held its connections up.
 //!
-//! [`replay`] estimates another rule's cost from logged decisions.
+//! [`replay`] estimates another rule's cost from logged decisions, of which a share of the
+//! host-hours suffices: [`Sampling`].
 #![forbid(unsafe_code)]
 
 mod advice;
@@ -26,6 +27,7 @@ mod ledger;
 mod limits;
 pub mod replay;
 mod row;
+mod sampling;
 mod share;
 mod side;
 mod verdict;
@@ -38,6 +40,7 @@ pub use compare::{CLUSTERS_MIN, Comparison, compare};
 pub use ledger::{Changes, Content, Group, Groups, Ledger, Part, Rows};
 pub use limits::{Chronographs, Held, Limit, Limits};
 pub use row::{ROWS, Row, Unit};
+pub use sampling::Sampling;
 pub use share::{ALPHA, Scope, advice_alpha, alpha};
 pub use side::{Arm, Side};
 pub use verdict::Verdict;

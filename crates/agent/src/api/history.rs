@@ -46,6 +46,10 @@ pub(super) async fn history(
         let host = asked.host.as_deref();
         let decided = shared.store(|store| store.history(intervals, host))?;
         let first = shared.store(|store| store.events(0, 1, host))?;
+        // Of a host whose hours were not kept there is no event that says so.
+        let past_ns = now_ms.abs_diff(intervals.from_ms).saturating_mul(1_000_000);
+        let from_ns = system::monotonic_ns().saturating_sub(past_ns);
+        let share = shared.sampling(|sampling| sampling.share_since(from_ns));
         system::trim_memory();
         let mut arms: Vec<ArmHistory> = Vec::new();
         for (part, name, count) in decided.counts {
@@ -67,6 +71,7 @@ pub(super) async fn history(
             parts,
             arms,
             cut: decided.cut,
+            share: share.min(decided.share),
             first_ms: first.first().map(|event| event.time_ms),
         }))
     })

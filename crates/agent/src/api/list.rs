@@ -13,10 +13,12 @@ use thalweg_learner::HostKey;
 
 use super::answer::{Answer, Failure, Query};
 use super::best::{BestQuery, Wanted};
+use super::latest;
 use super::work::Api;
 use crate::kernel::HostBatch;
 use crate::shared::Shared;
 use crate::store::{HostRow, export_head, export_host};
+use crate::view::Event;
 
 /// Events per page.
 const EVENTS_PAGE: u32 = 100;
@@ -31,6 +33,16 @@ struct Form {
     head: String,
     separator: &'static str,
     tail: &'static str,
+}
+
+impl Form {
+    fn array() -> Self {
+        Self {
+            head: "[".to_string(),
+            separator: ",",
+            tail: "]",
+        }
+    }
 }
 
 /// The list of the pages from `first` on.
@@ -151,31 +163,53 @@ pub(super) async fn export(State(api): State<Api>) -> Answer<Response> {
     .await
 }
 
-/// At most `limit` events: oldest first after the number `since`, or else the latest, newest first.
+/// At most `limit` stored events after the number `since`, oldest first.
 pub(super) async fn events(
     api: Api,
-    since: Option<i64>,
+    since: i64,
     limit: u32,
     host: Option<String>,
 ) -> Answer<Response> {
-    let form = Form {
-        head: "[".to_string(),
-        separator: ",",
-        tail: "]",
-    };
-    let first = (since.unwrap_or(i64::MAX), limit);
-    listing(api, form, first, move |shared, (from, left)| {
+    let first = (since, limit);
+    listing(api, Form::array(), first, move |shared, (from, left)| {
         let count = left.min(EVENTS_PAGE);
-        let host = host.as_deref();
-        let events = shared.store(|store| match since {
-            Some(_) => store.events(from, count, host),
-            None => store.events_before(from, count, host),
-        })?;
+        let events = shared.store(|store| store.events(from, count, host.as_deref()))?;
         let is_last = (events.len() as u32) < count || left == count;
         let next = events.last().filter(|_| !is_last);
         let next = next.map(|event| (event.id, left - count));
-        let items = events.iter().map(serde_json::to_string);
-        Ok((items.collect::<Result<_, _>>()?, next))
+        Ok((texts(&events)?, next))
     })
     .await
+}
+
+/// The latest `limit` events, newest first, among them recent ones that the store does not keep.
+pub(super) async fn latest(api: Api, limit: u32, host: Option<String>) -> Answer<Response> {
+    let wanted = host.clone();
+    let left_out = api.work(move |shared| Ok(latest::left_out(shared, wanted.as_deref())?));
+    let left_out = left_out.await?;
+    // The number before which stored events are still to come, how many of the others have been,
+    // and how many events are left.
+    let first = (i64::MAX, 0, limit);
+    listing(
+        api,
+        Form::array(),
+        first,
+        move |shared, (before, taken, left)| {
+            let count = left.min(EVENTS_PAGE);
+            let host = host.as_deref();
+            let stored = shared.store(|store| store.events_before(before, count, host))?;
+            let (events, more) = latest::merged(&left_out[taken..], stored, count as usize);
+            let last = events.iter().rfind(|event| event.stands_for > 0.0);
+            let before = last.map_or(before, |event| event.id);
+            let is_last = (events.len() as u32) < count || left == count;
+            let next = (!is_last).then_some((before, taken + more, left - count));
+            Ok((texts(&events)?, next))
+        },
+    )
+    .await
+}
+
+fn texts(events: &[Event]) -> anyhow::Result<Vec<String>> {
+    let items = events.iter().map(serde_json::to_string);
+    Ok(items.collect::<Result<_, _>>()?)
 }

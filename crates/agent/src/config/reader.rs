@@ -185,6 +185,25 @@ impl<'s> Section<'s> {
         read.value
     }
 
+    /// A number, or `None` for `auto`.
+    pub fn number_or_auto(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+        let bounds = (range.start(), range.end());
+        let expected = format!("\"auto\" or a number from {:?} to {:?}", bounds.0, bounds.1);
+        let show = |value: &Option<f64>| {
+            value.map_or_else(|| string("auto"), |value| format!("{value:?}"))
+        };
+        let form = schema::any_of([schema::only("auto"), schema::number(range.clone())]);
+        let read = self.take(key, &expected, form, None, show, |value| {
+            match text(value) {
+                Some("auto") => Some(None),
+                _ => number(value)
+                    .filter(|value| range.contains(value))
+                    .map(Some),
+            }
+        });
+        read.value
+    }
+
     /// A duration; `zero` is the meaning of 0 if it is allowed outside the range.
     pub fn duration(
         &mut self,

@@ -89,6 +89,7 @@ fn every_key_takes_effect() {
     assert_eq!(config.events.ring_bytes, 1 << 20);
     assert_eq!(config.events.retention, Duration::from_secs(86_400));
     assert_eq!(config.events.retention_max, 5000);
+    assert_eq!(config.events.share, Some(0.25));
     assert_eq!(config.events.log, EventLog::All);
     assert_eq!(config.events.log_rate, 100);
     assert_eq!(config.snapshot.interval, Duration::from_secs(60));

@@ -102,6 +102,16 @@ impl Figures {
             "thalweg_store_events_lost",
             "Events that could not be written to the store, as on a full disk.",
             status.events_lost,
+        )?;
+        page.counter(
+            "thalweg_store_events_left_out",
+            "Events not stored, since their host-hour is not among those kept (events.share).",
+            status.events_left_out,
+        )?;
+        page.gauge(
+            "thalweg_store_events_share",
+            "Share of the host-hours whose events are stored.",
+            status.events_share,
         )
     }
 

@@ -76,13 +76,18 @@ export class Arms {
   }
 
   draw() {
-    const { arms, from_ms, interval_ms, parts, cut, first_ms } = this.history;
+    const { arms, from_ms, interval_ms, parts, cut, first_ms, share } = this.history;
     this.width = this.box.clientWidth;
     const totals = arms.map((one) => sum(one.counts));
     const all = sum(totals);
     const about = [];
     if (first_ms) about.push("The first stored event is of ", time(first_ms), ". ");
-    if (cut) about.push(`There are more events than one answer counts: only the latest ${this.host ? "10,000" : "100,000"} are shown.`);
+    if (cut) about.push(`There are more events than one answer counts: only the latest ${this.host ? "10,000" : "100,000"} are shown. `);
+    if (share < 1) {
+      about.push(this.host
+        ? `Not all hours of this host need be stored (at least ${percent(share)} of them): the others show no decision. `
+        : `Of at least ${percent(share)} of the host-hours the events are stored: numbers are estimates. `);
+    }
     if (!all) {
       return replace(this.inside, note("No decision with evidence in this time. ", about));
     }

@@ -1,6 +1,5 @@
 //! Decisions and ends of connections: appended in batches, read by number, pruned by age.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use rusqlite::{Row, ToSql, Transaction, params};
@@ -19,29 +18,9 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
      local_port, arm, chosen, system_arm, reason, propensity, passive, ecn, dry_run, switched, \
      error, end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us, min_rtt_us, \
      segs_out, retrans, cost, weight, propensities, allowed, handshake_rtt_us, rule, parameters, \
-     control, wall_us, receiver_us, buffer_us, app_limited";
+     control, wall_us, receiver_us, buffer_us, app_limited, stands_for";
 
 impl Store {
-    /// The salt of the control group's draw, drawn on the first call.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub fn control_salt(&mut self) -> Result<u64, StoreError> {
-        // The standard library keys its hasher with randomness of the system.
-        let fresh = RandomState::new().build_hasher().finish() >> 1;
-        let kept = self.transaction().and_then(|transaction| {
-            transaction.execute(
-                "INSERT OR IGNORE INTO control_salt (id, salt) VALUES (0, ?1)",
-                [fresh.cast_signed()],
-            )?;
-            let salt = transaction
-                .query_row("SELECT salt FROM control_salt", [], |row| unsigned(row, 0))?;
-            transaction.commit()?;
-            Ok(salt)
-        });
-        self.sql("draw the control group", kept)
-    }
-
     /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
     /// one, or `None` for an empty batch.
     pub fn append_events(
@@ -164,7 +143,7 @@ pub(super) fn append(
     let mut insert = transaction.prepare_cached(&format!(
         "INSERT INTO events ({COLUMNS}, clock_ms) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
-         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40)"
+         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41)"
     ))?;
     for event in events {
         let measured = event.measurement.as_ref();
@@ -208,6 +187,7 @@ pub(super) fn append(
             measured.map_or(0, |m| m.receiver_us),
             measured.map_or(0, |m| m.buffer_us),
             measured.is_some_and(|m| m.app_limited),
+            event.stands_for,
             now_ms,
         ])?;
     }
@@ -275,6 +255,7 @@ fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
         rule: row.get(33)?,
         parameters: row.get(34)?,
         control: row.get(35)?,
+        stands_for: row.get(40)?,
         measurement,
     })
 }

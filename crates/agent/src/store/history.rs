@@ -22,12 +22,15 @@ pub struct Intervals {
 }
 
 /// Decisions of the intervals.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
-    /// Interval, arm (`None`: unknown CC), and number of decisions.
+    /// Interval, arm (`None`: unknown CC), and number of decisions: of all hosts an estimate where
+    /// not all host-hours were kept, of one host those that are stored.
     pub counts: Vec<(u32, Option<String>, u64)>,
     /// Whether there were too many events, so that only the latest are counted.
     pub cut: bool,
+    /// The least share of host-hours of which events are stored.
+    pub share: f64,
 }
 
 impl Store {
@@ -48,13 +51,14 @@ impl Store {
         };
         // Counted here: SQLite would sort them all first.
         let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT time_ms, arm, kind = 'decision' FROM events
+            "SELECT time_ms, arm, kind = 'decision', stands_for FROM events
              WHERE {of_host} AND id > ?2 ORDER BY id DESC LIMIT ?3"
         ))?;
         let first = self.before(intervals.from_ms)?;
         let mut rows = statement.query(params![host, first, limit])?;
         let mut arms: Vec<Option<String>> = Vec::new();
-        let mut counts: BTreeMap<(u32, usize), u64> = BTreeMap::new();
+        let mut counts: BTreeMap<(u32, usize), f64> = BTreeMap::new();
+        let mut share: f64 = 1.0;
         let mut read = 0;
         while let Some(row) = rows.next()? {
             read += 1;
@@ -63,6 +67,8 @@ impl Store {
             let Some(part) = part.filter(|part| *part < intervals.count) else {
                 continue;
             };
+            let stands_for: f64 = row.get(3)?;
+            share = share.min(1.0 / stands_for);
             if !row.get::<_, bool>(2)? {
                 continue;
             }
@@ -72,14 +78,16 @@ impl Store {
                 arms.push(name.map(str::to_owned));
                 arms.len() - 1
             });
-            *counts.entry((part, arm)).or_default() += 1;
+            // Of one host an hour is known or not.
+            *counts.entry((part, arm)).or_default() += host.map_or(stands_for, |_| 1.0);
         }
         let counts = counts.into_iter();
         Ok(Decided {
             counts: counts
-                .map(|((part, arm), count)| (part, arms[arm].clone(), count))
+                .map(|((part, arm), count)| (part, arms[arm].clone(), count.round() as u64))
                 .collect(),
             cut: read >= limit,
+            share,
         })
     }
 

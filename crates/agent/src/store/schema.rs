@@ -9,7 +9,28 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
+pub(super) const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
+
+/// Events of a share of the host-hours. Those of earlier versions are all that there were.
+const V8: &str = "
+-- One over the share of host-hours that were kept in the hour of the connection's decision.
+ALTER TABLE events ADD COLUMN stands_for REAL NOT NULL DEFAULT 1;
+CREATE TABLE sampling (
+    id INTEGER PRIMARY KEY NOT NULL CHECK (id = 0),
+    -- Salt, began_ns and the hours are of this boot.
+    boot_id TEXT NOT NULL,
+    salt INTEGER NOT NULL,
+    began_ns INTEGER NOT NULL,
+    -- Events an hour, as expected when it began.
+    before REAL
+) STRICT;
+CREATE TABLE sampling_hours (
+    hour INTEGER PRIMARY KEY NOT NULL,
+    share REAL NOT NULL,
+    -- Events that reached the agent in it.
+    seen INTEGER NOT NULL
+) STRICT;
+";
 
 /// More sides than two, and what holds connections up. `side` is as thalweg_gain::Side::text. Key
 /// `advise:` and the system's arm: what advice is based on.
@@ -330,7 +351,9 @@ CREATE INDEX events_by_time ON events (time_ms);
 ";
 
 /// Columns each table must have.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 14] = [
+    ("sampling", "id boot_id salt began_ns before"),
+    ("sampling_hours", "hour share seen"),
     ("control_salt", "id salt"),
     ("gain", "rule boot_id since_ms left_out"),
     ("gain_strata", "rule number count mean"),
@@ -363,7 +386,7 @@ const TABLES: [(&str, &str); 12] = [
          system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
          duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms \
          propensities allowed handshake_rtt_us rule parameters control wall_us receiver_us \
-         buffer_us app_limited",
+         buffer_us app_limited stands_for",
     ),
 ];
 

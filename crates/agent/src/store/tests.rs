@@ -11,6 +11,7 @@ use crate::view::{Event, Measurement};
 mod clock;
 mod damage;
 mod gain;
+mod sampling;
 
 const BOOT: &str = "0f0e";
 /// An hour after that boot.
@@ -133,6 +134,7 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
         passive: true,
         ecn: false,
         dry_run: true,
+        stands_for: 8.0,
         switched: false,
         error: Some("Operation not permitted".to_owned()),
         measurement: measured.then(|| Measurement {
@@ -551,41 +553,4 @@ fn a_crash_leaves_the_last_commit() {
     let store = open(torn.path());
     assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
     assert_eq!(load(&store, Mode::Thalweg), Some(snapshot(Mode::Thalweg)));
-}
-
-#[test]
-fn decisions_are_counted_by_interval_and_arm() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut store = open(directory.path());
-    let of = |time_ms: i64, host: &str, arm: Option<&str>| Event {
-        arm: arm.map(str::to_owned),
-        ..event(time_ms, host, false)
-    };
-    let intervals = Intervals {
-        from_ms: 10_000,
-        length_ms: 1000,
-        count: 3,
-    };
-    assert_eq!(store.history(intervals, None).unwrap(), Decided::default());
-    let events = [
-        of(9999, "192.0.2.7", Some("bbr")),
-        of(10_000, "192.0.2.7", Some("bbr")),
-        of(10_999, "192.0.2.8", Some("bbr")),
-        event(11_000, "192.0.2.7", true),
-        of(11_000, "192.0.2.7", None),
-        of(12_999, "192.0.2.7", Some("reno")),
-        of(13_000, "192.0.2.7", Some("reno")),
-    ];
-    store.append_events(&events, NOW).unwrap();
-    let bbr = |count| (0, Some("bbr".to_owned()), count);
-    let rest = [(1, None, 1), (2, Some("reno".to_owned()), 1)];
-    for (host, first) in [(None, bbr(2)), (Some("192.0.2.7"), bbr(1))] {
-        let found = store.history(intervals, host).unwrap();
-        assert_eq!(found.counts, [&[first][..], &rest].concat());
-        assert!(!found.cut);
-    }
-    // The first event since a moment is found whatever was removed before.
-    store.prune(NOW, Duration::MAX, 2).unwrap();
-    let found = store.history(intervals, None).unwrap();
-    assert_eq!(found.counts, rest[1..]);
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_control::object::printable;
+use thalweg_units::figures::three;
 
 use super::events;
 use crate::client::encode;
@@ -83,6 +84,13 @@ fn text(explanation: &Explanation, several: bool) -> String {
         for event in &explanation.recent {
             text.push_str(&events::line(event));
         }
+    }
+    if explanation.events_share < 1.0 {
+        let share = three(100.0 * explanation.events_share);
+        text.push_str(&format!(
+            "\nThe store keeps the events of {share} % of the host-hours; of the others only the \
+             latest are known.\n"
+        ));
     }
     text
 }

@@ -161,7 +161,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
     } else {
         "wall time"
     };
-    vec![
+    let mut rows = vec![
         (
             "connections",
             format!(
@@ -220,5 +220,13 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
                 c.events, c.events_dropped, status.events_stored, status.events_lost
             ),
         ),
-    ]
+    ];
+    if status.events_share < 1.0 || status.events_left_out > 0 {
+        let share = three(100.0 * status.events_share);
+        let left_out = status.events_left_out;
+        let kept =
+            format!("{share} % of the host-hours are kept, {left_out} left out by this agent");
+        rows.push(("", kept));
+    }
+    rows
 }

@@ -69,6 +69,7 @@ mod policy_swap;
 mod privileges;
 mod reload;
 mod replay;
+mod sampling;
 mod schemas;
 mod sim;
 mod sim_conformance;

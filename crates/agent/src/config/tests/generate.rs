@@ -53,6 +53,7 @@ trials = 0.25
 ring = "1MiB"
 retention = "1d"
 retention_max = 5000
+share = 0.25
 log = "all"
 log_rate = 100
 [snapshot]
@@ -105,6 +106,8 @@ enum Accepts {
     WholeOrAuto,
     /// Bounds in tenths.
     Number(i64, i64),
+    /// The same, or "auto".
+    NumberOrAuto(i64, i64),
     /// Bounds in µs; whether "0" is also accepted.
     Duration(i64, i64, bool),
     /// Bounds in bytes; whether it must be a power of two.
@@ -169,6 +172,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("events.ring", Size(64 << 10, 1 << 30, true)),
     ("events.retention", Duration(60 * SECOND, 3650 * DAY, false)),
     ("events.retention_max", Whole(1000, 100_000_000)),
+    ("events.share", NumberOrAuto(1, 10)),
     ("events.log", Word(&["changes", "all", "none"])),
     ("events.log_rate", Whole(1, 100_000)),
     ("snapshot.interval", Duration(SECOND, DAY, false)),
@@ -195,6 +199,8 @@ fn right(key: &str, random: &mut Random) -> String {
             2 => format!("0x{:x}", random.between(low, high)),
             _ => random.between(low, high).to_string(),
         },
+        NumberOrAuto(..) if random.below(2) == 0 => "\"auto\"".to_owned(),
+        NumberOrAuto(low, high) => decimal(random.between(low, high)),
         Number(low, high) => {
             let tenths = random.between(low, high);
             if random.below(2) == 0 {
@@ -281,7 +287,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 "true".to_owned(),
             ])
             .clone(),
-        Number(low, high) => random
+        Number(low, high) | NumberOrAuto(low, high) => random
             .pick(&[
                 decimal(low - far),
                 decimal(high + far),

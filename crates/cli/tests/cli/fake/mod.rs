@@ -214,7 +214,7 @@ pub fn status() -> Value {
         "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
         "kernel_busy_time": false, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
-        "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
+        "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
         "fixes": ["use a kernel with BTF", "free space"]
     })
 }

@@ -1,0 +1,216 @@
+//! Which events the store keeps: those of a share of the host-hours, each of them whole, so that
+//! what is stored reaches back as far as it should.
+//!
+//! An event belongs to the hour of its connection's decision, which it bears. The share changes
+//! only with the hour: no host-hour is kept in part.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use thalweg_bpf_types::{key_from_raw, raw};
+use thalweg_gain::Sampling;
+use thalweg_learner::HOUR_NS;
+
+use crate::config::Events;
+
+/// Smallest share that is chosen by itself, in halvings.
+const HALVINGS_MAX: u32 = 20;
+/// Hours whose events say how many are to come: a day, with its high and low.
+const DAY_H: u64 = 24;
+/// Hours of which the events must be known before they say anything.
+const KNOWN_MIN_H: f64 = 1.0 / 12.0;
+/// Latest events that are not kept, for those who ask what has just happened.
+const RECENT: usize = 512;
+
+/// What the store knows of the sampling in this boot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptSampling {
+    /// Salt of the draw.
+    pub salt: u64,
+    /// When events began to be counted, ns since the boot.
+    pub began_ns: u64,
+    /// Events an hour, as expected before that; `None`: unknown.
+    pub before: Option<f64>,
+    /// By number since the boot. Hours that are absent had the share of the one before.
+    pub hours: BTreeMap<u64, Hour>,
+}
+
+/// An hour of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hour {
+    /// Share of the hosts whose events are kept.
+    pub share: f64,
+    /// Events that reached the agent in it, kept or not.
+    pub seen: u64,
+}
+
+impl KeptSampling {
+    /// Events to be expected in an hour, by those of the day before it; `None`: too little is known.
+    pub fn expected(&self, hour: u64) -> Option<f64> {
+        let from = hour.saturating_sub(DAY_H);
+        let seen: u64 = self.hours.range(from..hour).map(|(_, it)| it.seen).sum();
+        let began_h = self.began_ns as f64 / HOUR_NS as f64;
+        let known_h = (hour as f64 - began_h.max(from as f64)).max(0.0);
+        match self.before {
+            Some(before) => {
+                let day_h = DAY_H as f64;
+                Some((seen as f64 + before * (day_h - known_h)) / day_h)
+            }
+            None if known_h < KNOWN_MIN_H => None,
+            None => Some(seen as f64 / known_h),
+        }
+    }
+
+    fn share(&self, hour: u64) -> f64 {
+        let decided = self.hours.range(..=hour).next_back();
+        decided.map_or(1.0, |(_, hour)| hour.share)
+    }
+}
+
+/// The sampling in a session.
+#[derive(Debug)]
+pub struct Sampler {
+    draw: Sampling,
+    kept: KeptSampling,
+    /// The configured share; `None`: as large as there is room for.
+    fixed: Option<f64>,
+    /// Time that the stored events are to span, and their largest number.
+    retention: Duration,
+    rows: u64,
+    /// The latest hour, and its share.
+    hour: u64,
+    share: f64,
+    /// The first hour that the store does not have as it is.
+    unsaved: Option<u64>,
+    /// Whether a share is among that.
+    turned: bool,
+    recent: VecDeque<raw::thalweg_event>,
+}
+
+impl Sampler {
+    /// The sampling goes on from what is stored, at a time of this boot.
+    pub fn new(kept: KeptSampling, events: &Events, now_ns: u64) -> Self {
+        let mut sampler = Self {
+            draw: Sampling { salt: kept.salt },
+            fixed: events.share,
+            retention: events.retention,
+            rows: events.retention_max,
+            hour: 0,
+            share: kept.share(u64::MAX),
+            unsaved: None,
+            turned: false,
+            recent: VecDeque::new(),
+            kept,
+        };
+        sampler.advance(now_ns);
+        sampler
+    }
+
+    /// Decides about the hour, if it is a new one. To be called before [`Sampler::take`].
+    pub fn advance(&mut self, now_ns: u64) {
+        let hour = now_ns / HOUR_NS;
+        let last = self.kept.hours.keys().next_back().copied();
+        if last.is_none_or(|last| last < hour) {
+            let share = self.fixed.unwrap_or_else(|| self.room(hour));
+            self.kept.hours.insert(hour, Hour { share, seen: 0 });
+            self.unsaved.get_or_insert(hour);
+            self.turned = true;
+        }
+        self.hour = last.unwrap_or(hour).max(hour);
+        self.share = self.kept.share(self.hour);
+    }
+
+    /// The largest power of a half at which the events of a whole retention have room.
+    fn room(&self, hour: u64) -> f64 {
+        let Some(expected) = self.kept.expected(hour) else {
+            return 1.0;
+        };
+        let hours = self.retention.as_secs_f64() / 3600.0;
+        let mut rows = expected * hours;
+        let mut share = 1.0;
+        for _ in 0..HALVINGS_MAX {
+            if rows <= self.rows as f64 {
+                break;
+            }
+            rows /= 2.0;
+            share /= 2.0;
+        }
+        share
+    }
+
+    /// Counts an event. Returns how many it stands for in the store; 0: it is not kept.
+    pub fn take(&mut self, event: &raw::thalweg_event) -> f64 {
+        if let Some(now) = self.kept.hours.get_mut(&self.hour) {
+            now.seen += 1;
+            self.unsaved.get_or_insert(self.hour);
+        }
+        let hour = hour_of(event);
+        let share = match hour == self.hour {
+            true => self.share,
+            false => self.kept.share(hour),
+        };
+        if share >= 1.0 {
+            return 1.0;
+        }
+        if self
+            .draw
+            .keeps(key_from_raw(&event.host).tag(), hour, share)
+        {
+            return 1.0 / share;
+        }
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(*event);
+        0.0
+    }
+
+    /// Share of the host-hours that is kept now.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// The least share since a time of this boot.
+    pub fn share_since(&self, from_ns: u64) -> f64 {
+        let from = from_ns / HOUR_NS;
+        let later = self.kept.hours.range(from..).map(|(_, hour)| hour.share);
+        later.fold(self.kept.share(from), f64::min)
+    }
+
+    /// The latest events that were not kept, newest first.
+    pub fn recent(&self) -> Vec<raw::thalweg_event> {
+        self.recent.iter().rev().copied().collect()
+    }
+
+    /// Whether the store must learn of a new share before it gets events: after a restart the same
+    /// host-hours are to be kept.
+    pub fn has_turned(&self) -> bool {
+        self.turned
+    }
+
+    /// The hours that the store does not have as they are. From now on it is taken to have them.
+    pub fn take_changes(&mut self) -> Vec<(u64, Hour)> {
+        self.turned = false;
+        let first = self.unsaved.take();
+        let hours = first.map(|first| self.kept.hours.range(first..));
+        let hours = hours.into_iter().flatten();
+        hours.map(|(hour, it)| (*hour, *it)).collect()
+    }
+
+    /// Takes back changes that could not be saved.
+    pub fn put_back(&mut self, changes: &[(u64, Hour)]) {
+        if let Some((first, _)) = changes.first() {
+            self.turned = true;
+            self.unsaved = Some(self.unsaved.map_or(*first, |other| other.min(*first)));
+        }
+    }
+}
+
+/// The hour of a connection's decision, of which its events bear the lower half.
+fn hour_of(event: &raw::thalweg_event) -> u64 {
+    let hour = event.time_ns / HOUR_NS;
+    hour.saturating_sub((hour as u16).wrapping_sub(event.hour).into())
+}
+
+#[cfg(test)]
+mod tests;
