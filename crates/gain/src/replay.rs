@@ -87,6 +87,8 @@ pub struct Size {
     pub uncovered: u64,
     /// Hosts of those that count.
     pub hosts: u64,
+    /// Connections that they stand for: more than those where the log has a share of the host-hours.
+    pub stand_for: f64,
     /// Decisions of the rule with a past of its own: fewer than connections if it learns.
     pub decisions: f64,
     /// Effective number of connections (Kish): the square of the sum of weights over the sum of
@@ -123,9 +125,12 @@ impl std::fmt::Display for TooSmall {
 
 impl std::error::Error for TooSmall {}
 
-/// Sums of one host. All but the first are multiplied by what a decision stands for and its pace.
+/// Sums of one host. All but the first two are multiplied by what a decision stands for and its
+/// pace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
+    /// Decisions of the rule in the log: paces.
+    own: f64,
     /// Connections that it stands for.
     connections: f64,
     /// Decisions.
@@ -148,6 +153,7 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, other: &Self) {
+        self.own += other.own;
         self.connections += other.connections;
         self.squares += other.squares;
         self.count += other.count;
@@ -164,6 +170,7 @@ impl Sums {
     fn of_connections(&self) -> Self {
         let scale = self.connections / self.count;
         Self {
+            own: self.own,
             connections: self.connections,
             count: self.count * scale,
             outcome: self.outcome * scale,
@@ -209,6 +216,7 @@ impl Estimator {
             let modelled: f64 = (0..ARMS).map(|i| (rule[i] - logged[i]) * expected[i]).sum();
             let unexplained = decided.outcome - expected[decided.arm];
             self.hosts.entry(decided.host).or_default().add(&Sums {
+                own: decided.pace,
                 connections: decided.stands_for,
                 count,
                 outcome: count * decided.outcome,
@@ -238,7 +246,8 @@ impl Estimator {
             connections: self.connections,
             uncovered: self.uncovered,
             hosts: self.hosts.len() as u64,
-            decisions: self.hosts.values().map(|host| host.count).sum(),
+            stand_for: sums.iter().map(|host| host.connections).sum(),
+            decisions: sums.iter().map(|host| host.own).sum(),
             effective: effective(sums.iter().map(|host| host.squares).sum()),
             effective_hosts: effective(of_hosts),
         }

@@ -1,6 +1,7 @@
 //! Estimates of a rule from the decisions of another, where the truth is known.
 #![allow(clippy::unwrap_used)]
 
+use thalweg_gain::Sampling;
 use thalweg_gain::replay::{ARMS, CLASSES, Decided, Estimate, Estimator, TooSmall};
 use thalweg_units::random::Random;
 
@@ -12,12 +13,35 @@ fn normal(random: &mut Random) -> f64 {
     (0..12).map(|_| random.fraction()).sum::<f64>() - 6.0
 }
 
-/// How the log's probabilities are falsified, for tests that must fail.
+/// What the log says.
 #[derive(Clone, Copy, PartialEq)]
 enum Log {
+    /// All, and the truth.
     Honest,
-    /// It says that each arm was as likely as the others.
+    /// False: that each arm was as likely as the others.
     Uniform,
+    /// A share of the host-hours, less where more happens: there the rule does better. It says what
+    /// each connection stands for.
+    Sampled,
+    /// False: the same, and that each connection stands for itself.
+    Unweighted,
+}
+
+/// Hours of a log.
+const HOURS: usize = 24;
+
+impl Log {
+    fn is_sampled(self) -> bool {
+        matches!(self, Log::Sampled | Log::Unweighted)
+    }
+
+    /// Share of the hosts that an hour has.
+    fn share(self, hour: usize) -> f64 {
+        match hour * 2 < HOURS {
+            false if self.is_sampled() => 0.25,
+            _ => 1.0,
+        }
+    }
 }
 
 /// A simulated log and what is true of it.
@@ -30,7 +54,8 @@ struct World {
 
 /// Connections to hosts with a path, a best arm and an activity of their own. The log learns: it
 /// takes what did best at the host so far, and another arm in one case of five. The rule takes
-/// what a stranger knows about the host, with some chance. One outcome in ten is far worse.
+/// what a stranger knows about the host, with some chance. One outcome in ten is far worse. In a
+/// log with shares the stranger knows more about the second half.
 fn world(seed: u64, hosts: usize, log: Log) -> World {
     let mut random = Random::new(seed);
     let mut world = World {
@@ -60,8 +85,15 @@ fn world(seed: u64, hosts: usize, log: Log) -> World {
     for i in (1..order.len()).rev() {
         order.swap(i, random.below(i as u64 + 1) as usize);
     }
-    for host in order {
-        let (effects, seen, favourite) = &mut paths[host];
+    let all = order.len();
+    for (number, host) in order.into_iter().enumerate() {
+        let hour = number * HOURS / all;
+        let share = log.share(hour);
+        let (constant, seen, favourite) = &mut paths[host];
+        let mut effects = *constant;
+        if share < 1.0 {
+            effects[*favourite] -= 2.0;
+        }
         let mean = |arm: usize| seen[arm][0] / (seen[arm][1] + 1.0);
         let best = (0..USED)
             .min_by(|&a, &b| mean(a).total_cmp(&mean(b)))
@@ -91,13 +123,20 @@ fn world(seed: u64, hosts: usize, log: Log) -> World {
         if log == Log::Uniform {
             logged[..USED].fill(1.0 / USED as f64);
         }
+        let tag = thalweg_units::random::mix(host as u64);
+        if !(Sampling { salt: seed }).keeps(tag, hour as u64, share) {
+            continue;
+        }
         world.estimator.add(&Decided {
             host: host as u64,
             class,
             arm,
             logged: &logged,
             rule: &rule,
-            stands_for: 1.0,
+            stands_for: match log {
+                Log::Unweighted => 1.0,
+                _ => 1.0 / share,
+            },
             pace: 1.0,
             outcome,
         });
@@ -142,6 +181,46 @@ fn intervals_contain_the_truth() {
     assert!((0.89..=1.0).contains(&weighted), "weighted: {weighted}");
     let (_, robust) = coverage(40, 150, Log::Uniform);
     assert!(robust < 0.5, "a log with false probabilities: {robust}");
+}
+
+#[test]
+fn intervals_contain_the_truth_of_all_by_a_share_of_the_host_hours() {
+    let (weighted, robust) = coverage(150, 300, Log::Sampled);
+    assert!((0.89..=1.0).contains(&robust), "doubly robust: {robust}");
+    assert!((0.89..=1.0).contains(&weighted), "weighted: {weighted}");
+    let (_, robust) = coverage(40, 300, Log::Unweighted);
+    assert!(robust < 0.5, "as if each stood for itself: {robust}");
+}
+
+#[test]
+fn the_size_of_a_sample_is_what_was_logged_and_what_it_stands_for() {
+    let of = |stands_for: f64| {
+        let mut estimator = Estimator::default();
+        for host in 0..401 {
+            let mut logged = [0.0; ARMS];
+            logged[..2].fill(0.5);
+            estimator.add(&Decided {
+                host,
+                class: 0,
+                arm: (host % 2) as usize,
+                logged: &logged,
+                rule: &logged,
+                stands_for: if host % 4 < 2 { 1.0 } else { stands_for },
+                pace: 0.5,
+                outcome: 1.0,
+            });
+        }
+        estimator.size()
+    };
+    for (stands_for, effective) in [(1.0, 400.0), (3.0, 800.0f64.powi(2) / 2000.0)] {
+        let size = of(stands_for);
+        assert_eq!((size.connections, size.hosts), (400, 400));
+        assert_eq!(size.stand_for, 200.0 * (1.0 + stands_for));
+        // Of the rule's own decisions only those in the log count.
+        assert_eq!(size.decisions, 200.0);
+        assert!((size.effective - effective).abs() < 1e-6, "{size:?}");
+        assert!((size.effective_hosts - effective).abs() < 1e-6, "{size:?}");
+    }
 }
 
 /// One decision a host: half the log's connections take either arm.
@@ -211,4 +290,6 @@ fn intervals_contain_the_truth_in_500_seeds() {
         let (_, robust) = coverage(500, hosts, Log::Honest);
         assert!((0.93..=0.97).contains(&robust), "{hosts}: {robust}");
     }
+    let (_, robust) = coverage(500, 600, Log::Sampled);
+    assert!((0.93..=0.97).contains(&robust), "sampled: {robust}");
 }

@@ -144,6 +144,7 @@ fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
     json!({
         "rule": rule,
         "connections": size.connections,
+        "stand_for": size.stand_for,
         "hosts": size.hosts,
         "decisions": size.decisions,
         "effective_connections": size.effective,
@@ -214,6 +215,12 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
         text += &format!(
             "Moved on their way: {}. The first decision about each is judged, later ones act as logged.\n",
             counted(moved)
+        );
+    }
+    if size.stand_for > 1.0001 * size.connections as f64 {
+        text += &format!(
+            "They stand for {:.0} connections: the log has a share of the hours of each host.\n",
+            size.stand_for
         );
     }
     for (count, what) in [

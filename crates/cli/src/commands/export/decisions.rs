@@ -130,7 +130,7 @@ fn decision(event: &Event) -> Option<Line> {
         handshake_rtt_us: event.handshake_rtt_us,
         rule: event.rule,
         parameters: event.parameters,
-        stands_for: 1.0,
+        stands_for: event.stands_for,
         stretches: Vec::new(),
     })
 }
