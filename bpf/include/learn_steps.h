@@ -165,6 +165,8 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 			COUNT(c, hosts_missed);
 		outcome = lesson.verdict.outcome;
 	}
+	/* In one register from here: Linux 6.1 forgets the bound of a copy on the stack. */
+	barrier_var(outcome);
 	if (outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
 	if (told)

@@ -565,7 +565,7 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
-THALWEG_ASSERT_SIZE(thalweg_params, 128);
+THALWEG_ASSERT_SIZE(thalweg_params, 136);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);

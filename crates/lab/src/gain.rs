@@ -204,6 +204,7 @@ fn ended(connection: &Connection) -> Ended {
         min_rtt_us: connection.min_rtt_us.map_or(0, |us| us as u32),
         handshake_rtt_us: 0,
         failed: Some(connection.error.is_some()),
+        held: None,
     }
 }
 

@@ -5,7 +5,7 @@ use thalweg_gain::{CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Verdict,
 use super::Gain;
 use super::look::judged;
 use super::words::{
-    about, amount, direction, host_hours, known_in, presented_row, seconds, sorted,
+    about, amount, direction, host_hours, known_in, presented_row, seconds, sorted, thousands,
 };
 use crate::store::Revert;
 use crate::view::{self, GainGroup, GainRevert, GainRow};

@@ -375,7 +375,7 @@ fn the_learner_says_what_its_control_group_does() {
 }
 
 #[test]
-fn a_long_connection_counts_once_and_super::whole() {
+fn a_long_connection_counts_once_and_whole() {
     let stretch = |end: u32| raw::thalweg_event {
         end: end as u8,
         time_ns: 3 * HOUR_NS + 1_000_000_000,

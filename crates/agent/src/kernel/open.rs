@@ -155,7 +155,7 @@ impl Kernel {
         let now_ns = system::monotonic_ns();
         let mut found = Candidates::default();
         Slots::map(self.map(names::CONNS))?.each(|conn| {
-            let is_long = conn.origin.flags & raw::THALWEG_CONN_LONG != 0;
+            let is_long = u32::from(conn.origin.flags) & raw::THALWEG_CONN_LONG != 0;
             let count = if is_long { conn.count } else { 0 };
             let age_ns = now_ns.saturating_sub(conn.start_ns);
             if is_due(age_ns, u64::MAX, count, &self.params) {
