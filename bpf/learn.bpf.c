@@ -289,24 +289,27 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	return change(&request) ? packed(&request) : 0;
 }
 
-/* The stretch so far belongs to the old arm, if the decision is for another one. */
-static __noinline int score_before(struct bpf_sock_ops *ops, __u64 number)
+/*
+ * The stretch so far belongs to the old arm, if the decision is for another one. Returns
+ * the decision: a result that nobody used might be left out, and a pointer in its place.
+ */
+static __noinline __u64 score_before(struct bpf_sock_ops *ops, __u64 number)
 {
 	struct request request = {};
 	struct context c = { .request = &request };
 	struct bpf_tcp_sock *tp;
 
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
-		return 0;
+		return number;
 	tp = bpf_tcp_sock(c.sk);
 	/* Classic credits all to bbr. */
 	if (!tp || c.params->dry_run || c.params->mode == THALWEG_MODE_CLASSIC)
-		return 0;
+		return number;
 	if (c.origin->arm == (number & 0xff))
-		return 0;
+		return number;
 	request.now_ns = bpf_ktime_get_ns();
 	score(&c, tp, THALWEG_END_SWITCH);
-	return 0;
+	return number;
 }
 
 /* Moves the connection to the decision's arm; 0 or -errno of a refused one. */
@@ -450,10 +453,8 @@ int learn_sockops(struct bpf_sock_ops *ops)
 		established(ops);
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
-		if (decision) {
-			score_before(ops, decision);
-			take_over(ops, decision);
-		}
+		if (decision)
+			take_over(ops, score_before(ops, decision));
 	} else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1])) {
 		state_changed(ops);
 	}

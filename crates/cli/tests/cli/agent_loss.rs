@@ -100,8 +100,8 @@ fn an_arm_that_loses_more_than_the_default_is_taken_back_mid_flow() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     // The default loses nothing on this path. Its measurements earn the credit of a first trial.
-    bed.connect(&address, 4, 4_000_000);
-    bed.counter_reaches("scored", 4);
+    bed.connect(&address, 6, 4_000_000);
+    bed.counter_reaches("scored", 6);
     let mut tried = wait_for("a trial of reno", || {
         let mut traffic = bed.python(Side::Client, LONG, &[&address, "5001", "15"]);
         (traffic.line() == "reno").then_some(traffic)

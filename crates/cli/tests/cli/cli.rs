@@ -13,14 +13,14 @@ fn status_is_told() {
     let agent = Agent::new(answer);
     let text = agent.run(&["status"]).ok();
     for part in [
-        "mode           thalweg, dry run: nothing is set\n",
-        "up             1 h 2 min, took over",
-        "hosts          12 of at most 65536\n",
-        "memory         61.0 MB in the kernel, 12.3 MB in the agent\n",
+        "mode              thalweg, dry run: nothing is set\n",
+        "up                1 h 2 min, took over",
+        "hosts             12 of at most 65536\n",
+        "memory            61.0 MB in the kernel, 12.3 MB in the agent\n",
         "450 changed",
         "700 of 980 ended connections scored, by wall time",
         "25.0 % of the host-hours are kept, 5600 left out by this agent\n",
-        "problems       kernel BTF is absent\n               the store is full\n",
+        "problems          kernel BTF is absent\n                  the store is full\n",
     ] {
         assert!(text.contains(part), "{part}:\n{text}");
     }

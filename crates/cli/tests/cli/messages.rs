@@ -39,7 +39,7 @@ fn a_configuration_shows_all_its_faults_with_their_places() {
          perhaps \"classic\"\n  | mode = \"clasic\"\n  |        ^\n\
          {bad}:3:1: learning: found the unknown key \"half_live\", expected one of warm_up, \
          gap_scale, memory, staleness_shift, half_life, latency_weight, latency_guard, score_min, \
-         score_full, loss_shift, loss_min_segments, rescue; perhaps `half_life`\n  | half_live = \
+         score_full, loss_shift, loss_min_segments, rescue, stretch; perhaps `half_life`\n  | half_live = \
          \"1h\"\n  | ^\n{bad}: 2 faults\n"
     );
     assert_eq!(ran.out, expected);
