@@ -102,8 +102,9 @@ fn choice(side: Side, scope: Scope, control: &Rows, rows: &Rows) -> Choice {
     let time = Verdict::of(&comparisons[0], Row::Time);
     let price = || {
         let measures = Row::MEASURES.into_iter().zip(&comparisons);
-        let mut forbids = measures
-            .filter(|(row, comparison)| Verdict::is_reason_to_revert(comparison, *row, &comparisons[0]));
+        let mut forbids = measures.filter(|(row, comparison)| {
+            Verdict::is_reason_to_revert(comparison, *row, &comparisons[0])
+        });
         forbids.next().map(|(row, _)| row)
     };
     let found = match time {

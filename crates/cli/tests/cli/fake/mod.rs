@@ -206,13 +206,13 @@ pub fn status() -> Value {
         "scored": 700, "skipped_small": 200, "skipped_app_limited": 50,
         "skipped_not_tracked": 20, "skipped_timeout": 6, "switched": 7, "withdrawn": 5, "outside": 4, "control": 3,
         "app_owned": 30, "events": 1880, "events_dropped": 0, "hosts_created": 12,
-        "hosts_missed": 0, "conns_missed": 0
+        "hosts_missed": 0, "conns_missed": 0, "visited": 0, "stretches": 0, "anew": 0, "moved": 0
     });
     json!({
         "version": "0.1.0", "machine": "web1", "pid": 4242, "uptime_s": 3725, "session": 1, "mode": "thalweg", "dry_run": true,
         "cgroup": "/sys/fs/cgroup", "pin": "/sys/fs/bpf/thalweg",
         "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
-        "kernel_busy_time": false, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
+        "kernel_busy_time": false, "looks": null, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
         "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
         "fixes": ["use a kernel with BTF", "free space"]

@@ -36,18 +36,16 @@ pub const HELP: [&str; 10] = [
 
 type Counter = (&'static str, fn(&Counters) -> u64);
 
-const COUNTERS: [Counter; 17] = [
+const COUNTERS: [Counter; 15] = [
     ("established", |c| c.established),
     ("decided", |c| c.decided),
     ("changed", |c| c.changed),
     ("refused by kernel", |c| c.refused),
     ("left to application", |c| c.app_owned),
-    ("moved mid-flow", |c| c.switched),
+    ("moved mid-flow", |c| c.switched + c.moved),
     ("taken back mid-flow", |c| c.withdrawn),
-    ("long ones moved", |c| c.moved),
     ("ended", |c| c.closed),
     ("scored", |c| c.scored),
-    ("  on their way", |c| c.stretches),
     ("not scored: small", |c| c.skipped_small),
     ("  limited by app", |c| c.skipped_app_limited),
     ("  timed out", |c| c.skipped_timeout),
