@@ -247,13 +247,15 @@ impl Bench<'_> {
                 said = Err(Error::msg("the variant with the kernel's types is refused"));
             }
             let types = has_types && !hidden && said.is_ok();
-            let others = match (types, feature.id) {
-                (true, Id::BusyTime) => ["learn", "policy"],
-                (true, _) => ["learn_btf", "policy"],
-                (false, _) => ["learn_btf", "policy_btf"],
+            // The parameters decide what is verified: each object counts where it is tried.
+            let counts = |object: &str| match (types, feature.id) {
+                (true, Id::LongConnections) => object == "learn_open",
+                (true, Id::BusyTime) => !["learn", "learn_open", "policy"].contains(&object),
+                (true, _) => !["learn_btf", "learn_open", "policy"].contains(&object),
+                (false, _) => !["learn_btf", "policy_btf"].contains(&object),
             };
             for (name, &verified) in &seen {
-                let found = objects.iter().filter(|it| !others.contains(&it.object));
+                let found = objects.iter().filter(|it| counts(it.object));
                 let mut found = found.flat_map(|it| it.programs.iter().map(move |full| (it, full)));
                 if let Some((it, full)) = found.find(|(_, full)| in_kernel(full) == name) {
                     let programs = column.programs.entry(it.object.to_owned()).or_default();

@@ -504,14 +504,15 @@ fn dctcp_stays_within_the_prefixes_that_are_named() {
     // Without the prefix the arm would be as likely here. By chance it would be missing less than
     // once in a million runs.
     bed.connect(&public, 60, 300_000);
-    bed.counter_reaches("scored", 60);
-    let events = bed.events(60);
+    wait_for("60 measurements of the other address", || {
+        let host = bed.host(&public).unwrap_or_default();
+        (host["scored"] == 60).then_some(())
+    });
     let of_public = |event: &&Value| event["remote"] == public.as_str();
-    assert!(
-        events
-            .iter()
-            .filter(of_public)
-            .any(|event| event["ecn"] == true)
-    );
+    wait_for("an event of it with ECN", || {
+        let events = bed.events(60);
+        let mut of_public = events.iter().filter(of_public);
+        of_public.any(|it| it["ecn"] == true).then_some(())
+    });
     assert_eq!(chosen(&public), 0);
 }
