@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::resource::{Resource, getrlimit};
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
@@ -12,7 +13,8 @@ use crate::bed::{self, Agent, Worker};
 use crate::kernel;
 use crate::table::{Target, line, spread};
 
-/// Connections of `run`, both ends of which are on the machine: 100,000 sockets.
+/// Connections of `run`, both ends of which are on the machine: 100,000 sockets; fewer where a process
+/// may not have so many files open.
 const CONNECTIONS: usize = 50_000;
 /// Connections of `instructions`: as many as a guest has memory for.
 pub const FEW: usize = 10_000;
@@ -39,7 +41,10 @@ pub struct Cost {
 
 /// Runs the measurement; returns whether the target is met.
 pub fn run(binary: &Path) -> Result<bool> {
-    let cost = measure(binary, CONNECTIONS)?;
+    // Both ends' processes, and some files beside.
+    let (_, files) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let connections = CONNECTIONS.min((files as usize).saturating_sub(200));
+    let cost = measure(binary, connections)?;
     println!(
         "{:.0} sockets: {:.0} ns for each, {:.0} ns more for a stretch that is scored",
         cost.sockets, cost.socket_ns, cost.stretch_ns
