@@ -28,8 +28,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Tells the agent of a network namespace that it may not know. Not inlined, as callers
- * have no stack for the time. */
+/*
+ * Tells the agent of a network namespace that it may not know. Not inlined, as callers
+ * have no stack for the time.
+ */
 static __noinline int note_stranger(__u64 netns)
 {
 	__u64 now;

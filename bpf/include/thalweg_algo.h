@@ -82,8 +82,8 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: bits of cost for each retransmission of all segments. */
 #define THALWEG_WASTE_BITS 3
 /*
- * thalweg: a measurement is slow if it costs 2.5 bits more than the system's mean and its own, and
- * counts twice from 4 bits on. The counts are halved at this many measurements.
+ * thalweg: a measurement is slow if it costs 2.5 bits more than the system's mean and its
+ * own. From 4 bits on it counts twice. The counts are halved at this many measurements.
  */
 #define THALWEG_SLOW_Q16 (5u << 15)
 #define THALWEG_VERY_SLOW_Q16 (4u << 16)
@@ -1183,8 +1183,8 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 }
 
 /*
- * Counts a measurement, and whether it is much slower than the system's mean and its own. Must be
- * called before the sample is learned.
+ * Counts a measurement, and whether it is much slower than the system's mean and its own.
+ * Must be called before the sample is learned.
  */
 static __always_inline void thalweg_count_slow(const struct thalweg_host *host, __u32 system_arm,
 					       const struct thalweg_arm_state *arm,
@@ -1376,9 +1376,9 @@ enum thalweg_reviewed {
 
 /*
  * Decides about a long connection. From an arm that is harmful, not allowed any more, or
- * half a bit worse than the system's it goes to the best one at once. Otherwise the rule
- * for new connections decides, at most once an hour, if its arm is an eighth of a bit
- * worse than the best one, or was a trial and is not the best one. `random` and
+ * half a bit worse than the system's it goes to the best one at once. On the best arm it
+ * stays. On another one the rule for new connections decides, at most once an hour. Its arm
+ * must be an eighth of a bit worse than the best one, or have been a trial. `random` and
  * `shares_q16` as in thalweg_decide().
  */
 static __always_inline enum thalweg_reviewed

@@ -1,7 +1,9 @@
 //! Host records, measured connections and arm tables of the two kernel interface versions before the
 //! present one. An agent newer than the programs in the kernel finds them there.
 
-use thalweg_learner::{ArmState, Host, MAX_ARMS, note_cautions};
+use std::mem::offset_of;
+
+use thalweg_learner::{ArmState, HOUR_NS, Host, MAX_ARMS, note_cautions};
 
 use crate::pod::from_bytes;
 use crate::raw;
@@ -151,7 +153,13 @@ pub fn conn(version: u32, bytes: &[u8]) -> Option<raw::thalweg_conn> {
     }
     let mut whole = [0; size_of::<raw::thalweg_conn>()];
     whole[..BYTES].copy_from_slice(bytes);
-    from_bytes(&whole)
+    let mut conn: raw::thalweg_conn = from_bytes(&whole)?;
+    // The flags had 32 bits. The hour was not noted: a stretch began with the connection, mostly.
+    const FLAGS: usize = offset_of!(raw::thalweg_conn, origin);
+    let flags = bytes.get(FLAGS..)?.first_chunk()?;
+    conn.origin.flags = u32::from_ne_bytes(*flags) as u16;
+    conn.origin.hour = (conn.start_ns / HOUR_NS) as u16;
+    Some(conn)
 }
 
 /// The arm table of one of [`VERSIONS`], or the present one; they begin alike. `None`: it is
@@ -258,9 +266,13 @@ mod tests {
 
     #[test]
     fn a_connection_of_version_6_goes_on_and_had_no_stretches() {
-        let bytes: Vec<u8> = (0..26u32).flat_map(u32::to_ne_bytes).collect();
+        let mut bytes: Vec<u8> = (0..26u32).flat_map(u32::to_ne_bytes).collect();
         let found = conn(6, &bytes).unwrap();
         assert_eq!((found.cookie, found.start_ns), (double(0), double(2)));
+        assert_eq!((found.origin.flags, found.origin.propensity_q16), (13, 14));
+        // Its events are those of the hour in which it began.
+        bytes[8..16].copy_from_slice(&(5 * HOUR_NS + 1).to_ne_bytes());
+        assert_eq!(conn(6, &bytes).unwrap().origin.hour, 5);
         assert_eq!((found.start_retrans, found.loss_srtt_us), (12, 24));
         assert_eq!((found.decided_ns, found.count), (0, 0));
         assert!(conn(5, &bytes).is_none() && conn(6, &bytes[4..]).is_none());

@@ -54,9 +54,9 @@ pub struct Review {
 /// The decision that is due for a long connection; `None`: it keeps its arm.
 ///
 /// From an arm that is harmful, not allowed any more, or judged half a bit worse than the system's
-/// it goes to the best one at once. Otherwise the rule for new connections decides, at most once an
-/// hour, if its arm is judged an eighth of a bit worse than the best one, or was a trial and is not
-/// the best one. On the best arm it stays: nothing is tried on it. `random` is a uniform number.
+/// it goes to the best one at once. On the best arm it stays: nothing is tried on it. On another one
+/// the rule for new connections decides, at most once an hour. Its arm must be judged an eighth of a
+/// bit worse than the best one, or have been a trial. `random` is a uniform number.
 pub fn review(
     host: &Host,
     long: &Long,
