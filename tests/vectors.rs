@@ -149,6 +149,8 @@ struct SampleRecord(
     u32,
     u16,
     u16,
+    u32,
+    u32,
 );
 
 impl SampleRecord {
@@ -167,7 +169,8 @@ impl SampleRecord {
             loss_srtt_us: self.10,
             flags: self.11,
             end: self.12,
-            ..Default::default()
+            receiver_us: self.13,
+            buffer_us: self.14,
         }
     }
 }
@@ -300,7 +303,8 @@ fn sample(inputs: &[u64]) -> abi::thalweg_sample {
         loss_srtt_us: word(inputs[10]),
         flags: half(inputs[11]),
         end: half(inputs[12]),
-        ..Default::default()
+        receiver_us: word(inputs[13]),
+        buffer_us: word(inputs[14]),
     }
 }
 
@@ -353,12 +357,12 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
         }
         "weight" => {
             request.sample = sample(inputs);
-            request.params.score_full_bytes = inputs[13];
+            request.params.score_full_bytes = inputs[15];
             raw::VECTOR_WEIGHT
         }
         "assess" => {
             request.sample = sample(inputs);
-            request.params.score_min_bytes = inputs[13];
+            request.params.score_min_bytes = inputs[15];
             raw::VECTOR_ASSESS
         }
         "forget" => {

@@ -225,11 +225,20 @@ __noinline int learn(struct request *r, struct lesson *l)
 	if (!r || !l)
 		return 0;
 	scores = l->verdict.outcome == THALWEG_SCORED;
-	/* A time-out is scored only beside another measurement, so never in a new record. */
-	beside = l->sample.end == THALWEG_END_TIMEOUT && params->mode == THALWEG_MODE_THALWEG;
+	/*
+	 * A time-out is scored only beside another measurement, so never in a new record. Nor
+	 * is a limited one, but of the system's arm.
+	 */
+	beside = THALWEG_SCORED;
+	if (params->mode != THALWEG_MODE_THALWEG)
+		;
+	else if (l->sample.end == THALWEG_END_TIMEOUT)
+		beside = THALWEG_SKIPPED_TIMEOUT;
+	else if (r->arm != r->system_arm && thalweg_is_limited(&l->sample))
+		beside = THALWEG_SKIPPED_APP_LIMITED;
 	host = scores && !beside ? make_host(r) : find_host(r);
 	if (!host && scores && beside)
-		l->verdict.outcome = THALWEG_SKIPPED_TIMEOUT;
+		l->verdict.outcome = beside;
 	lock = host_lock(r);
 	if (!host || !lock)
 		return 0;

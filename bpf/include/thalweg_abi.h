@@ -162,7 +162,7 @@ enum thalweg_outcome {
 	THALWEG_SCORED = 0,
 	/* Fewer acknowledged bytes than score_min_bytes: too few to judge a CC. */
 	THALWEG_SKIPPED_SMALL = 1,
-	/* The application, not the path, limited the rate. */
+	/* The application, the receiver's window or the send buffer limited the rate, not the path. */
 	THALWEG_SKIPPED_APP_LIMITED = 2,
 	/* Not ours to score (application's own CC, unknown CC, below threshold). */
 	THALWEG_SKIPPED_NOT_TRACKED = 3,

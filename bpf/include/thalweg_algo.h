@@ -147,6 +147,8 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_TRIALS 2
 /* ... and the time after which they expire, ns. */
 #define THALWEG_TRIAL_NS 10000000000ull
+/* thalweg: a stretch is limited if its receiver or its buffer was full for this part of the time. */
+#define THALWEG_LIMITED_PART 4
 /* thalweg: the kernel's rate sample at this many times the mean means application-limited ... */
 #define THALWEG_APP_LIMITED_RATIO 16
 /* ... unless more than one segment in this many was lost. */
@@ -1056,6 +1058,37 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	return THALWEG_SCORED;
 }
 
+/*
+ * Whether the receiver's window or the send buffer, not the path, limited a stretch. Its
+ * rate is one that the path can carry at least.
+ */
+static __always_inline int thalweg_is_limited(const struct thalweg_sample *sample)
+{
+	return sample->flags & THALWEG_SAMPLE_BUSY_TIME && sample->end != THALWEG_END_TIMEOUT &&
+	       (__u64)sample->receiver_us + sample->buffer_us >
+		       sample->duration_us / THALWEG_LIMITED_PART;
+}
+
+/*
+ * The cost below which a limited measurement of an arm tells something new: that the path
+ * carries more than was known. A lower rate may be the receiver's. With less evidence than
+ * a half the system's arm has no such bound, and another arm that of the system's.
+ */
+static __always_inline __u64 thalweg_least_news(const struct thalweg_host *host, __u32 index,
+						__u32 system_arm)
+{
+	const struct thalweg_arm_state *arm = thalweg_arm_at(host, index);
+
+	if (arm->weight_q16 < THALWEG_CLIP_WEIGHT_Q16) {
+		if (system_arm == index)
+			return THALWEG_U64_MAX;
+		if (system_arm >= THALWEG_MAX_ARMS)
+			return 0;
+		arm = thalweg_arm_at(host, system_arm);
+	}
+	return arm->weight_q16 ? arm->value : 0;
+}
+
 /* Weight (Q16) of a measurement, by bytes, up to one at score_full_bytes. */
 static __always_inline __u32 thalweg_weight_q16(const struct thalweg_sample *sample,
 						const struct thalweg_params *params)
@@ -1301,6 +1334,12 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	out->cost =
 		thalweg_min(thalweg_cost(rate, sample->srtt_us, params) + thalweg_waste_q16(sample),
 			    THALWEG_U32_MAX);
+	if (thalweg_is_limited(sample) &&
+	    out->cost >= thalweg_least_news(host, index, system_arm)) {
+		out->cost = 0;
+		out->outcome = THALWEG_SKIPPED_APP_LIMITED;
+		return;
+	}
 	if (sample->end == THALWEG_END_TIMEOUT) {
 		/* A time-out alone may be a peer that vanished. */
 		known = thalweg_least_known(host);

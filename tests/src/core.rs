@@ -253,6 +253,7 @@ fn sample(raw: &abi::thalweg_sample) -> Result<Sample, String> {
         steady_segs: raw.steady_segs,
         steady_retrans: raw.steady_retrans,
         loss_srtt_us: raw.loss_srtt_us,
+        limited_us: u64::from(raw.receiver_us) + u64::from(raw.buffer_us),
         busy_time: u32::from(raw.flags) & abi::THALWEG_SAMPLE_BUSY_TIME != 0,
         end: match u32::from(raw.end) {
             abi::THALWEG_END_FIN_LOCAL => End::FinLocal,

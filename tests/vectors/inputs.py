@@ -200,6 +200,17 @@ def stretches(r, arm, noise):
     return sample
 
 
+def limited(r, arm, noise):
+    """Transfers whose receiver, or whose send buffer, is full for a part of the time."""
+    sample = bulk(r, arm, noise)
+    part = sample["duration_us"] // 8
+    sample["receiver_us"] = part * r.pick([0, 0, 1, 2, 3, 8])
+    sample["buffer_us"] = part * r.pick([0, 0, 1, 2])
+    if r.one_in(8):
+        sample.update(end=TIMEOUT, segs_out=40, retrans=9)
+    return sample
+
+
 def extreme(r, arm, noise):
     sample = {name: r.wide(bits) for name, bits in SAMPLE_FIELDS.items()}
     sample["end"] = r.below(5)
@@ -478,6 +489,13 @@ def plans():
         Plan("long connections, equal arms", samples=equal, reviews=True, idle_shift=31),
         Plan("long connections, classic", samples=stretches, reviews=True, mode=CLASSIC, steps=20),
         Plan("long connections, long warm-up", samples=stretches, reviews=True, warm_up=20),
+        Plan("limited by receivers and buffers", samples=limited, noise=200),
+        Plan(
+            "limited, arms of other defaults",
+            samples=limited,
+            systems=(0, 1, NO_ARM),
+            elapse=seconds(0, 600),
+        ),
     ]
 
 

@@ -66,6 +66,8 @@ SAMPLE_FIELDS = {
     "loss_srtt_us": 32,
     "flags": 16,
     "end": 16,
+    "receiver_us": 32,
+    "buffer_us": 32,
 }
 ARM_FIELDS = {
     "value": 64,
@@ -695,6 +697,18 @@ def classic_score(host, arm, sample):
     return SCORED, ONE, cost
 
 
+def least_news(host, index, system_arm):
+    """A limited sample says that the path carries this much at least: news only above what is known."""
+    arm = host["arms"][index]
+    if arm["weight_q16"] >= ONE // 2:
+        return arm["value"]
+    if system_arm == index:
+        return U64
+    if system_arm < ARMS and host["arms"][system_arm]["weight_q16"] > 0:
+        return host["arms"][system_arm]["value"]
+    return 0
+
+
 def score(host, index, system_arm, sample, params, now_ns):
     host["seen_ns"] = now_ns
     arm = host["arms"][index]
@@ -709,6 +723,14 @@ def score(host, index, system_arm, sample, params, now_ns):
     retrans = min(sample["retrans"], sample["segs_out"])
     cost = min(cost + 3 * retrans * ONE // max(sample["segs_out"], 1), U32)
     covered["retransmissions cost"] += retrans > 0
+    limited = sample["receiver_us"] + sample["buffer_us"] > sample["duration_us"] // 4
+    if limited and sample["flags"] & BUSY_TIME and sample["end"] != TIMEOUT:
+        if cost >= least_news(host, index, system_arm):
+            covered["a limited sample says nothing new"] += 1
+            return APP_LIMITED, 0, 0
+        covered["a limited sample of an arm with evidence"] += arm["weight_q16"] >= ONE // 2
+        covered["a limited sample, better than the system's"] += index != system_arm
+        covered["a limited sample of the system's arm"] += index == system_arm
     if sample["end"] == TIMEOUT:
         known = [other["value"] for other in host["arms"] if other["weight_q16"] > 0]
         if not known:

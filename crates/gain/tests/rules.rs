@@ -61,6 +61,7 @@ impl World {
             steady_segs: segs,
             steady_retrans: 0,
             loss_srtt_us: 0,
+            limited_us: 0,
             busy_time: true,
             end: End::FinLocal,
         }

@@ -201,7 +201,7 @@ pub fn score(
             weight_q16: fixed::ONE_Q16,
             cost: classic::score(host, arm, sample),
         },
-        Mode::Thalweg => match weighted::assess(host, sample, params) {
+        Mode::Thalweg => match weighted::assess(host, arm, system_arm, sample, params) {
             Outcome::Scored => {
                 let (cost, weight_q16) =
                     weighted::score(host, arm, system_arm, sample, params, now_ns);

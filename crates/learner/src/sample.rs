@@ -10,6 +10,9 @@ const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
 /// A time-out, or a change of arm mid-flow, after this many segments is scored however little was
 /// delivered.
 const STALLED_SEGS: u32 = 32;
+/// A stretch is limited if the receiver's window or the send buffer was full for more than this part
+/// of its time: a quarter.
+const LIMITED_PART: u64 = 4;
 /// The kernel's own rate sample at this many times the mean rate shows that the application paused:
 /// the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
@@ -41,7 +44,8 @@ pub enum Outcome {
     Scored,
     /// Too few bytes to judge a congestion control.
     Small,
-    /// The application, not the path, limited the rate.
+    /// Something other than the path limited the rate: the application, the receiver's window or the
+    /// send buffer.
     AppLimited,
     /// A time-out, with no other measurement to compare with yet.
     Timeout,
@@ -72,6 +76,9 @@ pub struct Sample {
     pub steady_retrans: u32,
     /// Smoothed RTT at the retransmissions after slow start, µs; 0 if there was none.
     pub loss_srtt_us: u32,
+    /// Part of `duration_us` in which the receiver's window or the send buffer was full, µs; 0
+    /// without `busy_time`.
+    pub limited_us: u64,
     /// `duration_us` is time with data outstanding, not wall time.
     pub busy_time: bool,
     /// How the stretch ended.
@@ -82,6 +89,12 @@ impl Sample {
     /// Mean rate over the stretch, bytes per second.
     pub fn rate(&self) -> u64 {
         rate_bytes_per_second(self.bytes, self.duration_us)
+    }
+
+    /// Whether the receiver's window or the send buffer, not the path, limited the stretch: for more
+    /// than a quarter of its time. Its rate is one that the path can carry at least.
+    pub fn is_limited(&self) -> bool {
+        self.busy_time && self.limited_us > self.duration_us / LIMITED_PART && self.end != End::Timeout
     }
 
     /// Whether the stretch says anything about its congestion control.

@@ -506,15 +506,48 @@ pub(crate) fn change(
     })
 }
 
-/// Whether a measurement counts, or why not. A time-out needs another measurement to compare with:
-/// alone it may be a peer that vanished.
-pub(crate) fn assess(host: &Host, sample: &Sample, params: &Params) -> Outcome {
+/// Whether a measurement on `arm` counts, or why not. A time-out needs another measurement to compare
+/// with: alone it may be a peer that vanished.
+pub(crate) fn assess(
+    host: &Host,
+    arm: usize,
+    system_arm: Option<usize>,
+    sample: &Sample,
+    params: &Params,
+) -> Outcome {
     match sample.assess(params) {
         Outcome::Scored if sample.end == End::Timeout && least_known(host).is_none() => {
             Outcome::Timeout
         }
+        Outcome::Scored
+            if sample.is_limited()
+                && sample_cost_q16(sample, params) >= least_news(host, arm, system_arm) =>
+        {
+            Outcome::AppLimited
+        }
         outcome => outcome,
     }
+}
+
+/// The cost below which a limited measurement on `arm` tells something new: that the path carries
+/// more than was known. A lower rate may be the receiver's. With less evidence than a half the system's
+/// arm has no such bound, and another arm that of the system's.
+fn least_news(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
+    let known = |arm: usize| host.arms[arm];
+    if known(arm).weight_q16 >= CLIP_WEIGHT_Q16 {
+        return known(arm).value;
+    }
+    match system_arm {
+        Some(system) if system == arm => u64::MAX,
+        Some(system) if known(system).weight_q16 > 0 => known(system).value,
+        _ => 0,
+    }
+}
+
+/// What a sample costs, retransmissions included, bits in Q16.
+fn sample_cost_q16(sample: &Sample, params: &Params) -> u64 {
+    let cost = cost_q16(sample.rate(), sample.srtt_us, params) + waste_q16(sample);
+    cost.min(u64::from(u32::MAX))
 }
 
 /// The least mean cost of any measured arm.
@@ -533,8 +566,7 @@ pub(crate) fn score(
     now_ns: u64,
 ) -> (u64, u32) {
     let rate = sample.rate();
-    let mut cost = cost_q16(rate, sample.srtt_us, params) + waste_q16(sample);
-    cost = cost.min(u64::from(u32::MAX));
+    let mut cost = sample_cost_q16(sample, params);
     let weight_q16 = sample.weight_q16(params);
     // The arm has less evidence than the clip requires, so its mean does not bound the sample.
     if sample.end == End::Timeout

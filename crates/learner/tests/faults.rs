@@ -138,6 +138,7 @@ fn bulk(rate_bps: u64) -> Sample {
         steady_segs: (bytes_per_second * 10 / 1448) as u32,
         steady_retrans: 0,
         loss_srtt_us: 0,
+        limited_us: 0,
         busy_time: false,
         end: End::FinLocal,
     }

@@ -123,6 +123,7 @@ fn transfer(rate_bps: f64, segs: u32, retrans: u32) -> Sample {
         steady_segs: segs,
         steady_retrans: retrans,
         loss_srtt_us: 0,
+        limited_us: 0,
         busy_time: true,
         end: End::FinLocal,
     }

@@ -111,6 +111,7 @@ fn samples() -> impl Strategy<Value = Sample> {
                     steady_segs: segs.0 >> (segs.1 % 32),
                     steady_retrans: segs.1 >> (segs.0 % 32),
                     loss_srtt_us: rtts.2,
+                    limited_us: u64::from(rtts.1) * u64::from(segs.0 % 4),
                     busy_time,
                     end,
                 }

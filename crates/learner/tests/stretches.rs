@@ -185,6 +185,7 @@ fn a_stretch_earns_no_credit_and_is_charged_like_an_end() {
         steady_segs: 1000,
         steady_retrans: 0,
         loss_srtt_us: 0,
+        limited_us: 0,
         busy_time: true,
         end,
     };

@@ -140,6 +140,7 @@ fn sum(before: &Sample, part: &Sample) -> Sample {
         min_rtt_us: before.min_rtt_us.min(part.min_rtt_us),
         segs_out: before.segs_out + part.segs_out,
         retrans: before.retrans + part.retrans,
+        limited_us: before.limited_us + part.limited_us,
         steady_segs: before.steady_segs + part.steady_segs,
         steady_retrans: before.steady_retrans + part.steady_retrans,
         end: End::Stretch,

@@ -87,6 +87,10 @@ pub struct Server {
     pub sizes: Sizes,
     /// Highest rate of the application, bytes per second.
     pub application: f64,
+    /// Highest rate that the receiver's window allows, bytes per second.
+    pub window: f64,
+    /// Share of receivers that read slowly, on any arm, and by how many bits below 0.
+    pub readers: (f64, f64),
     /// Share of arm 1's connections that are slower, and by how many bits.
     pub tail: (f64, f64),
     /// Share of segments that the path loses at random, on any arm.
@@ -111,6 +115,8 @@ const PLAIN: Server = Server {
     spread_bits: 0.5,
     sizes: Sizes::Fixed(1e6),
     application: 1e12,
+    window: 1e12,
+    readers: (0.0, 0.0),
     tail: (0.0, 0.0),
     loss: 0.0,
     vanish: 0.0,
@@ -217,6 +223,35 @@ pub const SERVERS: &[Server] = &[
         ..PLAIN
     },
     Server {
+        name: "the receiver's window limits, another twice as fast",
+        phases: SECOND_BEST,
+        window: 6e6,
+        bounds: finds(0.05),
+        ..PLAIN
+    },
+    Server {
+        name: "5 % loss, the receiver's window limits bbr",
+        phases: &[(0, &[0.0, 5.64, -0.1, 0.1])],
+        sizes: Sizes::Fixed(4e6),
+        loss: 0.05,
+        window: 24e6,
+        bounds: finds(0.1),
+        ..PLAIN
+    },
+    Server {
+        name: "slow readers, default 0.3 bits best",
+        phases: NEAR_BEST,
+        readers: (0.3, 3.0),
+        ..PLAIN
+    },
+    Server {
+        name: "slow readers, another twice as fast",
+        phases: SECOND_BEST,
+        readers: (0.3, 3.0),
+        bounds: finds(0.05),
+        ..PLAIN
+    },
+    Server {
         name: "responses over two hours",
         visits: 100,
         every_s: 900.0,
@@ -303,6 +338,7 @@ pub struct Visit {
     pub sizes: Vec<f64>,
     tail: bool,
     vanishes: bool,
+    reads_slowly: bool,
     noise: f64,
     /// Pause before it, s.
     pub pause_s: f64,
@@ -315,6 +351,7 @@ impl Visit {
         let mut of_host = Random::new(base, 3);
         let (rate, rtt) = (of_host.normal(), of_host.normal());
         let mut random = Random::new(base * 65_537 + visit as u64, 4);
+        let mut of_reader = Random::new(base * 65_537 + visit as u64, 7);
         let luck = random.normal() * server.spread_bits;
         let rtt_bits = rtt * HOST_SPREAD_BITS + random.normal() * RTT_SPREAD_BITS;
         let mut drawn = Self {
@@ -323,6 +360,7 @@ impl Visit {
             sizes: vec![],
             tail: random.unit() <= server.tail.0,
             vanishes: random.unit() <= server.vanish,
+            reads_slowly: of_reader.unit() <= server.readers.0,
             noise: random.normal(),
             pause_s: -server.every_s * random.unit().ln(),
         };
@@ -413,7 +451,13 @@ impl Server {
                 lost = TAKER_LOSS;
             }
         }
+        let mut window = self.window;
+        if drawn.reads_slowly {
+            window = window.min(BASE_RATE * (-self.readers.1).exp2());
+        }
         let rate = (BASE_RATE * bits.exp2()).min(self.application);
+        let is_limited = rate > window;
+        let rate = rate.min(window);
         let rtt_s = drawn.rtt_us / 1e6;
         let times = drawn.sizes.iter().map(|bytes| {
             let rounds = (1.0 + bytes / SEGMENT / WINDOW).log2();
@@ -436,6 +480,7 @@ impl Server {
             steady_segs: segs as u32 + retrans,
             steady_retrans: retrans,
             loss_srtt_us: 0,
+            limited_us: if is_limited { (time_s * 1e6) as u64 } else { 0 },
             busy_time: true,
             end: End::FinLocal,
         };

@@ -263,6 +263,7 @@ impl World {
             steady_retrans: 0,
             loss_srtt_us: 0,
             retrans: 0,
+            limited_us: 0,
             busy_time: true,
             end: End::FinLocal,
         }

@@ -304,6 +304,7 @@ fn sample(measured: &Measured, end: End) -> Sample {
         steady_segs: measured.segs_out,
         steady_retrans: measured.retrans,
         loss_srtt_us: 0,
+        limited_us: u64::from(measured.receiver_us) + u64::from(measured.buffer_us),
         busy_time: true,
         end,
     }
