@@ -30,7 +30,7 @@
 #define THALWEG_ABI_VERSION 7
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
-#define THALWEG_RULE 4
+#define THALWEG_RULE 5
 #define THALWEG_RULE_CLASSIC 1
 
 /* Largest number of congestion controls of an agent. Masks of arms are __u16. */

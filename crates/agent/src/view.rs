@@ -100,7 +100,7 @@ pub struct Counters {
     pub scored: u64,
     /// Measurements not scored: too few bytes.
     pub skipped_small: u64,
-    /// Measurements not scored: the application limited the rate.
+    /// Measurements not scored: the application, the receiver or the send buffer limited the rate.
     pub skipped_app_limited: u64,
     /// Measurements not scored: not ours (application's own or unknown CC).
     pub skipped_not_tracked: u64,

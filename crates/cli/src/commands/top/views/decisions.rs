@@ -47,7 +47,7 @@ const COUNTERS: [Counter; 15] = [
     ("ended", |c| c.closed),
     ("scored", |c| c.scored),
     ("not scored: small", |c| c.skipped_small),
-    ("  limited by app", |c| c.skipped_app_limited),
+    ("  app or buffer full", |c| c.skipped_app_limited),
     ("  timed out", |c| c.skipped_timeout),
     ("  not tracked", |c| c.skipped_not_tracked),
     ("  displaced", |c| c.conns_missed),
