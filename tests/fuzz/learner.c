@@ -94,6 +94,8 @@ static struct thalweg_sample take_sample(struct input *input)
 	sample.loss_srtt_us = take(input, 4);
 	sample.flags = take(input, 1) & THALWEG_SAMPLE_BUSY_TIME;
 	sample.end = take(input, 1);
+	sample.receiver_us = take(input, 4);
+	sample.buffer_us = take(input, 4);
 	return sample;
 }
 
@@ -144,8 +146,12 @@ static void score_one(struct input *input, struct thalweg_host *host,
 	CHECK(system_arm >= THALWEG_MAX_ARMS || !(host->harmful >> system_arm & 1),
 	      "the system's arm harms itself");
 	CHECK(more->retrans <= more->segs, "%u of %u segments", more->retrans, more->segs);
+	CHECK(!thalweg_is_limited(&sample) || old->weight_q16 < THALWEG_CLIP_WEIGHT_Q16 ||
+		      verdict.cost < old->value,
+	      "a limited sample is worse news");
 	CHECK(verdict.cost <= THALWEG_U32_MAX, "cost %llu", (unsigned long long)verdict.cost);
-	CHECK(arm->weight_q16 <= params->weight_max_q16, "evidence %u", arm->weight_q16);
+	CHECK(arm->weight_q16 <= (__u64)THALWEG_MEMORY_MULTIPLE * params->weight_max_q16,
+	      "evidence %u", arm->weight_q16);
 	for (i = 0; i < THALWEG_MAX_ARMS; i++)
 		CHECK(i == index || host->arms[i].weight_q16 <= before.arms[i].weight_q16,
 		      "arm %u gained evidence from arm %u", i, index);

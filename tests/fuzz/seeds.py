@@ -34,7 +34,7 @@ def learner_step(step: dict) -> bytes:
             (0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8)
         )
     if step["op"] == "score":
-        sizes = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1]
+        sizes = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1, 4, 4]
         sample = zip(step["sample"], sizes, strict=True)
         arms = [(step["arm"], 1), (step["system_arm"], 1)]
         return joined((1, 1), *arms, (step["trial"], 1), (step["now_ns"], 8), *sample)
