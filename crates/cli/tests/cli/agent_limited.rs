@@ -63,9 +63,8 @@ fn a_first_measurement_counts_whatever_limited_it() {
     let bed = bed("first");
     {
         let _reader = reader(&bed, &["20000"]);
-        transfers(&bed, 2);
+        transfers(&bed, 1);
         bed.counter_reaches("scored", 1);
-        bed.counter_reaches("skipped_app_limited", 1);
     }
     let slow = estimate(&bed).as_f64().unwrap();
     let _reader = reader(&bed, &[]);
