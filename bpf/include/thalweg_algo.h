@@ -104,6 +104,11 @@ static volatile __u32 thalweg_zero; /* never written */
  */
 #define THALWEG_OWN_LOSS_SHIFT 8
 #define THALWEG_OWN_LOSS_GRACE 8
+/*
+ * thalweg: no verdict on fewer segments: a lost burst, and what it makes TCP send again,
+ * is most of them.
+ */
+#define THALWEG_OWN_LOSS_SEGS 1000
 /* thalweg: added to the retransmissions of the system's arm, for its uncertainty. */
 #define THALWEG_OWN_LOSS_DOUBT 4
 /* thalweg: chance adds 2^(this/2) times the root of the expected number: losses come in bursts. */
@@ -503,7 +508,7 @@ static __always_inline int thalweg_too_many(const struct thalweg_arm_statistics 
 	__u64 expected, usual;
 
 	/* Too few in any case: saves most calls the division. */
-	if (!system->segs || retrans <= THALWEG_OWN_LOSS_GRACE)
+	if (!system->segs || segs < THALWEG_OWN_LOSS_SEGS || retrans <= THALWEG_OWN_LOSS_GRACE)
 		return 0;
 	expected = ((__u64)system->retrans + THALWEG_OWN_LOSS_DOUBT) * segs / system->segs;
 	usual = expected + expected / 2 + (segs >> THALWEG_OWN_LOSS_SHIFT) + THALWEG_OWN_LOSS_GRACE;

@@ -12,6 +12,7 @@ U64 = (1 << 64) - 1
 FRUITLESS_HALF = 8  # trials without a measurement that halve an untried arm's share
 FRUITLESS_MAX = 56  # ... and beyond which it does not fall
 
+OWN_LOSS_SEGS = 1000  # no verdict on fewer segments
 OWN_LOSS_GRACE = 8  # retransmissions that are nobody's fault
 OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
 OWN_LOSS_CHANCE = 256  # square of what chance adds, in roots of those expected
@@ -244,7 +245,8 @@ def forget(host, params, now_ns):
 
 def too_many(system, segs, retrans):
     """More than half as many again as the system's arm would have, by 1 in 256, a few and chance."""
-    if system["segs"] == 0:
+    if system["segs"] == 0 or segs < OWN_LOSS_SEGS:
+        covered["too few segments to blame"] += system["segs"] > 0 and retrans > OWN_LOSS_GRACE
         return False
     expected = fits((system["retrans"] + OWN_LOSS_DOUBT) * segs, 64) // system["segs"]
     usual = fits(expected + expected // 2 + segs // 256 + OWN_LOSS_GRACE, 64)

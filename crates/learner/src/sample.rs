@@ -94,7 +94,9 @@ impl Sample {
     /// Whether the receiver's window or the send buffer, not the path, limited the stretch: for more
     /// than a quarter of its time. Its rate is one that the path can carry at least.
     pub fn is_limited(&self) -> bool {
-        self.busy_time && self.limited_us > self.duration_us / LIMITED_PART && self.end != End::Timeout
+        self.busy_time
+            && self.limited_us > self.duration_us / LIMITED_PART
+            && self.end != End::Timeout
     }
 
     /// Whether the stretch says anything about its congestion control.

@@ -84,6 +84,8 @@ const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
 const OWN_LOSS_SHIFT: u32 = 8;
 /// … plus this number …
 const OWN_LOSS_GRACE: u64 = 8;
+/// No verdict on fewer segments: a lost burst, and what it makes TCP send again, is most of them.
+const OWN_LOSS_SEGS: u64 = 1000;
 /// … plus 1.5 times those expected of the system's arm with this many on top …
 const OWN_LOSS_DOUBT: u64 = 4;
 /// … plus 2^(this/2) times the root of those expected, for chance: losses come in bursts.
@@ -161,7 +163,7 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
 /// Random loss does not depend on the arm: at less than 2 % bbr and cubic retransmit alike. An arm
 /// that retransmits much more than the system's overflows a queue.
 fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
-    if system.segs == 0 {
+    if system.segs == 0 || segs < OWN_LOSS_SEGS {
         return false;
     }
     let expected = (u64::from(system.retrans) + OWN_LOSS_DOUBT) * segs / u64::from(system.segs);
