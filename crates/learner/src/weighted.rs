@@ -96,8 +96,8 @@ const FULL_RETRANS: u32 = 4;
 const QUEUE_Q16: u32 = 1 << 14;
 /// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
 const DEEP_QUEUE_Q16: u32 = 1 << 15;
-/// Added to both RTTs, µs: jitter far below it is not queueing delay.
-const QUEUE_GUARD_US: u64 = 4000;
+/// A shorter base RTT counts as this, µs: jitter far below it is not queueing delay.
+const QUEUE_GUARD_US: u64 = 3000;
 /// Weight of the last RTT under the system's arm: 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
 /// At a full bottleneck, an arm whose rate exceeds the system's arm's by this, a quarter of a bit,
@@ -187,8 +187,9 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
         return;
     }
     let Some(base) = host.base_rtt() else { return };
-    let log = |rtt_us: u32| log2_q16(u64::from(rtt_us) + QUEUE_GUARD_US);
-    let queue_q16 = log(srtt_us.max(base)) - log(base);
+    let queue_us = u64::from(srtt_us.saturating_sub(base));
+    let least = u64::from(base).max(QUEUE_GUARD_US);
+    let queue_q16 = log2_q16(least + queue_us) - log2_q16(least);
     host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
         queue_q16
     } else {

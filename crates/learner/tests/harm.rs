@@ -296,6 +296,59 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
 }
 
 #[test]
+fn a_near_bottleneck_is_full_although_its_queue_is_short() {
+    // 100 Mbit/s with room for 2 ms, 1 ms each way: three of cubic retransmit 3 % and one of bbr 4.5.
+    let near = |rate: f64, srtt_us: u32, retrans: u32| Sample {
+        srtt_us,
+        min_rtt_us: 2000,
+        ..transfer(rate, 16_000, retrans)
+    };
+    let mut world = World::new(1);
+    world.score(CUBIC, &near(23.6 * MBIT, 3700, 500));
+    world.score(BBR, &near(94.7 * MBIT, 3700, 720));
+    assert_eq!(world.host.harmful, 1 << BBR);
+
+    // Random loss without a bottleneck: what lengthens the RTT by a millisecond is the host itself.
+    let mut world = World::new(1);
+    let local = |rate: f64, srtt_us: u32| Sample {
+        min_rtt_us: 11,
+        ..near(rate, srtt_us, 1600)
+    };
+    world.score(CUBIC, &local(30.0 * MBIT, 930));
+    world.score(BBR, &local(250.0 * MBIT, 400));
+    assert_eq!(world.host.harmful, 0);
+}
+
+#[test]
+fn a_lost_burst_right_after_slow_start_is_no_verdict() {
+    // Measured with 10 % loss: of the few segments after slow start 85 % were retransmissions.
+    let mut world = World::new(1);
+    world.score(CUBIC, &transfer(30.0 * MBIT, 8000, 800));
+    let trial = Sample {
+        steady_segs: 700,
+        steady_retrans: 595,
+        ..transfer(130.0 * MBIT, 2500, 700)
+    };
+    world.score(BBR, &trial);
+    assert_eq!(world.host.harmful, 0);
+    let flow = Flow {
+        arm: Some(BBR),
+        system_arm: Some(CUBIC),
+        segs: 700,
+        retrans: 595,
+    };
+    let change = |flow: &Flow| change(&world.host, flow, ALL, &world.params, 0);
+    assert_eq!(change(&flow), None);
+    // From a thousand segments on there is one.
+    let more = Flow {
+        segs: 1000,
+        retrans: 850,
+        ..flow
+    };
+    assert_eq!(change(&more).and_then(|it| it.arm), Some(CUBIC));
+}
+
+#[test]
 fn two_trials_at_a_time_are_the_most() {
     let mut world = World::new(7);
     world.score(CUBIC, &transfer(20.0 * MBIT, 2000, 0));
