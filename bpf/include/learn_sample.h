@@ -272,7 +272,10 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 
 	if (!event)
 		return;
-	if (verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG)
+	/* By busy time, what is limited would have been scored if it had said something new. */
+	if (verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG ||
+	    (verdict->outcome == THALWEG_SKIPPED_APP_LIMITED &&
+	     sample->flags & THALWEG_SAMPLE_BUSY_TIME))
 		COUNT(c, events);
 	event->end = sample->end;
 	event->outcome = verdict->outcome;

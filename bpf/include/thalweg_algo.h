@@ -152,8 +152,10 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_TRIALS 2
 /* ... and the time after which they expire, ns. */
 #define THALWEG_TRIAL_NS 10000000000ull
-/* thalweg: a stretch is limited if its receiver or its buffer was full for this part of the time. */
+/* thalweg: a stretch is limited if its receiver or its buffer was full for this part of the time ... */
 #define THALWEG_LIMITED_PART 4
+/* ... and for this long, us: the kernel counts that time in jiffies of up to 10 ms. */
+#define THALWEG_LIMITED_LEAST_US 20000u
 /* thalweg: the kernel's rate sample at this many times the mean means application-limited ... */
 #define THALWEG_APP_LIMITED_RATIO 16
 /* ... unless more than one segment in this many was lost. */
@@ -1070,9 +1072,11 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
  */
 static __always_inline int thalweg_is_limited(const struct thalweg_sample *sample)
 {
+	__u64 limited_us = (__u64)sample->receiver_us + sample->buffer_us;
+
 	return sample->flags & THALWEG_SAMPLE_BUSY_TIME && sample->end != THALWEG_END_TIMEOUT &&
-	       (__u64)sample->receiver_us + sample->buffer_us >
-		       sample->duration_us / THALWEG_LIMITED_PART;
+	       limited_us >= THALWEG_LIMITED_LEAST_US &&
+	       limited_us > sample->duration_us / THALWEG_LIMITED_PART;
 }
 
 /*

@@ -727,7 +727,11 @@ def score(host, index, system_arm, sample, params, now_ns):
     retrans = min(sample["retrans"], sample["segs_out"])
     cost = min(cost + 3 * retrans * ONE // max(sample["segs_out"], 1), U32)
     covered["retransmissions cost"] += retrans > 0
-    limited = sample["receiver_us"] + sample["buffer_us"] > sample["duration_us"] // 4
+    limited_us = sample["receiver_us"] + sample["buffer_us"]
+    covered["limited for a part, but shorter than jiffies tell"] += (
+        sample["duration_us"] // 4 < limited_us < 20_000
+    )
+    limited = limited_us >= 20_000 and limited_us > sample["duration_us"] // 4
     if limited and sample["flags"] & BUSY_TIME and sample["end"] != TIMEOUT:
         if cost >= least_news(host, index, system_arm):
             covered["a limited sample says nothing new"] += 1

@@ -147,11 +147,24 @@ pub fn end(number: u32) -> &'static str {
     }
 }
 
+/// Whether an event is stored: a decision, the end of a stretch that was scored, or of a connection
+/// with stretches before it. So is one that its receiver or its buffer limited, and that said nothing
+/// new (by busy time nothing else limits one): without these a replay would miss slow ones only.
+pub fn is_told(event: &raw::thalweg_event) -> bool {
+    let is_end = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
+    let by_busy_time = event.sample_flags & raw::THALWEG_SAMPLE_BUSY_TIME != 0;
+    match u32::from(event.outcome) {
+        raw::THALWEG_SCORED => true,
+        raw::THALWEG_SKIPPED_APP_LIMITED if by_busy_time => true,
+        _ => !is_end || event.before.wall_us > 0,
+    }
+}
+
 fn outcome(number: u32) -> &'static str {
     match number {
         raw::THALWEG_SCORED => "scored",
         raw::THALWEG_SKIPPED_SMALL => "small",
-        raw::THALWEG_SKIPPED_APP_LIMITED => "app-limited",
+        raw::THALWEG_SKIPPED_APP_LIMITED => "limited",
         raw::THALWEG_SKIPPED_NOT_TRACKED => "not-tracked",
         raw::THALWEG_SKIPPED_TIMEOUT => "timeout",
         _ => "unknown",
@@ -161,6 +174,30 @@ fn outcome(number: u32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ends_are_told_where_a_replay_would_miss_them() {
+        let is_told =
+            |outcome: raw::thalweg_outcome, flags: raw::thalweg_sample_flag, before_us| {
+                is_told(&raw::thalweg_event {
+                    kind: raw::THALWEG_EVENT_CLOSE as u8,
+                    outcome: outcome as u8,
+                    sample_flags: flags,
+                    before: raw::thalweg_sums {
+                        wall_us: before_us,
+                        ..Default::default()
+                    },
+                    ..Default::default()
+                })
+            };
+        let busy = raw::THALWEG_SAMPLE_BUSY_TIME;
+        assert!(is_told(raw::THALWEG_SCORED, 0, 0));
+        assert!(is_told(raw::THALWEG_SKIPPED_APP_LIMITED, busy, 0));
+        assert!(!is_told(raw::THALWEG_SKIPPED_APP_LIMITED, 0, 0));
+        assert!(!is_told(raw::THALWEG_SKIPPED_SMALL, busy, 0));
+        assert!(is_told(raw::THALWEG_SKIPPED_SMALL, busy, 1));
+        assert!(is_told(raw::THALWEG_SKIPPED_SMALL, 0, 1));
+    }
 
     #[test]
     fn a_close_is_decoded_with_its_measurement() {

@@ -15,7 +15,7 @@ use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
 
-use crate::events::Decoder;
+use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
 use crate::looks::{Looks, Stopwatch};
 use crate::service::Watchdog;
@@ -228,14 +228,8 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
-        // The others are for the comparison with the control group. Of a long connection the store
-        // has stretches: it needs the end, too.
-        let told = |event: &&raw::thalweg_event| {
-            u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE
-                || u32::from(event.outcome) == raw::THALWEG_SCORED
-                || event.before.wall_us > 0
-        };
-        let told: Vec<_> = raw_events.iter().filter(told).collect();
+        // The others are for the comparison with the control group.
+        let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.life.count(&told, &arms);
         self.shared.gain(|gain| gain.take(raw_events, &arms));
         let stand_for: Vec<f64> = self.shared.sampling(|sampling| {

@@ -288,8 +288,9 @@ pub struct ArmHistory {
     pub counts: Vec<u64>,
 }
 
-/// One event of `GET /v1/events`: a decision, or the end of a scored stretch. Decisions without
-/// evidence (warm-up) and unscored stretches only have counters, unless a long connection ends.
+/// One event of `GET /v1/events`: a decision, or the end of a stretch that is scored, or that its
+/// receiver or its buffer limited. Decisions without evidence (warm-up) and other unscored stretches
+/// only have counters, unless a long connection ends.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Event {
     /// Number in the store, rising; 0 before it is stored.

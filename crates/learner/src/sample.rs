@@ -11,8 +11,10 @@ const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
 /// delivered.
 const STALLED_SEGS: u32 = 32;
 /// A stretch is limited if the receiver's window or the send buffer was full for more than this part
-/// of its time: a quarter.
+/// of its time: a quarter …
 const LIMITED_PART: u64 = 4;
+/// … and for this long at least, µs: the kernel counts that time in jiffies of up to 10 ms.
+const LIMITED_LEAST_US: u64 = 20_000;
 /// The kernel's own rate sample at this many times the mean rate shows that the application paused:
 /// the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
@@ -92,9 +94,10 @@ impl Sample {
     }
 
     /// Whether the receiver's window or the send buffer, not the path, limited the stretch: for more
-    /// than a quarter of its time. Its rate is one that the path can carry at least.
+    /// than a quarter of its time, 20 ms at least. Its rate is one that the path can carry at least.
     pub fn is_limited(&self) -> bool {
         self.busy_time
+            && self.limited_us >= LIMITED_LEAST_US
             && self.limited_us > self.duration_us / LIMITED_PART
             && self.end != End::Timeout
     }

@@ -198,7 +198,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         (
             "not scored",
             format!(
-                "{} small, {} limited by application or buffers, {} timed out, {} not tracked, {} displaced",
+                "{} small, {} limited elsewhere, {} timed out, {} not tracked, {} displaced",
                 c.skipped_small,
                 c.skipped_app_limited,
                 c.skipped_timeout,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain};
+use crate::support::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain, wait_for};
 
 const BYTES: u32 = 500_000;
 
@@ -53,6 +53,12 @@ fn a_slow_receiver_says_nothing_about_an_arm_that_is_known() {
     }
     assert_eq!(bed.counter("scored"), 2);
     assert_eq!(estimate(&bed), before);
+    // A replay needs them nevertheless: it would miss the slow ones only.
+    wait_for("the limited ends", || {
+        let events = bed.events(1);
+        let outcomes = events.iter().map(|event| &event["measurement"]["outcome"]);
+        (outcomes.filter(|outcome| *outcome == "limited").count() == 3).then_some(())
+    });
     let _reader = reader(&bed, &[]);
     transfers(&bed, 1);
     bed.counter_reaches("scored", 3);

@@ -82,7 +82,7 @@ fn a_host_of_the_control_group_keeps_the_default_and_is_measured() {
             assert!(allows(event, "cubic") && allows(event, "reno"), "{event}");
         }
         assert!(event["handshake_rtt_us"].as_u64().unwrap() > 0, "{event}");
-        assert_eq!(event["rule"], 4);
+        assert_eq!(event["rule"], 5);
         assert_ne!(event["parameters"], 0);
     }
     let closes = || events.iter().filter(|event| event["kind"] == "close");
