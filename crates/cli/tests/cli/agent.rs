@@ -346,7 +346,7 @@ fn a_dry_run_decides_and_scores_but_sets_nothing() {
     bed.connect(&address, 30, 1_200_000);
     bed.counter_reaches("closed", 60);
     assert_eq!(bed.counter("changed"), 0);
-    assert_eq!(bed.counter("scored"), 30);
+    assert_eq!(bed.measured(), 30);
     let events = bed.events(30);
     assert!(
         events

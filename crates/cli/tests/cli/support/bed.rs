@@ -251,6 +251,21 @@ impl Bed {
         })
     }
 
+    /// Connections that were scored, or would have been but for their receiver: one that waits for a
+    /// processor limits them now and then.
+    pub fn measured(&self) -> u64 {
+        let status = self.json(&["status"]);
+        let counter = |name: &str| status["counters"][name].as_u64().expect("a counter");
+        counter("scored") + counter("skipped_app_limited")
+    }
+
+    /// Waits until so many are measured.
+    pub fn measured_reaches(&self, least: u64) {
+        wait_for(&format!("{least} measured connections"), || {
+            (self.measured() >= least).then_some(())
+        });
+    }
+
     /// Puts a policy in force.
     pub fn apply(&self, policy: &str) -> Value {
         let file = self.directory.path().join("policy.toml");
