@@ -114,13 +114,17 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: chance adds 2^(this/2) times the root of the expected number: losses come in bursts. */
 #define THALWEG_OWN_LOSS_CHANCE_SHIFT 8
 /*
- * thalweg: a bottleneck is full if the system's arm loses this many segments, and
- * lengthens the base RTT, or the guard where that is longer, by a quarter of a bit. Half a
- * bit suffices without losses. An arm whose rate there exceeds the system's arm's by a quarter of a bit takes
- * it from others.
+ * thalweg: a bottleneck is full if the system's arm loses this many segments, and its queue
+ * lengthens the RTT by a quarter of a bit. Half a bit suffices without losses. An arm whose
+ * rate there exceeds the system's arm's by a quarter of a bit takes it from others.
  */
 #define THALWEG_FULL_RETRANS 4
-#define THALWEG_QUEUE_GUARD_US 3000u
+/*
+ * thalweg: jitter is no queue: a half of the base RTT, 4 ms at most, is added to it, and
+ * the sum counts as 3 ms at least.
+ */
+#define THALWEG_JITTER_US 4000u
+#define THALWEG_LEAST_RTT_US 3000u
 #define THALWEG_QUEUE_Q16 (1u << 14)
 #define THALWEG_DEEP_QUEUE_Q16 (1u << 15)
 #define THALWEG_TAKES_Q16 (1u << 14)
@@ -529,7 +533,7 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 {
 	__u32 srtt = sample->loss_srtt_us ? sample->loss_srtt_us : sample->srtt_us;
 	__u32 base, queue_q16 = 0;
-	__u64 least;
+	__u64 quiet;
 
 	if (sample->min_rtt_us && (!host->base_rtt_us || sample->min_rtt_us < host->base_rtt_us))
 		host->base_rtt_us = sample->min_rtt_us;
@@ -538,9 +542,11 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 		base = host->last_base_rtt_us;
 	if (index != system_arm || !base || !srtt)
 		return;
-	least = base < THALWEG_QUEUE_GUARD_US ? THALWEG_QUEUE_GUARD_US : base;
+	quiet = (__u64)base + thalweg_min(base / 2, THALWEG_JITTER_US);
+	if (quiet < THALWEG_LEAST_RTT_US)
+		quiet = THALWEG_LEAST_RTT_US;
 	if (srtt > base)
-		queue_q16 = thalweg_log2_q16(least + (srtt - base)) - thalweg_log2_q16(least);
+		queue_q16 = thalweg_log2_q16(quiet + (srtt - base)) - thalweg_log2_q16(quiet);
 	if (thalweg_arm_at(host, index)->weight_q16)
 		queue_q16 = thalweg_blend(host->queue_q16, queue_q16, 1, 1 << THALWEG_QUEUE_SHIFT);
 	host->queue_q16 = queue_q16;

@@ -16,7 +16,8 @@ OWN_LOSS_SEGS = 1000  # no verdict on fewer segments
 OWN_LOSS_GRACE = 8  # retransmissions that are nobody's fault
 OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
 OWN_LOSS_CHANCE = 256  # square of what chance adds, in roots of those expected
-QUEUE_GUARD_US = 3000  # a shorter base RTT counts as this
+JITTER_US = 4000  # at most, and a half of the base RTT: no queue
+LEAST_RTT_US = 3000  # a shorter one, with its jitter, counts as this
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
 DEEP_QUEUE = ONE // 2  # the same where the system's arm retransmits less
@@ -269,8 +270,9 @@ def note_queue(host, index, system_arm, sample):
     longer = 0
     if srtt > base:
         covered["a queue measured at its losses"] += sample["loss_srtt_us"] > 0
-        covered["a base RTT below the guard"] += base < QUEUE_GUARD_US
-        least = max(base, QUEUE_GUARD_US)
+        quiet = base + min(base // 2, JITTER_US)
+        covered["a base RTT below the guard"] += quiet < LEAST_RTT_US
+        least = max(quiet, LEAST_RTT_US)
         longer = log2_q16(least + srtt - base) - log2_q16(least)
     if host["arms"][index]["weight_q16"] == 0:
         host["queue_q16"] = longer

@@ -96,8 +96,10 @@ const FULL_RETRANS: u32 = 4;
 const QUEUE_Q16: u32 = 1 << 14;
 /// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
 const DEEP_QUEUE_Q16: u32 = 1 << 15;
-/// A shorter base RTT counts as this, µs: jitter far below it is not queueing delay.
-const QUEUE_GUARD_US: u64 = 3000;
+/// Jitter is no queue: half of the base RTT, this at most, is added to it, µs …
+const JITTER_US: u64 = 4000;
+/// … and the sum counts as this at least, µs.
+const LEAST_RTT_US: u64 = 3000;
 /// Weight of the last RTT under the system's arm: 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
 /// At a full bottleneck, an arm whose rate exceeds the system's arm's by this, a quarter of a bit,
@@ -188,8 +190,9 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
     }
     let Some(base) = host.base_rtt() else { return };
     let queue_us = u64::from(srtt_us.saturating_sub(base));
-    let least = u64::from(base).max(QUEUE_GUARD_US);
-    let queue_q16 = log2_q16(least + queue_us) - log2_q16(least);
+    let base_us = u64::from(base);
+    let quiet_us = (base_us + JITTER_US.min(base_us / 2)).max(LEAST_RTT_US);
+    let queue_q16 = log2_q16(quiet_us + queue_us) - log2_q16(quiet_us);
     host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
         queue_q16
     } else {
