@@ -320,6 +320,21 @@ fn a_near_bottleneck_is_full_although_its_queue_is_short() {
 }
 
 #[test]
+fn jitter_on_a_path_of_20_ms_is_no_queue() {
+    let far = |rate: f64, srtt_us: u32| Sample {
+        srtt_us,
+        min_rtt_us: 20_000,
+        ..transfer(rate, 8000, 40)
+    };
+    for (srtt_us, harmful) in [(24_000, 0), (26_000, 1 << BBR)] {
+        let mut world = World::new(1);
+        world.score(CUBIC, &far(20.0 * MBIT, srtt_us));
+        world.score(BBR, &far(90.0 * MBIT, srtt_us));
+        assert_eq!(world.host.harmful, harmful, "{srtt_us} us");
+    }
+}
+
+#[test]
 fn a_lost_burst_right_after_slow_start_is_no_verdict() {
     // Measured with 10 % loss: of the few segments after slow start 85 % were retransmissions.
     let mut world = World::new(1);
