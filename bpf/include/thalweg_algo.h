@@ -22,13 +22,14 @@
 #define THALWEG_U32_MAX (~(__u32)0)
 
 /*
- * The number x, unknown to the BPF verifier. It follows each known number through every
- * branch separately, and a choice among 16 arms has more paths than its limit. Unknown
- * numbers share one path.
+ * The number x, of which the BPF verifier knows nothing. It follows each known number, and
+ * in Linux 6.1 each known range, through every branch separately, and a choice among 16
+ * arms has more paths than its limit. Unknown numbers share one path. So what is carried
+ * into a loop, or from one arm to the next, is unknown.
  */
 #ifdef __bpf__
-static volatile __u32 thalweg_zero; /* never written */
-#define THALWEG_UNKNOWN(x) ((x) + thalweg_zero)
+static volatile __u64 thalweg_zero; /* never written */
+#define THALWEG_UNKNOWN(x) ((__typeof__(x))((x) + thalweg_zero))
 #else
 #define THALWEG_UNKNOWN(x) (x)
 #endif
@@ -356,8 +357,6 @@ static __always_inline __u32 thalweg_log2_q16(__u64 x)
 {
 	__u32 high = x >> 32, zeros = 0, fraction;
 
-	if (!x)
-		return 0;
 	/* Halving steps: BPF has no count of leading zeros. 32 bits compare with constants. */
 	if (!high) {
 		high = x;
@@ -384,6 +383,8 @@ static __always_inline __u32 thalweg_log2_q16(__u64 x)
 		zeros += 2;
 	}
 	zeros += high < 1u << 31;
+	zeros = THALWEG_UNKNOWN(zeros);
+	/* 0 has 63 zeros here, and no fraction. */
 	fraction = x << zeros << 1 >> 48;
 	/* 22528 = 0.34375 in Q16, the excess of log2 over the chord. */
 	return ((63 - zeros) << 16) + fraction +
@@ -407,14 +408,13 @@ static __always_inline __u64 thalweg_rate(__u64 bytes, __u64 duration_us)
  * thalweg's cost of a measurement in bits, Q16, below 2^32: 64 - log2(rate) +
  * latency_weight * log2(srtt + guard). A doubled rate costs one bit less.
  */
-static __always_inline __u64 thalweg_cost(__u64 rate, __u32 srtt_us,
+static __always_inline __u64 thalweg_cost(__u32 log_rate_q16, __u32 srtt_us,
 					  const struct thalweg_params *params)
 {
 	__u64 latency = thalweg_log2_q16((__u64)srtt_us + params->latency_guard_us);
 
 	latency = (latency * params->latency_weight_q16) >> 16;
-	return thalweg_min(THALWEG_COST_OFFSET_Q16 - thalweg_log2_q16(rate) + latency,
-			   THALWEG_U32_MAX);
+	return thalweg_min(THALWEG_COST_OFFSET_Q16 - log_rate_q16 + latency, THALWEG_U32_MAX);
 }
 
 /* What a sample's retransmissions cost, bits in Q16, by their share of the segments. */
@@ -480,7 +480,7 @@ static __always_inline int thalweg_is_stale(const struct thalweg_host *host,
 static __always_inline void thalweg_forget(struct thalweg_host *host,
 					   const struct thalweg_params *params, __u64 now_ns)
 {
-	__u64 steps;
+	__u64 steps, shift;
 	__u32 i;
 
 	if (!host->forgot_ns || !params->half_life_ns)
@@ -489,16 +489,17 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		return;
 	steps = (now_ns - host->forgot_ns) / params->half_life_ns;
 	host->forgot_ns += steps * params->half_life_ns;
+	shift = THALWEG_UNKNOWN(thalweg_min(steps, 32));
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
 		struct thalweg_arm_statistics *statistics = &host->statistics[i];
 
 		if (arm->weight_q16) {
-			arm->weight_q16 = steps < 32 ? arm->weight_q16 >> steps : 0;
+			arm->weight_q16 = (__u64)arm->weight_q16 >> shift;
 			arm->weight_q16 += !arm->weight_q16;
 		}
-		statistics->segs = steps < 32 ? statistics->segs >> steps : 0;
-		statistics->retrans = steps < 32 ? statistics->retrans >> steps : 0;
+		statistics->segs = (__u64)statistics->segs >> shift;
+		statistics->retrans = (__u64)statistics->retrans >> shift;
 	}
 	host->last_base_rtt_us = steps == 1 ? host->base_rtt_us : 0;
 	host->base_rtt_us = 0;
@@ -552,18 +553,6 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 	host->queue_q16 = queue_q16;
 }
 
-/* Whether an arm takes its gain over the system's arm from others, by the available signs. */
-static __always_inline int thalweg_takes(const struct thalweg_arm_statistics *arm,
-					 const struct thalweg_arm_statistics *system, int full,
-					 int bolder)
-{
-	__u32 gain_q16 = 0;
-
-	if (arm->log_rate_q16 > system->log_rate_q16)
-		gain_q16 = arm->log_rate_q16 - system->log_rate_q16;
-	return gain_q16 > THALWEG_TAKES_Q16 && (full || (bolder && gain_q16 <= THALWEG_BOLDER_Q16));
-}
-
 /*
  * Updates which arms gain at the expense of others: those that retransmit much more than
  * the system's arm, and, if that already fills the bottleneck, those with a higher rate.
@@ -572,29 +561,35 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 					      const struct thalweg_params *params)
 {
 	const struct thalweg_arm_statistics *system;
-	__u32 i, mask = 0, known;
-	int loses, lossy, full, bolder;
+	__u32 i, mask = 0, known, deep_q16, most_q16 = 0;
+	int loses, bolder;
 
-	if (system_arm < THALWEG_MAX_ARMS) {
-		system = thalweg_statistics_at(host, system_arm);
-		known = thalweg_arm_at(host, system_arm)->weight_q16;
-		loses = known && system->retrans >= THALWEG_FULL_RETRANS;
-		lossy = system->retrans > system->segs >> (params->loss_shift & 31);
-		/* Random losses meet a queue of any length. */
-		full = known && host->queue_q16 > (loses && !lossy ? THALWEG_QUEUE_Q16
-								   : THALWEG_DEEP_QUEUE_Q16);
-		bolder = loses && !lossy;
-		for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
-			const struct thalweg_arm_statistics *arm = &host->statistics[i];
+	host->harmful = 0;
+	if (system_arm >= THALWEG_MAX_ARMS)
+		return;
+	system = thalweg_statistics_at(host, system_arm);
+	known = thalweg_arm_at(host, system_arm)->weight_q16;
+	loses = known && system->retrans >= THALWEG_FULL_RETRANS;
+	/* Random losses meet a queue of any length. */
+	bolder = loses && system->retrans <= system->segs >> (params->loss_shift & 31);
+	deep_q16 = bolder ? THALWEG_QUEUE_Q16 : THALWEG_DEEP_QUEUE_Q16;
+	/* A gain up to this is taken from others. */
+	if (known && host->queue_q16 > deep_q16)
+		most_q16 = THALWEG_U32_MAX;
+	else if (bolder)
+		most_q16 = THALWEG_BOLDER_Q16;
+	most_q16 = THALWEG_UNKNOWN(most_q16);
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
+		const struct thalweg_arm_statistics *arm = &host->statistics[i];
+		__s64 gain_q16 = (__s64)arm->log_rate_q16 - system->log_rate_q16;
 
-			if (i == system_arm || !host->arms[i].weight_q16)
-				continue;
-			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
-			    thalweg_takes(arm, system, full, bolder))
-				mask |= THALWEG_UNKNOWN(1u << i);
-		}
+		if (!host->arms[i].weight_q16)
+			continue;
+		if (thalweg_too_many(system, arm->segs, arm->retrans) ||
+		    (gain_q16 > THALWEG_TAKES_Q16 && gain_q16 <= most_q16))
+			mask |= THALWEG_UNKNOWN(1u << i);
 	}
-	host->harmful = mask;
+	host->harmful = mask & ~(1u << (system_arm & THALWEG_ARM_MASK));
 }
 
 /* Inputs of an arm's judgement beside its own state. */
@@ -661,6 +656,9 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 			*untried = judge->system;
 		}
 	}
+	best = THALWEG_UNKNOWN(best);
+	*untried = THALWEG_UNKNOWN(*untried);
+	*lowest = THALWEG_UNKNOWN(*lowest);
 	for (i = 0; i < THALWEG_MAX_ARMS && rest; i++, rest >>= 1, bit <<= 1) {
 		const struct thalweg_arm_state *arm = &host->arms[i];
 		__u64 judged;
@@ -677,7 +675,7 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 		judged = thalweg_judged_q16(host, i, judge);
 		if (judged < *lowest) {
 			best = THALWEG_UNKNOWN(i);
-			*lowest = judged;
+			*lowest = THALWEG_UNKNOWN(judged);
 		}
 	}
 	return best;
@@ -923,6 +921,12 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
+		shares.lowest = THALWEG_UNKNOWN(shares.lowest);
+		shares.price_q16 = THALWEG_UNKNOWN(shares.price_q16);
+		shares.first = THALWEG_UNKNOWN(shares.first);
+		shares.first_q16 = THALWEG_UNKNOWN(shares.first_q16);
+		shares.others_q16 = THALWEG_UNKNOWN(shares.others_q16);
+		best = THALWEG_UNKNOWN(best);
 		for (i = 0; i < THALWEG_MAX_ARMS && others; i++, others >>= 1) {
 			__u32 share_q16;
 
@@ -1130,7 +1134,7 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
 		if (host->arms[i].weight_q16 && host->arms[i].value < least)
-			least = host->arms[i].value;
+			least = THALWEG_UNKNOWN(host->arms[i].value);
 	return least;
 }
 
@@ -1332,8 +1336,8 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 {
 	struct thalweg_arm_state *arm = &host->arms[index & THALWEG_ARM_MASK];
 	struct thalweg_arm_statistics *statistics = &host->statistics[index & THALWEG_ARM_MASK];
-	__u64 rate, known;
-	__u32 i;
+	__u64 rate, cost, known;
+	__u32 i, log_rate_q16;
 
 	host->seen_ns = now_ns;
 	if (params->mode == THALWEG_MODE_CLASSIC) {
@@ -1346,10 +1350,10 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	out->outcome = thalweg_assess(sample, params);
 	if (out->outcome != THALWEG_SCORED)
 		return;
-	rate = thalweg_rate(sample->bytes, sample->duration_us);
-	out->cost =
-		thalweg_min(thalweg_cost(rate, sample->srtt_us, params) + thalweg_waste_q16(sample),
-			    THALWEG_U32_MAX);
+	rate = THALWEG_UNKNOWN(thalweg_rate(sample->bytes, sample->duration_us));
+	log_rate_q16 = thalweg_log2_q16(rate);
+	cost = thalweg_cost(log_rate_q16, sample->srtt_us, params) + thalweg_waste_q16(sample);
+	out->cost = THALWEG_UNKNOWN(thalweg_min(cost, THALWEG_U32_MAX));
 	if (thalweg_is_limited(sample) &&
 	    out->cost >= thalweg_least_news(host, index, system_arm)) {
 		out->cost = 0;
@@ -1380,8 +1384,8 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	thalweg_note_queue(host, index, system_arm, sample);
 	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16,
 			    sample->end != THALWEG_END_STRETCH);
-	thalweg_learn(arm, statistics, out->cost, thalweg_log2_q16(rate), sample->srtt_us,
-		      out->weight_q16, params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
+	thalweg_learn(arm, statistics, out->cost, log_rate_q16, sample->srtt_us, out->weight_q16,
+		      params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
 	thalweg_count_segments(statistics, sample);
 	thalweg_note_caution(host, system_arm, arm, statistics);
 	thalweg_note_unsteady(host, index, system_arm);

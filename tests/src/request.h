@@ -80,7 +80,7 @@ static __always_inline int vector_unit(struct vector_request *r)
 		out[0] = thalweg_rate(in[0], in[1]);
 		return 0;
 	case VECTOR_COST:
-		out[0] = thalweg_cost(in[0], in[1], &r->params);
+		out[0] = thalweg_cost(thalweg_log2_q16(in[0]), in[1], &r->params);
 		return 0;
 	case VECTOR_CLASSIC_COST:
 		out[0] = thalweg_classic_cost(&r->host, in[0], in[1]);
