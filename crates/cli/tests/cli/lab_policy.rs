@@ -169,7 +169,7 @@ fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
     let before = retransmission_share(&baseline);
     let after = retransmission_share(&clamp);
     // Slow start overruns the queue once, in two seconds; all clamped windows fit into it.
-    assert!(before > 0.01 && after < 1e-3, "{before} {after}");
+    assert!(before > 5e-3 && after < 1e-3, "{before} {after}");
     // The bottleneck is still full: 1428 of 1514 bytes are data, 188.6 Mbit/s, except while
     // connections open.
     let total = |mode: &Value| mode["summary"]["statistics"]["total"].as_f64().unwrap() / 1e6;
