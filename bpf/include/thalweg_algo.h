@@ -24,8 +24,9 @@
 /*
  * The number x, of which the BPF verifier knows nothing. It follows each known number, and
  * in Linux 6.1 each known range, through every branch separately, and a choice among 16
- * arms has more paths than its limit. Unknown numbers share one path. So what is carried
- * into a loop, or from one arm to the next, is unknown.
+ * arms has more paths than its limit. Unknown numbers share one path. So numbers that are
+ * carried into a loop over arms, or from one arm to the next, are unknown where that saves
+ * paths (docs/reference/kernels.md, The verifier).
  */
 #ifdef __bpf__
 static volatile __u64 thalweg_zero; /* never written */
@@ -382,9 +383,9 @@ static __always_inline __u32 thalweg_log2_q16(__u64 x)
 		high <<= 2;
 		zeros += 2;
 	}
+	/* For x = 0 these are 63, and the fraction is 0. */
 	zeros += high < 1u << 31;
 	zeros = THALWEG_UNKNOWN(zeros);
-	/* 0 has 63 zeros here, and no fraction. */
 	fraction = x << zeros << 1 >> 48;
 	/* 22528 = 0.34375 in Q16, the excess of log2 over the chord. */
 	return ((63 - zeros) << 16) + fraction +
@@ -489,7 +490,7 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		return;
 	steps = (now_ns - host->forgot_ns) / params->half_life_ns;
 	host->forgot_ns += steps * params->half_life_ns;
-	shift = THALWEG_UNKNOWN(thalweg_min(steps, 32));
+	shift = thalweg_min(steps, 32);
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
 		struct thalweg_arm_statistics *statistics = &host->statistics[i];
@@ -564,9 +565,10 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 	__u32 i, mask = 0, known, deep_q16, most_q16 = 0;
 	int loses, bolder;
 
-	host->harmful = 0;
-	if (system_arm >= THALWEG_MAX_ARMS)
+	if (system_arm >= THALWEG_MAX_ARMS) {
+		host->harmful = 0;
 		return;
+	}
 	system = thalweg_statistics_at(host, system_arm);
 	known = thalweg_arm_at(host, system_arm)->weight_q16;
 	loses = known && system->retrans >= THALWEG_FULL_RETRANS;
@@ -657,7 +659,6 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 		}
 	}
 	best = THALWEG_UNKNOWN(best);
-	*untried = THALWEG_UNKNOWN(*untried);
 	*lowest = THALWEG_UNKNOWN(*lowest);
 	for (i = 0; i < THALWEG_MAX_ARMS && rest; i++, rest >>= 1, bit <<= 1) {
 		const struct thalweg_arm_state *arm = &host->arms[i];
@@ -675,7 +676,7 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 		judged = thalweg_judged_q16(host, i, judge);
 		if (judged < *lowest) {
 			best = THALWEG_UNKNOWN(i);
-			*lowest = THALWEG_UNKNOWN(judged);
+			*lowest = judged;
 		}
 	}
 	return best;
@@ -921,12 +922,8 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		if (shares.price_q16 < THALWEG_PRICE_Q16)
 			shares.price_q16 = THALWEG_PRICE_Q16;
 		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
-		shares.lowest = THALWEG_UNKNOWN(shares.lowest);
 		shares.price_q16 = THALWEG_UNKNOWN(shares.price_q16);
 		shares.first = THALWEG_UNKNOWN(shares.first);
-		shares.first_q16 = THALWEG_UNKNOWN(shares.first_q16);
-		shares.others_q16 = THALWEG_UNKNOWN(shares.others_q16);
-		best = THALWEG_UNKNOWN(best);
 		for (i = 0; i < THALWEG_MAX_ARMS && others; i++, others >>= 1) {
 			__u32 share_q16;
 
@@ -1350,10 +1347,10 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	out->outcome = thalweg_assess(sample, params);
 	if (out->outcome != THALWEG_SCORED)
 		return;
-	rate = THALWEG_UNKNOWN(thalweg_rate(sample->bytes, sample->duration_us));
+	rate = thalweg_rate(sample->bytes, sample->duration_us);
 	log_rate_q16 = thalweg_log2_q16(rate);
 	cost = thalweg_cost(log_rate_q16, sample->srtt_us, params) + thalweg_waste_q16(sample);
-	out->cost = THALWEG_UNKNOWN(thalweg_min(cost, THALWEG_U32_MAX));
+	out->cost = thalweg_min(cost, THALWEG_U32_MAX);
 	if (thalweg_is_limited(sample) &&
 	    out->cost >= thalweg_least_news(host, index, system_arm)) {
 		out->cost = 0;

@@ -213,19 +213,21 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     let system = host.arms[index];
     let known = system.weight_q16 > 0;
     let loses = known && system.retrans >= FULL_RETRANS;
-    let lossy = is_lossy(&system, params);
     // Random losses meet a queue of any length.
-    let queue_q16 = if loses && !lossy {
-        QUEUE_Q16
+    let bolder = loses && !is_lossy(&system, params);
+    let deep_q16 = if bolder { QUEUE_Q16 } else { DEEP_QUEUE_Q16 };
+    // A gain up to this is taken from others.
+    let most_q16 = if known && host.queue_q16 > deep_q16 {
+        u32::MAX
+    } else if bolder {
+        BOLDER_Q16
     } else {
-        DEEP_QUEUE_Q16
+        0
     };
-    let full = known && host.queue_q16 > queue_q16;
     for (i, arm) in host.arms.iter().enumerate() {
         let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
         let gain_q16 = arm.log_rate_q16.saturating_sub(system.log_rate_q16);
-        let bolder = loses && !lossy && gain_q16 <= BOLDER_Q16;
-        let takes = gain_q16 > TAKES_Q16 && (full || bolder);
+        let takes = gain_q16 > TAKES_Q16 && gain_q16 <= most_q16;
         if i != index && arm.weight_q16 > 0 && (takes || too_many(&system, segs, retrans)) {
             host.harmful |= 1 << i;
         }
