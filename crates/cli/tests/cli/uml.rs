@@ -171,11 +171,11 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     if !available() {
         return;
     }
-    // The module is removed between two checks of the agent (10 s). So it is chosen, refused, and
-    // not chosen again, though the table still has it.
+    // The agent looks every 10 s which modules there are, and is halted until it is asked. So the
+    // arm is chosen, refused, and not chosen again, though the table still has it.
     let text = boot(&format!(
-        "module tcp_htcp\n{CONFIGURATION}\nrmmod tcp_htcp\n\
-         for _ in $(seq 12); do transfer; done\nsleep 0.5\n\
+        "module tcp_htcp\n{CONFIGURATION}\nkill -STOP $!; rmmod tcp_htcp\n\
+         for _ in $(seq 40); do transfer; done\nkill -CONT $!\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
          offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q 'htcp.,.present.:true'; }}\n\
          for _ in $(seq 150); do offered || break; sleep 0.1; done\n\
