@@ -8,6 +8,7 @@ use std::process::Command;
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
 
 #[test]
+#[ignore = "slow: some four minutes of a processor"]
 fn nothing_costs_more_instructions_than_is_recorded() {
     let bench = Path::new(env!("CARGO_BIN_EXE_thalweg-bench"));
     let thalweg = bench.with_file_name("thalweg");
