@@ -19,6 +19,8 @@ def program(*words):
         [sys.executable, *words],
         env=os.environ
         | {"PYTHONPATH": str(ROOT / "python"), "RAY_USAGE_STATS_ENABLED": "0"}
+        # Beside other tests, workers of Ray's usual niceness (15) would not get a processor.
+        | {"RAY_worker_niceness": "0"}
         # The same training on every processor.
         | {"XLA_FLAGS": " ".join(PINNED)},
         cwd=ROOT,
