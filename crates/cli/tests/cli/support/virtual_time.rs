@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -99,7 +100,10 @@ pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]
         Ok(said) => said,
         // The signal would have ended this process, but the guest had to end first.
         Err(error) if error.is_interruption() => std::process::exit(130),
-        Err(error) => panic!("{error}"),
+        Err(error) => {
+            tell_at_once(&error.to_string());
+            panic!("{error}");
+        }
     };
     println!("{said}");
     let failed: Vec<&str> = chosen
@@ -107,7 +111,18 @@ pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]
         .map(|(name, _)| *name)
         .filter(|name| !said.lines().any(|line| line.starts_with(&passed(name))))
         .collect();
-    assert!(failed.is_empty(), "failed in virtual time: {failed:?}");
+    if !failed.is_empty() {
+        let fault = |line: &&str| line.contains("panicked at") || line.starts_with("case ");
+        let faults: Vec<&str> = said.lines().filter(fault).collect();
+        tell_at_once(&format!("{failed:?}; {}", faults.join("; ")));
+        panic!("failed in virtual time: {failed:?}");
+    }
+}
+
+/// Writes why a test fails beside its name: the harness tells it at its own end, thousands of lines
+/// later.
+fn tell_at_once(why: &str) {
+    let _ = writeln!(std::io::stderr(), "\nfailed in virtual time: {why}");
 }
 
 /// Start of the line of a passed case.
