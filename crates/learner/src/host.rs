@@ -1,5 +1,7 @@
 //! Records of remote hosts, and of each arm per host.
 
+use crate::group::Level;
+
 /// Largest number of congestion controls of an agent.
 pub const MAX_ARMS: usize = 16;
 
@@ -33,15 +35,21 @@ pub struct ArmState {
     pub retrans: u32,
     /// Thalweg: handicap against luck, Q16 bits.
     pub caution_q16: u32,
+    /// Groups: mean cost by the group's own measurements, Q16 bits …
+    pub own_q16: u32,
+    /// … and their evidence, Q16. `value` and `weight_q16` contain what wider groups know.
+    pub own_weight_q16: u32,
     /// Thalweg: discounted number of measurements compared with the system's mean …
     pub counted: u16,
     /// … and how many of them were much slower, the slowest counted twice.
     pub slow: u16,
 }
 
-/// Record of one remote host.
+/// Record of one remote host, or of a [group](crate::Level) of hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
+    /// Thalweg: what the record is of.
+    pub level: Level,
     /// Connections established, however their congestion control was chosen.
     pub connections: u32,
     /// Measurements taken.
@@ -64,6 +72,11 @@ pub struct Host {
     pub trials: u32,
     /// Thalweg: monotonic time when the last trial started, ns.
     pub trial_ns: u64,
+    /// Groups: mean cost of the system's arm at hosts that it was not measured on before, Q16 bits;
+    /// 0 = none yet …
+    pub usual_q16: u32,
+    /// … and of its log2(bytes per second), Q16.
+    pub usual_log_rate_q16: u32,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,
     /// Highest rate seen; unit as in [`ArmState::max_rate`].

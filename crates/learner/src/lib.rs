@@ -13,11 +13,13 @@
 mod classic;
 mod control;
 mod fixed;
+mod group;
 mod host;
 mod key;
 mod learner;
 mod params;
 mod sample;
+mod shrink;
 mod stretch;
 mod weighted;
 
@@ -27,6 +29,7 @@ pub use classic::{
 };
 pub use control::{Control, HOUR_NS};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
+pub use group::{Level, Report, adopt, decide_group, inherit, knows, report, score_group};
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, PrefixError};
 pub use learner::{
@@ -34,5 +37,6 @@ pub use learner::{
 };
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
+pub use shrink::{WORTH_OF_GROUP_Q16, WORTH_Q16, worth_q16};
 pub use stretch::{Long, Review, is_due, review};
 pub use weighted::{cost_q16, forget, judged_q16, note_cautions, note_harm};

@@ -1,6 +1,7 @@
 //! Mode `thalweg`: discounted estimates of a cost in bits, inverse gap weighting.
 
 use crate::fixed::{ONE_Q16, blend, log2_q16};
+use crate::group::Level;
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
 use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
@@ -140,15 +141,16 @@ fn waste_q16(sample: &Sample) -> u64 {
 /// Halves the evidence of every arm once per elapsed half-life. A trace is left: the mean of an arm
 /// that was measured once is never forgotten altogether.
 pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
-    if host.forgot_ns == 0 || params.half_life_ns == 0 {
+    let half_life_ns = host.level.half_life_ns(params);
+    if host.forgot_ns == 0 || half_life_ns == 0 {
         host.forgot_ns = now_ns;
         return;
     }
-    let steps = now_ns.saturating_sub(host.forgot_ns) / params.half_life_ns;
+    let steps = now_ns.saturating_sub(host.forgot_ns) / half_life_ns;
     if steps == 0 {
         return;
     }
-    host.forgot_ns += steps * params.half_life_ns;
+    host.forgot_ns += steps * half_life_ns;
     for arm in &mut host.arms {
         let trace = arm.weight_q16.min(1);
         for evidence in [&mut arm.weight_q16, &mut arm.segs, &mut arm.retrans] {
@@ -236,7 +238,7 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
 
 /// The handicap of an arm against luck, which grows with the deviation of its measurements or of the
 /// system's, and falls with its evidence. To be taken after each measurement.
-fn caution_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u32 {
+pub(crate) fn caution_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u32 {
     let deviation = |i: usize| host.arms[i].deviation_q16;
     let deviation = deviation(arm).max(system_arm.map_or(0, deviation));
     let evidence = CAUTION_EVIDENCE_Q16 + u64::from(host.arms[arm].weight_q16);
@@ -333,12 +335,17 @@ fn hope_q16(arm: &ArmState) -> u32 {
 }
 
 /// Least share (Q16) of the system's arm where it is judged `gap_q16` behind: its first measurements
-/// may have been bad luck.
-fn default_share_q16(host: &Host, gap_q16: u64) -> u32 {
+/// may have been bad luck. What its groups know of it counts as measurements.
+fn default_share_q16(host: &Host, system_arm: usize, gap_q16: u64) -> u32 {
     if gap_q16 >= DEFAULT_GAP_Q16 {
         return 0;
     }
-    ONE_Q16 / (host.scored.min(ONE_Q16) + DEFAULT_SHARE)
+    let system = &host.arms[system_arm];
+    let inherited = match system.scored {
+        0 => system.weight_q16 >> 16,
+        _ => 0,
+    };
+    ONE_Q16 / (host.scored.min(ONE_Q16) + inherited + DEFAULT_SHARE)
 }
 
 /// Whether the system's arm loses so much that another may be far better.
@@ -399,10 +406,10 @@ fn shares(
         let share = if is_untried(i) {
             ((u64::from(first_trials) * u64::from(hope_q16(arm))) >> 16) as u32 / untried
         } else {
-            explore_q16(gap, arm.weight_q16, arms, params.gap_scale)
+            explore_q16(gap, arm.weight_q16, arms, host.level.gap_scale(params))
         };
         shares[i] = if Some(i) == system_arm {
-            share.max(default_share_q16(host, gap))
+            share.max(default_share_q16(host, i, gap))
         } else if u64::from(host.credit_q16) < price_q16(arm, gap, arms) {
             0
         } else {
@@ -564,7 +571,7 @@ fn least_known(host: &Host) -> Option<u64> {
     measured.map(|arm| arm.value).min()
 }
 
-/// Adds one measurement, already assessed, to the estimates of `arm`; returns its cost.
+/// Adds one measurement, already assessed, to the estimates of `arm`; returns its cost and weight.
 pub(crate) fn score(
     host: &mut Host,
     arm: usize,
@@ -584,31 +591,19 @@ pub(crate) fn score(
         cost = cost.min(known + CLIP_WORSE_Q16);
     }
 
-    forget(host, params, now_ns);
-    for (i, other) in host.arms.iter_mut().enumerate() {
-        if i != arm {
-            other.weight_q16 -= other.weight_q16 >> (params.idle_shift & 31);
-        }
-    }
-    note_slow(host, arm, system_arm, cost);
+    prepare(host, arm, params, now_ns);
     note_queue(host, arm, system_arm, sample);
-    let earns = sample.end != End::Stretch;
-    note_credit(host, arm, system_arm, cost, weight_q16, earns);
-    let state = &mut host.arms[arm];
-    learn(
-        state,
+    let measured = Measured {
         cost,
-        log2_q16(rate),
-        sample.srtt_us,
+        log_rate_q16: log2_q16(rate),
         weight_q16,
-        params.weight_max_q16,
-        sample.end == End::Timeout,
-    );
-    count_segments(state, sample);
+    };
+    let before = host.arms[arm];
+    take(host, arm, system_arm, &measured, sample, params);
+    follow(host, arm, system_arm, &before);
+    let state = &mut host.arms[arm];
     state.max_rate = state.max_rate.max(rate);
-    state.scored = state.scored.saturating_add(1);
     host.max_rate = host.max_rate.max(rate);
-    host.scored = host.scored.saturating_add(1);
     // 0 is the kernel's "no sample".
     if sample.min_rtt_us != 0 {
         for lowest in [&mut state.min_rtt_us, &mut host.min_rtt_us] {
@@ -617,10 +612,74 @@ pub(crate) fn score(
             }
         }
     }
-    host.arms[arm].caution_q16 = caution_q16(host, arm, system_arm);
-    note_unsteady(host, arm, system_arm);
-    note_harm(host, system_arm, params);
     (cost, weight_q16)
+}
+
+/// What a measurement tells of an arm.
+pub(crate) struct Measured {
+    /// Bits, Q16.
+    pub cost: u64,
+    /// log2 of bytes per second, Q16.
+    pub log_rate_q16: u32,
+    /// Q16.
+    pub weight_q16: u32,
+}
+
+/// Discounts earlier evidence before a measurement of `arm`.
+pub(crate) fn prepare(record: &mut Host, arm: usize, params: &Params, now_ns: u64) {
+    forget(record, params, now_ns);
+    let shift = record.level.idle_shift(params);
+    for (i, other) in record.arms.iter_mut().enumerate() {
+        if i != arm {
+            other.weight_q16 -= other.weight_q16 >> shift;
+        }
+    }
+}
+
+/// Adds a measurement to the record of a host or group, and judges its arms anew.
+pub(crate) fn take(
+    record: &mut Host,
+    arm: usize,
+    system_arm: Option<usize>,
+    measured: &Measured,
+    sample: &Sample,
+    params: &Params,
+) {
+    let &Measured {
+        cost, weight_q16, ..
+    } = measured;
+    note_slow(record, arm, system_arm, cost);
+    let earns = sample.end != End::Stretch;
+    note_credit(record, arm, system_arm, cost, weight_q16, earns);
+    let (level, srtt_us) = (record.level, sample.srtt_us);
+    let timeout = sample.end == End::Timeout;
+    let state = &mut record.arms[arm];
+    learn(state, level, measured, srtt_us, params, timeout);
+    count_segments(state, sample);
+    state.scored = state.scored.saturating_add(1);
+    record.scored = record.scored.saturating_add(1);
+    record.arms[arm].caution_q16 = caution_q16(record, arm, system_arm);
+    note_unsteady(record, arm, system_arm);
+    note_harm(record, system_arm, params);
+}
+
+/// Moves the arms that were never measured on the host along with `arm`: what is known of them is
+/// their distance. They follow the system's arm, or any while that is one of them.
+fn follow(host: &mut Host, arm: usize, system_arm: Option<usize>, before: &ArmState) {
+    let Some(system) = system_arm else { return };
+    if before.weight_q16 == 0 || (arm != system && host.arms[system].scored > 0) {
+        return;
+    }
+    let after = host.arms[arm];
+    let moved = after.value as i64 - before.value as i64;
+    let moved_rate = i64::from(after.log_rate_q16) - i64::from(before.log_rate_q16);
+    for other in &mut host.arms {
+        if other.scored == 0 && other.weight_q16 > 0 {
+            other.value = (other.value as i64 + moved).clamp(0, i64::from(u32::MAX)) as u64;
+            let log_rate = i64::from(other.log_rate_q16) + moved_rate;
+            other.log_rate_q16 = log_rate.clamp(0, i64::from(u32::MAX)) as u32;
+        }
+    }
 }
 
 /// Credits the host with a measurement, and charges it with what an arm other than the system's cost
@@ -634,11 +693,16 @@ fn note_credit(
     weight_q16: u32,
     earns: bool,
 ) {
-    let mut change = if earns { i64::from(EARN_Q16) } else { 0 };
+    let earn_q16 = host.level.earn_q16().unwrap_or(EARN_Q16);
+    let mut change = if earns { i64::from(earn_q16) } else { 0 };
     let system = system_arm.filter(|&i| i != arm).map(|i| &host.arms[i]);
     if let Some(system) = system.filter(|system| system.weight_q16 > 0) {
         let excess = (cost as i64 - system.value as i64).clamp(-CHARGE_MAX_Q16, CHARGE_MAX_Q16);
-        change -= excess + excess.abs() / (1 << CHARGE_SHIFT);
+        change -= excess;
+        // In a group's measurements luck is most of the difference.
+        if !host.level.is_group() {
+            change -= excess.abs() / (1 << CHARGE_SHIFT);
+        }
     }
     // Divided, not shifted: the same for both signs in every language.
     let change = change * i64::from(weight_q16) / i64::from(ONE_Q16);
@@ -660,13 +724,18 @@ fn count_segments(arm: &mut ArmState, sample: &Sample) {
 /// Adds one cost to an arm's discounted estimate.
 fn learn(
     arm: &mut ArmState,
-    cost: u64,
-    log_rate_q16: u32,
+    level: Level,
+    measured: &Measured,
     srtt_us: u32,
-    weight_q16: u32,
-    weight_max_q16: u32,
+    params: &Params,
     timeout: bool,
 ) {
+    let &Measured {
+        cost,
+        log_rate_q16,
+        weight_q16,
+    } = measured;
+    let weight_max_q16 = level.weight_max_q16(params);
     let weight = u64::from(weight_q16);
     let total = u64::from(arm.weight_q16) + weight;
     let deviations = MEMORY_DEVIATIONS * u64::from(arm.deviation_q16);
@@ -688,8 +757,9 @@ fn learn(
         };
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
             // One bad connection is luck; several in a row are another path. So the older evidence
-            // is discounted, and the next measurement moves the mean further.
-            if cost > arm.value + clip_worse {
+            // is discounted, and the next measurement moves the mean further. Of many hosts some are
+            // always unlucky.
+            if cost > arm.value + clip_worse && !level.is_group() {
                 kept -= kept >> SURPRISE_SHIFT;
             }
             cost.clamp(

@@ -99,6 +99,17 @@ fn the_published_learner_fails() {
 }
 
 #[test]
+fn a_learner_that_knows_hosts_alone_fails() {
+    fails(
+        "hosts alone",
+        &[
+            "a network, three visits a host, another 0.5 bits better: gained",
+            "a network, three visits a host, another 0.5 bits better: first",
+        ],
+    );
+}
+
+#[test]
 fn a_learner_that_waits_for_the_end_of_connections_fails() {
     fails(
         "ends only",

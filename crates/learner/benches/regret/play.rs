@@ -1,6 +1,6 @@
 //! Runs policies in worlds and adds up their losses.
 
-use crate::policy::{Entry, Policy, SYSTEM};
+use crate::policy::{Entry, Policy, SYSTEM, Seat};
 use crate::random::Random;
 use crate::world::{EARLY, HORIZON, Scenario, World};
 
@@ -65,7 +65,12 @@ fn arms_taken(
 pub fn play(scenario: &Scenario, entry: &Entry, seed: u64) -> Run {
     let world = World::new(scenario, seed);
     let taken = match entry.build {
-        Some(build) => arms_taken(scenario, &world, build(scenario.arms()).as_mut(), seed),
+        Some(build) => arms_taken(
+            scenario,
+            &world,
+            build(&Seat::alone(scenario.arms())).as_mut(),
+            seed,
+        ),
         None => (0..HORIZON)
             .map(|connection| world.best(connection))
             .collect(),

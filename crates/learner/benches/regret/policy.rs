@@ -3,9 +3,13 @@
 //! All but the two of the published tuner share the estimates of `thalweg_learner::score`. So rows
 //! of the table differ only by the rule of choice.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
 use thalweg_learner::{
-    CLASSIC_EPSILON, Host, Long, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide,
-    forget, is_due, log2_q16, review, score,
+    CLASSIC_EPSILON, Host, Long, MAX_ARMS, Mode, ONE_Q16, Outcome, Params, Sample,
+    WORTH_OF_GROUP_Q16, adopt, classic_update, cost_q16, decide, decide_group, forget, inherit,
+    is_due, knows, log2_q16, report, review, score, score_group,
 };
 
 use crate::random::Random;
@@ -39,8 +43,35 @@ pub struct OnItsWay {
     pub decided_ns: u64,
 }
 
-/// A new learner for a number of arms.
-pub type Build = fn(usize) -> Box<dyn Policy>;
+/// A place for a learner: a host's.
+pub struct Seat {
+    /// Number of arms.
+    pub arms: usize,
+    /// The groups that the host is in, the narrowest first.
+    pub groups: Vec<Group>,
+    /// What a wider group's knowledge of each arm is worth, Q16 measurements.
+    pub worth: Worth,
+}
+
+/// Shared by all groups.
+pub type Worth = Rc<Cell<[u32; MAX_ARMS]>>;
+
+/// A group's record, shared by its hosts.
+pub type Group = Rc<RefCell<Host>>;
+
+impl Seat {
+    /// A place without groups.
+    pub fn alone(arms: usize) -> Self {
+        Self {
+            arms,
+            groups: vec![],
+            worth: Worth::default(),
+        }
+    }
+}
+
+/// A new learner for a host.
+pub type Build = fn(&Seat) -> Box<dyn Policy>;
 
 /// A row of the table.
 pub struct Entry {
@@ -67,46 +98,46 @@ pub const ENTRIES: &[Entry] = &[
     Entry {
         name: "uniform random",
         propensity: "exact",
-        build: Some(|arms| Box::new(Uniform { arms })),
+        build: Some(|seat| Box::new(Uniform { arms: seat.arms })),
     },
     Entry {
         name: "classic",
         propensity: "exact",
-        build: Some(|arms| Box::new(Core::new(Mode::Classic, arms))),
+        build: Some(|seat| Box::new(Core::new(Mode::Classic, seat))),
     },
     Entry {
         name: "e-greedy, delta rule",
         propensity: "exact",
-        build: Some(|arms| {
+        build: Some(|seat| {
             Box::new(DeltaRule {
-                values: vec![0; arms],
+                values: vec![0; seat.arms],
             })
         }),
     },
     Entry {
         name: "e-greedy, discounted",
         propensity: "exact",
-        build: Some(|arms| Box::new(EpsilonGreedy(Core::new(Mode::Thalweg, arms)))),
+        build: Some(|seat| Box::new(EpsilonGreedy(Core::new(Mode::Thalweg, seat)))),
     },
     Entry {
         name: "discounted UCB",
         propensity: "0 or 1",
-        build: Some(|arms| Box::new(UpperBound(Core::new(Mode::Thalweg, arms)))),
+        build: Some(|seat| Box::new(UpperBound(Core::new(Mode::Thalweg, seat)))),
     },
     Entry {
         name: "Thompson sampling",
         propensity: "integral",
-        build: Some(|arms| Box::new(Thompson(Core::new(Mode::Thalweg, arms)))),
+        build: Some(|seat| Box::new(Thompson(Core::new(Mode::Thalweg, seat)))),
     },
     Entry {
         name: "inverse gap, plain",
         propensity: "exact",
-        build: Some(|arms| Box::new(InverseGap(Core::new(Mode::Thalweg, arms)))),
+        build: Some(|seat| Box::new(InverseGap(Core::new(Mode::Thalweg, seat)))),
     },
     Entry {
         name: "thalweg (core)",
         propensity: "exact",
-        build: Some(|arms| Box::new(Core::new(Mode::Thalweg, arms))),
+        build: Some(|seat| Box::new(Core::new(Mode::Thalweg, seat))),
     },
 ];
 
@@ -114,27 +145,34 @@ pub const ENTRIES: &[Entry] = &[
 /// it.
 pub const GATE: &[(&str, Build)] = &[
     ("default only", |_| Box::new(DefaultOnly)),
-    ("uniform random", |arms| Box::new(Uniform { arms })),
+    ("uniform random", |seat| {
+        Box::new(Uniform { arms: seat.arms })
+    }),
     ("always bbr", |_| Box::new(SecondAlways)),
-    ("classic", |arms| Box::new(Core::new(Mode::Classic, arms))),
-    ("ends only", |arms| {
+    ("classic", |seat| Box::new(Core::new(Mode::Classic, seat))),
+    ("ends only", |seat| {
         Box::new(Core::with(
             Params {
                 rescue_arm: Some(BBR),
                 stretch_ns: 0,
                 ..Params::default()
             },
-            arms,
+            seat,
         ))
     }),
-    ("thalweg (core)", |arms| {
-        Box::new(Core::new(Mode::Thalweg, arms))
+    ("hosts alone", |seat| {
+        Box::new(Core::new(Mode::Thalweg, &Seat::alone(seat.arms)))
+    }),
+    ("thalweg (core)", |seat| {
+        Box::new(Core::new(Mode::Thalweg, seat))
     }),
 ];
 
 /// The shipped code: `thalweg_learner::decide` and `score`.
 pub struct Core {
     host: Host,
+    groups: Vec<Group>,
+    worth: Worth,
     params: Params,
     arms: usize,
     /// Arms of the open trials.
@@ -143,25 +181,37 @@ pub struct Core {
 
 impl Core {
     /// A learner with the default parameters of `mode`.
-    pub fn new(mode: Mode, arms: usize) -> Self {
+    pub fn new(mode: Mode, seat: &Seat) -> Self {
         Self::with(
             Params {
                 mode,
                 rescue_arm: Some(BBR),
                 ..Params::default()
             },
-            arms,
+            seat,
         )
     }
 
     /// A learner with any parameters.
-    pub fn with(params: Params, arms: usize) -> Self {
+    pub fn with(params: Params, seat: &Seat) -> Self {
         Self {
             host: Host::default(),
+            groups: seat.groups.clone(),
+            worth: seat.worth.clone(),
             params,
-            arms,
+            arms: seat.arms,
             trials: vec![],
         }
+    }
+
+    /// The choice of the narrowest group that knows enough.
+    fn by_group(&self, random: u32, now_ns: u64) -> Option<usize> {
+        let (allowed, params) = (self.allowed(), &self.params);
+        self.groups.iter().find_map(|group| {
+            let group = &mut group.borrow_mut();
+            let decision = decide_group(group, Some(SYSTEM), allowed, params, random, now_ns);
+            decision?.arm
+        })
     }
 
     fn allowed(&self) -> u16 {
@@ -202,6 +252,11 @@ impl Policy for Core {
         let allowed = self.allowed();
         let numbers = [random.u32(), random.u32(), random.u32()];
         let system = Some(SYSTEM);
+        if self.host.scored == 0
+            && let Some(arm) = self.by_group(numbers[0], now_ns)
+        {
+            return arm;
+        }
         let decision = decide(&self.host, system, allowed, &self.params, numbers, now_ns);
         self.host.count_decision(&decision);
         let arm = decision.arm.unwrap_or(SYSTEM);
@@ -217,8 +272,38 @@ impl Policy for Core {
             self.trials.remove(trial);
             self.host.end_trial();
         }
-        let system = Some(SYSTEM);
-        score(&mut self.host, arm, system, sample, &self.params, now_ns);
+        let (system, params) = (Some(SYSTEM), self.params);
+        let before = self.host.clone();
+        let verdict = score(&mut self.host, arm, system, sample, &params, now_ns);
+        if verdict.outcome != Outcome::Scored || self.groups.is_empty() {
+            return;
+        }
+        let Some(told) = report(
+            &before,
+            &self.host,
+            arm,
+            system,
+            sample,
+            verdict.cost,
+            verdict.weight_q16,
+        ) else {
+            return;
+        };
+        for (level, group) in self.groups.iter().enumerate().rev() {
+            let group = &mut group.borrow_mut();
+            score_group(group, arm, system, &told, sample, &params, now_ns);
+            if let Some(wider) = self.groups.get(level + 1) {
+                let wider = &wider.borrow();
+                adopt(group, wider, system, &self.worth.get());
+            }
+        }
+        if before.scored == 0 {
+            // The narrowest that knows.
+            let mut groups = self.groups.iter().map(|group| group.borrow());
+            if let Some(group) = groups.find(|group| knows(group, system)) {
+                inherit(&mut self.host, &group, arm, system, &WORTH_OF_GROUP_Q16);
+            }
+        }
     }
 
     fn look(

@@ -1,15 +1,23 @@
 //! Plays learners in the worlds like servers', and holds them to the bounds.
 
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::long::{Long, Step};
-use crate::policy::{Build, OnItsWay, Policy, SYSTEM};
+use thalweg_learner::{Host, Level, WORTH_Q16, worth_q16};
+
+use crate::policy::{Build, Group, OnItsWay, Policy, SYSTEM, Seat, Worth};
 use crate::random::Random;
 use crate::server::{Server, Visit};
 
 /// The connections whose arms make the load of the shared uplink.
 const RECENT: usize = 20;
+
+/// How often the agent takes the worth of knowledge anew.
+const WORTH_EACH_NS: u64 = 60_000_000_000;
+/// Worlds of at least this many hosts are played with a tenth of the seeds.
+const MANY_HOSTS: usize = 1000;
 
 /// Outcome of one seed.
 pub struct Served {
@@ -20,6 +28,8 @@ pub struct Served {
     harm: f64,
     /// Share of connections on another arm than the best.
     wrong: f64,
+    /// Share of hosts, the first half left out, whose first connection is on the best arm.
+    first: f64,
     times: Vec<f32>,
     default_times: Vec<f32>,
 }
@@ -37,6 +47,10 @@ pub struct Outcome {
     pub harm: f64,
     /// Share of connections on another arm than the best.
     pub wrong: f64,
+    /// Share of the best arm's gain over the default; 1 where there is none to be had.
+    pub gained: f64,
+    /// Share of hosts, the first half left out, whose first connection is on the best arm.
+    pub first: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +80,7 @@ struct Stepping {
 pub fn serve(server: &Server, build: Build, seed: u64) -> Served {
     let mut game = Game::new(server, build, seed);
     while let Some(Reverse((now_ns, event, host, visit))) = game.heap.pop() {
+        game.shrink(now_ns);
         match event {
             Event::Start => game.start(now_ns, host, visit),
             Event::Step => game.step(now_ns, host, visit),
@@ -75,8 +90,25 @@ pub fn serve(server: &Server, build: Build, seed: u64) -> Served {
     game.tally.served()
 }
 
+/// The place of a host in the order of arrival: a permutation.
+fn order(seed: u64, host: usize, hosts: usize) -> usize {
+    // A step without a common divisor: the hosts of a prefix come apart.
+    let step = (hosts * 618 / 1000 + 1..)
+        .find(|&step| gcd(step, hosts) == 1)
+        .unwrap_or(1);
+    (host * step + seed as usize) % hosts
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// One seed being played.
 struct Game<'a> {
+    /// Of each prefix, and of all.
+    groups: Vec<Group>,
+    worth: Worth,
+    worth_ns: u64,
     server: &'a Server,
     seed: u64,
     random: Random,
@@ -89,16 +121,56 @@ struct Game<'a> {
 }
 
 impl<'a> Game<'a> {
+    /// The agent's part, every minute.
+    fn shrink(&mut self, now_ns: u64) {
+        if now_ns < self.worth_ns + WORTH_EACH_NS {
+            return;
+        }
+        self.worth_ns = now_ns;
+        let records: Vec<_> = self.groups.iter().map(|group| group.borrow()).collect();
+        if let Some((wider, narrower)) = records.split_last() {
+            let narrower = narrower.iter().map(|group| &**group);
+            self.worth.set(worth_q16(narrower, wider, SYSTEM));
+        }
+    }
+
     fn new(server: &'a Server, build: Build, seed: u64) -> Self {
         let first = |host| {
-            let pause_s = Visit::draw(server, seed, host, 0).pause_s;
-            Reverse(((pause_s * 1e9) as u64 + 1, Event::Start, host, 0))
+            let begins_s = match server.arrive_s {
+                0.0 => Visit::draw(server, seed, host, 0).pause_s,
+                arrive_s => arrive_s * order(seed, host, server.hosts) as f64,
+            };
+            Reverse(((begins_s * 1e9) as u64 + 1, Event::Start, host, 0))
+        };
+        let prefixes = server.hosts.div_ceil(server.together);
+        // The last is all of them.
+        let levels = vec![Level::Prefix; prefixes]
+            .into_iter()
+            .chain([Level::Namespace]);
+        let group = |level| {
+            Group::new(RefCell::new(Host {
+                level,
+                ..Host::default()
+            }))
+        };
+        let groups: Vec<Group> = levels.map(group).collect();
+        let worth = Worth::new(Cell::new(WORTH_Q16));
+        let seat = |host: usize| {
+            let of_host = [host / server.together, prefixes];
+            Seat {
+                worth: worth.clone(),
+                arms: server.arms(),
+                groups: of_host.map(|group| groups[group].clone()).into(),
+            }
         };
         Self {
             server,
             seed,
             random: Random::new(seed, 5),
-            policies: (0..server.hosts).map(|_| build(server.arms())).collect(),
+            policies: (0..server.hosts).map(|host| build(&seat(host))).collect(),
+            groups,
+            worth,
+            worth_ns: 0,
             heap: (0..server.hosts).map(first).collect(),
             recent: VecDeque::from(vec![SYSTEM; RECENT]),
             open: BTreeMap::new(),
@@ -115,14 +187,19 @@ impl<'a> Game<'a> {
     fn start(&mut self, now_ns: u64, host: usize, visit: usize) {
         let server = self.server;
         let arm = self.policies[host].choose(&mut self.random, now_ns);
+        let drawn = Visit::draw(server, self.seed, host, visit);
         let takers = self.recent.iter().filter(|&&recent| recent == 1).count();
         let takers = takers as f64 / RECENT as f64;
         self.recent.pop_front();
         self.recent.push_back(arm);
-        let drawn = Visit::draw(server, self.seed, host, visit);
         let start_s = now_ns as f64 / 1e9;
         self.tally.connections += 1.0;
-        self.tally.wrong += f64::from(arm != server.best(visit));
+        let is_wrong = arm != server.best(&drawn, visit);
+        self.tally.wrong += f64::from(is_wrong);
+        if visit == 0 && order(self.seed, host, server.hosts) >= server.hosts / 2 {
+            self.tally.firsts += 1.0;
+            self.tally.first_right += f64::from(!is_wrong);
+        }
         if server.open_s > 0.0 {
             self.tally.neighbours += 1.0;
             let mut long = self.long_of(drawn, host, visit, start_s);
@@ -143,7 +220,7 @@ impl<'a> Game<'a> {
         } else {
             let service = server.serve(&drawn, visit, arm, start_s, takers);
             // The default and the best arm are judged where all connections are on it.
-            let [default, ideal] = [SYSTEM, server.best(visit)].map(|arm| {
+            let [default, ideal] = [SYSTEM, server.best(&drawn, visit)].map(|arm| {
                 let takers = if arm == 1 { 1.0 } else { 0.0 };
                 server.serve(&drawn, visit, arm, start_s, takers).time_s
             });
@@ -196,7 +273,9 @@ impl<'a> Game<'a> {
             if let Some(sample) = &on.step.sample {
                 self.policies[host].learn(on.connection.arm, sample, now_ns);
             }
-            let [default, ideal] = [SYSTEM, self.server.best(visit)].map(|arm| {
+            let drawn = Visit::draw(self.server, self.seed, host, visit);
+            let best = self.server.best(&drawn, visit);
+            let [default, ideal] = [SYSTEM, best].map(|arm| {
                 let drawn = Visit::draw(self.server, self.seed, host, visit);
                 let long = self.long_of(drawn, host, visit, on.long.start_s);
                 long.whole(self.server, arm)
@@ -220,6 +299,8 @@ struct Tally {
     connections: f64,
     counted: f64,
     wrong: f64,
+    firsts: f64,
+    first_right: f64,
     speed: f64,
     default_speed: f64,
     neighbours: f64,
@@ -243,6 +324,7 @@ impl Tally {
             default_speed: self.default_speed / self.counted,
             harm: 1.0 - self.neighbours / self.connections,
             wrong: self.wrong / self.connections,
+            first: self.first_right / self.firsts,
             times: self.times,
             default_times: self.default_times,
         }
@@ -251,6 +333,10 @@ impl Tally {
 
 /// Plays seeds `0..seeds`, and sums up.
 pub fn outcome(server: &Server, build: Build, seeds: u64) -> Outcome {
+    let seeds = match server.hosts {
+        MANY_HOSTS.. => (seeds / 10).max(2),
+        _ => seeds,
+    };
     let runs: Vec<Served> = (0..seeds).map(|seed| serve(server, build, seed)).collect();
     let mean = |value: fn(&Served) -> f64| runs.iter().map(value).sum::<f64>() / runs.len() as f64;
     let losses: Vec<f64> = runs
@@ -269,6 +355,11 @@ pub fn outcome(server: &Server, build: Build, seeds: u64) -> Outcome {
         p99: p99(|run| &run.times) / p99(|run| &run.default_times),
         harm: mean(|run| run.harm),
         wrong: mean(|run| run.wrong),
+        gained: match 1.0 - mean(|run| run.default_speed) {
+            gap if gap > 1e-9 => (gap - 1.0 + mean(|run| run.speed)) / gap,
+            _ => 1.0,
+        },
+        first: mean(|run| run.first),
     }
 }
 
@@ -289,6 +380,8 @@ pub fn broken(server: &Server, outcome: &Outcome) -> Vec<&'static str> {
         ("p99", outcome.p99, bounds.p99),
         ("harm", outcome.harm, bounds.harm),
         ("wrong", outcome.wrong, bounds.wrong),
+        ("gained", -outcome.gained, -bounds.gained),
+        ("first", -outcome.first, -bounds.first),
     ];
     let over = pairs.iter().filter(|(_, value, bound)| value > bound);
     over.map(|&(name, ..)| name).collect()

@@ -20,6 +20,8 @@ const RTT_SPREAD_BITS: f64 = 0.1;
 /// Time until TCP gives up on a client that vanished, s.
 const GIVES_UP_S: f64 = 900.0;
 const HOUR_S: f64 = 3600.0;
+/// Most arms of a world.
+const ARMS_MAX: usize = 4;
 
 /// Bytes of a transfer.
 #[derive(Clone, Copy)]
@@ -46,6 +48,10 @@ pub struct Bounds {
     pub harm: f64,
     /// Share of connections on another arm than the best.
     pub wrong: f64,
+    /// At least: share of the best arm's gain over the default.
+    pub gained: f64,
+    /// At least: share of hosts whose first connection is on the best arm, first half left out.
+    pub first: f64,
 }
 
 /// The bounds of a world without reason for others.
@@ -56,6 +62,8 @@ const PROMISE: Bounds = Bounds {
     p99: f64::INFINITY,
     harm: 0.02,
     wrong: 1.0,
+    gained: f64::NEG_INFINITY,
+    first: 0.0,
 };
 
 /// The same for a host's best arm, which must be found.
@@ -76,12 +84,20 @@ pub struct Server {
     /// Remote hosts, and connections to each.
     pub hosts: usize,
     pub visits: usize,
+    /// Hosts of one prefix.
+    pub together: usize,
+    /// Time between the first connections of two hosts, s; 0: all begin at once.
+    pub arrive_s: f64,
     /// Mean pause between two connections to one host, s.
     pub every_s: f64,
     /// Time for which a connection is open, s: think time between its transfers.
     pub open_s: f64,
     /// log2 of the arms' rates, from the given visit on; arm 0 is the default.
     pub phases: &'static [(usize, &'static [f64])],
+    /// Prefixes by turns have arms other than 0 this much better, bits.
+    pub prefixes: &'static [&'static [f64]],
+    /// Deviation of each host's rates on the arms, bits.
+    pub differ_bits: f64,
     /// Deviation of a connection's rate, bits.
     pub spread_bits: f64,
     pub sizes: Sizes,
@@ -109,9 +125,13 @@ const PLAIN: Server = Server {
     name: "",
     hosts: 1,
     visits: 300,
+    together: 20,
+    arrive_s: 0.0,
     every_s: 60.0,
     open_s: 0.0,
     phases: &[],
+    prefixes: &[],
+    differ_bits: 0.0,
     spread_bits: 0.5,
     sizes: Sizes::Fixed(1e6),
     application: 1e12,
@@ -138,8 +158,87 @@ const FLIPS: &[(usize, &[f64])] = &[
     (300, &[0.0, -1.0]),
 ];
 
+/// Another arm carries 0.5 bits more, or 0.3 less.
+const SECOND_HALF_BIT: &[(usize, &[f64])] = &[(0, &[0.0, 0.56, -0.3, -0.3])];
+/// In every other prefix the second arm is 0.5 bits better than the default, in the others worse.
+const BY_PREFIX: &[&[f64]] = &[&[0.56, -0.3, -0.3], &[-0.56, -0.3, -0.3]];
+
+/// Many hosts of few visits, one more every second.
+const NETWORK: Server = Server {
+    hosts: 10_000,
+    visits: 3,
+    together: 100,
+    arrive_s: 1.0,
+    every_s: 600.0,
+    spread_bits: 1.0,
+    sizes: Sizes::Fixed(8e6),
+    ..PLAIN
+};
+/// Another arm is better on each host: it must be found.
+const FOUND: Bounds = Bounds {
+    gained: 0.85,
+    first: 0.85,
+    ..PROMISE
+};
+/// The default is best on each host.
+const KEPT: Bounds = Bounds {
+    mean: 0.01,
+    ..PROMISE
+};
+
 /// Every world.
 pub const SERVERS: &[Server] = &[
+    Server {
+        name: "a network, three visits a host, default 0.3 bits best",
+        phases: NEAR_BEST,
+        bounds: KEPT,
+        ..NETWORK
+    },
+    Server {
+        name: "a network, three visits a host, default 3 bits best",
+        phases: FAR_BEST,
+        bounds: KEPT,
+        ..NETWORK
+    },
+    Server {
+        name: "a network, three visits a host, another 0.5 bits better",
+        phases: SECOND_HALF_BIT,
+        bounds: FOUND,
+        ..NETWORK
+    },
+    Server {
+        name: "a network, three visits a host, another 0.5 bits better, hosts differ",
+        phases: SECOND_HALF_BIT,
+        differ_bits: 0.5,
+        ..NETWORK
+    },
+    Server {
+        name: "a network, three visits a host, CDN sizes, another 0.5 bits better",
+        phases: SECOND_HALF_BIT,
+        sizes: Sizes::Cdn,
+        ..NETWORK
+    },
+    Server {
+        name: "networks of 100 hosts, another 0.5 bits better in every other one",
+        phases: &[(0, &[0.0; 4])],
+        prefixes: BY_PREFIX,
+        bounds: Bounds {
+            first: 0.85,
+            ..PROMISE
+        },
+        ..NETWORK
+    },
+    Server {
+        name: "networks of 100 hosts, one another 5.6 bits better, by loss",
+        phases: &[(0, &[0.0; 4])],
+        prefixes: &[
+            &[5.64, -0.1, 0.1],
+            &[-0.3, -0.3, -0.3],
+            &[-0.3, -0.3, -0.3],
+            &[-0.3, -0.3, -0.3],
+        ],
+        ..NETWORK
+    },
     Server {
         name: "three visits, default 0.3 bits best",
         hosts: 50,
@@ -333,6 +432,8 @@ const UPLINK_QUEUE_US: f64 = 30_000.0;
 /// One connection's luck, the same on every arm.
 pub struct Visit {
     bits: f64,
+    /// How much better the arms are on the host than elsewhere, bits.
+    apart: [f64; ARMS_MAX],
     rtt_us: f64,
     /// Bytes of its transfers.
     pub sizes: Vec<f64>,
@@ -352,10 +453,21 @@ impl Visit {
         let (rate, rtt) = (of_host.normal(), of_host.normal());
         let mut random = Random::new(base * 65_537 + visit as u64, 4);
         let mut of_reader = Random::new(base * 65_537 + visit as u64, 7);
+        let mut apart = [0.0; ARMS_MAX];
+        for (arm, bits) in apart.iter_mut().enumerate().skip(1) {
+            if !server.prefixes.is_empty() {
+                let prefix = host / server.together;
+                *bits = server.prefixes[prefix % server.prefixes.len()][arm - 1];
+            }
+            if server.differ_bits > 0.0 {
+                *bits += of_host.normal() * server.differ_bits;
+            }
+        }
         let luck = random.normal() * server.spread_bits;
         let rtt_bits = rtt * HOST_SPREAD_BITS + random.normal() * RTT_SPREAD_BITS;
         let mut drawn = Self {
             bits: rate * HOST_SPREAD_BITS + luck,
+            apart,
             rtt_us: RTT_US * rtt_bits.exp2(),
             sizes: vec![],
             tail: random.unit() <= server.tail.0,
@@ -405,20 +517,20 @@ impl Server {
         self.phases[0].1.len()
     }
 
-    fn level(&self, visit: usize, arm: usize) -> f64 {
+    fn level(&self, drawn: &Visit, visit: usize, arm: usize) -> f64 {
         let phase = self.phases.iter().rev().find(|phase| phase.0 <= visit);
-        phase.map_or(0.0, |phase| phase.1[arm])
+        phase.map_or(0.0, |phase| phase.1[arm]) + drawn.apart[arm]
     }
 
     /// The arm with the least expected time at a visit. A tail makes arm 1 the slower one.
-    pub fn best(&self, visit: usize) -> usize {
+    pub fn best(&self, drawn: &Visit, visit: usize) -> usize {
         let candidates = if self.tail.0 > 0.0 || self.uplink {
             1
         } else {
             self.arms()
         };
         (0..candidates).fold(0, |best, arm| {
-            if self.level(visit, arm) > self.level(visit, best) {
+            if self.level(drawn, visit, arm) > self.level(drawn, visit, best) {
                 arm
             } else {
                 best
@@ -436,7 +548,7 @@ impl Server {
         now_s: f64,
         takers: f64,
     ) -> Service {
-        let mut bits = drawn.bits + self.level(visit, arm);
+        let mut bits = drawn.bits + self.level(drawn, visit, arm);
         bits -= self.day_bits * (std::f64::consts::TAU * now_s / (24.0 * HOUR_S)).sin();
         if arm == 1 && drawn.tail {
             bits -= self.tail.1;

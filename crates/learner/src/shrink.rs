@@ -1,0 +1,64 @@
+//! How much a wider group's knowledge is worth in a narrower one: as many measurements as the
+//! spread of the narrower ones says.
+
+use crate::host::{Host, MAX_ARMS};
+
+/// Worth of a wider group's knowledge before anything is known of the spread: 32 measurements (Q16), …
+pub const WORTH_Q16: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
+/// Worth of a group's knowledge in a new host's record: 8 measurements (Q16).
+pub const WORTH_OF_GROUP_Q16: [u32; MAX_ARMS] = [8 << 16; MAX_ARMS];
+/// … which counts as this many groups.
+const DOUBT: f64 = 4.0;
+/// Bounds of the worth.
+const WORTH_MIN: f64 = 1.0;
+const WORTH_MAX: f64 = 512.0;
+/// Evidence of an arm from which a group counts, measurements.
+const WEIGHT_MIN: f64 = 2.0;
+/// A Gaussian's standard deviation over its mean absolute one.
+const DEVIATION: f64 = 1.2533;
+
+/// The worth (Q16 measurements) of what `wider` knows of each arm, for groups like `narrower`.
+///
+/// The spread of the groups' own relative costs around the wider group's is that of their true
+/// costs, τ², and that of chance, σ² / evidence. The best weight of the wider group's mean is
+/// σ² / τ² measurements (empirical Bayes; τ² by weighted moments).
+pub fn worth_q16<'a>(
+    narrower: impl Iterator<Item = &'a Host> + Clone,
+    wider: &Host,
+    system_arm: usize,
+) -> [u32; MAX_ARMS] {
+    let q16 = |value: u32| f64::from(value) / 65536.0;
+    let mut worth = [0; MAX_ARMS];
+    for (arm, worth) in worth.iter_mut().enumerate() {
+        let sigma = DEVIATION
+            * q16(wider.arms[arm]
+                .deviation_q16
+                .max(wider.arms[system_arm].deviation_q16));
+        let noise = (sigma * sigma).max(0.01);
+        let known = (wider.arms[arm].value as f64 - wider.arms[system_arm].value as f64) / 65536.0;
+        let prior = noise / q16(WORTH_Q16[arm]);
+        // Pairs of a squared distance and what chance adds to it.
+        let pairs = narrower.clone().filter_map(|group| {
+            let (own, system) = (&group.arms[arm], &group.arms[system_arm]);
+            let (weight, of_system) = (q16(own.own_weight_q16), q16(system.own_weight_q16));
+            if weight < WEIGHT_MIN || of_system < WEIGHT_MIN {
+                return None;
+            }
+            let apart = (f64::from(own.own_q16) - f64::from(system.own_q16)) / 65536.0 - known;
+            Some((apart * apart, noise * (1.0 / weight + 1.0 / of_system)))
+        });
+        let mut spread = prior;
+        for _ in 0..4 {
+            let doubt = DOUBT / (2.0 * prior * prior);
+            let (mut sum, mut weights) = (doubt * prior, doubt);
+            for (square, chance) in pairs.clone() {
+                let weight = 1.0 / (2.0 * (spread + chance) * (spread + chance));
+                sum += weight * (square - chance);
+                weights += weight;
+            }
+            spread = (sum / weights).max(noise / WORTH_MAX);
+        }
+        *worth = ((noise / spread).clamp(WORTH_MIN, WORTH_MAX) * 65536.0) as u32;
+    }
+    worth
+}
