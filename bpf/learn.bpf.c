@@ -145,7 +145,10 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 		  0);
 }
 
-/* Not inlined, like the others below: together they would exceed the stack. */
+/*
+ * Not inlined, like the others below: together they would exceed the stack. Returns 1 if
+ * nothing is known of the host, and groups are to be asked.
+ */
 static __noinline int established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_origin origin = {};
@@ -190,7 +193,52 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	 * During warm-up there was no decision: it is counted, but makes no event. What is left
 	 * alone has made its own.
 	 */
-	if (origin.flags & THALWEG_CONN_DECIDED && origin.reason != THALWEG_REASON_WARM_UP)
+	if (!(origin.flags & THALWEG_CONN_DECIDED))
+		return 0;
+	if (origin.reason == THALWEG_REASON_WARM_UP)
+		return c.params->groups && c.conn;
+	send_decision(&c, error, &shares);
+	return 0;
+}
+
+/* Chooses by the narrowest group that knows enough, for a connection to a host that is not known. */
+static __noinline int ask_groups(struct bpf_sock_ops *ops)
+{
+	struct shares shares = {};
+	struct request request = {};
+	struct context c = { .request = &request };
+	struct thalweg_origin *origin;
+	__u32 level, arm, permitted;
+	int error = 0;
+
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
+		return 0;
+	origin = c.origin;
+	permitted = permitted_arms(&c);
+	request.now_ns = c.conn->start_ns;
+	request.system_arm = origin->system_arm;
+	request.allowed = (allowed_arms(&c, origin->flags & THALWEG_CONN_ECN) & permitted) |
+			  no_trials(&c);
+	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++)
+		if (group_key(ops, &request, origin, level) && choose(&request, &shares))
+			break;
+	if (level >= THALWEG_LEVELS)
+		return 0;
+	COUNT(&c, by_group);
+	arm = request.decision.arm;
+	origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
+	origin->reason = request.decision.reason;
+	origin->chosen_arm = arm;
+	origin->propensity_q16 = request.decision.propensity_q16;
+	if (!c.params->dry_run) {
+		if (arm != origin->system_arm)
+			error = set_arm(&c, arm);
+		if (error)
+			origin->flags |= THALWEG_CONN_SET_FAILED;
+		else
+			origin->arm = arm;
+	}
+	if (find_key(&c))
 		send_decision(&c, error, &shares);
 	return 0;
 }
@@ -452,7 +500,8 @@ int learn_sockops(struct bpf_sock_ops *ops)
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
 	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
-		established(ops);
+		if (established(ops))
+			ask_groups(ops);
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
 		if (decision)

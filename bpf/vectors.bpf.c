@@ -65,3 +65,27 @@ int vectors_review(void *context)
 
 	return request ? vector_review(request) : -1;
 }
+
+SEC("syscall")
+int vectors_score_group(void *context)
+{
+	struct vector_request *request = the_request();
+
+	return request ? vector_score_group(request) : -1;
+}
+
+SEC("syscall")
+int vectors_adopt(void *context)
+{
+	struct vector_request *request = the_request();
+
+	return request ? vector_adopt(request) : -1;
+}
+
+SEC("syscall")
+int vectors_inherit(void *context)
+{
+	struct vector_request *request = the_request();
+
+	return request ? vector_inherit(request) : -1;
+}

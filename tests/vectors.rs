@@ -1,6 +1,7 @@
 //! Golden vectors of the learner's arithmetic, made by `vectors/generate.py` from the text of the
 //! documentation. Every implementation must agree with them bit for bit.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thalweg_bpf_types::raw as abi;
 use thalweg_bpf_types::{bytes_of, host_to_raw};
-use thalweg_learner::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey, Level};
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
 /// `unit.json`: single functions.
@@ -91,6 +92,53 @@ enum Action {
         arm: u64,
         reason: u64,
         propensity_q16: u64,
+    },
+}
+
+/// `families.json`: a wide group, narrow ones in it one after the other, and hosts in those.
+#[derive(Deserialize)]
+struct Families {
+    families: Vec<Family>,
+}
+
+#[derive(Deserialize)]
+struct Family {
+    name: String,
+    params: ParamsRecord,
+    worth_q16: [u32; abi::THALWEG_MAX_ARMS as usize],
+    steps: Vec<Member>,
+}
+
+/// A step of a family; hashes are FNV-1a of records after it, in hexadecimal.
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Member {
+    Connect {
+        host: usize,
+        narrow: usize,
+        /// Which record decides: the host's, the narrow group's or the wide one's.
+        record: usize,
+        system_arm: u32,
+        allowed: u32,
+        random: [u32; 3],
+        now_ns: u64,
+        arm: u64,
+        reason: u64,
+        propensity_q16: u64,
+        after: String,
+    },
+    Score {
+        host: usize,
+        narrow: usize,
+        arm: u32,
+        system_arm: u32,
+        now_ns: u64,
+        sample: SampleRecord,
+        outcome: u64,
+        weight_q16: u64,
+        cost: u64,
+        /// Of the host, the narrow group and the wide one.
+        after: [String; 3],
     },
 }
 
@@ -234,6 +282,9 @@ impl HostRecord {
             last_base_rtt_us: self.last_base_rtt_us,
             trials: self.trials,
             trial_ns: self.trial_ns,
+            level: Level::Host,
+            usual_q16: 0,
+            usual_log_rate_q16: 0,
             arms: std::array::from_fn(|i| {
                 let arm = &self.arms[i];
                 ArmState {
@@ -252,6 +303,8 @@ impl HostRecord {
                     caution_q16: arm.12,
                     counted: arm.13,
                     slow: arm.14,
+                    own_q16: 0,
+                    own_weight_q16: 0,
                 }
             }),
         };
@@ -520,6 +573,182 @@ fn run_sequences(implementation: &mut dyn Implementation) {
     );
 }
 
+/// The records of a family.
+struct Records {
+    params: abi::thalweg_params,
+    worth: abi::thalweg_worth,
+    hosts: BTreeMap<usize, abi::thalweg_host>,
+    narrow: BTreeMap<usize, abi::thalweg_host>,
+    wide: abi::thalweg_host,
+}
+
+/// An empty record.
+fn record(level: Level) -> abi::thalweg_host {
+    abi::thalweg_host {
+        level: level as u32,
+        ..Default::default()
+    }
+}
+
+impl Records {
+    fn new(family: &Family) -> Self {
+        Self {
+            params: family.params.raw(),
+            worth: abi::thalweg_worth {
+                arms_q16: family.worth_q16,
+            },
+            hosts: BTreeMap::new(),
+            narrow: BTreeMap::new(),
+            wide: record(Level::Namespace),
+        }
+    }
+
+    /// The answer of an implementation to a request about `host`.
+    fn answer(
+        &self,
+        implementation: &mut dyn Implementation,
+        function: u32,
+        host: &abi::thalweg_host,
+        request: Request,
+    ) -> Request {
+        let mut request = Request {
+            function,
+            params: self.params,
+            worth: self.worth,
+            host: *host,
+            ..request
+        };
+        let answered = implementation.answer(&mut request);
+        answered.unwrap_or_else(|error| panic!("{}: {error}", implementation.name()));
+        request
+    }
+
+    /// Takes a step, and checks it.
+    fn step(&mut self, implementation: &mut dyn Implementation, step: &Member, place: &str) {
+        let (Member::Connect { host, narrow, .. } | Member::Score { host, narrow, .. }) = step;
+        let present =
+            |records: &BTreeMap<_, _>, index, level| *records.get(index).unwrap_or(&record(level));
+        let mut own = present(&self.hosts, host, Level::Host);
+        let mut group = present(&self.narrow, narrow, Level::Prefix);
+        match step {
+            Member::Connect {
+                record,
+                system_arm,
+                allowed,
+                random,
+                now_ns,
+                arm,
+                reason,
+                propensity_q16,
+                after,
+                ..
+            } => {
+                let request = Request {
+                    system_arm: *system_arm,
+                    allowed: *allowed,
+                    random: *random,
+                    now_ns: *now_ns,
+                    ..Default::default()
+                };
+                let mut wide = self.wide;
+                let knows = self.answer(implementation, raw::VECTOR_KNOWS, &group, request);
+                let knows = knows.outputs[0] == 1;
+                assert!(
+                    *record == 0 || knows == (*record == 1),
+                    "{place}: who decides"
+                );
+                let decider = match record {
+                    0 => &mut own,
+                    1 => &mut group,
+                    _ => &mut wide,
+                };
+                let answer = self.answer(implementation, raw::VECTOR_CONNECT, decider, request);
+                assert_eq!(answer.outputs, [*arm, *reason, *propensity_q16], "{place}");
+                *decider = answer.host;
+                assert_eq!(&fnv1a(bytes_of(&answer.host)), after, "{place}: record");
+                self.wide = wide;
+            }
+            Member::Score {
+                arm,
+                system_arm,
+                now_ns,
+                sample,
+                outcome,
+                weight_q16,
+                cost,
+                after,
+                ..
+            } => {
+                let request = Request {
+                    arm: *arm,
+                    system_arm: *system_arm,
+                    trial: 1,
+                    now_ns: *now_ns,
+                    sample: sample.raw(),
+                    ..Default::default()
+                };
+                let is_new = own.scored == 0;
+                let scored = self.answer(implementation, raw::VECTOR_SCORE, &own, request);
+                assert_eq!(scored.outputs, [*outcome, *weight_q16, *cost], "{place}");
+                own = scored.host;
+                let told = Request {
+                    report: scored.report,
+                    ..request
+                };
+                if scored.report.weight_q16 != 0 {
+                    let function = raw::VECTOR_SCORE_GROUP;
+                    self.wide = self.answer(implementation, function, &self.wide, told).host;
+                    group = self.answer(implementation, function, &group, told).host;
+                    let adopts = Request {
+                        wider: self.wide,
+                        ..request
+                    };
+                    group = self
+                        .answer(implementation, raw::VECTOR_ADOPT, &group, adopts)
+                        .host;
+                }
+                if is_new && *outcome == u64::from(abi::THALWEG_SCORED) {
+                    let inherits = Request {
+                        wider: group,
+                        ..request
+                    };
+                    own = self
+                        .answer(implementation, raw::VECTOR_INHERIT, &own, inherits)
+                        .host;
+                }
+                for (what, record, expected) in [
+                    ("host", &own, &after[0]),
+                    ("narrow group", &group, &after[1]),
+                    ("wide group", &self.wide, &after[2]),
+                ] {
+                    assert_eq!(&fnv1a(bytes_of(record)), expected, "{place}: {what}");
+                }
+            }
+        }
+        self.hosts.insert(*host, own);
+        self.narrow.insert(*narrow, group);
+    }
+}
+
+fn run_families(implementation: &mut dyn Implementation) {
+    let name = implementation.name();
+    let Families { families } = read("families.json");
+    let mut steps = 0;
+    for family in &families {
+        let mut records = Records::new(family);
+        for (number, step) in family.steps.iter().enumerate() {
+            let place = format!("{name}: families.json, `{}`, step {number}", family.name);
+            records.step(implementation, step, &place);
+            steps += 1;
+        }
+    }
+    assert!(
+        families.len() >= 10 && steps >= 2_000,
+        "families.json has {steps} steps only"
+    );
+    eprintln!("{name}: {steps} steps of {} families agree", families.len());
+}
+
 /// The request of a step, and the expected outputs.
 fn step_request(action: &Action) -> (Request, [u64; 3]) {
     let empty = Request::default();
@@ -678,5 +907,22 @@ fn sequences_on_native_c() {
 fn sequences_on_bpf() {
     if let Some(mut kernel) = kernel() {
         run_sequences(&mut kernel);
+    }
+}
+
+#[test]
+fn families_on_core() {
+    run_families(&mut Core);
+}
+
+#[test]
+fn families_on_native_c() {
+    run_families(&mut Native);
+}
+
+#[test]
+fn families_on_bpf() {
+    if let Some(mut kernel) = kernel() {
+        run_families(&mut kernel);
     }
 }

@@ -42,6 +42,7 @@ static __always_inline struct thalweg_host *make_host(struct request *r)
 		/* All other fields are always 0. */
 		new->tag = r->tag;
 		new->tag_tail = r->tag;
+		new->level = key.level;
 		new->connections = 1; /* the scored one */
 		if (!bpf_map_update_elem(&hosts, &key, new, BPF_NOEXIST)) {
 			count = bpf_map_lookup_elem(&counters, &zero);
@@ -137,6 +138,12 @@ static __always_inline void note_draw(struct request *r, struct shares *shares)
 		thalweg_note_share(shares->q16, i, (r->allowed >> i & 1) * share_q16);
 }
 
+/* Whether a record that was found may decide: one of a host, or of a group that knows enough. */
+static __always_inline int may_decide(const struct thalweg_host *host, const struct request *r)
+{
+	return !host->level || thalweg_knows(host, r->system_arm);
+}
+
 /*
  * Decides, and counts; under the lock. A decision for the best arm raises three numbers,
  * of which each is right by itself. So it is no write to readers, and leaves the record's
@@ -162,14 +169,16 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 	if (writes)
 		open_write(host);
 	thalweg_count_decision(host, &r->decision);
-	if (!params->dry_run && thalweg_is_trial(r->decision.reason))
+	if (host->level)
+		thalweg_pay_advance(host, r->system_arm, &r->decision);
+	else if (!params->dry_run && thalweg_is_trial(r->decision.reason))
 		thalweg_begin_trial(host, r->now_ns);
 	if (writes)
 		close_host(host);
 }
 
 /*
- * Counts the connection and chooses its arm. Without a record nothing is known of the
+ * Counts the connection and chooses its arm; returns whether a record decided. Without a record nothing is known of the
  * host, and the system's arm stays: peers that are never measured leave no trace. A
  * connection whose arm is drawn is only counted.
  */
@@ -198,7 +207,7 @@ __noinline int choose(struct request *r, struct shares *shares)
 			}
 		}
 		bpf_spin_lock(&lock->lock);
-		found = host->tag == r->tag;
+		found = host->tag == r->tag && may_decide(host, r);
 		if (found)
 			decide_and_count(host, r, shares, params, !drawn);
 		bpf_spin_unlock(&lock->lock);
@@ -208,8 +217,12 @@ __noinline int choose(struct request *r, struct shares *shares)
 		r->decision.reason = THALWEG_REASON_WARM_UP;
 		r->decision.propensity_q16 = THALWEG_ONE_Q16;
 	}
-	return 0;
+	return found;
 }
+
+/* Flags in the result of learn() beside 1: groups are to be told; the record is new. */
+#define LEARN_TELLS 2
+#define LEARN_NEW 4
 
 /*
  * Scores a sample of arm r->arm; 0 if there is no record and none can be created. An
@@ -220,7 +233,7 @@ __noinline int learn(struct request *r, struct lesson *l)
 	const struct thalweg_params *params = load_params();
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	int found, scores, beside;
+	int found, scores, beside, flags = 0;
 
 	if (!r || !l)
 		return 0;
@@ -247,13 +260,22 @@ __noinline int learn(struct request *r, struct lesson *l)
 	if (found) {
 		if (r->allowed & TRIAL_OVER)
 			thalweg_end_trial(host);
-		if (scores)
+		if (scores) {
+			if (params->groups &&
+			    thalweg_tells(host, r->arm, r->system_arm, &l->report))
+				flags = LEARN_TELLS;
+			if (!host->scored)
+				flags |= LEARN_NEW;
 			thalweg_score(host, r->arm, r->system_arm, &l->sample, params, r->now_ns,
 				      &l->verdict);
+			l->report.queue_q16 = host->queue_q16;
+		}
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);
-	return found;
+	if (!found || l->verdict.outcome != THALWEG_SCORED)
+		return found;
+	return 1 | flags;
 }
 
 /* Decides on a change of arm mid-flow, and counts it; the result is r->decision. */

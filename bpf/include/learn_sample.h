@@ -235,6 +235,7 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->reason = origin->reason;
 	event->flags = origin->flags;
 	event->hour = origin->hour;
+	event->level = (origin->flags & THALWEG_CONN_LEVEL_MASK) >> THALWEG_CONN_LEVEL_SHIFT;
 	event->propensity_q16 = origin->propensity_q16;
 	return event;
 }

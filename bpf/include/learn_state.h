@@ -4,7 +4,7 @@
 #define THALWEG_LEARN_STATE_H
 
 #include "learn_socket.h"
-#include "thalweg_algo.h"
+#include "thalweg_group.h"
 
 /* A section of its own: the agent writes this map's value whole before load. */
 const volatile struct thalweg_params params SEC(".rodata.params") = {};
@@ -159,6 +159,7 @@ struct shares {
 struct lesson {
 	struct thalweg_sample sample;
 	struct thalweg_verdict verdict; /* the outcome so far; then the record's verdict */
+	struct thalweg_report report; /* for groups */
 };
 
 /* State of one socket operation, shared by its steps. */
@@ -248,7 +249,7 @@ static __always_inline int find_key(struct context *c)
 		return 0;
 	key->netns = netns_of(c->ops);
 	key->prefix_len = prefix_len;
-	key->reserved = 0;
+	key->level = THALWEG_LEVEL_HOST;
 	c->request->tag = thalweg_tag(key);
 	return 1;
 }

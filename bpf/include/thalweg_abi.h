@@ -12,8 +12,6 @@
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
  * Reserved for extensions that need no new layout:
- *  - back-off from host to prefix: the key has its prefix length, so prefix records can
- *    be in the same map;
  *  - policy rules that limit the arms: the choice takes a mask of allowed arms;
  *  - arms supplied by struct_ops: an arm is a name, THALWEG_ARM_STRUCT_OPS shows its
  *    origin.
@@ -27,7 +25,7 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 7
+#define THALWEG_ABI_VERSION 8
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
 #define THALWEG_RULE 5
@@ -117,6 +115,9 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_STEADY = 1 << 9,
 	/* It had earlier stretches: the end of its slot is in use. */
 	THALWEG_CONN_LONG = 1 << 10,
+	/* The three bits from here: enum thalweg_level of the record that decided first. */
+	THALWEG_CONN_LEVEL_SHIFT = 11,
+	THALWEG_CONN_LEVEL_MASK = 7 << 11,
 };
 
 /* Why an arm was chosen. */
@@ -177,15 +178,28 @@ enum thalweg_event_kind {
 	THALWEG_EVENT_CLOSE = 2,
 };
 
+/* What a record is of: a host, or one of the groups that it is in, the narrowest first. */
+enum thalweg_level {
+	THALWEG_LEVEL_HOST = 0,
+	THALWEG_LEVEL_PREFIX = 1, /* the addresses around it */
+	THALWEG_LEVEL_NAMED = 2, /* the network that the operator's table names for it */
+	THALWEG_LEVEL_SERVICE = 3, /* the hosts of a service with a similar RTT */
+	THALWEG_LEVEL_NAMESPACE = 4, /* all of a network namespace */
+	THALWEG_LEVELS = 5,
+};
+
 /*
- * Key of a host record. IPv4 and IPv4-mapped addresses are both stored as
- * ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n).
+ * Key of a record of a host or group. IPv4 and IPv4-mapped addresses are both stored as
+ * ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n). Of named networks
+ * the last four bytes of addr are the number, in network byte order; of services the
+ * last four are the port, in network byte order, the class of the RTT, and 1 if the
+ * connections were accepted. Their prefix_len is 128. Of namespaces all is 0.
  */
 struct thalweg_host_key {
 	__u64 netns; /* network namespace cookie */
 	__u8 addr[16]; /* network byte order, bits beyond prefix_len are 0 */
 	__u32 prefix_len; /* 0..128 */
-	__u32 reserved; /* 0 */
+	__u32 level; /* enum thalweg_level */
 };
 
 /* Record of one arm for one host: what a decision reads. */
@@ -204,11 +218,12 @@ struct thalweg_arm_state {
 struct thalweg_arm_statistics {
 	/* Highest rate seen. classic: bytes per us; thalweg: bytes per second. */
 	__u64 max_rate;
-	__u32 value_high; /* classic: upper half of the published cost; thalweg: 0 */
+	/* classic: upper half of the published cost; groups: mean cost by own measurements. */
+	__u32 value_high;
 	__u32 deviation_q16; /* thalweg: discounted mean of |cost - value| */
 	__u32 log_rate_q16; /* thalweg: discounted mean of log2(bytes per second) */
 	__u32 srtt_us; /* thalweg: discounted mean of the smoothed RTT at close */
-	__u32 min_rtt_us; /* lowest RTT seen with this arm */
+	__u32 min_rtt_us; /* lowest RTT seen with this arm; groups: evidence by own measurements */
 	__u32 other; /* decisions for other reasons than the lowest cost ("Count" - "Greedy") */
 	__u32 scored; /* measurements taken */
 	__u32 segs; /* thalweg: discounted number of data segments sent ... */
@@ -218,7 +233,8 @@ struct thalweg_arm_statistics {
 };
 
 /*
- * Record of one remote host (or prefix). Writers hold the lock `tag % THALWEG_LOCKS`.
+ * Record of one remote host, or of a group of hosts, whose costs are relative
+ * (thalweg_algo.h). Writers hold the lock `tag % THALWEG_LOCKS`.
  * Readers without the lock (the agent) are safe. Writers raise seq_tail first and
  * seq_head last, and a copy runs from head to tail: equal numbers mean that no writer
  * came between. The same holds for equal tags at both ends: the map may recycle the
@@ -248,7 +264,11 @@ struct thalweg_host {
 	__u32 queue_q16; /* thalweg: log2 of the RTT under the system's arm over the base RTT */
 	__u32 base_rtt_us; /* thalweg: lowest RTT since the last half-life; 0 = none yet */
 	__u32 last_base_rtt_us; /* thalweg: ... and in the one before */
-	__u32 reserved[5]; /* 0 */
+	__u32 level; /* enum thalweg_level */
+	/* Groups: mean cost of the system's arm at hosts that it was new to; 0 = none yet ... */
+	__u32 usual_q16;
+	__u32 usual_log_rate_q16; /* ... and of its log2(bytes per second) */
+	__u32 reserved[2]; /* 0 */
 	struct thalweg_arm_statistics statistics[THALWEG_MAX_ARMS];
 	__u32 tag_tail; /* the tag's lower half again: see above */
 	__u32 seq_tail;
@@ -259,6 +279,14 @@ struct thalweg_forget {
 	struct thalweg_host_key key;
 	__u32 arms; /* mask */
 	__u32 reserved; /* 0 */
+};
+
+/*
+ * What a wider group's knowledge of each arm is worth to a record, as evidence (Q16). The
+ * agent takes it from the spread of the records.
+ */
+struct thalweg_worth {
+	__u32 arms_q16[THALWEG_MAX_ARMS];
 };
 
 /* One measured stretch of a connection: the input of scoring. */
@@ -320,7 +348,9 @@ struct thalweg_params {
 	 * have trials, all others keep what they have and are measured, whoever chose their CC.
 	 */
 	__u32 advise;
-	__u32 unused; /* 0 */
+	__u32 groups; /* 0 or 1: groups of hosts learn, and decide about new hosts */
+	__u32 group_ipv4; /* prefix of the narrowest groups, 1..32 */
+	__u32 group_ipv6; /* 1..128 */
 };
 
 /* One arm of the table. */
@@ -444,7 +474,7 @@ struct thalweg_event {
 	__u16 rule; /* version of the rule of choice */
 	__u16 allowed; /* decision only: mask of the permitted arms */
 	__u16 hour; /* as in thalweg_origin */
-	__u16 reserved; /* 0 */
+	__u16 level; /* enum thalweg_level of the record that decided first */
 	/* Decision only: probability of each arm, 65535 = 1; of the chosen one alone mid-flow. */
 	__u16 propensities_q16[THALWEG_MAX_ARMS];
 	/* Close only: the connection's stretches before this one. */
@@ -464,7 +494,8 @@ struct thalweg_counters {
 	__u64 app_owned; /* left to the application */
 	__u64 events; /* to the ring: decisions, scored stretches, ends of long connections */
 	__u64 events_dropped; /* ring full */
-	__u64 hosts_created;
+	__u64 by_group; /* decisions by groups, among those decided */
+	__u64 hosts_created; /* records of hosts and groups */
 	__u64 hosts_missed; /* no host record existed or could be created */
 	__u64 conns_missed; /* connections whose slot was reused, and which were not scored */
 	__u64 outside; /* connections of network namespaces out of scope */
@@ -564,8 +595,9 @@ THALWEG_ASSERT_SIZE(thalweg_arm_state, 16);
 THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
+THALWEG_ASSERT_SIZE(thalweg_worth, 64);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
-THALWEG_ASSERT_SIZE(thalweg_params, 136);
+THALWEG_ASSERT_SIZE(thalweg_params, 144);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
@@ -573,7 +605,7 @@ THALWEG_ASSERT_SIZE(thalweg_origin, 16);
 THALWEG_ASSERT_SIZE(thalweg_sums, 32);
 THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
-THALWEG_ASSERT_SIZE(thalweg_counters, 192);
+THALWEG_ASSERT_SIZE(thalweg_counters, 200);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
 THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);

@@ -206,6 +206,26 @@ static volatile __u64 thalweg_zero; /* never written */
 /* ... and at most once in this time: an hour. */
 #define THALWEG_ANEW_NS 3600000000000ull
 
+/* Groups: cost and log2 of the rate of the system's arm, bits in Q16. */
+#define THALWEG_OFFSET_Q16 (32u << 16)
+/* Groups: evidence of the system's arm from which one decides, and gives others what it knows. */
+#define THALWEG_KNOWN_Q16 (8u << 16)
+/* Groups: a host tells of the first measurement of each arm, and of one in this many of all. */
+#define THALWEG_TOLD_EACH 16
+/* Groups: weight of the last new host in the usual cost, and in the queue, 1/2^this. */
+#define THALWEG_USUAL_SHIFT 4
+/* Groups remember 2^this times as many measurements ... */
+#define THALWEG_GROUP_MEMORY_SHIFT 3
+/* ... this many times as long. */
+#define THALWEG_GROUP_HALF_LIVES 48
+/* Groups: a measurement takes less of the other arms' evidence, by this power of two. */
+#define THALWEG_GROUP_IDLE_SHIFT 8
+/* Groups explore more for the same evidence, by this power of two. */
+#define THALWEG_GROUP_GAP_SHIFT 5
+/* Groups: credit for each full-weight measurement, 1/5 bit; of a trial a part is paid before it, 1/10. */
+#define THALWEG_GROUP_EARN_Q16 (THALWEG_ONE_Q16 / 5)
+#define THALWEG_ADVANCE_Q16 (THALWEG_ONE_Q16 / 10)
+
 /*
  * The state of an arm. The compiler drops a mask if an earlier comparison makes it
  * redundant, and then the verifier misses it.
@@ -259,7 +279,7 @@ static __always_inline __u64 thalweg_mix(__u64 hash, __u64 word)
 static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 {
 	const __u64 *address = (const __u64 *)key->addr;
-	__u64 hash = thalweg_mix(key->netns + key->prefix_len, address[0]);
+	__u64 hash = thalweg_mix(key->netns + key->prefix_len + ((__u64)key->level << 8), address[0]);
 
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
 }
@@ -469,27 +489,40 @@ static __always_inline __u64 thalweg_classic_update(__u64 value, __u64 cost)
 	return value - ((value - cost) >> THALWEG_CLASSIC_RATE_SHIFT);
 }
 
+/* Half-life of a record's evidence, saturating. */
+static __always_inline __u64 thalweg_half_life(const struct thalweg_host *host,
+					       const struct thalweg_params *params)
+{
+	__u64 half_life_ns = params->half_life_ns;
+
+	if (!host->level)
+		return half_life_ns;
+	if (half_life_ns > THALWEG_U64_MAX / THALWEG_GROUP_HALF_LIVES)
+		return THALWEG_U64_MAX;
+	return half_life_ns * THALWEG_GROUP_HALF_LIVES;
+}
+
 /* Whether evidence is to be halved: without, thalweg_forget() at most notes the time. */
 static __always_inline int thalweg_is_stale(const struct thalweg_host *host,
 					    const struct thalweg_params *params, __u64 now_ns)
 {
 	return host->forgot_ns && params->half_life_ns && now_ns > host->forgot_ns &&
-	       now_ns - host->forgot_ns >= params->half_life_ns;
+	       now_ns - host->forgot_ns >= thalweg_half_life(host, params);
 }
 
 /* Evidence halves once per half-life, in whole steps; a trace of it is left. */
 static __always_inline void thalweg_forget(struct thalweg_host *host,
 					   const struct thalweg_params *params, __u64 now_ns)
 {
-	__u64 steps, shift;
+	__u64 steps, shift, half_life_ns = thalweg_half_life(host, params);
 	__u32 i;
 
-	if (!host->forgot_ns || !params->half_life_ns)
+	if (!host->forgot_ns || !half_life_ns)
 		host->forgot_ns = now_ns;
 	if (!thalweg_is_stale(host, params, now_ns))
 		return;
-	steps = (now_ns - host->forgot_ns) / params->half_life_ns;
-	host->forgot_ns += steps * params->half_life_ns;
+	steps = (now_ns - host->forgot_ns) / half_life_ns;
+	host->forgot_ns += steps * half_life_ns;
 	shift = thalweg_min(steps, 32);
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
@@ -770,7 +803,7 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
 	__u64 gap_q16, price_q16 = shares->price_q16;
-	__u32 share_q16, least_q16;
+	__u32 share_q16, least_q16, gap_scale;
 
 	if (shares->first & (1u << i))
 		return shares->first_q16;
@@ -782,10 +815,14 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 		       thalweg_count(shares->untried & ~shares->first);
 	}
 	gap_q16 = thalweg_judged_q16(host, i, &shares->judge) - shares->lowest;
-	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, params->gap_scale);
+	gap_scale = params->gap_scale >> (host->level ? THALWEG_GROUP_GAP_SHIFT : 0);
+	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, gap_scale);
 	if (shares->judge.system & (1u << i)) {
-		least_q16 = THALWEG_ONE_Q16 / ((__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) +
-					       THALWEG_DEFAULT_SHARE);
+		least_q16 = (__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE;
+		/* What its groups know of it counts as measurements. */
+		if (!thalweg_statistics_at(host, i)->scored)
+			least_q16 += arm->weight_q16 >> 16;
+		least_q16 = THALWEG_ONE_Q16 / least_q16;
 		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < least_q16)
 			return least_q16;
 		return share_q16;
@@ -1158,9 +1195,11 @@ static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32
 						__u32 system_arm, __u64 cost, __u32 weight_q16,
 						int earns)
 {
-	__s64 change = earns ? THALWEG_EARN_Q16 : 0, credit = host->credit_q16, excess = 0;
+	__s64 change = 0, credit = host->credit_q16, excess = 0;
 	const struct thalweg_arm_state *system;
 
+	if (earns)
+		change = host->level ? THALWEG_GROUP_EARN_Q16 : THALWEG_EARN_Q16;
 	if (system_arm < THALWEG_MAX_ARMS && system_arm != index) {
 		system = thalweg_arm_at(host, system_arm);
 		if (system->weight_q16)
@@ -1170,7 +1209,9 @@ static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32
 		if (excess < -THALWEG_CHARGE_MAX_Q16)
 			excess = -THALWEG_CHARGE_MAX_Q16;
 		change -= excess;
-		change -= (excess < 0 ? -excess : excess) >> THALWEG_CHARGE_SHIFT;
+		/* In a group's measurements luck is most of the difference. */
+		if (!host->level)
+			change -= (excess < 0 ? -excess : excess) >> THALWEG_CHARGE_SHIFT;
 	}
 	/* Rounded towards 0; there is no signed division before version 4 of the instructions. */
 	if (change >= 0) {
@@ -1185,14 +1226,26 @@ static __always_inline void thalweg_note_credit(struct thalweg_host *host, __u32
 	host->credit_q16 = credit;
 }
 
+/* What a measurement tells of an arm. */
+struct thalweg_measured {
+	__u64 cost; /* bits, Q16 */
+	__u32 log_rate_q16;
+	__u32 weight_q16;
+};
+
 /* Adds one cost to an arm's discounted estimate. */
 static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
-					  struct thalweg_arm_statistics *statistics, __u64 cost,
-					  __u32 log_rate_q16, __u32 srtt_us, __u32 weight_q16,
-					  __u32 weight_max_q16, int timeout)
+					  struct thalweg_arm_statistics *statistics, int is_group,
+					  const struct thalweg_measured *measured, __u32 srtt_us,
+					  const struct thalweg_params *params, int timeout)
 {
-	__u64 total = (__u64)arm->weight_q16 + weight_q16;
+	__u32 log_rate_q16 = measured->log_rate_q16, weight_q16 = measured->weight_q16;
+	__u64 cost = measured->cost, total = (__u64)arm->weight_q16 + weight_q16;
 	__u64 kept, worse = THALWEG_CLIP_WORSE_Q16, memory = THALWEG_ONE_Q16, deviations;
+	__u32 weight_max_q16 = params->weight_max_q16;
+
+	if (is_group)
+		weight_max_q16 <<= THALWEG_GROUP_MEMORY_SHIFT;
 
 	deviations = (__u64)statistics->deviation_q16 * THALWEG_CLIP_HALF_DEVIATIONS / 2;
 	if (!timeout && deviations > worse)
@@ -1214,8 +1267,12 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm,
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
 			if (cost > arm->value + worse) {
 				cost = arm->value + worse;
-				/* Once is luck; several times in a row is another path. */
-				kept -= kept >> THALWEG_SURPRISE_SHIFT;
+				/*
+				 * Once is luck; several times in a row is another path. Of many
+				 * hosts some are always unlucky.
+				 */
+				if (!is_group)
+					kept -= kept >> THALWEG_SURPRISE_SHIFT;
 			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
 			}
@@ -1325,6 +1382,74 @@ static __always_inline void thalweg_note_use(struct thalweg_host *host, __u32 in
 		host->used = (index & THALWEG_ARM_MASK) + 1;
 }
 
+/* Discounts earlier evidence before a measurement. */
+static __always_inline void thalweg_prepare(struct thalweg_host *host, __u32 index,
+					    const struct thalweg_params *params, __u64 now_ns)
+{
+	__u32 i, shift = params->idle_shift + (host->level ? THALWEG_GROUP_IDLE_SHIFT : 0);
+
+	thalweg_note_use(host, index);
+	thalweg_forget(host, params, now_ns);
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
+		if (i != (index & THALWEG_ARM_MASK))
+			host->arms[i].weight_q16 -= host->arms[i].weight_q16 >> (shift & 31);
+}
+
+/* Adds a measurement to the record of a host or group, and judges its arms anew. */
+static __always_inline void thalweg_take(struct thalweg_host *host, __u32 index, __u32 system_arm,
+					 const struct thalweg_measured *measured,
+					 const struct thalweg_sample *sample,
+					 const struct thalweg_params *params)
+{
+	struct thalweg_arm_state *arm = &host->arms[index & THALWEG_ARM_MASK];
+	struct thalweg_arm_statistics *statistics = &host->statistics[index & THALWEG_ARM_MASK];
+
+	thalweg_count_slow(host, system_arm, arm, statistics, measured->cost);
+	thalweg_note_credit(host, index, system_arm, measured->cost, measured->weight_q16,
+			    sample->end != THALWEG_END_STRETCH);
+	thalweg_learn(arm, statistics, host->level != THALWEG_LEVEL_HOST, measured, sample->srtt_us,
+		      params, sample->end == THALWEG_END_TIMEOUT);
+	thalweg_count_segments(statistics, sample);
+	thalweg_increment(&statistics->scored);
+	thalweg_increment(&host->scored);
+	thalweg_note_caution(host, system_arm, arm, statistics);
+	thalweg_note_unsteady(host, index, system_arm);
+	thalweg_note_harm(host, system_arm, params);
+}
+
+/* A number of 32 bits after a change, saturating. */
+static __always_inline __u32 thalweg_moved(__u32 value, __s64 by)
+{
+	__s64 moved = value + by;
+
+	if (moved < 0)
+		return 0;
+	return moved > THALWEG_U32_MAX ? THALWEG_U32_MAX : moved;
+}
+
+/*
+ * Moves the arms that were never measured on the host along with `index`: what is known
+ * of them is their distance. They follow the system's arm, or any while that is one of
+ * them.
+ */
+static __always_inline void thalweg_follow(struct thalweg_host *host, __u32 index, __u32 system_arm,
+					   __s64 by, __s64 log_rate_by)
+{
+	__u32 i;
+
+	if (system_arm >= THALWEG_MAX_ARMS ||
+	    (index != system_arm && thalweg_statistics_at(host, system_arm)->scored))
+		return;
+	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
+		struct thalweg_arm_statistics *statistics = &host->statistics[i];
+
+		if (statistics->scored || !host->arms[i].weight_q16)
+			continue;
+		host->arms[i].value = thalweg_moved(host->arms[i].value, by);
+		statistics->log_rate_q16 = thalweg_moved(statistics->log_rate_q16, log_rate_by);
+	}
+}
+
 /* Scores one measured stretch of a connection on `index`; the system had given it `system_arm`. */
 static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index, __u32 system_arm,
 					  const struct thalweg_sample *sample,
@@ -1333,8 +1458,9 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 {
 	struct thalweg_arm_state *arm = &host->arms[index & THALWEG_ARM_MASK];
 	struct thalweg_arm_statistics *statistics = &host->statistics[index & THALWEG_ARM_MASK];
+	struct thalweg_measured measured;
 	__u64 rate, cost, known;
-	__u32 i, log_rate_q16;
+	__u32 log_rate_q16, before_q16, before_log_rate_q16;
 
 	host->seen_ns = now_ns;
 	if (params->mode == THALWEG_MODE_CLASSIC) {
@@ -1371,22 +1497,18 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	}
 	out->weight_q16 = thalweg_weight_q16(sample, params);
 
-	thalweg_note_use(host, index);
-	thalweg_forget(host, params, now_ns);
-	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
-		if (i != (index & THALWEG_ARM_MASK))
-			host->arms[i].weight_q16 -=
-				host->arms[i].weight_q16 >> (params->idle_shift & 31);
-	thalweg_count_slow(host, system_arm, arm, statistics, out->cost);
+	thalweg_prepare(host, index, params, now_ns);
 	thalweg_note_queue(host, index, system_arm, sample);
-	thalweg_note_credit(host, index, system_arm, out->cost, out->weight_q16,
-			    sample->end != THALWEG_END_STRETCH);
-	thalweg_learn(arm, statistics, out->cost, log_rate_q16, sample->srtt_us, out->weight_q16,
-		      params->weight_max_q16, sample->end == THALWEG_END_TIMEOUT);
-	thalweg_count_segments(statistics, sample);
-	thalweg_note_caution(host, system_arm, arm, statistics);
-	thalweg_note_unsteady(host, index, system_arm);
-	thalweg_note_harm(host, system_arm, params);
+	measured.cost = out->cost;
+	measured.log_rate_q16 = log_rate_q16;
+	measured.weight_q16 = out->weight_q16;
+	known = arm->weight_q16;
+	before_q16 = arm->value;
+	before_log_rate_q16 = statistics->log_rate_q16;
+	thalweg_take(host, index, system_arm, &measured, sample, params);
+	if (known)
+		thalweg_follow(host, index, system_arm, (__s64)arm->value - before_q16,
+			       (__s64)statistics->log_rate_q16 - before_log_rate_q16);
 
 	if (rate > statistics->max_rate)
 		statistics->max_rate = rate;
@@ -1398,8 +1520,6 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		statistics->min_rtt_us = sample->min_rtt_us;
 	if (sample->min_rtt_us && (!host->min_rtt_us || sample->min_rtt_us < host->min_rtt_us))
 		host->min_rtt_us = sample->min_rtt_us;
-	thalweg_increment(&statistics->scored);
-	thalweg_increment(&host->scored);
 }
 
 /*

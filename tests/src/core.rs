@@ -4,7 +4,7 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_bpf_types::{host_from_raw, host_to_raw};
 use thalweg_learner as core;
 use thalweg_learner::{
-    Decision, End, Flow, Host, HostKey, Long, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
+    Decision, End, Flow, Host, HostKey, Level, Long, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
 };
 
 use crate::{Implementation, Request, raw};
@@ -25,6 +25,19 @@ impl Implementation for Core {
             raw::VECTOR_SCORE => score(&mut host, request)?,
             raw::VECTOR_CHANGE => change(&host, request)?,
             raw::VECTOR_REVIEW => review(&mut host, request)?,
+            raw::VECTOR_SCORE_GROUP => score_group(&mut host, request)?,
+            raw::VECTOR_ADOPT => {
+                let wider = host_from_raw(&request.wider);
+                let worth = &request.worth.arms_q16;
+                core::adopt(&mut host, &wider, arm(request.system_arm), worth);
+                [0; 3]
+            }
+            raw::VECTOR_INHERIT => {
+                let group = host_from_raw(&request.wider);
+                let (own, system) = (measured(request)?, arm(request.system_arm));
+                core::inherit(&mut host, &group, own, system, &request.worth.arms_q16);
+                [0; 3]
+            }
             _ => [unit(&mut host, request)?, 0, 0],
         };
         request.outputs = outputs;
@@ -42,6 +55,9 @@ impl Implementation for Core {
 
 fn connect(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     host.connections = host.connections.saturating_add(1);
+    if host.level.is_group() {
+        return connect_by_group(host, request);
+    }
     let (system_arm, allowed) = (arm(request.system_arm), narrow(request.allowed.into())?);
     let params = params(&request.params)?;
     let (random, now_ns) = (request.random, request.now_ns);
@@ -53,6 +69,19 @@ fn connect(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     host.count_decision(&decision);
     if decision.reason.is_trial() {
         host.begin_trial(request.now_ns);
+    }
+    Ok(outputs(&decision))
+}
+
+fn connect_by_group(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
+    let (system_arm, allowed) = (arm(request.system_arm), narrow(request.allowed.into())?);
+    let params = params(&request.params)?;
+    let (random, now_ns) = (request.random[0], request.now_ns);
+    let shares = core::propensities_q16(host, system_arm, allowed, &params, now_ns);
+    let decision = core::decide_group(host, system_arm, allowed, &params, random, now_ns);
+    let decision = decision.ok_or("the group knows too little")?;
+    if decision.reason != Reason::WarmUp {
+        request.shares_q16 = shares.map(sixteen_bits);
     }
     Ok(outputs(&decision))
 }
@@ -97,23 +126,62 @@ fn outputs(decision: &Decision) -> [u64; 3] {
     [number(decision.arm), reason.into(), propensity_q16]
 }
 
-fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+fn score(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     if request.trial != 0 {
         host.end_trial();
     }
+    let (arm_index, system_arm) = (measured(request)?, arm(request.system_arm));
+    let (sample, params) = (sample(&request.sample)?, params(&request.params)?);
+    let before = host.clone();
     let verdict = core::score(
         host,
-        arm(request.arm).ok_or("no arm to score")?,
-        arm(request.system_arm),
-        &sample(&request.sample)?,
-        &params(&request.params)?,
+        arm_index,
+        system_arm,
+        &sample,
+        &params,
         request.now_ns,
     );
+    let (cost, weight) = (verdict.cost, verdict.weight_q16);
+    let told = core::report(&before, host, arm_index, system_arm, &sample, cost, weight);
+    request.report = told.map_or_else(Default::default, |told| raw::thalweg_report {
+        cost_q16: told.cost_q16,
+        log_rate_q16: told.log_rate_q16,
+        weight_q16: told.weight_q16,
+        system_q16: told.system_q16,
+        system_log_rate_q16: told.system_log_rate_q16,
+        queue_q16: told.queue_q16,
+    });
     Ok([
         outcome(verdict.outcome),
         verdict.weight_q16.into(),
         verdict.cost,
     ])
+}
+
+fn measured(request: &Request) -> Result<usize, String> {
+    arm(request.arm).ok_or_else(|| "no arm was measured".to_owned())
+}
+
+fn score_group(group: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+    let told = &request.report;
+    let report = core::Report {
+        cost_q16: told.cost_q16,
+        log_rate_q16: told.log_rate_q16,
+        weight_q16: told.weight_q16,
+        system_q16: told.system_q16,
+        system_log_rate_q16: told.system_log_rate_q16,
+        queue_q16: told.queue_q16,
+    };
+    core::score_group(
+        group,
+        measured(request)?,
+        arm(request.system_arm),
+        &report,
+        &sample(&request.sample)?,
+        &params(&request.params)?,
+        request.now_ns,
+    );
+    Ok([0; 3])
 }
 
 fn change(host: &Host, request: &Request) -> Result<[u64; 3], String> {
@@ -154,6 +222,7 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             let [age_ns, bytes, count, _] = inputs;
             core::is_due(age_ns, bytes, narrow(count)?, &params).into()
         }
+        raw::VECTOR_KNOWS => core::knows(host, arm(request.system_arm)).into(),
         raw::VECTOR_TAG => tag(inputs)?,
         raw::VECTOR_CONTROL => {
             let group = core::Control {
@@ -182,7 +251,8 @@ fn tag([netns, prefix_len, first, second]: [u64; 4]) -> Result<u64, String> {
     let key = HostKey {
         netns,
         addr,
-        prefix_len: narrow(prefix_len)?,
+        prefix_len: prefix_len as u32,
+        level: Level::of(narrow(prefix_len >> 32)?).ok_or("no such level")?,
     };
     Ok(key.tag())
 }

@@ -34,6 +34,9 @@ impl Kernel {
             raw::VECTOR_SCORE => "vectors_score",
             raw::VECTOR_CHANGE => "vectors_change",
             raw::VECTOR_REVIEW => "vectors_review",
+            raw::VECTOR_SCORE_GROUP => "vectors_score_group",
+            raw::VECTOR_ADOPT => "vectors_adopt",
+            raw::VECTOR_INHERIT => "vectors_inherit",
             _ => "vectors_unit",
         };
         let key = 0u32.to_ne_bytes();

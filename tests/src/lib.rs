@@ -20,7 +20,7 @@ pub use native::Native;
     clippy::all
 )]
 pub mod raw {
-    use thalweg_bpf_types::raw::{thalweg_host, thalweg_params, thalweg_sample};
+    use thalweg_bpf_types::raw::{thalweg_host, thalweg_params, thalweg_sample, thalweg_worth};
     include!(concat!(env!("OUT_DIR"), "/request.rs"));
 }
 

@@ -16,6 +16,12 @@ int thalweg_vector_answer(struct vector_request *request)
 		return vector_change(request);
 	case VECTOR_REVIEW:
 		return vector_review(request);
+	case VECTOR_SCORE_GROUP:
+		return vector_score_group(request);
+	case VECTOR_ADOPT:
+		return vector_adopt(request);
+	case VECTOR_INHERIT:
+		return vector_inherit(request);
 	}
 	return vector_unit(request);
 }

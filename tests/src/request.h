@@ -8,7 +8,7 @@
 #ifndef THALWEG_TESTS_REQUEST_H
 #define THALWEG_TESTS_REQUEST_H
 
-#include "thalweg_abi.h"
+#include "thalweg_group.h"
 
 #define VECTOR_INPUTS 4
 #define VECTOR_OUTPUTS 3
@@ -27,7 +27,7 @@ enum vector_function {
 	VECTOR_FORGET = 9, /* now_ns; params, host -> host */
 	/* Steps in the life of a host record. */
 	VECTOR_CONNECT = 10, /* allowed, random, now_ns -> arm, reason, propensity */
-	VECTOR_SCORE = 11, /* arm, now_ns, sample, trial -> outcome, weight_q16, cost */
+	VECTOR_SCORE = 11, /* arm, now_ns, sample, trial -> outcome, weight_q16, cost; report */
 	VECTOR_CHANGE = 12, /* arm, segs, retrans, allowed, random -> arm, reason, propensity */
 	VECTOR_TAG = 13, /* key as four numbers -> tag */
 	VECTOR_SLOT = 14, /* cookie, probe -> slot */
@@ -36,6 +36,11 @@ enum vector_function {
 	/* arm, trial, decided_ns, allowed, random, now_ns -> arm, reason, propensity */
 	VECTOR_REVIEW = 17,
 	VECTOR_DRAWN = 18, /* tag, now_ns, allowed; params -> arm */
+	/* Of groups; `host` is the record that changes. */
+	VECTOR_SCORE_GROUP = 19, /* arm, now_ns, sample, report -> */
+	VECTOR_ADOPT = 20, /* wider, worth -> */
+	VECTOR_INHERIT = 21, /* arm, wider, worth -> */
+	VECTOR_KNOWS = 22, /* -> 1 if it knows enough */
 };
 
 struct vector_request {
@@ -54,17 +59,19 @@ struct vector_request {
 	struct thalweg_params params;
 	struct thalweg_sample sample;
 	struct thalweg_host host;
+	struct thalweg_report report;
+	struct thalweg_worth worth;
+	struct thalweg_host wider;
 };
 
 _Static_assert(sizeof(struct vector_request) ==
 		       56 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + 2 * THALWEG_MAX_ARMS +
 			       sizeof(struct thalweg_params) + sizeof(struct thalweg_sample) +
-			       sizeof(struct thalweg_host),
+			       2 * sizeof(struct thalweg_host) + sizeof(struct thalweg_report) +
+			       sizeof(struct thalweg_worth),
 	       "no padding in struct vector_request");
 
 #ifndef THALWEG_TESTS_LAYOUT_ONLY
-#include "thalweg_algo.h"
-
 /* 0, or -1 if the function is not one of the plain ones. */
 static __always_inline int vector_unit(struct vector_request *r)
 {
@@ -107,6 +114,7 @@ static __always_inline int vector_unit(struct vector_request *r)
 	case VECTOR_TAG:
 		key.netns = in[0];
 		key.prefix_len = in[1];
+		key.level = in[1] >> 32;
 		__builtin_memcpy(key.addr, &in[2], 8);
 		__builtin_memcpy(key.addr + 8, &in[3], 8);
 		out[0] = thalweg_tag(&key);
@@ -119,6 +127,9 @@ static __always_inline int vector_unit(struct vector_request *r)
 		return 0;
 	case VECTOR_DRAWN:
 		out[0] = thalweg_drawn_arm(in[0], in[2], &r->params, in[1]);
+		return 0;
+	case VECTOR_KNOWS:
+		out[0] = thalweg_knows(&r->host, r->system_arm);
 		return 0;
 	case VECTOR_SLOT:
 		out[0] = thalweg_conn_slot(in[0], in[1]);
@@ -136,7 +147,9 @@ static __always_inline int vector_connect(struct vector_request *r)
 	thalweg_decide(&r->host, r->system_arm, r->allowed, &r->params, r->random, r->now_ns,
 		       &decision, r->shares_q16);
 	thalweg_count_decision(&r->host, &decision);
-	if (thalweg_is_trial(decision.reason))
+	if (r->host.level)
+		thalweg_pay_advance(&r->host, r->system_arm, &decision);
+	else if (thalweg_is_trial(decision.reason))
 		thalweg_begin_trial(&r->host, r->now_ns);
 	r->outputs[0] = decision.arm;
 	r->outputs[1] = decision.reason;
@@ -144,16 +157,45 @@ static __always_inline int vector_connect(struct vector_request *r)
 	return 0;
 }
 
+/* Scores; what the host tells its groups is in the report, whose weight is 0 if it is nothing. */
 static __always_inline int vector_score(struct vector_request *r)
 {
 	struct thalweg_verdict verdict = {};
+	int tells;
 
 	if (r->trial)
 		thalweg_end_trial(&r->host);
+	tells = thalweg_tells(&r->host, r->arm, r->system_arm, &r->report);
 	thalweg_score(&r->host, r->arm, r->system_arm, &r->sample, &r->params, r->now_ns, &verdict);
+	r->report.cost_q16 = verdict.cost;
+	r->report.log_rate_q16 =
+		thalweg_log2_q16(thalweg_rate(r->sample.bytes, r->sample.duration_us));
+	r->report.weight_q16 = tells ? verdict.weight_q16 : 0;
+	r->report.queue_q16 = r->host.queue_q16;
 	r->outputs[0] = verdict.outcome;
 	r->outputs[1] = verdict.weight_q16;
 	r->outputs[2] = verdict.cost;
+	return 0;
+}
+
+static __always_inline int vector_score_group(struct vector_request *r)
+{
+	thalweg_score_group(&r->host, r->arm, r->system_arm, &r->report, &r->sample, &r->params,
+			    r->now_ns);
+	return 0;
+}
+
+static __always_inline int vector_adopt(struct vector_request *r)
+{
+	if (thalweg_knows(&r->wider, r->system_arm))
+		thalweg_adopt(&r->host, &r->wider, r->system_arm, &r->worth);
+	return 0;
+}
+
+static __always_inline int vector_inherit(struct vector_request *r)
+{
+	if (thalweg_knows(&r->wider, r->system_arm))
+		thalweg_inherit(&r->host, &r->wider, r->arm, &r->worth);
 	return 0;
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Golden vectors of the learner's arithmetic: unit.json and sequences.json.
+"""Golden vectors of the learner's arithmetic: unit.json, sequences.json and families.json.
 
 This is a third implementation, in unbounded integers, written from what the comments of
 bpf/include/thalweg_abi.h, bpf/include/thalweg_algo.h and the documentation of crates/learner
 say, not from their code. Every stored number is checked against its width. A sequence set
-that leaves a branch of the algorithm untouched is refused. The arithmetic is in learner.py,
-what goes into it in inputs.py and units.py.
+that leaves a branch of the algorithm untouched is refused. The arithmetic is in learner.py
+and group.py, what goes into it in inputs.py, units.py and group.py.
 
-usage: generate.py          writes both files
+usage: generate.py          writes the files
        generate.py --check  compares; exit status 1 if they differ
 """
 
@@ -16,6 +16,7 @@ import json
 import pathlib
 import sys
 
+from group import families
 from inputs import sequences
 from units import units
 
@@ -47,6 +48,16 @@ def sequences_text(data):
     return compact(head)[:-1] + ',"sequences":[\n' + ",\n".join(blocks) + "\n]}\n"
 
 
+def families_text(data):
+    """One step a line."""
+    blocks = []
+    for one in data["families"]:
+        head = {key: one[key] for key in ("name", "params", "worth_q16")}
+        steps = ",\n".join(compact(step) for step in one["steps"])
+        blocks.append(compact(head)[:-1] + ',"steps":[\n' + steps + "\n]}")
+    return '{"families":[\n' + ",\n".join(blocks) + "\n]}\n"
+
+
 def first_difference(old, new):
     old_lines, new_lines = old.split("\n"), new.split("\n")
     for number, (a, b) in enumerate(zip(old_lines, new_lines), 1):
@@ -59,7 +70,11 @@ def main(arguments):
     if arguments not in ([], ["--check"]):
         print(__doc__.rstrip(), file=sys.stderr)
         return 2
-    files = {"unit.json": unit_text(units()), "sequences.json": sequences_text(sequences())}
+    files = {
+        "unit.json": unit_text(units()),
+        "sequences.json": sequences_text(sequences()),
+        "families.json": families_text(families()),
+    }
     for text in files.values():
         json.loads(text)
     status = 0

@@ -8,6 +8,7 @@ from learner import (
     CLASSIC,
     FIN_LOCAL,
     FIN_REMOTE,
+    GROUP_ARM_FIELDS,
     HOST_FIELDS,
     NO_ARM,
     ONE,
@@ -281,17 +282,18 @@ def tied_host():
     """The system's arm, and one that is better by just its handicap."""
     host = empty_host()
     host.update(scored=9)
-    host["arms"][0].update(value=40 * ONE, weight_q16=4 * ONE)
-    host["arms"][1].update(value=39 * ONE, weight_q16=4 * ONE, caution_q16=ONE)
+    host["arms"][0].update(value=40 * ONE, weight_q16=4 * ONE, scored=4)
+    host["arms"][1].update(value=39 * ONE, weight_q16=4 * ONE, scored=5, caution_q16=ONE)
     return host
 
 
 def full_host(harmful=2**ARMS - 1):
     """Every field as high as it can get."""
-    host = {name: 2**bits - 1 for name, bits in HOST_FIELDS.items()}
+    host = {**empty_host(), **{name: 2**bits - 1 for name, bits in HOST_FIELDS.items()}}
     # What is remembered of segments has a limit of its own, and so have trials.
     host.update(harmful=harmful, unsteady=harmful, trials=2, queue_q16=64 * ONE - 1)
-    arm = {name: 2**bits - 1 for name, bits in ARM_FIELDS.items()}
+    arm = dict.fromkeys(GROUP_ARM_FIELDS, 0)
+    arm.update({name: 2**bits - 1 for name, bits in ARM_FIELDS.items()})
     arm.update(value=U32, log_rate_q16=64 * ONE - 1, segs=65_543, retrans=65_543)
     arm.update(counted=255, slow=510)
     host["arms"] = [dict(arm) for _ in range(ARMS)]

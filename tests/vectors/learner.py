@@ -46,6 +46,12 @@ SLOW, VERY_SLOW = 5 * ONE // 2, 4 * ONE  # bits above the system's mean
 COUNTED_MAX = 256  # measurements after which the counts of slow ones are halved
 UNSTEADY = 3 * ONE // 2  # bits by which an arm is judged worse that is slow too often
 
+HALF_LIVES = 48  # a group remembers that much longer, ...
+GROUP_MEMORY = 8  # ... and that many times as many measurements
+GROUP_IDLE = 8  # halvings by which a measurement takes less of a group's other arms
+GROUP_GAP = 32  # a group explores as if gaps were that much smaller
+GROUP_EARN = ONE // 5  # a group's credit for a measurement of full weight
+
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
 LOSS, WITHDRAWN, ANEW_REASON, RETURNED = 6, 7, 9, 10
@@ -105,6 +111,9 @@ HOST_FIELDS = {
     "last_base_rtt_us": 32,
     "trials": 32,
 }
+# Further fields of groups; a host has zeros.
+GROUP_FIELDS = ("level", "usual_q16", "usual_log_rate_q16")
+GROUP_ARM_FIELDS = ("own_q16", "own_weight_q16")
 
 covered = Counter()
 
@@ -219,6 +228,9 @@ def assess(sample, params):
 
 def forget(host, params, now_ns):
     half_life = params["half_life_ns"]
+    if host["level"]:
+        covered["a group forgets"] += 1
+        half_life = min(half_life * HALF_LIVES, U64)
     if host["forgot_ns"] == 0 or half_life == 0:
         host["forgot_ns"] = now_ns
         return
@@ -436,14 +448,18 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
                 share = 0
         else:
             gap = judged(host, i, system_arm) - lowest
-            share = explore_share(
-                gap, host["arms"][i]["weight_q16"], len(arms), params["gap_scale"]
-            )
+            scale = params["gap_scale"] // (GROUP_GAP if host["level"] else 1)
+            share = explore_share(gap, host["arms"][i]["weight_q16"], len(arms), scale)
             old = host["arms"][i]["weight_q16"] < OLD
             covered["an old acquaintance"] += old and gap > PRICE_OLD
             if i == system_arm:
                 if gap < DEFAULT_GAP:
-                    least = ONE // (2 + min(host["scored"], ONE))
+                    system = host["arms"][system_arm]
+                    measured = min(host["scored"], ONE)
+                    if system["scored"] == 0:
+                        covered["the system's arm is known by others"] += 1
+                        measured += system["weight_q16"] // ONE
+                    least = ONE // (2 + measured)
                     covered["the system's arm once more"] += share < least
                     share = max(share, least)
             elif host["credit_q16"] < max(price, min(gap, PRICE_OLD) if old else gap):
@@ -467,7 +483,11 @@ def connect(host, system_arm, allowed, params, random, now_ns):
         arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random, now_ns)
     count_decision(host, arm, reason)
     if reason in (EXPLORE, UNTRIED):
-        begin_trial(host, now_ns)
+        if host["level"] == 0:
+            begin_trial(host, now_ns)
+        elif arm != system_arm:
+            covered["a group pays in advance"] += 1
+            host["credit_q16"] = max(host["credit_q16"] - ONE // 10, 0)
     return arm, reason, propensity
 
 
@@ -570,12 +590,13 @@ def review(host, current, system_arm, trial, decided_ns, allowed, params, random
 
 def note_credit(host, index, system_arm, cost, weight, earns):
     """Earned by measuring; what an arm costs beyond the system's is paid, and the reverse."""
-    change = EARN if earns else 0
+    change = (GROUP_EARN if host["level"] else EARN) if earns else 0
     if system_arm < ARMS and system_arm != index and host["arms"][system_arm]["weight_q16"]:
         excess = cost - host["arms"][system_arm]["value"]
         covered["a charge at its limit"] += abs(excess) > CHARGE_MAX
         excess = max(-CHARGE_MAX, min(excess, CHARGE_MAX))
-        change -= excess + abs(excess) // 4  # a quarter more is charged, or less is earned
+        # A quarter more is charged, or less is earned, but of a group.
+        change -= excess + (0 if host["level"] else abs(excess) // 4)
     step = fits(abs(change) * weight, 64) // ONE  # towards 0
     credit = host["credit_q16"] + (step if change > 0 else -step)
     covered["no credit left"] += credit < 0
@@ -588,13 +609,14 @@ def blend(old, new, weight, total):
     return old + step if new > old else old - step
 
 
-def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
+def learn(arm, is_group, cost, log_rate, srtt_us, weight, weight_max, timeout):
     total = arm["weight_q16"] + weight
     # The memory grows with five mean deviations, up to threefold.
     multiple = min(max(5 * arm["deviation_q16"], ONE), 3 * ONE)
     covered["memory of a noisy arm"] += ONE < multiple < 3 * ONE
     covered["memory at its limit"] += multiple == 3 * ONE
     weight_max = fits(weight_max * multiple, 64) // ONE
+    surprises = not is_group  # of many hosts some are always unlucky
     surprised = False
     accident = 0 < arm["weight_q16"] <= ONE and cost + ONE < arm["value"]
     covered["an accident is replaced"] += accident
@@ -608,7 +630,8 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max, timeout):
             if cost > arm["value"] + worse:
                 covered["clip worse"] += 1
                 cost = arm["value"] + worse
-                surprised = True
+                surprised = surprises
+                covered["a group is not surprised"] += is_group
             elif cost < arm["value"] - 2 * ONE:
                 covered["clip better"] += 1
                 cost = arm["value"] - 2 * ONE
@@ -715,6 +738,48 @@ def least_news(host, index, system_arm):
     return 0
 
 
+def prepare(host, index, params, now_ns):
+    """Evidence is lost with time, and of all other arms."""
+    forget(host, params, now_ns)
+    idle = params["idle_shift"] + (GROUP_IDLE if host["level"] else 0)
+    for i, other in enumerate(host["arms"]):
+        if i != index:
+            lost = other["weight_q16"] // 2 ** (idle % 32)
+            covered["idle loss"] += lost > 0
+            other["weight_q16"] -= lost
+
+
+def take(host, index, system_arm, cost, log_rate, weight, sample, params):
+    """One measurement of a host or group."""
+    arm = host["arms"][index]
+    count_slow(host, index, system_arm, cost)
+    note_credit(host, index, system_arm, cost, weight, sample["end"] != STRETCH)
+    timeout = sample["end"] == TIMEOUT
+    is_group = host["level"] > 0
+    memory = fits(params["weight_max_q16"] * (GROUP_MEMORY if is_group else 1), 32)
+    learn(arm, is_group, cost, log_rate, sample["srtt_us"], weight, memory, timeout)
+    remember(arm, sample)
+    for holder in (arm, host):
+        holder["scored"] = min(holder["scored"] + 1, U32)
+    note_caution(host, index, system_arm)
+    note_unsteady(host, index, system_arm)
+    note_harm(host, system_arm, params)
+
+
+def follow(host, index, system_arm, before):
+    """Arms known by others alone keep their distance from the system's, or from any if it is one."""
+    if before["weight_q16"] == 0 or system_arm >= ARMS:
+        return
+    if index != system_arm and host["arms"][system_arm]["scored"]:
+        return
+    after = host["arms"][index]
+    for arm in host["arms"]:
+        if arm["scored"] == 0 and arm["weight_q16"]:
+            covered["an arm known by others follows"] += 1
+            for name in ("value", "log_rate_q16"):
+                arm[name] = max(0, min(arm[name] + after[name] - before[name], U32))
+
+
 def score(host, index, system_arm, sample, params, now_ns):
     host["seen_ns"] = now_ns
     arm = host["arms"][index]
@@ -750,27 +815,16 @@ def score(host, index, system_arm, sample, params, now_ns):
             covered["a time-out bounded by the best known"] += cost > min(known) + ONE
             cost = min(cost, min(known) + ONE)
     weight = weight_of(sample, params)
-    forget(host, params, now_ns)
-    for i, other in enumerate(host["arms"]):
-        if i != index:
-            lost = other["weight_q16"] // 2 ** params["idle_shift"]
-            covered["idle loss"] += lost > 0
-            other["weight_q16"] -= lost
-    count_slow(host, index, system_arm, cost)
+    prepare(host, index, params, now_ns)
     note_queue(host, index, system_arm, sample)
-    note_credit(host, index, system_arm, cost, weight, sample["end"] != STRETCH)
-    timeout = sample["end"] == TIMEOUT
-    learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"], timeout)
-    remember(arm, sample)
+    before = dict(arm)
+    take(host, index, system_arm, cost, log2_q16(mean), weight, sample, params)
+    follow(host, index, system_arm, before)
     for holder in (arm, host):
         holder["max_rate"] = max(holder["max_rate"], mean)
         if sample["min_rtt_us"]:
             lowest = holder["min_rtt_us"] or sample["min_rtt_us"]
             holder["min_rtt_us"] = min(lowest, sample["min_rtt_us"])
-        holder["scored"] = min(holder["scored"] + 1, U32)
-    note_caution(host, index, system_arm)
-    note_unsteady(host, index, system_arm)
-    note_harm(host, system_arm, params)
     return SCORED, weight, cost
 
 
@@ -785,9 +839,10 @@ def mixed(value, *words):
     return value
 
 
-def tag(netns, prefix_len, first, second):
-    """The hash of a key; never 0."""
-    return mixed(netns + prefix_len & U64, first, second, 0x7468616C77656721) | 1
+def tag(netns, prefix_and_level, first, second):
+    """The hash of a key; never 0. The level is in the upper half of the second number."""
+    prefix_len, level = prefix_and_level & U32, prefix_and_level >> 32
+    return mixed(netns + prefix_len + 256 * level & U64, first, second, 0x7468616C77656721) | 1
 
 
 def in_control(cluster, salt, now_ns, share, permanent):
@@ -805,8 +860,8 @@ def drawn_arm(cluster, salt, now_ns, allowed):
 
 
 def empty_host():
-    host = dict.fromkeys(HOST_FIELDS, 0)
-    host["arms"] = [dict.fromkeys(ARM_FIELDS, 0) for _ in range(ARMS)]
+    host = dict.fromkeys([*HOST_FIELDS, *GROUP_FIELDS], 0)
+    host["arms"] = [dict.fromkeys([*ARM_FIELDS, *GROUP_ARM_FIELDS], 0) for _ in range(ARMS)]
     return host
 
 
@@ -842,12 +897,20 @@ def host_bytes(host):
         put(host[name], 64)
     for name in ("min_rtt_us", "switched", "queue_q16", "base_rtt_us", "last_base_rtt_us"):
         put(host[name], 32)
-    put(0, 160)  # reserved
+    for name in ("level", "usual_q16", "usual_log_rate_q16"):
+        put(host[name], 32)
+    put(0, 64)  # reserved
     for arm in host["arms"]:
+        # A group keeps its own estimates where a host keeps what it does not need.
+        high, low = arm["value"] >> 32, arm["min_rtt_us"]
+        if host["level"]:
+            require(high == low == 0, "no room for a group's own")
+            high, low = arm["own_q16"], arm["own_weight_q16"]
         put(arm["max_rate"], 64)
-        put(arm["value"] >> 32, 32)
-        for name in ("deviation_q16", "log_rate_q16", "srtt_us", "min_rtt_us"):
+        put(high, 32)
+        for name in ("deviation_q16", "log_rate_q16", "srtt_us"):
             put(arm[name], 32)
+        put(low, 32)
         put(arm["chosen"] - arm["greedy"], 32)
         for name in ("scored", "segs", "retrans"):
             put(arm[name], 32)

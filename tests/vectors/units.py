@@ -349,6 +349,8 @@ def unit_tag(r):
     by_hand = [([0, 0, 0, 0], [one ^ one >> 32 | 1])]
     inputs = [[U64, 128, U64, U64], [1, 96, 0, 0], [0, 128, 1, 0], [0, 128, 0, 1]]
     inputs += [[r.wide(64), r.below(129), r.wide(64), r.wide(64)] for _ in range(60)]
+    # Of groups, whose level is in the upper half.
+    inputs += [[1, 128 | level << 32, 0, 7] for level in range(1, 5)]
     return by_hand, inputs, lambda *key: [tag(*key)]
 
 
@@ -450,7 +452,7 @@ UNITS = [
         ],
         ["arm", "reason", "propensity_q16"],
     ),
-    ("tag", unit_tag, ["netns", "prefix_len", "addr 0-7", "addr 8-15"], ["tag"]),
+    ("tag", unit_tag, ["netns", "prefix_len, level", "addr 0-7", "addr 8-15"], ["tag"]),
     (
         "control",
         unit_control,

@@ -1,6 +1,6 @@
 //! Conversions between the structs of the header and the types of `thalweg-learner`.
 
-use thalweg_learner::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey, Level};
 
 use crate::raw;
 
@@ -10,7 +10,7 @@ pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
         netns: key.netns,
         addr: key.addr,
         prefix_len: key.prefix_len,
-        reserved: 0,
+        level: key.level as u32,
     }
 }
 
@@ -20,21 +20,31 @@ pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
         netns: key.netns,
         addr: key.addr,
         prefix_len: key.prefix_len.min(128),
+        level: Level::of(key.level).unwrap_or_default(),
     }
 }
 
 fn arm_from_raw(
+    level: Level,
     arm: &raw::thalweg_arm_state,
     statistics: &raw::thalweg_arm_statistics,
 ) -> ArmState {
+    // A group's own estimates are where a host has what they have no use for.
+    let (high, low) = (statistics.value_high, statistics.min_rtt_us);
+    let (high, min_rtt_us, own_q16, own_weight_q16) = match level.is_group() {
+        true => (0, 0, high, low),
+        false => (high, low, 0, 0),
+    };
     ArmState {
-        value: u64::from(statistics.value_high) << 32 | u64::from(arm.value),
+        value: u64::from(high) << 32 | u64::from(arm.value),
+        own_q16,
+        own_weight_q16,
         max_rate: statistics.max_rate,
         weight_q16: arm.weight_q16,
         deviation_q16: statistics.deviation_q16,
         log_rate_q16: statistics.log_rate_q16,
         srtt_us: statistics.srtt_us,
-        min_rtt_us: statistics.min_rtt_us,
+        min_rtt_us,
         chosen: arm.chosen,
         greedy: arm.chosen.saturating_sub(statistics.other),
         scored: statistics.scored,
@@ -56,14 +66,18 @@ fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
     }
 }
 
-fn statistics_to_raw(arm: &ArmState) -> raw::thalweg_arm_statistics {
+fn statistics_to_raw(level: Level, arm: &ArmState) -> raw::thalweg_arm_statistics {
+    let (value_high, min_rtt_us) = match level.is_group() {
+        true => (arm.own_q16, arm.own_weight_q16),
+        false => ((arm.value >> 32) as u32, arm.min_rtt_us),
+    };
     raw::thalweg_arm_statistics {
         max_rate: arm.max_rate,
-        value_high: (arm.value >> 32) as u32,
+        value_high,
         deviation_q16: arm.deviation_q16,
         log_rate_q16: arm.log_rate_q16,
         srtt_us: arm.srtt_us,
-        min_rtt_us: arm.min_rtt_us,
+        min_rtt_us,
         other: arm.chosen.saturating_sub(arm.greedy),
         scored: arm.scored,
         segs: arm.segs,
@@ -105,7 +119,11 @@ pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
 
 /// A record from the kernel's form.
 pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
+    let level = Level::of(host.level).unwrap_or_default();
     Host {
+        level,
+        usual_q16: host.usual_q16,
+        usual_log_rate_q16: host.usual_log_rate_q16,
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
@@ -121,7 +139,7 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
         max_rate: host.max_rate,
         seen_ns: host.seen_ns,
         forgot_ns: host.forgot_ns,
-        arms: std::array::from_fn(|i| arm_from_raw(&host.arms[i], &host.statistics[i])),
+        arms: std::array::from_fn(|i| arm_from_raw(level, &host.arms[i], &host.statistics[i])),
     }
 }
 
@@ -131,6 +149,9 @@ pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
     raw::thalweg_host {
         tag,
         tag_tail: tag as u32,
+        level: host.level as u32,
+        usual_q16: host.usual_q16,
+        usual_log_rate_q16: host.usual_log_rate_q16,
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
@@ -148,7 +169,7 @@ pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
         seen_ns: host.seen_ns,
         forgot_ns: host.forgot_ns,
         arms: std::array::from_fn(|i| arm_to_raw(&host.arms[i])),
-        statistics: std::array::from_fn(|i| statistics_to_raw(&host.arms[i])),
+        statistics: std::array::from_fn(|i| statistics_to_raw(host.level, &host.arms[i])),
         ..Default::default()
     }
 }

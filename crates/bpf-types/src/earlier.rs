@@ -3,13 +3,14 @@
 
 use std::mem::offset_of;
 
-use thalweg_learner::{ArmState, HOUR_NS, Host, MAX_ARMS, note_cautions};
+use thalweg_learner::{HOUR_NS, Host, MAX_ARMS, note_cautions};
 
+use crate::convert::host_from_raw;
 use crate::pod::from_bytes;
 use crate::raw;
 
 /// The versions.
-pub const VERSIONS: [u32; 2] = [5, 6];
+pub const VERSIONS: [u32; 2] = [6, 7];
 
 /// Reads numbers in sequence.
 struct Reader<'a>(&'a [u8]);
@@ -33,41 +34,7 @@ impl Reader<'_> {
         Some(u16::from_ne_bytes(*first))
     }
 
-    /// What follows the tag in version 5.
-    fn host5(&mut self, host: &mut Host) -> Option<()> {
-        host.seen_ns = self.u64()?;
-        host.forgot_ns = self.u64()?;
-        host.max_rate = self.u64()?;
-        host.trial_ns = self.u64()?;
-        host.min_rtt_us = self.u32()?;
-        host.scored = self.u32()?;
-        host.switched = self.u32()?;
-        host.harmful = (self.u32()? & 0xffff) as u16;
-        host.queue_q16 = self.u32()?;
-        host.base_rtt_us = self.u32()?;
-        host.last_base_rtt_us = self.u32()?;
-        host.trials = self.u32()?;
-        for arm in &mut host.arms {
-            *arm = ArmState {
-                value: self.u64()?,
-                max_rate: self.u64()?,
-                weight_q16: self.u32()?,
-                deviation_q16: self.u32()?,
-                log_rate_q16: self.u32()?,
-                srtt_us: self.u32()?,
-                min_rtt_us: self.u32()?,
-                chosen: self.u32()?,
-                greedy: self.u32()?,
-                scored: self.u32()?,
-                segs: self.u32()?,
-                retrans: self.u32()?,
-                ..ArmState::default()
-            };
-        }
-        Some(())
-    }
-
-    /// The same in version 6: what a decision reads comes first.
+    /// What follows the tag in version 6.
     fn host6(&mut self, host: &mut Host) -> Option<()> {
         host.seen_ns = self.u64()?;
         host.forgot_ns = self.u64()?;
@@ -109,18 +76,21 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes of a record: head, 16 arms, 8.
-const fn host_bytes(version: u32) -> usize {
-    match version {
-        5 => 80 + 56 * MAX_ARMS + 8,
-        _ => 104 + (16 + 48) * MAX_ARMS + 8,
-    }
-}
+/// Bytes of a record of version 6: head, 16 arms, 8. Version 7 has the present size.
+const HOST_BYTES: usize = 104 + (16 + 48) * MAX_ARMS + 8;
 
 /// A record of one of [`VERSIONS`]; fields that it lacks are 0, "nothing yet". `None`: it has
 /// another size, was being written, or belongs to another host than its table says (`tag`).
 pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
-    if !VERSIONS.contains(&version) || bytes.len() != host_bytes(version) {
+    match version {
+        6 => host6(tag, bytes),
+        7 => host7(tag, bytes),
+        _ => None,
+    }
+}
+
+fn host6(tag: u64, bytes: &[u8]) -> Option<Host> {
+    if bytes.len() != HOST_BYTES {
         return None;
     }
     let mut reader = Reader(bytes);
@@ -132,22 +102,29 @@ pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
     if reader.u64()? != tag {
         return None;
     }
-    match version {
-        5 => reader.host5(&mut host)?,
-        _ => reader.host6(&mut host)?,
-    }
+    reader.host6(&mut host)?;
     if reader.u32()? != tag as u32 {
         return None;
     }
-    // Neither version has handicaps.
+    // The version has no handicaps.
     note_cautions(&mut host, None);
     (reader.u32()? == seq_head).then_some(host)
 }
 
-/// A measured connection of version 6, which the present one's begins like. `None`: it has another
-/// size or version.
+/// The fields are the present ones. Those that are new were 0: records of hosts.
+fn host7(tag: u64, bytes: &[u8]) -> Option<Host> {
+    let host: raw::thalweg_host = from_bytes(bytes)?;
+    let whole = host.tag == tag && host.tag_tail == tag as u32 && host.seq_head == host.seq_tail;
+    whole.then(|| host_from_raw(&host))
+}
+
+/// A measured connection. That of version 7 is as the present one; the present one begins like that
+/// of version 6. `None`: it has another size or version.
 pub fn conn(version: u32, bytes: &[u8]) -> Option<raw::thalweg_conn> {
     const BYTES: usize = 104;
+    if version == 7 {
+        return from_bytes(bytes);
+    }
     if version != 6 || bytes.len() != BYTES {
         return None;
     }
@@ -177,11 +154,14 @@ pub fn arms(bytes: &[u8]) -> Option<raw::thalweg_arms> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 mod tests {
+    use thalweg_learner::Level;
+
     use super::*;
+    use crate::pod::bytes_of;
 
     /// Each number is its own index, in units of four bytes.
-    fn numbered(version: u32) -> Vec<u8> {
-        (0..host_bytes(version) as u32 / 4)
+    fn numbered() -> Vec<u8> {
+        (0..HOST_BYTES as u32 / 4)
             .flat_map(u32::to_ne_bytes)
             .collect()
     }
@@ -195,38 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_version_5_is_read_whole_unless_torn_or_recycled() {
-        let mut bytes = numbered(5);
-        let tag = double(2);
-        let end = bytes.len() - 4;
-        bytes[end..].fill(0);
-        assert!(host(5, tag, &bytes).is_none(), "the tags differ");
-        bytes[end - 4..end].copy_from_slice(&(tag as u32).to_ne_bytes());
-        assert!(host(5, tag + 1, &bytes).is_none(), "another host's");
-        let host = super::host(5, tag, &bytes).unwrap();
-        assert_eq!((host.connections, host.trial_ns), (1, double(10)));
-        assert_eq!((host.min_rtt_us, host.scored, host.switched), (12, 13, 14));
-        assert_eq!(
-            (host.harmful, host.queue_q16, host.base_rtt_us),
-            (15, 16, 17)
-        );
-        assert_eq!((host.last_base_rtt_us, host.trials), (18, 19));
-        assert_eq!((host.arms[0].value, host.arms[0].retrans), (double(20), 33));
-        let last = &host.arms[15];
-        assert_eq!(
-            (last.value, last.segs),
-            (double(20 + 15 * 14), 32 + 15 * 14)
-        );
-        assert!(super::host(5, tag, &bytes[1..]).is_none());
-        assert!(super::host(6, tag, &bytes).is_none());
-        assert!(super::host(4, tag, &bytes).is_none());
-        bytes[0] = 1;
-        assert!(super::host(5, tag, &bytes).is_none(), "being written");
-    }
-
-    #[test]
     fn a_record_of_version_6_is_read_whole_unless_torn_or_recycled() {
-        let mut bytes = numbered(6);
+        let mut bytes = numbered();
         assert_eq!(bytes.len(), 1136);
         let tag = double(2);
         let end = bytes.len() - 4;
@@ -262,6 +212,29 @@ mod tests {
         );
         bytes[0] = 1;
         assert!(super::host(6, tag, &bytes).is_none(), "being written");
+        assert!(super::host(5, tag, &bytes).is_none());
+    }
+
+    #[test]
+    fn a_record_of_version_7_is_as_the_present_one() {
+        let mut record = raw::thalweg_host {
+            tag: 9 | 8 << 32,
+            tag_tail: 9,
+            scored: 7,
+            ..Default::default()
+        };
+        record.statistics[2].min_rtt_us = 5;
+        let read = |record: &raw::thalweg_host| super::host(7, 9 | 8 << 32, bytes_of(record));
+        let host = read(&record).unwrap();
+        assert_eq!((host.scored, host.level), (7, Level::Host));
+        assert_eq!(host.arms[2].min_rtt_us, 5);
+        assert!(
+            super::host(7, 9, bytes_of(&record)).is_none(),
+            "another host's"
+        );
+        record.seq_head = 1;
+        assert!(read(&record).is_none(), "being written");
+        assert!(super::host(7, 9, &bytes_of(&record)[1..]).is_none());
     }
 
     #[test]

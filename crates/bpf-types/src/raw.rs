@@ -32,7 +32,7 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 7;
+pub const THALWEG_ABI_VERSION: u32 = 8;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
@@ -1006,6 +1006,8 @@ pub const THALWEG_CONN_SET_FAILED: thalweg_conn_flag = 128;
 pub const THALWEG_CONN_TRIAL: thalweg_conn_flag = 256;
 pub const THALWEG_CONN_STEADY: thalweg_conn_flag = 512;
 pub const THALWEG_CONN_LONG: thalweg_conn_flag = 1024;
+pub const THALWEG_CONN_LEVEL_SHIFT: thalweg_conn_flag = 11;
+pub const THALWEG_CONN_LEVEL_MASK: thalweg_conn_flag = 14336;
 pub type thalweg_conn_flag = ::std::os::raw::c_uint;
 pub const THALWEG_REASON_WARM_UP: thalweg_reason = 0;
 pub const THALWEG_REASON_GREEDY: thalweg_reason = 1;
@@ -1037,13 +1039,20 @@ pub type thalweg_outcome = ::std::os::raw::c_uint;
 pub const THALWEG_EVENT_DECISION: thalweg_event_kind = 1;
 pub const THALWEG_EVENT_CLOSE: thalweg_event_kind = 2;
 pub type thalweg_event_kind = ::std::os::raw::c_uint;
+pub const THALWEG_LEVEL_HOST: thalweg_level = 0;
+pub const THALWEG_LEVEL_PREFIX: thalweg_level = 1;
+pub const THALWEG_LEVEL_NAMED: thalweg_level = 2;
+pub const THALWEG_LEVEL_SERVICE: thalweg_level = 3;
+pub const THALWEG_LEVEL_NAMESPACE: thalweg_level = 4;
+pub const THALWEG_LEVELS: thalweg_level = 5;
+pub type thalweg_level = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_host_key {
     pub netns: __u64,
     pub addr: [__u8; 16usize],
     pub prefix_len: __u32,
-    pub reserved: __u32,
+    pub level: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1055,8 +1064,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_host_key, addr) - 8usize];
     ["Offset of field: thalweg_host_key::prefix_len"]
         [::std::mem::offset_of!(thalweg_host_key, prefix_len) - 24usize];
-    ["Offset of field: thalweg_host_key::reserved"]
-        [::std::mem::offset_of!(thalweg_host_key, reserved) - 28usize];
+    ["Offset of field: thalweg_host_key::level"]
+        [::std::mem::offset_of!(thalweg_host_key, level) - 28usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1147,7 +1156,10 @@ pub struct thalweg_host {
     pub queue_q16: __u32,
     pub base_rtt_us: __u32,
     pub last_base_rtt_us: __u32,
-    pub reserved: [__u32; 5usize],
+    pub level: __u32,
+    pub usual_q16: __u32,
+    pub usual_log_rate_q16: __u32,
+    pub reserved: [__u32; 2usize],
     pub statistics: [thalweg_arm_statistics; 16usize],
     pub tag_tail: __u32,
     pub seq_tail: __u32,
@@ -1191,8 +1203,14 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_host, base_rtt_us) - 332usize];
     ["Offset of field: thalweg_host::last_base_rtt_us"]
         [::std::mem::offset_of!(thalweg_host, last_base_rtt_us) - 336usize];
+    ["Offset of field: thalweg_host::level"]
+        [::std::mem::offset_of!(thalweg_host, level) - 340usize];
+    ["Offset of field: thalweg_host::usual_q16"]
+        [::std::mem::offset_of!(thalweg_host, usual_q16) - 344usize];
+    ["Offset of field: thalweg_host::usual_log_rate_q16"]
+        [::std::mem::offset_of!(thalweg_host, usual_log_rate_q16) - 348usize];
     ["Offset of field: thalweg_host::reserved"]
-        [::std::mem::offset_of!(thalweg_host, reserved) - 340usize];
+        [::std::mem::offset_of!(thalweg_host, reserved) - 352usize];
     ["Offset of field: thalweg_host::statistics"]
         [::std::mem::offset_of!(thalweg_host, statistics) - 360usize];
     ["Offset of field: thalweg_host::tag_tail"]
@@ -1216,6 +1234,18 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_forget, arms) - 32usize];
     ["Offset of field: thalweg_forget::reserved"]
         [::std::mem::offset_of!(thalweg_forget, reserved) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_worth {
+    pub arms_q16: [__u32; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_worth"][::std::mem::size_of::<thalweg_worth>() - 64usize];
+    ["Alignment of thalweg_worth"][::std::mem::align_of::<thalweg_worth>() - 4usize];
+    ["Offset of field: thalweg_worth::arms_q16"]
+        [::std::mem::offset_of!(thalweg_worth, arms_q16) - 0usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1303,11 +1333,13 @@ pub struct thalweg_params {
     pub cluster_ipv6: __u32,
     pub heartbeat_max_ns: __u64,
     pub advise: __u32,
-    pub unused: __u32,
+    pub groups: __u32,
+    pub group_ipv4: __u32,
+    pub group_ipv6: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 136usize];
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 144usize];
     ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
     ["Offset of field: thalweg_params::mode"]
         [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
@@ -1363,8 +1395,12 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, heartbeat_max_ns) - 120usize];
     ["Offset of field: thalweg_params::advise"]
         [::std::mem::offset_of!(thalweg_params, advise) - 128usize];
-    ["Offset of field: thalweg_params::unused"]
-        [::std::mem::offset_of!(thalweg_params, unused) - 132usize];
+    ["Offset of field: thalweg_params::groups"]
+        [::std::mem::offset_of!(thalweg_params, groups) - 132usize];
+    ["Offset of field: thalweg_params::group_ipv4"]
+        [::std::mem::offset_of!(thalweg_params, group_ipv4) - 136usize];
+    ["Offset of field: thalweg_params::group_ipv6"]
+        [::std::mem::offset_of!(thalweg_params, group_ipv6) - 140usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1599,7 +1635,7 @@ pub struct thalweg_event {
     pub rule: __u16,
     pub allowed: __u16,
     pub hour: __u16,
-    pub reserved: __u16,
+    pub level: __u16,
     pub propensities_q16: [__u16; 16usize],
     pub before: thalweg_sums,
 }
@@ -1669,8 +1705,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, allowed) - 162usize];
     ["Offset of field: thalweg_event::hour"]
         [::std::mem::offset_of!(thalweg_event, hour) - 164usize];
-    ["Offset of field: thalweg_event::reserved"]
-        [::std::mem::offset_of!(thalweg_event, reserved) - 166usize];
+    ["Offset of field: thalweg_event::level"]
+        [::std::mem::offset_of!(thalweg_event, level) - 166usize];
     ["Offset of field: thalweg_event::propensities_q16"]
         [::std::mem::offset_of!(thalweg_event, propensities_q16) - 168usize];
     ["Offset of field: thalweg_event::before"]
@@ -1690,6 +1726,7 @@ pub struct thalweg_counters {
     pub app_owned: __u64,
     pub events: __u64,
     pub events_dropped: __u64,
+    pub by_group: __u64,
     pub hosts_created: __u64,
     pub hosts_missed: __u64,
     pub conns_missed: __u64,
@@ -1702,7 +1739,7 @@ pub struct thalweg_counters {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 192usize];
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 200usize];
     ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
     ["Offset of field: thalweg_counters::established"]
         [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
@@ -1726,24 +1763,26 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_counters, events) - 104usize];
     ["Offset of field: thalweg_counters::events_dropped"]
         [::std::mem::offset_of!(thalweg_counters, events_dropped) - 112usize];
+    ["Offset of field: thalweg_counters::by_group"]
+        [::std::mem::offset_of!(thalweg_counters, by_group) - 120usize];
     ["Offset of field: thalweg_counters::hosts_created"]
-        [::std::mem::offset_of!(thalweg_counters, hosts_created) - 120usize];
+        [::std::mem::offset_of!(thalweg_counters, hosts_created) - 128usize];
     ["Offset of field: thalweg_counters::hosts_missed"]
-        [::std::mem::offset_of!(thalweg_counters, hosts_missed) - 128usize];
+        [::std::mem::offset_of!(thalweg_counters, hosts_missed) - 136usize];
     ["Offset of field: thalweg_counters::conns_missed"]
-        [::std::mem::offset_of!(thalweg_counters, conns_missed) - 136usize];
+        [::std::mem::offset_of!(thalweg_counters, conns_missed) - 144usize];
     ["Offset of field: thalweg_counters::outside"]
-        [::std::mem::offset_of!(thalweg_counters, outside) - 144usize];
+        [::std::mem::offset_of!(thalweg_counters, outside) - 152usize];
     ["Offset of field: thalweg_counters::control"]
-        [::std::mem::offset_of!(thalweg_counters, control) - 152usize];
+        [::std::mem::offset_of!(thalweg_counters, control) - 160usize];
     ["Offset of field: thalweg_counters::visited"]
-        [::std::mem::offset_of!(thalweg_counters, visited) - 160usize];
+        [::std::mem::offset_of!(thalweg_counters, visited) - 168usize];
     ["Offset of field: thalweg_counters::stretches"]
-        [::std::mem::offset_of!(thalweg_counters, stretches) - 168usize];
+        [::std::mem::offset_of!(thalweg_counters, stretches) - 176usize];
     ["Offset of field: thalweg_counters::anew"]
-        [::std::mem::offset_of!(thalweg_counters, anew) - 176usize];
+        [::std::mem::offset_of!(thalweg_counters, anew) - 184usize];
     ["Offset of field: thalweg_counters::moved"]
-        [::std::mem::offset_of!(thalweg_counters, moved) - 184usize];
+        [::std::mem::offset_of!(thalweg_counters, moved) - 192usize];
 };
 pub const THALWEG_LIMIT_EDT: thalweg_limit_flag = 1;
 pub const THALWEG_LIMIT_WORK_CONSERVING: thalweg_limit_flag = 2;

@@ -63,6 +63,11 @@ impl Level {
         Level::Namespace,
     ];
 
+    /// The level with a number of the kernel's interface.
+    pub fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&level| level as u32 == number)
+    }
+
     /// Whether it is that of a group.
     pub fn is_group(self) -> bool {
         self != Level::Host

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::group::Level;
 use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
 
 /// Network namespace and remote host (or prefix), in one canonical form.
@@ -16,6 +17,8 @@ pub struct HostKey {
     pub addr: [u8; 16],
     /// 0 to 128.
     pub prefix_len: u32,
+    /// What the record is of.
+    pub level: Level,
 }
 
 /// One round of the hash; the factor is 2^64 divided by the golden ratio.
@@ -62,6 +65,7 @@ impl HostKey {
             netns,
             addr: (bits(remote) & mask(prefix_len as u8)).to_be_bytes(),
             prefix_len,
+            level: Level::Host,
         })
     }
 
@@ -89,7 +93,8 @@ impl HostKey {
             bytes.copy_from_slice(&self.addr[at..at + 8]);
             u64::from_ne_bytes(bytes)
         };
-        let start = self.netns.wrapping_add(u64::from(self.prefix_len));
+        let size = u64::from(self.prefix_len) + ((self.level as u64) << 8);
+        let start = self.netns.wrapping_add(size);
         mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1
     }
 
@@ -122,6 +127,7 @@ impl From<Ipv4Addr> for HostKey {
             netns: 0,
             addr: v4.to_ipv6_mapped().octets(),
             prefix_len: 128,
+            level: Level::Host,
         }
     }
 }

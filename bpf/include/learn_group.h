@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* learn: the records of groups of hosts (thalweg_group.h). */
+#ifndef THALWEG_LEARN_GROUP_H
+#define THALWEG_LEARN_GROUP_H
+
+#include "learn_host.h"
+
+/*
+ * What the last group that was told knows, for the next narrower one: two locks cannot be
+ * held at once. `tag` is 0 if no wider group knows enough.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_host);
+} wider SEC(".maps");
+
+/* Worth of wider knowledge to the records of each level. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_LEVELS);
+	__type(key, __u32);
+	__type(value, struct thalweg_worth);
+} worth SEC(".maps");
+
+static __always_inline struct thalweg_host *wider_group(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&wider, &zero);
+}
+
+/* Class of an RTT: below 0.5, 2, 8, 16, 33, 66, 131 ms, and above. */
+static __always_inline __u32 rtt_class(__u32 rtt_us)
+{
+	__u32 doublings = thalweg_log2_q16(rtt_us) >> 16;
+
+	if (doublings < 9)
+		return 0;
+	if (doublings < 13)
+		return (doublings - 9) / 2 + 1;
+	return doublings > 17 ? 7 : doublings - 10;
+}
+
+/* The addresses around the remote one; 0 where a host's record has as many already. */
+static __always_inline int prefix_key(const struct thalweg_params *p, struct learn_handle *ops,
+				      struct thalweg_host_key *key)
+{
+	__u32 *remote = (__u32 *)key->addr, host_bits, bits, i;
+
+	if (!remote_of(ops, remote))
+		return 0;
+	if (!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff)) {
+		host_bits = 96 + p->ipv4_prefix;
+		bits = 96 + p->group_ipv4;
+	} else if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
+		host_bits = 96 + p->ipv4_prefix;
+		bits = 96 + p->group_ipv4;
+	} else {
+		host_bits = p->ipv6_prefix;
+		bits = p->group_ipv6;
+	}
+	if (bits >= host_bits)
+		return 0;
+	key->prefix_len = bits;
+	for (i = 0; i < 4; i++)
+		remote[i] &= prefix_mask(bits, i);
+	return 1;
+}
+
+/* Puts the key of a connection's group of a level into the request; 0 if it has none. */
+static __noinline int group_key(struct learn_handle *ops, struct request *r,
+				const struct thalweg_origin *origin, __u32 level)
+{
+	struct thalweg_host_key *key = &r->key;
+	__u32 port;
+
+	key->netns = netns_of(ops);
+	key->level = level;
+	key->prefix_len = 128;
+	if (level == THALWEG_LEVEL_PREFIX) {
+		if (!prefix_key(load_params(), ops, key))
+			return 0;
+	} else if (level == THALWEG_LEVEL_SERVICE) {
+		if (!origin->handshake_rtt_us)
+			return 0;
+		/* The side that listens has the service's port. */
+		port = origin->flags & THALWEG_CONN_PASSIVE ? local_port_of(ops) :
+							      remote_port_of(ops);
+		__builtin_memset(key->addr, 0, sizeof(key->addr));
+		key->addr[12] = port >> 8;
+		key->addr[13] = port;
+		key->addr[14] = rtt_class(origin->handshake_rtt_us);
+		key->addr[15] = !!(origin->flags & THALWEG_CONN_PASSIVE);
+	} else if (level == THALWEG_LEVEL_NAMESPACE) {
+		__builtin_memset(key->addr, 0, sizeof(key->addr));
+		key->prefix_len = 0;
+	} else {
+		return 0;
+	}
+	r->tag = thalweg_tag(key);
+	return 1;
+}
+
+/* Copies what narrower records take over. */
+static __always_inline void copy_known(struct thalweg_host *to, const struct thalweg_host *from)
+{
+	__u32 i;
+
+	to->used = from->used;
+	to->harmful = from->harmful;
+	for (i = 0; i < THALWEG_MAX_ARMS && i < from->used; i++) {
+		to->arms[i] = from->arms[i];
+		to->statistics[i] = from->statistics[i];
+	}
+	to->tag = from->tag;
+}
+
+/* Adds the report of a lesson to the record of a group; the group then is the wider one. */
+__noinline int learn_group(struct request *r, struct lesson *l)
+{
+	const struct thalweg_params *params = load_params();
+	struct thalweg_host *group, *wide = wider_group();
+	struct thalweg_worth *value;
+	struct thalweg_lock *lock;
+	__u32 level;
+
+	if (!r || !l || !wide)
+		return 0;
+	level = r->key.level;
+	value = bpf_map_lookup_elem(&worth, &level);
+	group = make_host(r);
+	lock = host_lock(r);
+	if (!value || !group || !lock)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	if (open_host(group, r->tag)) {
+		thalweg_score_group(group, r->arm, r->system_arm, &l->report, &l->sample, params,
+				    r->now_ns);
+		if (wide->tag)
+			thalweg_adopt(group, wide, r->system_arm, value);
+		if (thalweg_knows(group, r->system_arm))
+			copy_known(wide, group);
+		close_host(group);
+	}
+	bpf_spin_unlock(&lock->lock);
+	return 1;
+}
+
+/* Gives the new record of a host what the narrowest group that knows enough knows. */
+__noinline int inherit(struct request *r)
+{
+	struct thalweg_host *host, *group = wider_group();
+	__u32 level = THALWEG_LEVEL_HOST;
+	struct thalweg_worth *value;
+	struct thalweg_lock *lock;
+
+	if (!r || !group || !group->tag)
+		return 0;
+	value = bpf_map_lookup_elem(&worth, &level);
+	host = find_host(r);
+	lock = host_lock(r);
+	if (!value || !host || !lock)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	if (open_host(host, r->tag)) {
+		/* Another connection may have been scored meanwhile. */
+		if (host->scored == 1)
+			thalweg_inherit(host, group, r->arm, value);
+		close_host(host);
+	}
+	bpf_spin_unlock(&lock->lock);
+	return 1;
+}
+
+/*
+ * Tells the groups of a connection, the widest first, of a measurement that was scored.
+ * The request has another key then.
+ */
+static __noinline void tell(struct learn_handle *ops, struct request *r, struct lesson *l,
+			    const struct thalweg_origin *origin, int is_new)
+{
+	struct thalweg_host *wide = wider_group();
+	__u64 tag = r->tag;
+	struct thalweg_host_key key = r->key;
+	__u32 level;
+
+	if (!wide)
+		return;
+	wide->tag = 0;
+	l->report.cost_q16 = l->verdict.cost;
+	l->report.weight_q16 = l->verdict.weight_q16;
+	l->report.log_rate_q16 =
+		thalweg_log2_q16(thalweg_rate(l->sample.bytes, l->sample.duration_us));
+	for (level = THALWEG_LEVEL_NAMESPACE; level; level--)
+		if (group_key(ops, r, origin, level))
+			learn_group(r, l);
+	r->key = key;
+	r->tag = tag;
+	if (is_new)
+		inherit(r);
+}
+
+#endif
