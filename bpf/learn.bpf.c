@@ -193,12 +193,9 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	 * During warm-up there was no decision: it is counted, but makes no event. What is left
 	 * alone has made its own.
 	 */
-	if (!(origin.flags & THALWEG_CONN_DECIDED))
-		return 0;
-	if (origin.reason == THALWEG_REASON_WARM_UP)
-		return c.params->groups && c.conn;
-	send_decision(&c, error, &shares);
-	return 0;
+	if (origin.flags & THALWEG_CONN_DECIDED && origin.reason != THALWEG_REASON_WARM_UP)
+		send_decision(&c, error, &shares);
+	return origin.flags & THALWEG_CONN_DECIDED && origin.reason == THALWEG_REASON_WARM_UP;
 }
 
 /* Chooses by the narrowest group that knows enough, for a connection to a host that is not known. */
@@ -211,7 +208,7 @@ static __noinline int ask_groups(struct bpf_sock_ops *ops)
 	__u32 level, arm, permitted;
 	int error = 0;
 
-	if (!prepare(&c, ops) || !find_conn(&c, ops))
+	if (!prepare(&c, ops) || !c.params->groups || !find_conn(&c, ops))
 		return 0;
 	origin = c.origin;
 	permitted = permitted_arms(&c);
@@ -225,6 +222,8 @@ static __noinline int ask_groups(struct bpf_sock_ops *ops)
 	if (level >= THALWEG_LEVELS)
 		return 0;
 	COUNT(&c, by_group);
+	if (!c.params->dry_run && thalweg_is_trial(request.decision.reason))
+		pay_advance(&request);
 	arm = request.decision.arm;
 	origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
 	origin->reason = request.decision.reason;

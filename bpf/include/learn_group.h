@@ -5,30 +5,20 @@
 
 #include "learn_host.h"
 
-/*
- * What the last group that was told knows, for the next narrower one: two locks cannot be
- * held at once. `tag` is 0 if no wider group knows enough.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct thalweg_host);
-} wider SEC(".maps");
-
 /* Worth of wider knowledge to the records of each level. Written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, THALWEG_LEVELS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct thalweg_worth);
+	__type(value, struct thalweg_worths);
 } worth SEC(".maps");
 
-static __always_inline struct thalweg_host *wider_group(void)
+static __always_inline struct thalweg_worth *get_worth(__u32 level)
 {
 	__u32 zero = 0;
+	struct thalweg_worths *all = bpf_map_lookup_elem(&worth, &zero);
 
-	return bpf_map_lookup_elem(&wider, &zero);
+	return all ? &all->levels[level & THALWEG_LEVEL_MASK] : 0;
 }
 
 /* Class of an RTT: below 0.5, 2, 8, 16, 33, 66, 131 ms, and above. */
@@ -114,34 +104,55 @@ static __always_inline void copy_known(struct thalweg_host *to, const struct tha
 		to->arms[i] = from->arms[i];
 		to->statistics[i] = from->statistics[i];
 	}
-	to->tag = from->tag;
 }
 
-/* Adds the report of a lesson to the record of a group; the group then is the wider one. */
+/* Adds the news of a lesson to the record of a group, which then is the wider one. */
 __noinline int learn_group(struct request *r, struct lesson *l)
 {
 	const struct thalweg_params *params = load_params();
-	struct thalweg_host *group, *wide = wider_group();
+	struct news *news = get_news();
 	struct thalweg_worth *value;
+	struct thalweg_host *group;
 	struct thalweg_lock *lock;
-	__u32 level;
 
-	if (!r || !l || !wide)
+	if (!r || !l || !news)
 		return 0;
-	level = r->key.level;
-	value = bpf_map_lookup_elem(&worth, &level);
+	value = get_worth(r->key.level);
 	group = make_host(r);
 	lock = host_lock(r);
 	if (!value || !group || !lock)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	if (open_host(group, r->tag)) {
-		thalweg_score_group(group, r->arm, r->system_arm, &l->report, &l->sample, params,
+		thalweg_score_group(group, r->arm, r->system_arm, &news->report, &l->sample, params,
 				    r->now_ns);
-		if (wide->tag)
-			thalweg_adopt(group, wide, r->system_arm, value);
-		if (thalweg_knows(group, r->system_arm))
-			copy_known(wide, group);
+		if (news->wider.tag == news->tag)
+			thalweg_adopt(group, &news->wider, r->system_arm, value);
+		if (thalweg_knows(group, r->system_arm)) {
+			copy_known(&news->wider, group);
+			news->wider.tag = news->tag;
+		}
+		close_host(group);
+	}
+	bpf_spin_unlock(&lock->lock);
+	return 1;
+}
+
+/* Pays a part of the trial that a group decided. */
+__noinline int pay_advance(struct request *r)
+{
+	struct thalweg_host *group;
+	struct thalweg_lock *lock;
+
+	if (!r)
+		return 0;
+	group = find_host(r);
+	lock = host_lock(r);
+	if (!group || !lock)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	if (open_host(group, r->tag)) {
+		thalweg_pay_advance(group, r->system_arm, &r->decision);
 		close_host(group);
 	}
 	bpf_spin_unlock(&lock->lock);
@@ -151,14 +162,14 @@ __noinline int learn_group(struct request *r, struct lesson *l)
 /* Gives the new record of a host what the narrowest group that knows enough knows. */
 __noinline int inherit(struct request *r)
 {
-	struct thalweg_host *host, *group = wider_group();
-	__u32 level = THALWEG_LEVEL_HOST;
+	struct news *news = get_news();
 	struct thalweg_worth *value;
+	struct thalweg_host *host;
 	struct thalweg_lock *lock;
 
-	if (!r || !group || !group->tag)
+	if (!r || !news || news->wider.tag != r->tag)
 		return 0;
-	value = bpf_map_lookup_elem(&worth, &level);
+	value = get_worth(THALWEG_LEVEL_HOST);
 	host = find_host(r);
 	lock = host_lock(r);
 	if (!value || !host || !lock)
@@ -167,7 +178,7 @@ __noinline int inherit(struct request *r)
 	if (open_host(host, r->tag)) {
 		/* Another connection may have been scored meanwhile. */
 		if (host->scored == 1)
-			thalweg_inherit(host, group, r->arm, value);
+			thalweg_inherit(host, &news->wider, r->arm, value);
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);
@@ -178,28 +189,23 @@ __noinline int inherit(struct request *r)
  * Tells the groups of a connection, the widest first, of a measurement that was scored.
  * The request has another key then.
  */
-static __noinline void tell(struct learn_handle *ops, struct request *r, struct lesson *l,
-			    const struct thalweg_origin *origin, int is_new)
+static __always_inline void tell(struct learn_handle *ops, struct request *r, struct lesson *l,
+			    const struct thalweg_origin *origin)
 {
-	struct thalweg_host *wide = wider_group();
-	__u64 tag = r->tag;
-	struct thalweg_host_key key = r->key;
+	struct news *news = get_news();
 	__u32 level;
 
-	if (!wide)
+	/* An interrupt may have told of another host meanwhile. */
+	if (!news || news->tag != r->tag)
 		return;
-	wide->tag = 0;
-	l->report.cost_q16 = l->verdict.cost;
-	l->report.weight_q16 = l->verdict.weight_q16;
-	l->report.log_rate_q16 =
+	news->wider.tag = 0;
+	news->report.cost_q16 = l->verdict.cost;
+	news->report.weight_q16 = l->verdict.weight_q16;
+	news->report.log_rate_q16 =
 		thalweg_log2_q16(thalweg_rate(l->sample.bytes, l->sample.duration_us));
 	for (level = THALWEG_LEVEL_NAMESPACE; level; level--)
 		if (group_key(ops, r, origin, level))
 			learn_group(r, l);
-	r->key = key;
-	r->tag = tag;
-	if (is_new)
-		inherit(r);
 }
 
 #endif

@@ -18,6 +18,32 @@ struct {
 	__type(value, struct thalweg_host);
 } blank SEC(".maps");
 
+/*
+ * What a host tells its groups, and what a group knows for the next narrower one: too much
+ * for the stack. Each CPU has its own; an interrupt that uses it as well is recognised by
+ * the tags.
+ */
+struct news {
+	__u64 tag; /* of the host; 0: nothing is told */
+	struct thalweg_report report;
+	/* The last group that was told, if its tag is not 0: that of the host. */
+	struct thalweg_host wider;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct news);
+} the_news SEC(".maps");
+
+static __always_inline struct news *get_news(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&the_news, &zero);
+}
+
 /* The record of a host, or NULL. The map may recycle it for another at any time (LRU). */
 static __always_inline struct thalweg_host *find_host(struct request *r)
 {
@@ -169,9 +195,7 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 	if (writes)
 		open_write(host);
 	thalweg_count_decision(host, &r->decision);
-	if (host->level)
-		thalweg_pay_advance(host, r->system_arm, &r->decision);
-	else if (!params->dry_run && thalweg_is_trial(r->decision.reason))
+	if (!host->level && !params->dry_run && thalweg_is_trial(r->decision.reason))
 		thalweg_begin_trial(host, r->now_ns);
 	if (writes)
 		close_host(host);
@@ -234,8 +258,9 @@ __noinline int learn(struct request *r, struct lesson *l)
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
 	int found, scores, beside, flags = 0;
+	struct news *news = get_news();
 
-	if (!r || !l)
+	if (!r || !l || !news)
 		return 0;
 	scores = l->verdict.outcome == THALWEG_SCORED;
 	/*
@@ -262,13 +287,13 @@ __noinline int learn(struct request *r, struct lesson *l)
 			thalweg_end_trial(host);
 		if (scores) {
 			if (params->groups &&
-			    thalweg_tells(host, r->arm, r->system_arm, &l->report))
-				flags = LEARN_TELLS;
-			if (!host->scored)
-				flags |= LEARN_NEW;
+			    thalweg_tells(host, r->arm, r->system_arm, &news->report)) {
+				news->tag = r->tag;
+				flags = host->scored ? LEARN_TELLS : LEARN_TELLS | LEARN_NEW;
+			}
 			thalweg_score(host, r->arm, r->system_arm, &l->sample, params, r->now_ns,
 				      &l->verdict);
-			l->report.queue_q16 = host->queue_q16;
+			news->report.queue_q16 = host->queue_q16;
 		}
 		close_host(host);
 	}

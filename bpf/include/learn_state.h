@@ -159,7 +159,6 @@ struct shares {
 struct lesson {
 	struct thalweg_sample sample;
 	struct thalweg_verdict verdict; /* the outcome so far; then the record's verdict */
-	struct thalweg_report report; /* for groups */
 };
 
 /* State of one socket operation, shared by its steps. */

@@ -165,8 +165,13 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 		if (!learned && lesson.verdict.outcome == THALWEG_SCORED)
 			COUNT(c, hosts_missed);
 		outcome = lesson.verdict.outcome;
-		if (learned & LEARN_TELLS)
-			tell(c->ops, r, &lesson, c->origin, learned & LEARN_NEW);
+		if (learned & LEARN_TELLS) {
+			tell(c->ops, r, &lesson, c->origin);
+			if (!find_key(c))
+				return outcome;
+			if (learned & LEARN_NEW)
+				inherit(r);
+		}
 	}
 	/* In one register from here: Linux 6.1 forgets the bound of a copy on the stack. */
 	barrier_var(outcome);

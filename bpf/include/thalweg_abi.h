@@ -186,6 +186,7 @@ enum thalweg_level {
 	THALWEG_LEVEL_SERVICE = 3, /* the hosts of a service with a similar RTT */
 	THALWEG_LEVEL_NAMESPACE = 4, /* all of a network namespace */
 	THALWEG_LEVELS = 5,
+	THALWEG_LEVEL_MASK = 7,
 };
 
 /*
@@ -287,6 +288,11 @@ struct thalweg_forget {
  */
 struct thalweg_worth {
 	__u32 arms_q16[THALWEG_MAX_ARMS];
+};
+
+/* Value of the one-element map `worth`: by the level of the record that takes over. */
+struct thalweg_worths {
+	struct thalweg_worth levels[THALWEG_LEVEL_MASK + 1];
 };
 
 /* One measured stretch of a connection: the input of scoring. */
@@ -596,6 +602,7 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_worth, 64);
+THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 144);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);

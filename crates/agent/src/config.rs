@@ -57,6 +57,8 @@ pub struct Config {
     pub arms: Arms,
     /// `[hosts]`.
     pub hosts: Hosts,
+    /// `[networks]`.
+    pub networks: Networks,
     /// `[learning]`.
     pub learning: Learning,
     /// `[control]`.
@@ -119,6 +121,17 @@ pub struct Hosts {
     pub ipv6_prefix: u32,
     /// `user_namespaces`: learn also for network namespaces that ordinary users created.
     pub user_namespaces: bool,
+}
+
+/// `[networks]`: what is known of a network decides about its new hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Networks {
+    /// `enabled`: networks learn and decide.
+    pub enabled: bool,
+    /// `ipv4_prefix`: bits of an IPv4 address that the hosts of a network share.
+    pub ipv4_prefix: u32,
+    /// `ipv6_prefix`: bits of an IPv6 address that the hosts of a network share.
+    pub ipv6_prefix: u32,
 }
 
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
@@ -359,6 +372,7 @@ impl Config {
             paths: root.section("paths", Paths::read),
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),
+            networks: root.section("networks", Networks::read),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),
             advise: root.section("advise", |section| Advise::read(section, mode, dry_run)),
@@ -423,6 +437,16 @@ impl Hosts {
             ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32),
             ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64),
             user_namespaces: section.boolean("user_namespaces", false),
+        }
+    }
+}
+
+impl Networks {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            enabled: section.boolean("enabled", true),
+            ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
+            ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
         }
     }
 }

@@ -209,7 +209,7 @@ mod tests {
                 netns: 3,
                 addr: remote,
                 prefix_len: 128,
-                reserved: 0,
+                level: raw::THALWEG_LEVEL_HOST,
             },
             remote,
             remote_port: 443,

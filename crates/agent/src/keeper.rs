@@ -35,7 +35,7 @@ const NAMESPACES: Duration = Duration::from_secs(60);
 /// Interval of checks for unknown namespaces, and the longer one after a check in vain.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
-/// Interval of looks at the gain.
+/// Interval of looks at the gain, and at the spread of networks.
 const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
@@ -295,6 +295,9 @@ impl Keeper {
             let outcome = self.shared.look_at_gain(&self.policies);
             self.shared
                 .problem("gain", outcome.err().map(|error| format!("{error:#}")));
+            let outcome = self.shared.kernel.refresh_worth();
+            self.shared
+                .problem("networks", outcome.err().map(|error| format!("{error:#}")));
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         if since.is_none_or(|age| age >= NAMESPACES) {

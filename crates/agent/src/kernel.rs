@@ -8,6 +8,7 @@
 
 mod arms;
 mod carried;
+mod groups;
 mod maps;
 mod open;
 mod pins;
@@ -34,13 +35,16 @@ pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::HostBatch;
 pub use open::Candidates;
 
-use crate::config::Advise;
+use crate::config::{Advise, Networks};
 use carried::Carried;
 use open::Iterator;
 use pins::MAPS;
 
 /// Time without a sign of the agent after which the programs stop trials.
 const SILENCE: Duration = Duration::from_secs(600);
+
+/// Most records that the table has beyond those of hosts.
+const GROUPS_MAX: u32 = 8192;
 
 /// Requested state of the kernel side.
 #[derive(Clone, Debug)]
@@ -59,6 +63,8 @@ pub struct Setup {
     pub ipv4_prefix: u32,
     /// IPv6 prefix length of the host key.
     pub ipv6_prefix: u32,
+    /// Whether groups of hosts learn; prefix lengths, IPv4 and IPv6, of the narrowest.
+    pub networks: Networks,
     /// The control group.
     pub control: Control,
     /// Whether nothing is set but trials, and their share.
@@ -79,6 +85,21 @@ pub struct Setup {
     pub defaults: Vec<(u64, String)>,
     /// Whether to use the variant that reads the kernel's own structures.
     pub kernel_btf: bool,
+}
+
+impl Setup {
+    /// Whether groups of hosts learn: those of mode `thalweg`.
+    pub fn has_groups(&self) -> bool {
+        self.networks.enabled && self.params.mode == Mode::Thalweg
+    }
+
+    /// Size of the table of records: an eighth is added for groups, 8,192 at most.
+    fn records_max(&self) -> u32 {
+        match self.has_groups() {
+            true => self.hosts_max + (self.hosts_max / 8).min(GROUPS_MAX),
+            false => self.hosts_max,
+        }
+    }
 }
 
 /// Records of another mode that were in the kernel at take-over.
@@ -206,6 +227,7 @@ impl Kernel {
         kernel.open = kernel.load_iterator();
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
+        kernel.write_first_worth()?;
         for (netns, name) in &kernel.setup.defaults {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
         }
@@ -365,7 +387,7 @@ fn load_variant(
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
-            names::HOSTS => map.set_max_entries(setup.hosts_max)?,
+            names::HOSTS => map.set_max_entries(setup.records_max())?,
             names::EVENTS => map.set_max_entries(setup.ring_bytes)?,
             // A policy may be pinning it at the same time: libbpf takes whichever came first.
             learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,
@@ -430,6 +452,9 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
             Mode::Classic => raw::THALWEG_RULE_CLASSIC,
             Mode::Thalweg => raw::THALWEG_RULE,
         },
+        groups: u32::from(setup.has_groups()),
+        group_ipv4: setup.networks.ipv4_prefix,
+        group_ipv6: setup.networks.ipv6_prefix,
         ..raw::thalweg_params::default()
     };
     raw::thalweg_params {

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 21] = [
+const REMEDIES: [(&str, &str); 22] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -33,6 +33,10 @@ const REMEDIES: [(&str, &str); 21] = [
     (
         "namespaces",
         "Look at `thalweg doctor`. Connections of namespaces that cannot be read are left alone.",
+    ),
+    (
+        "networks",
+        "Restart the agent if it stays: what networks know of each other is weighed as before.",
     ),
     (
         "policy",

@@ -130,6 +130,9 @@ pub struct Counters {
     /// Decisions of the control group, among those taken.
     #[serde(default)]
     pub control: u64,
+    /// Decisions by what is known of a network, among those taken.
+    #[serde(default)]
+    pub by_group: u64,
     /// Sockets seen by looks at long connections.
     #[serde(default)]
     pub visited: u64,

@@ -26,6 +26,8 @@ pod!(
     thalweg_conn,
     thalweg_event,
     thalweg_forget,
+    thalweg_worth,
+    thalweg_worths,
     thalweg_counters,
     thalweg_limit_settings,
     thalweg_limit_state,

@@ -1045,6 +1045,7 @@ pub const THALWEG_LEVEL_NAMED: thalweg_level = 2;
 pub const THALWEG_LEVEL_SERVICE: thalweg_level = 3;
 pub const THALWEG_LEVEL_NAMESPACE: thalweg_level = 4;
 pub const THALWEG_LEVELS: thalweg_level = 5;
+pub const THALWEG_LEVEL_MASK: thalweg_level = 7;
 pub type thalweg_level = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1246,6 +1247,18 @@ const _: () = {
     ["Alignment of thalweg_worth"][::std::mem::align_of::<thalweg_worth>() - 4usize];
     ["Offset of field: thalweg_worth::arms_q16"]
         [::std::mem::offset_of!(thalweg_worth, arms_q16) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_worths {
+    pub levels: [thalweg_worth; 8usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 512usize];
+    ["Alignment of thalweg_worths"][::std::mem::align_of::<thalweg_worths>() - 4usize];
+    ["Offset of field: thalweg_worths::levels"]
+        [::std::mem::offset_of!(thalweg_worths, levels) - 0usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

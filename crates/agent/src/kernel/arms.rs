@@ -366,7 +366,7 @@ impl Kernel {
     fn spare_slots(&self, gone: &[usize]) -> Result<Vec<usize>> {
         let used = self.used_slots()?;
         let mut scored = [0u64; MAX_ARMS];
-        self.walk_hosts(|batch| {
+        self.walk_records(|batch| {
             for (_, host) in &batch {
                 for (sum, arm) in scored.iter_mut().zip(&host.arms) {
                     *sum += u64::from(arm.scored);
@@ -420,7 +420,7 @@ impl Kernel {
 
     /// Clears some arms of all records, given by their mask. Programs may write at the same time.
     pub(super) fn forget_arms(&self, arms: u16) -> Result<()> {
-        self.walk_hosts(|batch| {
+        self.walk_records(|batch| {
             fail_point!("arms::emptying");
             for (key, host) in &batch {
                 if knows(host, arms) {

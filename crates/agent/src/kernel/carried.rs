@@ -101,15 +101,17 @@ impl Carried {
         let hosts = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         if let Some(mode) = other_mode(setup, meta.mode) {
             // Arm numbers and costs have another meaning now.
+            let mut hosts = maps::read_all(&hosts)?;
+            hosts.retain(|(key, _)| !key.level.is_group());
             carried.left.previous = Some(Previous {
                 mode,
                 arms: std::mem::take(&mut carried.arms),
-                hosts: maps::read_all(&hosts)?,
+                hosts,
             });
             return Ok(carried);
         }
         carried.left.is_whole = true;
-        if hosts.max_entries() == setup.hosts_max {
+        if hosts.max_entries() == setup.records_max() {
             carried.reused.insert(names::HOSTS, hosts);
         } else {
             carried.left.hosts = maps::read_all(&hosts)?;

@@ -62,7 +62,7 @@ fn host_of(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<Option<(HostKey,
     Ok(untorn(map, &key, value)?.map(|host| (key, host)))
 }
 
-/// All records of a map.
+/// All records of a map, of hosts and groups.
 pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
     let mut all = Vec::new();
     walk(map, |mut batch| {
@@ -115,9 +115,17 @@ fn settled(
 }
 
 impl Kernel {
-    /// Calls `visit` with the host records, in batches.
-    pub fn walk_hosts(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
+    /// Calls `visit` with the records of hosts and groups, in batches.
+    pub fn walk_records(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         walk(self.map(names::HOSTS), visit)
+    }
+
+    /// Calls `visit` with the host records, in batches.
+    pub fn walk_hosts(&self, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
+        self.walk_records(|mut batch| {
+            batch.retain(|(key, _)| !key.level.is_group());
+            visit(batch)
+        })
     }
 
     /// The host records of the page at a cursor (`None`: the first), and the cursor of the next
@@ -127,7 +135,8 @@ impl Kernel {
         let map = self.map(names::HOSTS);
         let mut hosts = Vec::with_capacity(PAGE as usize);
         let next = batch::page(PAGE, map, from, |key, value| {
-            hosts.extend(host_of(map, key, value)?);
+            let host = host_of(map, key, value)?;
+            hosts.extend(host.filter(|(key, _)| !key.level.is_group()));
             Ok(())
         })?;
         Ok((hosts, next))
@@ -160,8 +169,10 @@ impl Kernel {
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;
-        batch::walk(self.map(names::HOSTS), |_, _| {
-            count += 1;
+        batch::walk(self.map(names::HOSTS), |key, _| {
+            let key: raw::thalweg_host_key =
+                from_bytes(key).context("a host's key has an unexpected size")?;
+            count += u64::from(key.level == raw::THALWEG_LEVEL_HOST);
             Ok(())
         })?;
         Ok(count)
@@ -236,11 +247,14 @@ impl Kernel {
         batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
-    /// Removes all hosts; returns their number.
+    /// Removes all hosts, and what groups know; returns the number of hosts.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
         for key in batch::keys(self.map(names::HOSTS))? {
-            removed += u64::from(batch::delete(self.map(names::HOSTS), &key)?);
+            let was_there = batch::delete(self.map(names::HOSTS), &key)?;
+            let key: raw::thalweg_host_key =
+                from_bytes(&key).context("a host's key has an unexpected size")?;
+            removed += u64::from(was_there && key.level == raw::THALWEG_LEVEL_HOST);
         }
         Ok(removed)
     }
@@ -286,6 +300,7 @@ impl Kernel {
                 (&mut sum.conns_missed, one.conns_missed),
                 (&mut sum.outside, one.outside),
                 (&mut sum.control, one.control),
+                (&mut sum.by_group, one.by_group),
                 (&mut sum.visited, one.visited),
                 (&mut sum.stretches, one.stretches),
                 (&mut sum.anew, one.anew),

@@ -169,6 +169,11 @@ struct DocumentArm {
     slow: u16,
     #[serde(skip)]
     counted: u16,
+    /// Of groups, which are not transferred.
+    #[serde(skip)]
+    own_q16: u32,
+    #[serde(skip)]
+    own_weight_q16: u32,
 }
 
 /// The start of a document, up to the first host; the hosts of `header` are ignored. Then come
