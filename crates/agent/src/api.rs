@@ -35,6 +35,7 @@ mod import;
 mod latest;
 mod list;
 mod live;
+mod networks;
 mod page;
 pub mod socket;
 pub mod tcp;
@@ -75,6 +76,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/arms", get(arms))
         .route("/v1/hosts", get(list::hosts).delete(reset_all))
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
+        .route("/v1/networks", get(networks::networks))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))

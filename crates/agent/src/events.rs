@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::{key_from_raw, raw};
 use thalweg_control::system;
-use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
+use thalweg_learner::{Level, Mode, ONE_Q16, rate_bytes_per_second};
 
 use crate::kernel::{ArmTable, error_text};
 use crate::view::{Event, Measurement};
@@ -54,6 +54,7 @@ impl Decoder {
             chosen: name(event.chosen_arm),
             system_arm: name(event.system_arm),
             reason: reason(u32::from(event.reason)).to_string(),
+            level: level(u32::from(event.level)).to_string(),
             propensity: f64::from(event.propensity_q16) / f64::from(ONE_Q16),
             propensities: (!close).then(|| propensities(event, arms)),
             allowed: (!close).then(|| names(event.allowed, arms)),
@@ -131,6 +132,18 @@ pub fn reason(number: u32) -> &'static str {
         raw::THALWEG_REASON_RETURNED => "returned",
         raw::THALWEG_REASON_DRAWN => "drawn",
         _ => "unknown",
+    }
+}
+
+/// Name of the level of a record.
+pub fn level(number: u32) -> &'static str {
+    match Level::of(number) {
+        Some(Level::Host) => "host",
+        Some(Level::Prefix) => "prefix",
+        Some(Level::Named) => "named",
+        Some(Level::Service) => "service",
+        Some(Level::Namespace) => "namespace",
+        None => "unknown",
     }
 }
 

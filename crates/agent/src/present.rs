@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use thalweg_control::system;
 use thalweg_learner::{
-    Host, HostKey, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, propensities_q16,
+    Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, knows,
+    propensities_q16,
 };
 
-use crate::events::metric;
+use crate::events::{level, metric};
 use crate::kernel::{ArmTable, error_text};
 use crate::view;
 
@@ -62,6 +63,43 @@ impl Presenter<'_> {
                 .best(host, system_arm)
                 .map(|(_, name)| name.to_string()),
             arms,
+        }
+    }
+
+    /// What a network knows. `hosts` is the number of its host records, if it was counted.
+    pub fn network(&self, key: &HostKey, group: &Host, hosts: Option<u64>) -> view::Network {
+        let system_arm = self.system_arm(key);
+        let decides = knows(group, system_arm);
+        let shares = match decides {
+            true => self.shares(group, system_arm),
+            false => Default::default(),
+        };
+        let likeliest =
+            (0..shares.len()).max_by_key(|&index| (shares[index], Some(index) == system_arm));
+        let best = likeliest
+            .filter(|_| decides)
+            .and_then(|index| self.arms.name(index));
+        let known = |index: &usize| {
+            let arm = &group.arms[*index];
+            arm.chosen > 0 || arm.scored > 0 || arm.weight_q16 > 0
+        };
+        let arms = self.arms.entries().filter(|(index, _)| known(index));
+        view::Network {
+            name: network_name(key),
+            level: level(key.level as u32).to_string(),
+            netns: key.netns,
+            container: self.containers.get(&key.netns).cloned(),
+            hosts,
+            decides,
+            decided: group.arms.iter().map(|arm| arm.chosen).sum(),
+            scored: group.scored,
+            idle_s: system::monotonic_ns().saturating_sub(group.seen_ns) / 1_000_000_000,
+            best: best.map(str::to_string),
+            arms: arms
+                .map(|(index, entry)| {
+                    network_arm(group, index, system_arm, &entry.name, shares[index])
+                })
+                .collect(),
         }
     }
 
@@ -209,6 +247,74 @@ impl Presenter<'_> {
                 refusals: entry.refusals,
             })
             .collect()
+    }
+}
+
+/// A group in words.
+fn network_name(key: &HostKey) -> String {
+    let [.., high, low, class, accepted] = key.addr;
+    match key.level {
+        Level::Host | Level::Prefix => key.to_string(),
+        Level::Named => format!(
+            "network {}",
+            u32::from_be_bytes([high, low, class, accepted])
+        ),
+        Level::Service => {
+            let port = u16::from_be_bytes([high, low]);
+            let side = if accepted != 0 { "accepted" } else { "opened" };
+            let rtt = match class {
+                0 => "below 0.5 ms",
+                1 => "0.5 to 2 ms",
+                2 => "2 to 8 ms",
+                3 => "8 to 16 ms",
+                4 => "16 to 33 ms",
+                5 => "33 to 66 ms",
+                6 => "66 to 131 ms",
+                _ => "above 131 ms",
+            };
+            format!("port {port}, {side}, {rtt}")
+        }
+        Level::Namespace => "all".to_owned(),
+    }
+}
+
+fn network_arm(
+    group: &Host,
+    index: usize,
+    system_arm: Option<usize>,
+    name: &str,
+    share: u32,
+) -> view::NetworkArm {
+    let arm = &group.arms[index];
+    let bits = |value: u64| value as f64 / BITS;
+    let system = system_arm
+        .map(|system| group.arms[system])
+        .unwrap_or_default();
+    let difference = |own: u64, system: u64| bits(own) - bits(system);
+    // A Gaussian's standard deviation over its mean absolute one.
+    let deviation = 1.2533 * bits(u64::from(arm.deviation_q16.max(system.deviation_q16)));
+    let chance = |weight_q16: u32| 1.0 / bits(u64::from(weight_q16.max(1)));
+    let is_system = Some(index) == system_arm;
+    view::NetworkArm {
+        arm: name.to_string(),
+        difference_bits: match arm.weight_q16 {
+            0 => 0.0,
+            _ => difference(arm.value, system.value),
+        },
+        error_bits: match (is_system, arm.weight_q16) {
+            (true, _) | (_, 0) => 0.0,
+            (false, weight_q16) => {
+                deviation * (chance(weight_q16) + chance(system.weight_q16)).sqrt()
+            }
+        },
+        own_difference_bits: (arm.own_weight_q16 > 0 && system.own_weight_q16 > 0)
+            .then(|| difference(arm.own_q16.into(), system.own_q16.into())),
+        evidence: bits(arm.weight_q16.into()),
+        own_evidence: bits(arm.own_weight_q16.into()),
+        scored: arm.scored,
+        count: arm.chosen,
+        harmful: is_in(group.harmful, index, system_arm),
+        next_probability: f64::from(share) / BITS,
     }
 }
 

@@ -247,6 +247,67 @@ pub struct HostArm {
     pub next_probability: f64,
 }
 
+/// `GET /v1/networks`: what is known of networks, which decides about their new hosts.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Networks {
+    /// The narrowest first.
+    pub networks: Vec<Network>,
+}
+
+/// A group of hosts: a prefix, a service's hosts with a similar RTT, or all of a network namespace.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Network {
+    /// The prefix, `port 443, accepted, 8 to 16 ms`, or `all`.
+    pub name: String,
+    /// `prefix`, `named`, `service` or `namespace`.
+    pub level: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Host records in it; `None`: not counted for services.
+    pub hosts: Option<u64>,
+    /// Whether it knows enough to decide about new hosts.
+    pub decides: bool,
+    /// First connections to hosts that it decided.
+    pub decided: u32,
+    /// Measurements that hosts told of.
+    pub scored: u32,
+    /// Seconds since the last one.
+    pub idle_s: u64,
+    /// The arm that a new host most likely gets; `None`: the system default, as too little is known.
+    pub best: Option<String>,
+    /// Arms with any data, by index.
+    pub arms: Vec<NetworkArm>,
+}
+
+/// One arm in a network.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct NetworkArm {
+    /// Name of the congestion control.
+    pub arm: String,
+    /// Mean cost above the system default on the same hosts, bits: −1 is half the time per byte.
+    /// What wider networks know is in it.
+    pub difference_bits: f64,
+    /// Its standard error, bits.
+    pub error_bits: f64,
+    /// The same by the measurements of this network alone; `None`: it has none.
+    pub own_difference_bits: Option<f64>,
+    /// Evidence: discounted number of measurements, with what the wider network's are worth.
+    pub evidence: f64,
+    /// Evidence of this network alone.
+    pub own_evidence: f64,
+    /// Measurements that hosts told of.
+    pub scored: u32,
+    /// First connections to hosts that it got.
+    pub count: u32,
+    /// Whether it gains at the expense of others, so that it is not chosen.
+    pub harmful: bool,
+    /// Probability that a new host's connection gets it.
+    pub next_probability: f64,
+}
+
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
@@ -323,6 +384,10 @@ pub struct Event {
     /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
     /// `withdrawn`, `control`, `anew`, `returned`, `drawn`.
     pub reason: String,
+    /// What was known where it was first decided: `host`, or of its networks `prefix`, `named`,
+    /// `service` or `namespace`.
+    #[serde(default = "host_level")]
+    pub level: String,
     /// Probability of the choice.
     pub propensity: f64,
     /// Only for decisions: probability of each arm that had any; by the loss rule of the chosen one
@@ -362,6 +427,11 @@ pub struct Event {
     /// Only for close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
+}
+
+/// Where everything was decided before networks were known.
+fn host_level() -> String {
+    "host".to_owned()
 }
 
 /// What everything stood for before shares were kept.

@@ -19,6 +19,7 @@ pub mod link;
 pub mod manual;
 pub mod metrics;
 pub mod model;
+pub mod networks;
 pub mod policy;
 pub mod reload;
 pub mod replay;

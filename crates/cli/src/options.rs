@@ -200,6 +200,8 @@ pub enum Command {
     Arms,
     /// List what is known of remote hosts.
     Hosts(commands::hosts::Options),
+    /// List what is known of networks, which decides about their new hosts.
+    Networks(commands::networks::Options),
     /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.

@@ -18,7 +18,7 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
      local_port, arm, chosen, system_arm, reason, propensity, passive, ecn, dry_run, switched, \
      error, end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us, min_rtt_us, \
      segs_out, retrans, cost, weight, propensities, allowed, handshake_rtt_us, rule, parameters, \
-     control, wall_us, receiver_us, buffer_us, app_limited, stands_for";
+     control, wall_us, receiver_us, buffer_us, app_limited, stands_for, level";
 
 impl Store {
     /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
@@ -143,7 +143,7 @@ pub(super) fn append(
     let mut insert = transaction.prepare_cached(&format!(
         "INSERT INTO events ({COLUMNS}, clock_ms) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
-         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41)"
+         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42)"
     ))?;
     for event in events {
         let measured = event.measurement.as_ref();
@@ -188,6 +188,7 @@ pub(super) fn append(
             measured.map_or(0, |m| m.buffer_us),
             measured.is_some_and(|m| m.app_limited),
             event.stands_for,
+            event.level,
             now_ms,
         ])?;
     }
@@ -256,6 +257,7 @@ fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
         parameters: row.get(34)?,
         control: row.get(35)?,
         stands_for: row.get(40)?,
+        level: row.get(41)?,
         measurement,
     })
 }

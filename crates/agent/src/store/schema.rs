@@ -9,7 +9,12 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
+pub(super) const MIGRATIONS: [&str; 9] = [V1, V2, V3, V4, V5, V6, V7, V8, V9];
+
+/// What was known where a connection was first decided. Before, it was always the host.
+const V9: &str = "
+ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'host';
+";
 
 /// Events of a share of the host-hours. Those of earlier versions are all that there were.
 const V8: &str = "

@@ -132,6 +132,9 @@ pub fn line(event: &Event) -> String {
                 event.reason,
                 percent(event.propensity)
             ));
+            if event.level != "host" {
+                text.push_str(&format!(", by its {}", event.level));
+            }
             if event.chosen != event.arm {
                 text.push_str(&format!(", chosen was {}", name(&event.chosen)));
             }

@@ -54,6 +54,7 @@ mod many_hosts;
 mod messages;
 mod model;
 mod monitoring;
+mod networks;
 mod package;
 mod pages;
 mod policy;

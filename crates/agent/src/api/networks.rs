@@ -1,0 +1,60 @@
+//! `GET /v1/networks`: what is known of networks.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use thalweg_learner::{HostKey, Level};
+
+use super::answer::Answer;
+use super::work::Api;
+use crate::shared::Shared;
+use crate::view::Networks;
+
+/// All groups of hosts, the narrowest first, then by name.
+pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
+    api.work(|shared| {
+        let table = shared.kernel.arms()?;
+        let presenter = shared.presenter(&table);
+        let mut groups = shared.kernel.groups()?;
+        groups.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+        let counts = hosts_by_group(shared)?;
+        let hosts = |key: &HostKey| match key.level {
+            Level::Prefix | Level::Namespace => Some(counts.get(key).copied().unwrap_or(0)),
+            _ => None,
+        };
+        let networks = groups
+            .iter()
+            .map(|(key, group)| presenter.network(key, group, hosts(key)));
+        Ok(Json(Networks {
+            networks: networks.collect(),
+        }))
+    })
+    .await
+}
+
+/// Number of host records in each prefix and namespace.
+fn hosts_by_group(shared: &Shared) -> anyhow::Result<HashMap<HostKey, u64>> {
+    let lengths = shared.kernel.setup().networks;
+    let mut counts = HashMap::new();
+    shared.kernel.walk_hosts(|batch| {
+        for (key, _) in batch {
+            let (v4, v6) = (lengths.ipv4_prefix, lengths.ipv6_prefix);
+            let prefix = HostKey {
+                level: Level::Prefix,
+                ..HostKey::new(key.netns, key.address(), v4, v6)?
+            };
+            let namespace = HostKey {
+                netns: key.netns,
+                addr: [0; 16],
+                prefix_len: 0,
+                level: Level::Namespace,
+            };
+            for group in [prefix, namespace] {
+                *counts.entry(group).or_default() += 1;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(counts)
+}
