@@ -84,6 +84,24 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 	send_decision(c, 0, 0);
 }
 
+/* Asks the groups of a host without record, the narrowest first; the first that knows decides. */
+static __always_inline void ask_groups(struct context *c, struct shares *shares)
+{
+	struct request *r = c->request;
+	__u32 level;
+
+	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++) {
+		if (!group_key(c->ops, r, c->origin, level) || !choose(r, shares))
+			continue;
+		COUNT(c, by_group);
+		c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
+		if (!c->params->dry_run && thalweg_is_trial(r->decision.reason))
+			pay_advance(r);
+		break;
+	}
+	find_key(c);
+}
+
 /* Decides, and applies the decision; 0 or -errno of a refused arm. */
 static __always_inline int decide(struct context *c, struct shares *shares)
 {
@@ -97,7 +115,8 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 		origin->flags |= THALWEG_CONN_CONTROL;
 		COUNT(c, control);
 	}
-	choose(c->request, shares);
+	if (!choose(c->request, shares) && !drawn && groups_know())
+		ask_groups(c, shares);
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;
 	origin->arm = origin->system_arm;
@@ -113,7 +132,9 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 			origin->arm = decision->arm;
 		else
 			origin->flags |= THALWEG_CONN_SET_FAILED;
-		if (thalweg_is_trial(decision->reason))
+		/* Those of groups are paid for, and not counted. */
+		if (thalweg_is_trial(decision->reason) &&
+		    !(origin->flags & THALWEG_CONN_LEVEL_MASK))
 			origin->flags |= THALWEG_CONN_TRIAL;
 	}
 	/* Classic scores only its own choices. */
@@ -145,10 +166,7 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 		  0);
 }
 
-/*
- * Not inlined, like the others below: together they would exceed the stack. Returns 1 if
- * nothing is known of the host, and groups are to be asked.
- */
+/* Not inlined, like the others below: together they would exceed the stack. */
 static __noinline int established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_origin origin = {};
@@ -194,50 +212,6 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	 * alone has made its own.
 	 */
 	if (origin.flags & THALWEG_CONN_DECIDED && origin.reason != THALWEG_REASON_WARM_UP)
-		send_decision(&c, error, &shares);
-	return origin.flags & THALWEG_CONN_DECIDED && origin.reason == THALWEG_REASON_WARM_UP;
-}
-
-/* Chooses by the narrowest group that knows enough, for a connection to a host that is not known. */
-static __noinline int ask_groups(struct bpf_sock_ops *ops)
-{
-	struct shares shares = {};
-	struct request request = {};
-	struct context c = { .request = &request };
-	struct thalweg_origin *origin;
-	__u32 level, arm, permitted;
-	int error = 0;
-
-	if (!prepare(&c, ops) || !c.params->groups || !find_conn(&c, ops))
-		return 0;
-	origin = c.origin;
-	permitted = permitted_arms(&c);
-	request.now_ns = c.conn->start_ns;
-	request.system_arm = origin->system_arm;
-	request.allowed = (allowed_arms(&c, origin->flags & THALWEG_CONN_ECN) & permitted) |
-			  no_trials(&c);
-	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++)
-		if (group_key(ops, &request, origin, level) && choose(&request, &shares))
-			break;
-	if (level >= THALWEG_LEVELS)
-		return 0;
-	COUNT(&c, by_group);
-	if (!c.params->dry_run && thalweg_is_trial(request.decision.reason))
-		pay_advance(&request);
-	arm = request.decision.arm;
-	origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
-	origin->reason = request.decision.reason;
-	origin->chosen_arm = arm;
-	origin->propensity_q16 = request.decision.propensity_q16;
-	if (!c.params->dry_run) {
-		if (arm != origin->system_arm)
-			error = set_arm(&c, arm);
-		if (error)
-			origin->flags |= THALWEG_CONN_SET_FAILED;
-		else
-			origin->arm = arm;
-	}
-	if (find_key(&c))
 		send_decision(&c, error, &shares);
 	return 0;
 }
@@ -499,8 +473,7 @@ int learn_sockops(struct bpf_sock_ops *ops)
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
 	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
-		if (established(ops))
-			ask_groups(ops);
+		established(ops);
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
 		if (decision)

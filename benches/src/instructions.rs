@@ -133,6 +133,14 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64
     Ok(BTreeMap::from([
         ("establishment", of(&connections.established_us)),
         ("close", of(&connections.closed_us)),
+        (
+            "establishment: a new host of a known network",
+            of(&kernel::new_hosts(binary, true)?.established_us),
+        ),
+        (
+            "establishment: a new host, without networks",
+            of(&kernel::new_hosts(binary, false)?.established_us),
+        ),
         ("retransmission", kernel::retransmission(binary)?),
         ("policy: no rule of 10,000 matches", none),
         ("policy: one of 10,001 rules sets an option", one),

@@ -69,9 +69,25 @@ pub fn run(binary: &Path) -> Result<bool> {
 
 /// Runs rounds of connections between two hosts with an agent.
 pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
+    measure_with(binary, rounds, "", true)
+}
+
+/// Costs of connections to hosts without a record, which networks that know enough decide about if
+/// they are enabled.
+pub fn new_hosts(binary: &Path, networks: bool) -> Result<Cost> {
+    measure_with(
+        binary,
+        1,
+        &format!("[networks]\nenabled = {networks}\n"),
+        false,
+    )
+}
+
+/// The same with these keys in the agent's configuration; `known`: all hosts have a record before.
+fn measure_with(binary: &Path, rounds: usize, keys: &str, known: bool) -> Result<Cost> {
     let pair = bed::pair("kernel")?;
     route(&pair)?;
-    let agent = Agent::start(binary, &pair, "kernel")?;
+    let agent = Agent::start_with(binary, &pair, "kernel", keys)?;
     let _statistics = enable_statistics()?;
     let link = agent.pin.join("link_sockops");
 
@@ -87,7 +103,10 @@ pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
         Side::Client,
         &["open", &first, &CONNECTIONS.to_string(), &BYTES.to_string()].map(String::from),
     )?;
-    fill(&agent, &mut client, &mut server)?;
+    let netns = first_round(&agent, &mut client, &mut server)?;
+    if known {
+        fill_hosts(&agent, netns)?;
+    }
 
     let mut cost = Cost {
         established_us: Vec::new(),
@@ -179,9 +198,8 @@ pub fn route(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// One round of real connections shows the client's namespace cookie. Then the map is filled with
-/// records of that namespace, including those of the later connections.
-fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
+/// One round of real connections shows the client's namespace cookie.
+fn first_round(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<u64> {
     for _ in 0..3 {
         client.go_on()?;
         client.line()?;
@@ -197,7 +215,7 @@ fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
         .find(|key| key.address() == std::net::IpAddr::from(first.to_be_bytes()))
         .context("the first connection left no record")?
         .netns;
-    fill_hosts(agent, netns)
+    Ok(netns)
 }
 
 /// Writes records of [`HOSTS`] hosts, with three measured arms each, into the agent's map.
@@ -213,6 +231,7 @@ pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
             ..Host::default()
         };
         for arm in &mut host.arms[..3] {
+            arm.scored = 3;
             arm.weight_q16 = 3 << 16;
             arm.value = 40 << 16;
         }

@@ -13,12 +13,19 @@ struct {
 	__type(value, struct thalweg_worths);
 } worth SEC(".maps");
 
-static __always_inline struct thalweg_worth *get_worth(__u32 level)
+static __always_inline struct thalweg_worths *get_worths(void)
 {
 	__u32 zero = 0;
-	struct thalweg_worths *all = bpf_map_lookup_elem(&worth, &zero);
 
-	return all ? &all->levels[level & THALWEG_LEVEL_MASK] : 0;
+	return bpf_map_lookup_elem(&worth, &zero);
+}
+
+/* Whether any group knows enough to decide. */
+static __always_inline int groups_know(void)
+{
+	struct thalweg_worths *worths = get_worths();
+
+	return worths && worths->known;
 }
 
 /* Class of an RTT: below 0.5, 2, 8, 16, 33, 66, 131 ms, and above. */
@@ -110,27 +117,28 @@ static __always_inline void copy_known(struct thalweg_host *to, const struct tha
 __noinline int learn_group(struct request *r, struct lesson *l)
 {
 	const struct thalweg_params *params = load_params();
+	struct thalweg_worths *worths = get_worths();
 	struct news *news = get_news();
-	struct thalweg_worth *value;
 	struct thalweg_host *group;
 	struct thalweg_lock *lock;
 
 	if (!r || !l || !news)
 		return 0;
-	value = get_worth(r->key.level);
 	group = make_host(r);
 	lock = host_lock(r);
-	if (!value || !group || !lock)
+	if (!worths || !group || !lock)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	if (open_host(group, r->tag)) {
 		thalweg_score_group(group, r->arm, r->system_arm, &news->report, &l->sample, params,
 				    r->now_ns);
 		if (news->wider.tag == news->tag)
-			thalweg_adopt(group, &news->wider, r->system_arm, value);
+			thalweg_adopt(group, &news->wider, r->system_arm,
+				      &worths->levels[r->key.level & THALWEG_LEVEL_MASK]);
 		if (thalweg_knows(group, r->system_arm)) {
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
+			worths->known = 1;
 		}
 		close_host(group);
 	}
@@ -162,23 +170,23 @@ __noinline int pay_advance(struct request *r)
 /* Gives the new record of a host what the narrowest group that knows enough knows. */
 __noinline int inherit(struct request *r)
 {
+	struct thalweg_worths *worths = get_worths();
 	struct news *news = get_news();
-	struct thalweg_worth *value;
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
 
 	if (!r || !news || news->wider.tag != r->tag)
 		return 0;
-	value = get_worth(THALWEG_LEVEL_HOST);
 	host = find_host(r);
 	lock = host_lock(r);
-	if (!value || !host || !lock)
+	if (!worths || !host || !lock)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	if (open_host(host, r->tag)) {
 		/* Another connection may have been scored meanwhile. */
 		if (host->scored == 1)
-			thalweg_inherit(host, &news->wider, r->arm, value);
+			thalweg_inherit(host, &news->wider, r->arm,
+					&worths->levels[THALWEG_LEVEL_HOST]);
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);

@@ -164,9 +164,20 @@ static __always_inline void note_draw(struct request *r, struct shares *shares)
 		thalweg_note_share(shares->q16, i, (r->allowed >> i & 1) * share_q16);
 }
 
-/* Whether a record that was found may decide: one of a host, or of a group that knows enough. */
-static __always_inline int may_decide(const struct thalweg_host *host, const struct request *r)
+/*
+ * Whether a record that was found may decide: one of a host, or of a group that knows
+ * enough. Evidence is lost with time before.
+ */
+static __always_inline int may_decide(struct thalweg_host *host, const struct request *r,
+				      const struct thalweg_params *params)
 {
+	int writes = thalweg_is_stale(host, params, r->now_ns);
+
+	if (writes)
+		open_write(host);
+	thalweg_forget(host, params, r->now_ns);
+	if (writes)
+		close_host(host);
 	return !host->level || thalweg_knows(host, r->system_arm);
 }
 
@@ -179,13 +190,8 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 					     struct shares *shares,
 					     const struct thalweg_params *params, int decides)
 {
-	int writes = thalweg_is_stale(host, params, r->now_ns);
+	int writes;
 
-	if (writes)
-		open_write(host);
-	thalweg_forget(host, params, r->now_ns);
-	if (writes)
-		close_host(host);
 	thalweg_increment(&host->connections);
 	host->seen_ns = r->now_ns;
 	if (decides)
@@ -231,7 +237,7 @@ __noinline int choose(struct request *r, struct shares *shares)
 			}
 		}
 		bpf_spin_lock(&lock->lock);
-		found = host->tag == r->tag && may_decide(host, r);
+		found = host->tag == r->tag && may_decide(host, r, params);
 		if (found)
 			decide_and_count(host, r, shares, params, !drawn);
 		bpf_spin_unlock(&lock->lock);

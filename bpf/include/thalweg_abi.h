@@ -293,6 +293,8 @@ struct thalweg_worth {
 /* Value of the one-element map `worth`: by the level of the record that takes over. */
 struct thalweg_worths {
 	struct thalweg_worth levels[THALWEG_LEVEL_MASK + 1];
+	__u32 known; /* whether any namespace knows enough: before, no group is asked */
+	__u32 reserved; /* 0 */
 };
 
 /* One measured stretch of a connection: the input of scoring. */
@@ -602,7 +604,7 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_worth, 64);
-THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64);
+THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 144);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);

@@ -534,6 +534,9 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		}
 		statistics->segs = (__u64)statistics->segs >> shift;
 		statistics->retrans = (__u64)statistics->retrans >> shift;
+		/* A group's own evidence. */
+		if (host->level)
+			statistics->min_rtt_us = (__u64)statistics->min_rtt_us >> shift;
 	}
 	host->last_base_rtt_us = steps == 1 ? host->base_rtt_us : 0;
 	host->base_rtt_us = 0;

@@ -77,6 +77,7 @@ fn connect_by_group(host: &mut Host, request: &mut Request) -> Result<[u64; 3], 
     let (system_arm, allowed) = (arm(request.system_arm), narrow(request.allowed.into())?);
     let params = params(&request.params)?;
     let (random, now_ns) = (request.random[0], request.now_ns);
+    core::forget(host, &params, now_ns);
     let shares = core::propensities_q16(host, system_arm, allowed, &params, now_ns);
     let decision = core::decide_group(host, system_arm, allowed, &params, random, now_ns);
     let decision = decision.ok_or("the group knows too little")?;
@@ -222,7 +223,10 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             let [age_ns, bytes, count, _] = inputs;
             core::is_due(age_ns, bytes, narrow(count)?, &params).into()
         }
-        raw::VECTOR_KNOWS => core::knows(host, arm(request.system_arm)).into(),
+        raw::VECTOR_KNOWS => {
+            core::forget(host, &params, request.now_ns);
+            core::knows(host, arm(request.system_arm)).into()
+        }
         raw::VECTOR_TAG => tag(inputs)?,
         raw::VECTOR_CONTROL => {
             let group = core::Control {

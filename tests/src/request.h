@@ -40,7 +40,7 @@ enum vector_function {
 	VECTOR_SCORE_GROUP = 19, /* arm, now_ns, sample, report -> */
 	VECTOR_ADOPT = 20, /* wider, worth -> */
 	VECTOR_INHERIT = 21, /* arm, wider, worth -> */
-	VECTOR_KNOWS = 22, /* -> 1 if it knows enough */
+	VECTOR_KNOWS = 22, /* now_ns -> 1 if it knows enough */
 };
 
 struct vector_request {
@@ -129,6 +129,7 @@ static __always_inline int vector_unit(struct vector_request *r)
 		out[0] = thalweg_drawn_arm(in[0], in[2], &r->params, in[1]);
 		return 0;
 	case VECTOR_KNOWS:
+		thalweg_forget(&r->host, &r->params, r->now_ns);
 		out[0] = thalweg_knows(&r->host, r->system_arm);
 		return 0;
 	case VECTOR_SLOT:
@@ -144,6 +145,8 @@ static __always_inline int vector_connect(struct vector_request *r)
 	struct thalweg_decision decision = {};
 
 	thalweg_increment(&r->host.connections);
+	if (r->host.level)
+		thalweg_forget(&r->host, &r->params, r->now_ns);
 	thalweg_decide(&r->host, r->system_arm, r->allowed, &r->params, r->random, r->now_ns,
 		       &decision, r->shares_q16);
 	thalweg_count_decision(&r->host, &decision);

@@ -30,6 +30,7 @@ from learner import (
     end_trial,
     fits,
     fnv1a,
+    forget,
     host_bytes,
     log2_q16,
     note_caution,
@@ -230,6 +231,9 @@ def family(plan, seed):
         # The host decides, or the narrowest group that knows.
         record, decider = 0, host
         if host["scored"] == 0:
+            # Evidence is lost with time before a group is asked.
+            for group in (narrow, wide):
+                forget(group, params, now_ns)
             if knows(narrow, system_arm):
                 covered["the narrow group decides"] += 1
                 record, decider = 1, narrow

@@ -245,7 +245,7 @@ def forget(host, params, now_ns):
     for arm in host["arms"]:
         known = arm["weight_q16"] > 0
         # 32 halvings leave nothing of 32 bits; no need to compute 2 to the power of more.
-        for evidence in ("weight_q16", "segs", "retrans"):
+        for evidence in ("weight_q16", "segs", "retrans", "own_weight_q16"):
             arm[evidence] //= 2 ** min(halvings, 32)
         if known and arm["weight_q16"] == 0:
             covered["a trace of evidence"] += 1
@@ -477,6 +477,8 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
 
 def connect(host, system_arm, allowed, params, random, now_ns):
     host["connections"] = min(host["connections"] + 1, U32)
+    if host["level"]:
+        forget(host, params, now_ns)
     if params["mode"] == CLASSIC:
         arm, reason, propensity = classic_decide(host, allowed, random)
     else:

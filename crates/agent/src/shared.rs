@@ -538,7 +538,9 @@ impl Restoring<'_> {
             |name| self.arms.index(name),
         );
         kernel.insert_host(&key, &host)?;
-        self.put.push(key);
+        if !key.level.is_group() {
+            self.put.push(key);
+        }
         fail_point!("restore::host");
         Ok(())
     }

@@ -257,6 +257,7 @@ pub fn decide_group(
     random: u32,
     now_ns: u64,
 ) -> Option<Decision> {
+    weighted::forget(group, params, now_ns);
     if !knows(group, system_arm) {
         return None;
     }

@@ -157,6 +157,11 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
             *evidence = if steps < 32 { *evidence >> steps } else { 0 };
         }
         arm.weight_q16 = arm.weight_q16.max(trace);
+        arm.own_weight_q16 = if steps < 32 {
+            arm.own_weight_q16 >> steps
+        } else {
+            0
+        };
     }
     host.last_base_rtt_us = if steps == 1 { host.base_rtt_us } else { 0 };
     host.base_rtt_us = 0;

@@ -121,7 +121,7 @@ fn faults_say_where_and_what() {
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
+             [paths], [arms], [hosts], [networks], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",
@@ -208,7 +208,7 @@ fn all_faults_are_told_at_once() {
     let name = "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)";
     let expected = format!(
         "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
-         t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
          [learning], [control], [advise], [events], [snapshot], [http]; perhaps `mode`\n\
          t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
          t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
@@ -218,9 +218,9 @@ fn all_faults_are_told_at_once() {
          staleness_shift, half_life, latency_weight, latency_guard, score_min, score_full, loss_shift, \
          loss_min_segments, rescue, stretch; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
-         t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
          [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`\n\
-         t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
          [learning], [control], [advise], [events], [snapshot], [http]; perhaps `events`"
     );
     let faults = parse(text).unwrap_err();

@@ -7,7 +7,7 @@ use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_learner::{Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, worth_q16};
+use thalweg_learner::{Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, knows, worth_q16};
 
 use super::{HostBatch, Kernel};
 
@@ -28,12 +28,15 @@ impl Kernel {
 
     /// Writes the worth of wider knowledge before anything is known of the spread.
     pub(super) fn write_first_worth(&self) -> Result<()> {
-        self.write_worth(&[])
+        self.write_worth(&[], false)
     }
 
     /// Writes the worth to records of these levels; to others that before anything is known.
-    fn write_worth(&self, known: &[(Level, [u32; MAX_ARMS])]) -> Result<()> {
-        let mut value = raw::thalweg_worths::default();
+    fn write_worth(&self, known: &[(Level, [u32; MAX_ARMS])], decides: bool) -> Result<()> {
+        let mut value = raw::thalweg_worths {
+            known: u32::from(decides),
+            ..Default::default()
+        };
         let first = Level::ALL.map(|level| match level {
             Level::Host => (level, WORTH_OF_GROUP_Q16),
             _ => (level, WORTH_Q16),
@@ -76,6 +79,10 @@ impl Kernel {
             let narrow = narrow.map(|(_, group)| *group);
             known.push((level, worth_q16(narrow, wide, system)));
         }
-        self.write_worth(&known)
+        let decides = groups.iter().any(|(key, group)| {
+            let system = defaults.get(&key.netns).copied().flatten();
+            key.level == Level::Namespace && knows(group, system)
+        });
+        self.write_worth(&known, decides)
     }
 }

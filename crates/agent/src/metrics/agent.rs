@@ -146,6 +146,11 @@ impl Figures {
                 c.control,
             ),
             (
+                "thalweg_decisions_network",
+                "Decisions by what is known of a network, about a host without record.",
+                c.by_group,
+            ),
+            (
                 "thalweg_connections_changed",
                 "Connections whose congestion control was changed.",
                 c.changed,

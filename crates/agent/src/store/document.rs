@@ -341,7 +341,7 @@ impl From<&HostRow> for DocumentHost {
 impl DocumentHost {
     fn into_row(self) -> Result<HostRow, String> {
         Ok(HostRow {
-            key: parse_key(self.netns, &self.address, self.prefix)?,
+            key: parse_key(self.netns, &self.address, self.prefix, 0)?,
             connections: self.connections,
             scored: self.scored,
             switched: self.switched,
@@ -349,6 +349,8 @@ impl DocumentHost {
             max_rate: self.max_rate,
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
+            usual_q16: 0,
+            usual_log_rate_q16: 0,
             seen_age_ms: self.seen_age_ms,
             forgot_age_ms: self.forgot_age_ms,
             arms: self

@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
-use thalweg_learner::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
+use thalweg_learner::{ArmState, Host, HostKey, Level, MAX_ARMS, Mode, Params};
 use thalweg_units::grammar::is_congestion_control;
 
 /// Most evidence that any configuration allows, Q16: `learning.memory` is at most 64, and three times
 /// as much for a noisy arm.
-const WEIGHT_MAX_Q16: u32 = (3 * 64) << 16;
+const WEIGHT_MAX_Q16: u64 = (3 * 64) << 16;
+/// The same of groups: eight times as much, and what wider ones know.
+const GROUP_WEIGHT_MAX_Q16: u64 = 8 * WEIGHT_MAX_Q16 + (512 << 16);
 
 /// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
 /// ones.
@@ -50,6 +52,10 @@ pub struct HostRow {
     pub queue_q16: u32,
     /// The base RTT, µs; 0 = none yet.
     pub base_rtt_us: u32,
+    /// Groups: usual cost of the system's arm, Q16 bits; 0 = none yet …
+    pub usual_q16: u32,
+    /// … and of its log2(bytes per second), Q16.
+    pub usual_log_rate_q16: u32,
     /// Milliseconds between the last connection or measurement and the snapshot.
     pub seen_age_ms: u64,
     /// Milliseconds between the time up to which evidence has been discounted and the snapshot;
@@ -83,6 +89,8 @@ impl HostRow {
             max_rate: host.max_rate,
             queue_q16: host.queue_q16,
             base_rtt_us: host.base_rtt().unwrap_or(0),
+            usual_q16: host.usual_q16,
+            usual_log_rate_q16: host.usual_log_rate_q16,
             seen_age_ms: age_ms(host.seen_ns),
             forgot_age_ms: (host.forgot_ns != 0).then(|| age_ms(host.forgot_ns)),
             arms: known
@@ -115,6 +123,9 @@ impl HostRow {
             credit_q16: 0,
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
+            level: self.key.level,
+            usual_q16: self.usual_q16,
+            usual_log_rate_q16: self.usual_log_rate_q16,
             seen_ns: now_ns.saturating_sub(to_ns(self.seen_age_ms)),
             ..Host::default()
         };
@@ -141,6 +152,10 @@ impl HostRow {
             let why = format!("{} arms, at most {MAX_ARMS} are possible", self.arms.len());
             return Some(("arms".to_owned(), why));
         }
+        let weight_max = match self.key.level.is_group() {
+            true => GROUP_WEIGHT_MAX_Q16,
+            false => WEIGHT_MAX_Q16,
+        };
         for (name, arm) in &self.arms {
             if !is_congestion_control(name) {
                 let why = "not the name of a congestion control".to_owned();
@@ -153,9 +168,7 @@ impl HostRow {
             let thalweg = (mode == Mode::Thalweg)
                 .then(|| {
                     above("value", arm.value, u32::MAX.into())
-                        .or_else(|| {
-                            above("weight_q16", arm.weight_q16.into(), WEIGHT_MAX_Q16.into())
-                        })
+                        .or_else(|| above("weight_q16", arm.weight_q16.into(), weight_max))
                         .or_else(|| above("log_rate_q16", arm.log_rate_q16.into(), LOG_MAX_Q16))
                         .or_else(|| above("segs", arm.segs.into(), SEGS_MAX))
                         .or_else(|| above("retrans", arm.retrans.into(), arm.segs.into()))
@@ -178,7 +191,13 @@ pub fn parse_mode(name: &str) -> Option<Mode> {
 }
 
 /// The key of an address and a prefix length in the address' own family, both in canonical form.
-pub(super) fn parse_key(netns: u64, address: &str, prefix: u32) -> Result<HostKey, String> {
+pub(super) fn parse_key(
+    netns: u64,
+    address: &str,
+    prefix: u32,
+    level: u32,
+) -> Result<HostKey, String> {
+    let level = Level::of(level).ok_or_else(|| format!("{level} is no level"))?;
     let address: IpAddr = address
         .parse()
         .map_err(|_| format!("{address:?} is not an IP address"))?;
@@ -189,7 +208,7 @@ pub(super) fn parse_key(netns: u64, address: &str, prefix: u32) -> Result<HostKe
     };
     let key = HostKey::new(netns, address, ipv4, ipv6).map_err(|error| error.to_string())?;
     if key.address() == address && key.own_prefix() == prefix {
-        Ok(key)
+        Ok(HostKey { level, ..key })
     } else {
         Err(format!(
             "{address}/{prefix} is not in canonical form, which is {key}"

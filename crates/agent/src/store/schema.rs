@@ -11,9 +11,58 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
 pub(super) const MIGRATIONS: [&str; 9] = [V1, V2, V3, V4, V5, V6, V7, V8, V9];
 
-/// What was known where a connection was first decided. Before, it was always the host.
+/// Groups of hosts beside hosts, and what was known where a connection was first decided: before, it
+/// was always the host. `level` of a record is the kernel's number.
 const V9: &str = "
 ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'host';
+
+ALTER TABLE host_arms RENAME TO arms_8;
+ALTER TABLE hosts RENAME TO hosts_8;
+CREATE TABLE hosts (
+    id INTEGER PRIMARY KEY NOT NULL,
+    mode TEXT NOT NULL,
+    level INTEGER NOT NULL,
+    netns INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    prefix INTEGER NOT NULL,
+    connections INTEGER NOT NULL,
+    scored INTEGER NOT NULL,
+    switched INTEGER NOT NULL,
+    min_rtt_us INTEGER NOT NULL,
+    max_rate INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL,
+    forgot_ms INTEGER,
+    queue_q16 INTEGER NOT NULL,
+    base_rtt_us INTEGER NOT NULL,
+    usual_q16 INTEGER NOT NULL,
+    usual_log_rate_q16 INTEGER NOT NULL,
+    UNIQUE (mode, level, netns, address, prefix)
+) STRICT;
+INSERT INTO hosts SELECT id, mode, 0, netns, address, prefix, connections, scored, switched,
+    min_rtt_us, max_rate, seen_ms, forgot_ms, queue_q16, base_rtt_us, 0, 0 FROM hosts_8;
+CREATE TABLE host_arms (
+    host INTEGER NOT NULL REFERENCES hosts (id) ON DELETE CASCADE,
+    arm TEXT NOT NULL,
+    value INTEGER NOT NULL,
+    max_rate INTEGER NOT NULL,
+    weight_q16 INTEGER NOT NULL,
+    deviation_q16 INTEGER NOT NULL,
+    log_rate_q16 INTEGER NOT NULL,
+    srtt_us INTEGER NOT NULL,
+    min_rtt_us INTEGER NOT NULL,
+    chosen INTEGER NOT NULL,
+    greedy INTEGER NOT NULL,
+    scored INTEGER NOT NULL,
+    segs INTEGER NOT NULL,
+    retrans INTEGER NOT NULL,
+    own_q16 INTEGER NOT NULL,
+    own_weight_q16 INTEGER NOT NULL,
+    PRIMARY KEY (host, arm)
+) STRICT, WITHOUT ROWID;
+INSERT INTO host_arms SELECT host, arm, value, max_rate, weight_q16, deviation_q16, log_rate_q16,
+    srtt_us, min_rtt_us, chosen, greedy, scored, segs, retrans, 0, 0 FROM arms_8;
+DROP TABLE arms_8;
+DROP TABLE hosts_8;
 ";
 
 /// Events of a share of the host-hours. Those of earlier versions are all that there were.
@@ -377,13 +426,13 @@ const TABLES: [(&str, &str); 14] = [
     ("snapshots", "mode boot_id own_netns saved_at_ms"),
     (
         "hosts",
-        "id mode netns address prefix connections scored switched min_rtt_us max_rate \
-         seen_ms forgot_ms queue_q16 base_rtt_us",
+        "id mode level netns address prefix connections scored switched min_rtt_us max_rate \
+         seen_ms forgot_ms queue_q16 base_rtt_us usual_q16 usual_log_rate_q16",
     ),
     (
         "host_arms",
         "host arm value max_rate weight_q16 deviation_q16 log_rate_q16 srtt_us min_rtt_us \
-         chosen greedy scored segs retrans",
+         chosen greedy scored segs retrans own_q16 own_weight_q16",
     ),
     (
         "events",
@@ -391,7 +440,7 @@ const TABLES: [(&str, &str); 14] = [
          system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
          duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms \
          propensities allowed handshake_rtt_us rule parameters control wall_us receiver_us \
-         buffer_us app_limited stands_for",
+         buffer_us app_limited stands_for level",
     ),
 ];
 

@@ -116,7 +116,7 @@ impl Store {
         let read = self
             .connection
             .prepare_cached(
-                "SELECT id, netns, address, prefix, seen_ms, connections, scored, switched
+                "SELECT id, netns, address, prefix, seen_ms, connections, scored, switched, level
                  FROM hosts WHERE mode = ?1",
             )
             .and_then(|mut statement| {
@@ -128,7 +128,8 @@ impl Store {
                 while let Some(row) = rows.next()? {
                     let id = row.get(0)?;
                     let address: String = row.get(2)?;
-                    let Ok(key) = parse_key(unsigned(row, 1)?, &address, row.get(3)?) else {
+                    let key = parse_key(unsigned(row, 1)?, &address, row.get(3)?, row.get(8)?);
+                    let Ok(key) = key else {
                         saved.unreadable.push(id);
                         continue;
                     };
@@ -208,12 +209,12 @@ impl Store {
     pub fn host_of(&self, id: i64) -> Result<Option<HostKey>, StoreError> {
         let found = self
             .connection
-            .prepare_cached("SELECT netns, address, prefix FROM hosts WHERE id = ?1")
+            .prepare_cached("SELECT netns, address, prefix, level FROM hosts WHERE id = ?1")
             .and_then(|mut statement| {
                 statement
                     .query_row([id], |row| {
                         let address: String = row.get(1)?;
-                        Ok(parse_key(unsigned(row, 0)?, &address, row.get(2)?).ok())
+                        Ok(parse_key(unsigned(row, 0)?, &address, row.get(2)?, row.get(3)?).ok())
                     })
                     .optional()
             });
@@ -367,12 +368,13 @@ impl Store {
     fn load_host(&self, id: i64, now_ms: i64) -> Result<Result<HostRow, String>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT netns, address, prefix, connections, scored, switched, min_rtt_us, max_rate,
-                    seen_ms, forgot_ms, queue_q16, base_rtt_us
+                    seen_ms, forgot_ms, queue_q16, base_rtt_us, level, usual_q16,
+                    usual_log_rate_q16
              FROM hosts WHERE id = ?1",
         )?;
         statement.query_row([id], |row| {
             let address: String = row.get(1)?;
-            let key = match parse_key(unsigned(row, 0)?, &address, row.get(2)?) {
+            let key = match parse_key(unsigned(row, 0)?, &address, row.get(2)?, row.get(12)?) {
                 Ok(key) => key,
                 Err(fault) => return Ok(Err(fault)),
             };
@@ -388,6 +390,8 @@ impl Store {
                 forgot_age_ms: row.get::<_, Option<i64>>(9)?.map(age_ms),
                 queue_q16: row.get(10)?,
                 base_rtt_us: row.get(11)?,
+                usual_q16: row.get(13)?,
+                usual_log_rate_q16: row.get(14)?,
                 arms: self.load_arms(id)?,
             }))
         })
@@ -396,7 +400,7 @@ impl Store {
     fn load_arms(&self, host: i64) -> Result<Vec<(String, ArmState)>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT arm, value, max_rate, weight_q16, deviation_q16, log_rate_q16, srtt_us,
-                    min_rtt_us, chosen, greedy, scored, segs, retrans
+                    min_rtt_us, chosen, greedy, scored, segs, retrans, own_q16, own_weight_q16
              FROM host_arms WHERE host = ?1 ORDER BY arm",
         )?;
         let rows = statement.query_map([host], |row| {
@@ -413,6 +417,8 @@ impl Store {
                 scored: row.get(10)?,
                 segs: row.get(11)?,
                 retrans: row.get(12)?,
+                own_q16: row.get(13)?,
+                own_weight_q16: row.get(14)?,
                 ..ArmState::default()
             };
             Ok((row.get(0)?, arm))
@@ -424,13 +430,15 @@ impl Store {
 fn delete(connection: &Connection, mode: Mode, key: &HostKey) -> Result<usize, rusqlite::Error> {
     connection
         .prepare_cached(
-            "DELETE FROM hosts WHERE mode = ?1 AND netns = ?2 AND address = ?3 AND prefix = ?4",
+            "DELETE FROM hosts WHERE mode = ?1 AND netns = ?2 AND address = ?3 AND prefix = ?4
+             AND level = ?5",
         )?
         .execute(params![
             mode.name(),
             key.netns.cast_signed(),
             key.address().to_string(),
-            key.own_prefix()
+            key.own_prefix(),
+            key.level as u32
         ])
 }
 
@@ -458,22 +466,24 @@ pub(super) fn save_host(
 ) -> Result<i64, rusqlite::Error> {
     let mut insert_host = transaction.prepare_cached(
         "INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
-                            min_rtt_us, max_rate, seen_ms, forgot_ms, queue_q16, base_rtt_us)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-         ON CONFLICT (mode, netns, address, prefix) DO UPDATE SET
+                            min_rtt_us, max_rate, seen_ms, forgot_ms, queue_q16, base_rtt_us,
+                            level, usual_q16, usual_log_rate_q16)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+         ON CONFLICT (mode, level, netns, address, prefix) DO UPDATE SET
              connections = excluded.connections, scored = excluded.scored,
              switched = excluded.switched, min_rtt_us = excluded.min_rtt_us,
              max_rate = excluded.max_rate, seen_ms = excluded.seen_ms,
              forgot_ms = excluded.forgot_ms, queue_q16 = excluded.queue_q16,
-             base_rtt_us = excluded.base_rtt_us
+             base_rtt_us = excluded.base_rtt_us, usual_q16 = excluded.usual_q16,
+             usual_log_rate_q16 = excluded.usual_log_rate_q16
          RETURNING id",
     )?;
     let mut remove_arms = transaction.prepare_cached("DELETE FROM host_arms WHERE host = ?1")?;
     let mut insert_arm = transaction.prepare_cached(
         "INSERT INTO host_arms (host, arm, value, max_rate, weight_q16, deviation_q16,
                                 log_rate_q16, srtt_us, min_rtt_us, chosen, greedy, scored, segs,
-                                retrans)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                                retrans, own_q16, own_weight_q16)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
     let id: i64 = insert_host.query_row(
         params![
@@ -491,6 +501,9 @@ pub(super) fn save_host(
                 .map(|age_ms| now_ms.saturating_sub_unsigned(age_ms)),
             host.queue_q16,
             host.base_rtt_us,
+            host.key.level as u32,
+            host.usual_q16,
+            host.usual_log_rate_q16,
         ],
         |row| row.get(0),
     )?;
@@ -511,6 +524,8 @@ pub(super) fn save_host(
             arm.scored,
             arm.segs,
             arm.retrans,
+            arm.own_q16,
+            arm.own_weight_q16,
         ])?;
     }
     Ok(id)

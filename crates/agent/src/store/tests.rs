@@ -83,6 +83,8 @@ fn row(key: HostKey, arms: &[(&str, ArmState)]) -> HostRow {
         max_rate: 1 << 63,
         queue_q16: 1 << 15,
         base_rtt_us: 24_000,
+        usual_q16: 0,
+        usual_log_rate_q16: 0,
         seen_age_ms: 1500,
         forgot_age_ms: Some(900_000),
         arms: arms
@@ -135,6 +137,7 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
         ecn: false,
         dry_run: true,
         stands_for: 8.0,
+        level: "prefix".to_owned(),
         switched: false,
         error: Some("Operation not permitted".to_owned()),
         measurement: measured.then(|| Measurement {

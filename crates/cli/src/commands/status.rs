@@ -178,6 +178,10 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         ),
         (
             "",
+            format!("{} decided by what is known of their networks", c.by_group),
+        ),
+        (
+            "",
             match c.control {
                 0 => format!("{} in namespaces that are left alone", c.outside),
                 control => format!(

@@ -25,6 +25,10 @@ max = 1024
 ipv4_prefix = 24
 ipv6_prefix = 48
 user_namespaces = true
+[networks]
+enabled = false
+ipv4_prefix = 20
+ipv6_prefix = 40
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -148,6 +152,9 @@ const KEYS: &[(&str, Accepts)] = &[
     ("hosts.ipv4_prefix", Whole(8, 32)),
     ("hosts.ipv6_prefix", Whole(16, 128)),
     ("hosts.user_namespaces", Boolean),
+    ("networks.enabled", Boolean),
+    ("networks.ipv4_prefix", Whole(1, 32)),
+    ("networks.ipv6_prefix", Whole(1, 128)),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
