@@ -83,8 +83,8 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 		if (!origin->handshake_rtt_us)
 			return 0;
 		/* The side that listens has the service's port. */
-		port = origin->flags & THALWEG_CONN_PASSIVE ? local_port_of(ops) :
-							      remote_port_of(ops);
+		port = origin->flags & THALWEG_CONN_PASSIVE ? local_port_of(ops)
+							    : remote_port_of(ops);
 		__builtin_memset(key->addr, 0, sizeof(key->addr));
 		key->addr[12] = port >> 8;
 		key->addr[13] = port;
@@ -198,7 +198,7 @@ __noinline int inherit(struct request *r)
  * The request has another key then.
  */
 static __always_inline void tell(struct learn_handle *ops, struct request *r, struct lesson *l,
-			    const struct thalweg_origin *origin)
+				 const struct thalweg_origin *origin)
 {
 	struct news *news = get_news();
 	__u32 level;

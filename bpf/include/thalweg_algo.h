@@ -279,7 +279,8 @@ static __always_inline __u64 thalweg_mix(__u64 hash, __u64 word)
 static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 {
 	const __u64 *address = (const __u64 *)key->addr;
-	__u64 hash = thalweg_mix(key->netns + key->prefix_len + ((__u64)key->level << 8), address[0]);
+	__u64 hash =
+		thalweg_mix(key->netns + key->prefix_len + ((__u64)key->level << 8), address[0]);
 
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
 }
@@ -821,7 +822,8 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 	gap_scale = params->gap_scale >> (host->level ? THALWEG_GROUP_GAP_SHIFT : 0);
 	share_q16 = thalweg_explore_q16(gap_q16, arm->weight_q16, shares->arms, gap_scale);
 	if (shares->judge.system & (1u << i)) {
-		least_q16 = (__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE;
+		least_q16 =
+			(__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE;
 		/* What its groups know of it counts as measurements. */
 		if (!thalweg_statistics_at(host, i)->scored)
 			least_q16 += arm->weight_q16 >> 16;

@@ -212,7 +212,8 @@ static __always_inline void thalweg_inherit(struct thalweg_host *host,
 		statistics->segs = theirs->segs;
 		statistics->retrans = theirs->retrans;
 	}
-	own->weight_q16 += thalweg_min(known->weight_q16, worth->arms_q16[index & THALWEG_ARM_MASK]);
+	own->weight_q16 +=
+		thalweg_min(known->weight_q16, worth->arms_q16[index & THALWEG_ARM_MASK]);
 	own->caution_q16 = known->caution_q16;
 	own_statistics->deviation_q16 = known_statistics->deviation_q16;
 	host->harmful |= group->harmful;
