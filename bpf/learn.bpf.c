@@ -115,7 +115,7 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 		origin->flags |= THALWEG_CONN_CONTROL;
 		COUNT(c, control);
 	}
-	if (!choose(c->request, shares) && !drawn && groups_know())
+	if (!choose(c->request, shares) && !drawn && groups_know(c->request->key.netns))
 		ask_groups(c, shares);
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;

@@ -20,12 +20,12 @@ static __always_inline struct thalweg_worths *get_worths(void)
 	return bpf_map_lookup_elem(&worth, &zero);
 }
 
-/* Whether any group knows enough to decide. */
-static __always_inline int groups_know(void)
+/* Whether groups of a network namespace may know enough to decide. */
+static __always_inline int groups_know(__u64 netns)
 {
 	struct thalweg_worths *worths = get_worths();
 
-	return worths && worths->known;
+	return worths && worths->known >> (netns & 63) & 1;
 }
 
 /* Class of an RTT: below 0.5, 2, 8, 16, 33, 66, 131 ms, and above. */
@@ -138,7 +138,7 @@ __noinline int learn_group(struct request *r, struct lesson *l)
 		if (thalweg_knows(group, r->system_arm)) {
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
-			worths->known = 1;
+			worths->known |= 1ull << (r->key.netns & 63);
 		}
 		close_host(group);
 	}

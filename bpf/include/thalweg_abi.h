@@ -293,8 +293,8 @@ struct thalweg_worth {
 /* Value of the one-element map `worth`: by the level of the record that takes over. */
 struct thalweg_worths {
 	struct thalweg_worth levels[THALWEG_LEVEL_MASK + 1];
-	__u32 known; /* whether any namespace knows enough: before, no group is asked */
-	__u32 reserved; /* 0 */
+	/* Bit netns % 64: a namespace may know enough. Of others no group is asked. */
+	__u64 known;
 };
 
 /* One measured stretch of a connection: the input of scoring. */

@@ -1252,19 +1252,16 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_worths {
     pub levels: [thalweg_worth; 8usize],
-    pub known: __u32,
-    pub reserved: __u32,
+    pub known: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 520usize];
-    ["Alignment of thalweg_worths"][::std::mem::align_of::<thalweg_worths>() - 4usize];
+    ["Alignment of thalweg_worths"][::std::mem::align_of::<thalweg_worths>() - 8usize];
     ["Offset of field: thalweg_worths::levels"]
         [::std::mem::offset_of!(thalweg_worths, levels) - 0usize];
     ["Offset of field: thalweg_worths::known"]
         [::std::mem::offset_of!(thalweg_worths, known) - 512usize];
-    ["Offset of field: thalweg_worths::reserved"]
-        [::std::mem::offset_of!(thalweg_worths, reserved) - 516usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

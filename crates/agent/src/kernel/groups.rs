@@ -28,13 +28,14 @@ impl Kernel {
 
     /// Writes the worth of wider knowledge before anything is known of the spread.
     pub(super) fn write_first_worth(&self) -> Result<()> {
-        self.write_worth(&[], false)
+        self.write_worth(&[], 0)
     }
 
-    /// Writes the worth to records of these levels; to others that before anything is known.
-    fn write_worth(&self, known: &[(Level, [u32; MAX_ARMS])], decides: bool) -> Result<()> {
+    /// Writes the worth to records of these levels; to others that before anything is known. `namespaces`
+    /// is a mask, by their cookies modulo 64, of those that decide.
+    fn write_worth(&self, known: &[(Level, [u32; MAX_ARMS])], namespaces: u64) -> Result<()> {
         let mut value = raw::thalweg_worths {
-            known: u32::from(decides),
+            known: namespaces,
             ..Default::default()
         };
         let first = Level::ALL.map(|level| match level {
@@ -79,10 +80,11 @@ impl Kernel {
             let narrow = narrow.map(|(_, group)| *group);
             known.push((level, worth_q16(narrow, wide, system)));
         }
-        let decides = groups.iter().any(|(key, group)| {
+        let decide = groups.iter().filter(|(key, group)| {
             let system = defaults.get(&key.netns).copied().flatten();
             key.level == Level::Namespace && knows(group, system)
         });
-        self.write_worth(&known, decides)
+        let namespaces = decide.fold(0, |mask, (key, _)| mask | 1 << (key.netns % 64));
+        self.write_worth(&known, namespaces)
     }
 }
