@@ -113,11 +113,35 @@ static __always_inline void copy_known(struct thalweg_host *to, const struct tha
 	}
 }
 
-/* Adds the news of a lesson to the record of a group, which then is the wider one. */
+/*
+ * Notes what a host tells its groups of its next measurement, which is of r->arm; 0 if that
+ * is nothing. Without the lock: a measurement that comes between is told of twice.
+ */
+__noinline int note_news(struct request *r)
+{
+	struct news *news = get_news();
+	struct thalweg_host *host;
+
+	if (!r || !news || r->system_arm >= THALWEG_MAX_ARMS)
+		return 0;
+	news->tag = 0;
+	host = find_host(r);
+	if (!host || host->tag != r->tag) {
+		__builtin_memset(&news->report, 0, sizeof(news->report));
+		news->is_new = 1;
+	} else {
+		if (!thalweg_tells(host, r->arm, r->system_arm, &news->report))
+			return 0;
+		news->is_new = !host->scored;
+	}
+	news->tag = r->tag;
+	return 1;
+}
+
+/* Adds the news of a lesson to the record of a group. */
 __noinline int learn_group(struct request *r, struct lesson *l)
 {
 	const struct thalweg_params *params = load_params();
-	struct thalweg_worths *worths = get_worths();
 	struct news *news = get_news();
 	struct thalweg_host *group;
 	struct thalweg_lock *lock;
@@ -126,12 +150,37 @@ __noinline int learn_group(struct request *r, struct lesson *l)
 		return 0;
 	group = make_host(r);
 	lock = host_lock(r);
-	if (!worths || !group || !lock)
+	if (!group || !lock)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	if (open_host(group, r->tag)) {
 		thalweg_score_group(group, r->arm, r->system_arm, &news->report, &l->sample, params,
 				    r->now_ns);
+		close_host(group);
+	}
+	bpf_spin_unlock(&lock->lock);
+	return 1;
+}
+
+/*
+ * Adds what the wider group knows to that of a group, which then is the wider one. Apart
+ * from learn_group(), which has no stack left.
+ */
+__noinline int adopt_group(struct request *r)
+{
+	struct thalweg_worths *worths = get_worths();
+	struct news *news = get_news();
+	struct thalweg_host *group;
+	struct thalweg_lock *lock;
+
+	if (!r || !news || !worths)
+		return 0;
+	group = find_host(r);
+	lock = host_lock(r);
+	if (!group || !lock)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	if (open_host(group, r->tag)) {
 		if (news->wider.tag == news->tag)
 			thalweg_adopt(group, &news->wider, r->system_arm,
 				      &worths->levels[r->key.level & THALWEG_LEVEL_MASK]);
@@ -195,25 +244,32 @@ __noinline int inherit(struct request *r)
 
 /*
  * Tells the groups of a connection, the widest first, of a measurement that was scored.
- * The request has another key then.
+ * Returns 0 only if the key cannot be made again.
  */
-static __always_inline void tell(struct learn_handle *ops, struct request *r, struct lesson *l,
-				 const struct thalweg_origin *origin)
+static __always_inline int tell(struct context *c, struct lesson *l)
 {
+	struct request *r = c->request;
 	struct news *news = get_news();
 	__u32 level;
 
 	/* An interrupt may have told of another host meanwhile. */
 	if (!news || news->tag != r->tag)
-		return;
+		return 1;
 	news->wider.tag = 0;
 	news->report.cost_q16 = l->verdict.cost;
 	news->report.weight_q16 = l->verdict.weight_q16;
 	news->report.log_rate_q16 =
 		thalweg_log2_q16(thalweg_rate(l->sample.bytes, l->sample.duration_us));
+	news->report.queue_q16 = l->sample.loss_srtt_us;
 	for (level = THALWEG_LEVEL_NAMESPACE; level; level--)
-		if (group_key(ops, r, origin, level))
-			learn_group(r, l);
+		if (group_key(c->ops, r, c->origin, level) && learn_group(r, l))
+			adopt_group(r);
+	if (!find_key(c))
+		return 0;
+	news = get_news();
+	if (news && news->tag == r->tag && news->is_new)
+		inherit(r);
+	return 1;
 }
 
 #endif

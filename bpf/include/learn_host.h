@@ -25,6 +25,7 @@ struct {
  */
 struct news {
 	__u64 tag; /* of the host; 0: nothing is told */
+	__u64 is_new; /* the record of the host */
 	struct thalweg_report report;
 	/* The last group that was told, if its tag is not 0: that of the host. */
 	struct thalweg_host wider;
@@ -250,10 +251,6 @@ __noinline int choose(struct request *r, struct shares *shares)
 	return found;
 }
 
-/* Flags in the result of learn() beside 1: groups are to be told; the record is new. */
-#define LEARN_TELLS 2
-#define LEARN_NEW 4
-
 /*
  * Scores a sample of arm r->arm; 0 if there is no record and none can be created. An
  * unscored sample only ends a trial.
@@ -263,10 +260,9 @@ __noinline int learn(struct request *r, struct lesson *l)
 	const struct thalweg_params *params = load_params();
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	int found, scores, beside, flags = 0;
-	struct news *news = get_news();
+	int found, scores, beside;
 
-	if (!r || !l || !news)
+	if (!r || !l)
 		return 0;
 	scores = l->verdict.outcome == THALWEG_SCORED;
 	/*
@@ -292,21 +288,15 @@ __noinline int learn(struct request *r, struct lesson *l)
 		if (r->allowed & TRIAL_OVER)
 			thalweg_end_trial(host);
 		if (scores) {
-			if (params->groups &&
-			    thalweg_tells(host, r->arm, r->system_arm, &news->report)) {
-				news->tag = r->tag;
-				flags = host->scored ? LEARN_TELLS : LEARN_TELLS | LEARN_NEW;
-			}
 			thalweg_score(host, r->arm, r->system_arm, &l->sample, params, r->now_ns,
 				      &l->verdict);
-			news->report.queue_q16 = host->queue_q16;
+			/* For groups; it has been used. */
+			l->sample.loss_srtt_us = host->queue_q16;
 		}
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);
-	if (!found || l->verdict.outcome != THALWEG_SCORED)
-		return found;
-	return 1 | flags;
+	return found;
 }
 
 /* Decides on a change of arm mid-flow, and counts it; the result is r->decision. */

@@ -135,7 +135,7 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	struct lesson lesson = {};
 	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
 	__u64 wall_us;
-	int told = 0, learned, goes_on = end == THALWEG_END_SWITCH || end == THALWEG_END_STRETCH;
+	int told = 0, tells = 0, goes_on = end == THALWEG_END_SWITCH || end == THALWEG_END_STRETCH;
 
 	r->arm = c->origin->arm;
 	r->system_arm = c->origin->system_arm;
@@ -161,17 +161,13 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	if ((told || r->allowed & TRIAL_OVER) && !find_key(c))
 		return outcome;
 	if (outcome == THALWEG_SCORED || r->allowed & TRIAL_OVER) {
-		learned = learn(r, &lesson);
-		if (!learned && lesson.verdict.outcome == THALWEG_SCORED)
+		if (outcome == THALWEG_SCORED && c->params->groups)
+			tells = note_news(r);
+		if (!learn(r, &lesson) && lesson.verdict.outcome == THALWEG_SCORED)
 			COUNT(c, hosts_missed);
 		outcome = lesson.verdict.outcome;
-		if (learned & LEARN_TELLS) {
-			tell(c->ops, r, &lesson, c->origin);
-			if (!find_key(c))
-				return outcome;
-			if (learned & LEARN_NEW)
-				inherit(r);
-		}
+		if (tells && outcome == THALWEG_SCORED && !tell(c, &lesson))
+			return outcome;
 	}
 	/* In one register from here: Linux 6.1 forgets the bound of a copy on the stack. */
 	barrier_var(outcome);
