@@ -73,7 +73,7 @@ static __always_inline struct thalweg_host *make_host(struct request *r)
 		new->connections = 1; /* the scored one */
 		if (!bpf_map_update_elem(&hosts, &key, new, BPF_NOEXIST)) {
 			count = bpf_map_lookup_elem(&counters, &zero);
-			if (count)
+			if (count && !key.level)
 				__sync_fetch_and_add(&count->hosts_created, 1);
 		}
 		host = bpf_map_lookup_elem(&hosts, &key);

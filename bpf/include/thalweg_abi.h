@@ -503,7 +503,7 @@ struct thalweg_counters {
 	__u64 events; /* to the ring: decisions, scored stretches, ends of long connections */
 	__u64 events_dropped; /* ring full */
 	__u64 by_group; /* decisions by groups, among those decided */
-	__u64 hosts_created; /* records of hosts and groups */
+	__u64 hosts_created; /* records of hosts, without those of groups */
 	__u64 hosts_missed; /* no host record existed or could be created */
 	__u64 conns_missed; /* connections whose slot was reused, and which were not scored */
 	__u64 outside; /* connections of network namespaces out of scope */

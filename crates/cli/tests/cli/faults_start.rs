@@ -140,7 +140,7 @@ fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
     let change = |by: i64| {
         let program = "import sqlite3, sys\n\
                        db = sqlite3.connect(sys.argv[1])\n\
-                       n = db.execute('UPDATE hosts SET connections = connections + ?', sys.argv[2:]).rowcount\n\
+                       n = db.execute('UPDATE hosts SET connections = connections + ? WHERE level = 0', sys.argv[2:]).rowcount\n\
                        db.commit()\n\
                        assert n == 1, n\n";
         let done = Command::new("python3")
