@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain};
+use crate::support::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain, wait_for};
 
 /// Enough for full weight.
 const BYTES: &str = "1100000";
@@ -81,11 +81,14 @@ fn a_new_host_of_a_known_network_gets_the_better_arm_at_once() {
     bed.start();
     assert_eq!(network(&bed, "prefix")["scored"], prefix["scored"]);
     visit(&bed, 100..112);
-    let events = bed.events(12);
     let new: Vec<String> = (100..112).map(|host| address(&bed, host)).collect();
-    let firsts = events.iter().filter(|event| {
-        let host = event["host"].as_str().unwrap();
-        event["kind"] == "decision" && new.iter().any(|new| new == host)
+    let firsts = wait_for("the events of twelve decisions", || {
+        let mut events = bed.events(12);
+        events.retain(|event| {
+            let host = event["host"].as_str().unwrap();
+            event["kind"] == "decision" && new.iter().any(|new| new == host)
+        });
+        Some(events).filter(|events| events.len() >= 12)
     });
     let (mut decided, mut better) = (0, 0);
     for first in firsts {

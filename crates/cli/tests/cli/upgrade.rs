@@ -29,28 +29,9 @@ impl Writer {
     }
 }
 
-/// A record of version 5 under its key, with this many measurements, all of its second arm.
+/// A record of version 6 under its key, with this many measurements, all of its second arm. One of
+/// version 7 is alike.
 fn host(key: &[u8], scored: u32) -> Vec<u8> {
-    let now = system::monotonic_ns();
-    let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
-    let tag = key_from_raw(&tag).tag();
-    let mut record = Writer::default()
-        .u32(&[6, 40])
-        .u64(&[tag, now, now, 50_000_000, now])
-        .u32(&[1000, scored, 2, 4, 65_536, 900, 950, 1]);
-    for arm in 0..16 {
-        let known = u32::from(arm == 1) * scored;
-        record = record.u64(&[u64::from(known) * 10_000, u64::from(known) * 1000]);
-        record = record.u32(&[known << 16, known, known << 16, known, known, known]);
-        record = record.u32(&[known, known, known * 100, known]);
-    }
-    let record = record.u32(&[tag as u32, 6]).0;
-    assert_eq!(record.len(), 984);
-    record
-}
-
-/// The same of version 6.
-fn host6(key: &[u8], scored: u32) -> Vec<u8> {
     let now = system::monotonic_ns();
     let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
     let tag = key_from_raw(&tag).tag();
@@ -80,7 +61,7 @@ fn host6(key: &[u8], scored: u32) -> Vec<u8> {
 }
 
 /// A connection of version 6 on its first arm, which begins to be measured now.
-fn conn6(cookie: u64) -> Vec<u8> {
+fn conn(cookie: u64) -> Vec<u8> {
     let now = system::monotonic_ns();
     let conn = Writer::default().u64(&[cookie, now, 0, 0]);
     // Decided, with certainty, after a handshake of a millisecond.
@@ -112,18 +93,19 @@ fn known_host(key: Vec<u8>, scored: u32) -> (Vec<u8>, Vec<u8>) {
     (key, host)
 }
 
-/// Puts into the kernel the state of an agent of version 5, attached and pinned.
+/// Puts into the kernel the state of an agent of version 6, attached and pinned.
 fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
-    install_version(bed, 5, (984, 64), hosts)
+    install_version(bed, 6, 104, hosts)
 }
 
-/// The state of an agent of a version with records of hosts and of connections of these sizes.
+/// The state of an agent of a version with records of connections of this size.
 fn install_version(
     bed: &Bed,
     version: u32,
-    (host_bytes, conn_bytes): (u32, u32),
+    conn_bytes: u32,
     hosts: &[(Vec<u8>, Vec<u8>)],
 ) -> Object {
+    let host_bytes = size_of::<raw::thalweg_host>() as u32;
     let sizes = [("HOST", host_bytes), ("CONN", conn_bytes)];
     let sizes = sizes.map(|(of, size)| format!("-D{of}_BYTES={size}"));
     let flags = [sizes[0].as_str(), sizes[1].as_str()];
@@ -184,7 +166,7 @@ fn install_store(bed: &Bed) {
 }
 
 #[test]
-fn programs_of_version_5_give_way_under_traffic_and_what_they_learned_stays() {
+fn programs_of_version_6_give_way_under_traffic_and_what_they_learned_stays() {
     if !privileged() {
         return;
     }
@@ -203,7 +185,7 @@ fn programs_of_version_5_give_way_under_traffic_and_what_they_learned_stays() {
     ];
     let object = install(&bed, &hosts);
     install_store(&bed);
-    let before = bed.running_program().expect("version 5 runs");
+    let before = bed.running_program().expect("version 6 runs");
 
     let _sink = bed.sink(&address);
     let long = r#"
@@ -222,7 +204,7 @@ connection.recv(1)
         CONNECTIONS,
         &[&address, "5001", "3000", "1000"],
     );
-    support::wait_for("traffic under version 5", || {
+    support::wait_for("traffic under version 6", || {
         let counters = object.maps().find(|map| map.name() == "counters").unwrap();
         let values = counters
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -245,7 +227,7 @@ connection.recv(1)
     let status = bed.json(&["status"]);
     assert_eq!(
         (&status["abi_version"], &status["took_over"]),
-        (&7.into(), &true.into())
+        (&raw::THALWEG_ABI_VERSION.into(), &true.into())
     );
     let scored = |address: &str| {
         bed.host(address).expect(address)["scored"]
@@ -283,8 +265,8 @@ connection.recv(1)
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 
-/// An agent succeeds one of a version, whose records of two hosts are made like this.
-fn succeeds(label: &str, version: u32, sizes: (u32, u32), host: fn(&[u8], u32) -> Vec<u8>) -> Bed {
+/// An agent succeeds one of a version, whose connections have this size.
+fn succeeds(label: &str, version: u32, conn_bytes: u32) -> Bed {
     let mut bed = Bed::new(&plain(label), "");
     let address = bed.server_address();
     let own = system::netns_cookie().unwrap();
@@ -294,12 +276,12 @@ fn succeeds(label: &str, version: u32, sizes: (u32, u32), host: fn(&[u8], u32) -
         .into_iter()
         .map(|(key, scored)| (key.clone(), host(key, scored)))
         .collect();
-    drop(install_version(&bed, version, sizes, &hosts));
+    drop(install_version(&bed, version, conn_bytes, &hosts));
     bed.start();
     let status = bed.json(&["status"]);
     assert_eq!(
         (&status["abi_version"], &status["took_over"]),
-        (&7.into(), &true.into())
+        (&raw::THALWEG_ABI_VERSION.into(), &true.into())
     );
     for (address, scored) in [("192.0.2.8", 5), ("192.0.2.9", 9)] {
         let host = bed.host(address).expect(address);
@@ -333,16 +315,16 @@ fn succeeds(label: &str, version: u32, sizes: (u32, u32), host: fn(&[u8], u32) -
 }
 
 #[test]
-fn what_version_5_learned_stays_and_its_arms_keep_their_numbers() {
+fn what_version_6_learned_stays_and_its_arms_keep_their_numbers() {
     if privileged() {
-        succeeds("upgrade5", 5, (984, 64), host);
+        succeeds("upgrade6", 6, 104);
     }
 }
 
 #[test]
-fn what_version_6_learned_stays_and_its_arms_keep_their_numbers() {
+fn what_version_7_learned_stays_and_its_arms_keep_their_numbers() {
     if privileged() {
-        succeeds("upgrade6", 6, (1136, 104), host6);
+        succeeds("upgrade7", 7, size_of::<raw::thalweg_conn>() as u32);
     }
 }
 
@@ -353,7 +335,7 @@ fn an_open_connection_of_version_6_goes_on_being_measured() {
     }
     let mut bed = Bed::new(&plain("upgradeopen"), "[learning]\nstretch = \"1s\"\n");
     let address = bed.server_address();
-    let object = install_version(&bed, 6, (1136, 104), &[]);
+    let object = install_version(&bed, 6, 104, &[]);
     let _sink = bed.sink(&address);
     // Prints the cookie that the kernel's programs see, then sends for each line of input.
     let program = r#"
@@ -368,7 +350,7 @@ for line in sys.stdin:
     let cookie: u64 = open.line().parse().unwrap();
     let conns = MapHandle::from_pinned_path(bed.pin.join("conns")).unwrap();
     let at = slot(cookie).to_ne_bytes();
-    conns.update(&at, &conn6(cookie), MapFlags::ANY).unwrap();
+    conns.update(&at, &conn(cookie), MapFlags::ANY).unwrap();
     drop((object, conns));
     bed.start();
     open.go_on();
@@ -386,7 +368,7 @@ for line in sys.stdin:
     assert_eq!(bed.host(&address).unwrap()["scored"], 1);
 }
 
-/// Hosts of an agent of version 5, each with its own number of measurements, so that a mix-up
+/// Hosts of an agent of version 6, each with its own number of measurements, so that a mix-up
 /// shows.
 fn known(netns: u64, count: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..count)
@@ -417,7 +399,7 @@ fn assert_known(bed: &Bed, count: u16, what: &str) {
     );
 }
 
-/// Kills new agents while they replace version 5.
+/// Kills new agents while they replace version 6.
 fn upgrade_killed(label: &str, points: &[&str]) {
     const COUNT: u16 = 20;
     let mut bed = Bed::new(&plain(label), "[snapshot]\ninterval = \"1s\"\n");
@@ -495,7 +477,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
         let numbers = values.iter().map(|value| *value.first_chunk().unwrap());
         numbers.map(u64::from_ne_bytes).sum()
     };
-    support::wait_for("traffic under version 5", || {
+    support::wait_for("traffic under version 6", || {
         (established() > 2000).then_some(())
     });
     bed.start();
@@ -509,7 +491,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
 }
 
 #[test]
-fn an_agent_of_version_5_in_the_other_mode_is_succeeded_too() {
+fn an_agent_of_version_6_in_the_other_mode_is_succeeded_too() {
     if !privileged() {
         return;
     }
