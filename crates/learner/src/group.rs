@@ -8,6 +8,7 @@
 
 use crate::fixed::{ONE_Q16, blend};
 use crate::host::{ArmState, Host, MAX_ARMS};
+use crate::key::Level;
 use crate::learner::Decision;
 use crate::params::Params;
 use crate::sample::Sample;
@@ -36,43 +37,7 @@ const EARN_Q16: u32 = ONE_Q16 / 5;
 /// A trial costs a group this credit when it begins, 1/10 bit: many hosts may come at once.
 const ADVANCE_Q16: u32 = ONE_Q16 / 10;
 
-/// What a record is of: a host, or one of the groups that it is in, the narrowest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum Level {
-    /// A remote host.
-    #[default]
-    Host = 0,
-    /// The addresses around it, by default a /24 or /48.
-    Prefix = 1,
-    /// The network that the operator's table names for it.
-    Named = 2,
-    /// The hosts of a service (port and direction) with a similar RTT.
-    Service = 3,
-    /// All of a network namespace.
-    Namespace = 4,
-}
-
 impl Level {
-    /// Every level, a host's first.
-    pub const ALL: [Level; 5] = [
-        Level::Host,
-        Level::Prefix,
-        Level::Named,
-        Level::Service,
-        Level::Namespace,
-    ];
-
-    /// The level with a number of the kernel's interface.
-    pub fn of(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|&level| level as u32 == number)
-    }
-
-    /// Whether it is that of a group.
-    pub fn is_group(self) -> bool {
-        self != Level::Host
-    }
-
     pub(crate) fn half_life_ns(self, params: &Params) -> u64 {
         if self.is_group() {
             params.half_life_ns.saturating_mul(HALF_LIVES)

@@ -1,6 +1,6 @@
 //! Records of remote hosts, and of each arm per host.
 
-use crate::group::Level;
+use crate::key::Level;
 
 /// Largest number of congestion controls of an agent.
 pub const MAX_ARMS: usize = 16;

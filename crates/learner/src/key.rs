@@ -1,9 +1,46 @@
-//! The key of a host record.
+//! The key of a record, and what the record is of.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::group::Level;
 use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
+
+/// What a record is of: a host, or one of the groups that it is in, the narrowest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Level {
+    /// A remote host.
+    #[default]
+    Host = 0,
+    /// The addresses around it, by default a /24 or /48.
+    Prefix = 1,
+    /// The network that the operator's table names for it.
+    Named = 2,
+    /// The hosts of a service (port and direction) with a similar RTT.
+    Service = 3,
+    /// All of a network namespace.
+    Namespace = 4,
+}
+
+impl Level {
+    /// Every level, a host's first.
+    pub const ALL: [Level; 5] = [
+        Level::Host,
+        Level::Prefix,
+        Level::Named,
+        Level::Service,
+        Level::Namespace,
+    ];
+
+    /// The level with a number of the kernel's interface.
+    pub fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&level| level as u32 == number)
+    }
+
+    /// Whether it is that of a group.
+    pub fn is_group(self) -> bool {
+        self != Level::Host
+    }
+}
 
 /// Network namespace and remote host (or prefix), in one canonical form.
 ///

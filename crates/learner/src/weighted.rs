@@ -1,8 +1,8 @@
 //! Mode `thalweg`: discounted estimates of a cost in bits, inverse gap weighting.
 
 use crate::fixed::{ONE_Q16, blend, log2_q16};
-use crate::group::Level;
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
+use crate::key::Level;
 use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
 use crate::sample::{End, Outcome, Sample};

@@ -74,7 +74,10 @@ fn said(bed: &Bed, arguments: &[&str]) -> String {
 fn a_host_hour_is_stored_whole_or_not_at_all() {
     let mut options = plain("sampled");
     options.further_addresses = 60;
-    let mut bed = Bed::new(&options, "[learning]\nwarm_up = 0\n[events]\nshare = 0.5\n");
+    let mut bed = Bed::new(
+        &options,
+        "[learning]\nwarm_up = 0\n[networks]\nenabled = false\n[events]\nshare = 0.5\n",
+    );
     let addresses = bed.pair.server_addresses();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut server = bed.python(Side::Server, COLLECTOR, &[]);
@@ -114,7 +117,7 @@ fn a_host_hour_is_stored_whole_or_not_at_all() {
 
     // A new agent draws the same, and keeps its share until the hour is over.
     assert!(bed.end(Signal::SIGTERM).success());
-    bed.configure("[learning]\nwarm_up = 0\n[events]\nshare = 1.0\n");
+    bed.configure("[learning]\nwarm_up = 0\n[networks]\nenabled = false\n[events]\nshare = 1.0\n");
     bed.start();
     connect(&bed, 1, &addresses);
     // What the first one left out is remembered no more.
