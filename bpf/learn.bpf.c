@@ -95,8 +95,6 @@ static __always_inline void ask_groups(struct context *c, struct shares *shares)
 			continue;
 		COUNT(c, by_group);
 		c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
-		if (!c->params->dry_run && thalweg_is_trial(r->decision.reason))
-			pay_advance(r);
 		break;
 	}
 	find_key(c);
@@ -132,7 +130,7 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 			origin->arm = decision->arm;
 		else
 			origin->flags |= THALWEG_CONN_SET_FAILED;
-		/* Those of groups are paid for, and not counted. */
+		/* A group's ends when it begins. */
 		if (thalweg_is_trial(decision->reason) &&
 		    !(origin->flags & THALWEG_CONN_LEVEL_MASK))
 			origin->flags |= THALWEG_CONN_TRIAL;

@@ -187,29 +187,10 @@ __noinline int adopt_group(struct request *r)
 		if (thalweg_knows(group, r->system_arm)) {
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
-			worths->known |= 1ull << (r->key.netns & 63);
+			/* A bit that is lost to another CPU is set by the next measurement. */
+			if (!(worths->known >> (r->key.netns & 63) & 1))
+				worths->known |= 1ull << (r->key.netns & 63);
 		}
-		close_host(group);
-	}
-	bpf_spin_unlock(&lock->lock);
-	return 1;
-}
-
-/* Pays a part of the trial that a group decided. */
-__noinline int pay_advance(struct request *r)
-{
-	struct thalweg_host *group;
-	struct thalweg_lock *lock;
-
-	if (!r)
-		return 0;
-	group = find_host(r);
-	lock = host_lock(r);
-	if (!group || !lock)
-		return 0;
-	bpf_spin_lock(&lock->lock);
-	if (open_host(group, r->tag)) {
-		thalweg_pay_advance(group, r->system_arm, &r->decision);
 		close_host(group);
 	}
 	bpf_spin_unlock(&lock->lock);

@@ -202,16 +202,21 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 	if (writes)
 		open_write(host);
 	thalweg_count_decision(host, &r->decision);
-	if (!host->level && !params->dry_run && thalweg_is_trial(r->decision.reason))
-		thalweg_begin_trial(host, r->now_ns);
+	if (!params->dry_run && thalweg_is_trial(r->decision.reason)) {
+		/* Those of groups are paid for, and not counted. */
+		if (host->level)
+			thalweg_pay_advance(host, r->system_arm, &r->decision);
+		else
+			thalweg_begin_trial(host, r->now_ns);
+	}
 	if (writes)
 		close_host(host);
 }
 
 /*
- * Counts the connection and chooses its arm; returns whether a record decided. Without a record nothing is known of the
- * host, and the system's arm stays: peers that are never measured leave no trace. A
- * connection whose arm is drawn is only counted.
+ * Counts the connection and chooses its arm; returns whether a record decided. Without a
+ * record nothing is known of the host, and the system's arm stays: peers that are never
+ * measured leave no trace. A connection whose arm is drawn is only counted.
  */
 __noinline int choose(struct request *r, struct shares *shares)
 {
