@@ -25,6 +25,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "learn_steps.h"
+#include "learn_window.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -40,28 +41,6 @@ static __noinline int note_stranger(__u64 netns)
 		return 0;
 	now = bpf_ktime_get_ns();
 	return bpf_map_update_elem(&strangers, &netns, &now, BPF_ANY);
-}
-
-/* Whether connections of the socket's network namespace are out of scope. */
-static __always_inline int is_outside(struct context *c, __u32 *default_arm)
-{
-	__u64 netns = c->request->key.netns, *known, entry;
-	__u32 slot = (__u32)netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
-
-	known = bpf_map_lookup_elem(&namespaces, &slot);
-	entry = known ? *known : 0;
-	if (entry >> 8 == netns) {
-		*default_arm = entry & 0xff;
-		return 0;
-	}
-	arm = bpf_map_lookup_elem(&defaults, &netns);
-	if (arm) {
-		*default_arm = *arm;
-		return 0;
-	}
-	COUNT(c, outside);
-	note_stranger(netns);
-	return 1;
 }
 
 /* Requests (or releases) callbacks without changing requests of others. */
@@ -157,6 +136,8 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	slot->origin = *c->origin;
 	slot->netns = c->request->key.netns;
 	c->conn = slot;
+	if (c->params->windows)
+		take_window(c);
 	start_stretch(c, tp, slot->origin.arm);
 	callbacks(c,
 		  keeps_arm(c) ? BPF_SOCK_OPS_STATE_CB_FLAG
@@ -175,8 +156,12 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	__u32 default_arm, ecn, permitted;
 	int error = 0;
 
-	if (!prepare(&c, ops) || !find_key(&c) || is_outside(&c, &default_arm))
+	if (!prepare(&c, ops) || !find_key(&c))
 		return 0;
+	if (is_outside(&c, &default_arm)) {
+		COUNT(&c, outside);
+		return note_stranger(request.key.netns);
+	}
 	COUNT(&c, established);
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
@@ -383,23 +368,6 @@ static __noinline int take_over(struct bpf_sock_ops *ops, __u64 number)
 	return 0;
 }
 
-/* How a connection that has just reached CLOSE ended. */
-static __always_inline __u32 end_of(struct context *c, __u32 old_state)
-{
-	if (timed_out(c))
-		return THALWEG_END_TIMEOUT;
-	switch (old_state) {
-	case BPF_TCP_FIN_WAIT2:
-	case BPF_TCP_CLOSING:
-	case BPF_TCP_TIME_WAIT:
-		return THALWEG_END_FIN_LOCAL;
-	case BPF_TCP_LAST_ACK:
-		return THALWEG_END_FIN_REMOTE;
-	default:
-		return THALWEG_END_RESET;
-	}
-}
-
 /*
  * Whether a change of state ends a stretch, or a part of it. As published, classic scores
  * when an orderly close starts, never otherwise.
@@ -471,12 +439,17 @@ int learn_sockops(struct bpf_sock_ops *ops)
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
 	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		/* Before the congestion control, which begins with it. */
+		if (params.windows)
+			choose_window(ops);
 		established(ops);
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
 		if (decision)
 			take_over(ops, score_before(ops, decision));
 	} else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1])) {
+		if (params.windows && ops->args[1] == BPF_TCP_CLOSE)
+			score_window(ops);
 		state_changed(ops);
 	}
 	return 1;
@@ -491,7 +464,7 @@ int learn_setsockopt(struct bpf_sockopt *ctx)
 	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk) {
 		arms = bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (arms)
-			*arms = 0;
+			*arms &= THALWEG_OWNED_WINDOW;
 	}
 	/* The kernel copied at most one page of the value; 0 = use the original. */
 	if (ctx->optlen > 4096)

@@ -52,7 +52,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define SOL_SOCKET 1
-#define SO_MAX_PACING_RATE 47
 #define UNLIMITED (~0u)
 /* Time for which a note of a drop is valid, see `dropped`. */
 #define NOTE_NS 20000

@@ -66,6 +66,16 @@ static __always_inline int prefix_key(const struct thalweg_params *p, struct lea
 	return 1;
 }
 
+/* The level of groups that a level of initial windows is of; any other is its own. */
+static __always_inline __u32 level_of_groups(__u32 level)
+{
+	if (level == THALWEG_LEVEL_WINDOW_PREFIX)
+		return THALWEG_LEVEL_PREFIX;
+	if (level == THALWEG_LEVEL_WINDOW_SERVICE)
+		return THALWEG_LEVEL_SERVICE;
+	return level == THALWEG_LEVEL_WINDOW_NAMESPACE ? THALWEG_LEVEL_NAMESPACE : level;
+}
+
 /* Puts the key of a connection's group of a level into the request; 0 if it has none. */
 static __noinline int group_key(struct learn_handle *ops, struct request *r,
 				const struct thalweg_origin *origin, __u32 level)
@@ -76,6 +86,7 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 	key->netns = netns_of(ops);
 	key->level = level;
 	key->prefix_len = 128;
+	level = level_of_groups(level);
 	if (level == THALWEG_LEVEL_PREFIX) {
 		if (!prefix_key(load_params(), ops, key))
 			return 0;
@@ -107,6 +118,7 @@ static __always_inline void copy_known(struct thalweg_host *to, const struct tha
 
 	to->used = from->used;
 	to->harmful = from->harmful;
+	to->step = from->step;
 	for (i = 0; i < THALWEG_MAX_ARMS && i < from->used; i++) {
 		to->arms[i] = from->arms[i];
 		to->statistics[i] = from->statistics[i];
@@ -156,6 +168,8 @@ __noinline int learn_group(struct request *r, struct lesson *l)
 	if (open_host(group, r->tag)) {
 		thalweg_score_group(group, r->arm, r->system_arm, &news->report, &l->sample, params,
 				    r->now_ns);
+		if (thalweg_is_window(group))
+			thalweg_window_step(group, params->windows);
 		close_host(group);
 	}
 	bpf_spin_unlock(&lock->lock);
@@ -181,14 +195,18 @@ __noinline int adopt_group(struct request *r)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	if (open_host(group, r->tag)) {
-		if (news->wider.tag == news->tag)
+		if (news->wider.tag == news->tag) {
 			thalweg_adopt(group, &news->wider, r->system_arm,
 				      &worths->levels[r->key.level & THALWEG_LEVEL_MASK]);
+			if (thalweg_is_window(group))
+				thalweg_window_start(group, &news->wider);
+		}
 		if (thalweg_knows(group, r->system_arm)) {
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
 			/* A bit that is lost to another CPU is set by the next measurement. */
-			if (!(worths->known >> (r->key.netns & 63) & 1))
+			if (!thalweg_is_window(group) &&
+			    !(worths->known >> (r->key.netns & 63) & 1))
 				worths->known |= 1ull << (r->key.netns & 63);
 		}
 		close_host(group);

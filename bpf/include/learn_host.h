@@ -191,12 +191,15 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 					     struct shares *shares,
 					     const struct thalweg_params *params, int decides)
 {
+	__u32 allowed = r->allowed;
 	int writes;
 
 	thalweg_increment(&host->connections);
 	host->seen_ns = r->now_ns;
+	if (thalweg_is_window(host))
+		allowed = thalweg_window_mask(host, allowed) | (allowed & THALWEG_NO_TRIALS);
 	if (decides)
-		thalweg_decide(host, r->system_arm, r->allowed, params, r->random, r->now_ns,
+		thalweg_decide(host, r->system_arm, allowed, params, r->random, r->now_ns,
 			       &r->decision, shares->q16);
 	writes = r->decision.reason != THALWEG_REASON_GREEDY;
 	if (writes)

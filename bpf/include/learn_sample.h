@@ -74,6 +74,57 @@ static __always_inline int timed_out(struct context *c)
 }
 #endif
 
+/* How a connection that has just reached CLOSE ended. */
+static __always_inline __u32 end_of(struct context *c, __u32 old_state)
+{
+	if (timed_out(c))
+		return THALWEG_END_TIMEOUT;
+	switch (old_state) {
+	case BPF_TCP_FIN_WAIT2:
+	case BPF_TCP_CLOSING:
+	case BPF_TCP_TIME_WAIT:
+		return THALWEG_END_FIN_LOCAL;
+	case BPF_TCP_LAST_ACK:
+		return THALWEG_END_FIN_REMOTE;
+	default:
+		return THALWEG_END_RESET;
+	}
+}
+
+/*
+ * A connection's initial window, from its choice to its slot, and its cost, from its score
+ * to its event. Each CPU has its own; an interrupt that uses it as well is recognised by
+ * the cookie.
+ */
+struct handed_window {
+	__u64 cookie; /* of the socket; 0: nothing */
+	struct thalweg_window_choice choice;
+	__u32 cost_q10;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct handed_window);
+} the_window SEC(".maps");
+
+static __always_inline struct handed_window *get_handed(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&the_window, &zero);
+}
+
+/* Notes in the slot which initial window the connection has. */
+static __always_inline void take_window(struct context *c)
+{
+	struct handed_window *handed = get_handed();
+	struct thalweg_window_choice none = {};
+
+	c->conn->window = handed && handed->cookie == c->cookie ? handed->choice : none;
+}
+
 /* Starts a measured stretch on `arm`. */
 static __always_inline void start_stretch(struct context *c, const struct learn_tcp *tp, __u32 arm)
 {
@@ -197,7 +248,6 @@ static __always_inline void note_before(struct context *c, const struct thalweg_
 		conn->origin.flags |= THALWEG_CONN_LONG;
 		conn->decided_ns = 0;
 		conn->count = 0;
-		conn->reserved = 0;
 		__builtin_memset(before, 0, sizeof(*before));
 	}
 	before->bytes += sample->bytes;
@@ -237,6 +287,8 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->hour = origin->hour;
 	event->level = (origin->flags & THALWEG_CONN_LEVEL_MASK) >> THALWEG_CONN_LEVEL_SHIFT;
 	event->propensity_q16 = origin->propensity_q16;
+	if (c->params->windows && c->conn && c->conn->cookie == c->cookie)
+		event->window = c->conn->window;
 	return event;
 }
 
@@ -270,11 +322,17 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 				       const struct thalweg_verdict *verdict, __u64 wall_us)
 {
 	struct thalweg_event *event = new_event(c, THALWEG_EVENT_CLOSE);
+	struct handed_window *handed;
 
 	if (!event)
 		return;
+	if (c->params->windows) {
+		handed = get_handed();
+		if (handed && handed->cookie == c->cookie)
+			event->window_cost_q10 = handed->cost_q10;
+	}
 	/* By busy time, what is limited would have been scored if it had said something new. */
-	if (verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG ||
+	if (event->window_cost_q10 || verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG ||
 	    (verdict->outcome == THALWEG_SKIPPED_APP_LIMITED &&
 	     sample->flags & THALWEG_SAMPLE_BUSY_TIME))
 		COUNT(c, events);

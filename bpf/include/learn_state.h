@@ -4,7 +4,7 @@
 #define THALWEG_LEARN_STATE_H
 
 #include "learn_socket.h"
-#include "thalweg_group.h"
+#include "thalweg_window.h"
 
 /* A section of its own: the agent writes this map's value whole before load. */
 const volatile struct thalweg_params params SEC(".rodata.params") = {};
@@ -99,7 +99,7 @@ struct {
 /*
  * Sockets with an owner. 0 if the application chose its congestion control itself, or a
  * policy did; otherwise the mask of arms that a policy allows (policy.bpf.c has this
- * map, too). BPF_F_CLONE: accepted connections inherit a listener's mark.
+ * map, too), and flags beside it. BPF_F_CLONE: accepted connections inherit a listener's mark.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -253,6 +253,26 @@ static __always_inline int find_key(struct context *c)
 	return 1;
 }
 
+/* Whether connections of the socket's network namespace are out of scope. */
+static __always_inline int is_outside(struct context *c, __u32 *default_arm)
+{
+	__u64 netns = c->request->key.netns, *known, entry;
+	__u32 slot = (__u32)netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
+
+	known = bpf_map_lookup_elem(&namespaces, &slot);
+	entry = known ? *known : 0;
+	if (entry >> 8 == netns) {
+		*default_arm = entry & 0xff;
+		return 0;
+	}
+	arm = bpf_map_lookup_elem(&defaults, &netns);
+	if (arm) {
+		*default_arm = *arm;
+		return 0;
+	}
+	return 1;
+}
+
 /*
  * Draws for the connection: IN_CONTROL, DRAWN with the arm in request.arm, or 0: the
  * learner chooses. Connections of a cluster (by default: to a host) share the draw for an
@@ -363,7 +383,15 @@ static __always_inline __u32 permitted_arms(struct context *c)
 {
 	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
 
-	return arms ? *arms & ~THALWEG_OWNED_BY_POLICY : ~0u;
+	return arms ? *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW) : ~0u;
+}
+
+/* Whether a policy bounds the socket's initial window. */
+static __always_inline int owned_window(struct context *c)
+{
+	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+
+	return arms && *arms & THALWEG_OWNED_WINDOW;
 }
 
 /* Whether the application, or a policy, chose the socket's congestion control. */

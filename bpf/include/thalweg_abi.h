@@ -25,7 +25,7 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 8
+#define THALWEG_ABI_VERSION 9
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
 #define THALWEG_RULE 5
@@ -42,6 +42,16 @@
  * application.
  */
 #define THALWEG_OWNED_BY_POLICY (1u << 31)
+/* Likewise: a policy set the initial window, or a clamp that bounds it. */
+#define THALWEG_OWNED_WINDOW (1u << 30)
+/*
+ * Initial windows that may be chosen: 10 segments, which is the kernel's own, 12, 14 and
+ * so on. In records of initial windows the arm with index i is the window
+ * THALWEG_WINDOW_LEAST + 2 i.
+ */
+#define THALWEG_WINDOW_LEAST 10
+#define THALWEG_WINDOW_MOST 32
+#define THALWEG_WINDOWS 12
 /* Default capacity of the `hosts` map; the agent sets it before load. */
 #define THALWEG_DEFAULT_HOSTS 65536
 /* Slots for connections being measured (a power of two). */
@@ -186,6 +196,11 @@ enum thalweg_level {
 	THALWEG_LEVEL_SERVICE = 3, /* the hosts of a service with a similar RTT */
 	THALWEG_LEVEL_NAMESPACE = 4, /* all of a network namespace */
 	THALWEG_LEVELS = 5,
+	/* Records of initial windows, whose arms are windows: of the same groups. */
+	THALWEG_LEVEL_WINDOW_PREFIX = 5,
+	THALWEG_LEVEL_WINDOW_SERVICE = 6,
+	THALWEG_LEVEL_WINDOW_NAMESPACE = 7,
+	THALWEG_ALL_LEVELS = 8,
 	THALWEG_LEVEL_MASK = 7,
 };
 
@@ -269,7 +284,8 @@ struct thalweg_host {
 	/* Groups: mean cost of the system's arm at hosts that it was new to; 0 = none yet ... */
 	__u32 usual_q16;
 	__u32 usual_log_rate_q16; /* ... and of its log2(bytes per second) */
-	__u32 reserved[2]; /* 0 */
+	__u32 step; /* windows: index of the largest that may be chosen ... */
+	__u32 step_scored; /* ... and `scored` when that last changed */
 	struct thalweg_arm_statistics statistics[THALWEG_MAX_ARMS];
 	__u32 tag_tail; /* the tag's lower half again: see above */
 	__u32 seq_tail;
@@ -359,6 +375,8 @@ struct thalweg_params {
 	__u32 groups; /* 0 or 1: groups of hosts learn, and decide about new hosts */
 	__u32 group_ipv4; /* prefix of the narrowest groups, 1..32 */
 	__u32 group_ipv6; /* 1..128 */
+	__u32 windows; /* mask of the initial windows that may be chosen; 0: none is chosen */
+	__u32 reserved; /* 0 */
 };
 
 /* One arm of the table. */
@@ -415,6 +433,13 @@ struct thalweg_sums {
 	__u32 retrans;
 };
 
+/* The choice of a connection's initial window. */
+struct thalweg_window_choice {
+	__u8 segments; /* what it has; 0: it is not measured */
+	__u8 chosen; /* what the learner chose; differs from that in a dry run */
+	__u16 propensity_q16; /* probability of that, 65535 = 1 */
+};
+
 /* A connection being measured. */
 struct thalweg_conn {
 	__u64 cookie; /* of the socket; 0 = the slot is free */
@@ -439,7 +464,8 @@ struct thalweg_conn {
 	__u64 decided_ns; /* when it was last decided anew; 0 = never */
 	struct thalweg_sums before; /* of its earlier stretches */
 	__u32 count; /* scored stretches in a row on its arm */
-	__u32 reserved; /* 0 */
+	/* Where initial windows are chosen, of all connections; else 0: */
+	struct thalweg_window_choice window;
 };
 
 /*
@@ -451,8 +477,9 @@ struct thalweg_event {
 	__u64 connection; /* socket cookie */
 	struct thalweg_host_key host;
 	__u8 remote[16]; /* full address, IPv4 as ::ffff:a.b.c.d */
-	__u32 remote_port;
-	__u32 local_port;
+	__u16 remote_port;
+	__u16 local_port;
+	struct thalweg_window_choice window;
 	__u8 kind; /* enum thalweg_event_kind */
 	__u8 arm; /* index, or THALWEG_NO_ARM */
 	__u8 system_arm;
@@ -472,7 +499,8 @@ struct thalweg_event {
 	__u32 min_rtt_us;
 	__u32 segs_out;
 	__u32 retrans;
-	__u32 sample_flags; /* enum thalweg_sample_flag */
+	__u16 sample_flags; /* enum thalweg_sample_flag */
+	__u16 window_cost_q10; /* of its initial window, bits + 32; 0 = it was not scored */
 	__u64 wall_us; /* wall time of the stretch */
 	__u32 receiver_us; /* part of it limited by the receiver's window ... */
 	__u32 buffer_us; /* ... by the send buffer */
@@ -512,6 +540,11 @@ struct thalweg_counters {
 	__u64 stretches; /* long connections scored on their way */
 	__u64 anew; /* decisions about long connections on their way */
 	__u64 moved; /* long connections moved to another arm */
+	__u64 windows; /* initial windows decided by groups */
+	__u64 windows_raised; /* connections that got a larger one than the kernel's */
+	__u64 windows_refused; /* initial windows, or their pacing, that the kernel refused */
+	__u64 windows_left; /* initial windows left to a policy, a route, or an application */
+	__u64 windows_scored; /* connections whose initial window was scored */
 };
 
 /*
@@ -606,15 +639,16 @@ THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_worth, 64);
 THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
-THALWEG_ASSERT_SIZE(thalweg_params, 144);
+THALWEG_ASSERT_SIZE(thalweg_params, 152);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
 THALWEG_ASSERT_SIZE(thalweg_origin, 16);
 THALWEG_ASSERT_SIZE(thalweg_sums, 32);
+THALWEG_ASSERT_SIZE(thalweg_window_choice, 4);
 THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
-THALWEG_ASSERT_SIZE(thalweg_counters, 200);
+THALWEG_ASSERT_SIZE(thalweg_counters, 240);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
 THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);

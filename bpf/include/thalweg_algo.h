@@ -226,6 +226,11 @@ static volatile __u64 thalweg_zero; /* never written */
 #define THALWEG_GROUP_EARN_Q16 (THALWEG_ONE_Q16 / 5)
 #define THALWEG_ADVANCE_Q16 (THALWEG_ONE_Q16 / 10)
 
+/* Windows: discount of older segments, 1/2^this: those of many connections are compared. */
+#define THALWEG_WINDOW_SEGS_SHIFT 9
+/* Windows: one connection in this many has the kernel's own, for comparison. */
+#define THALWEG_WINDOW_OWN_EACH 32
+
 /*
  * The state of an arm. The compiler drops a mask if an earlier comparison makes it
  * redundant, and then the verifier misses it.
@@ -247,6 +252,12 @@ thalweg_statistics_at(const struct thalweg_host *host, __u32 i)
 	asm volatile("" : "+r"(i));
 #endif
 	return &host->statistics[i & THALWEG_ARM_MASK];
+}
+
+/* Whether the arms of a record are initial windows. */
+static __always_inline int thalweg_is_window(const struct thalweg_host *host)
+{
+	return host->level >= THALWEG_LEVEL_WINDOW_PREFIX;
 }
 
 /* The result of thalweg_decide(). */
@@ -792,7 +803,7 @@ static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
 	if (rescue >= THALWEG_MAX_ARMS || !(shares->untried & (1u << rescue)))
 		return;
 	system = thalweg_statistics_at(host, system_arm);
-	if (!(allowed & shares->judge.system) ||
+	if (!(allowed & shares->judge.system) || thalweg_is_window(host) ||
 	    system->retrans <= system->segs >> (params->loss_shift & 31))
 		return;
 	shares->first = 1u << rescue;
@@ -827,6 +838,8 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 		/* What its groups know of it counts as measurements. */
 		if (!thalweg_statistics_at(host, i)->scored)
 			least_q16 += arm->weight_q16 >> 16;
+		if (thalweg_is_window(host))
+			least_q16 = thalweg_min(least_q16, THALWEG_WINDOW_OWN_EACH);
 		least_q16 = THALWEG_ONE_Q16 / least_q16;
 		if (gap_q16 < THALWEG_DEFAULT_GAP_Q16 && share_q16 < least_q16)
 			return least_q16;
@@ -1179,7 +1192,8 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 
 /* Adds a stretch's segments to the count; a large number counts as SEGS_MAX. */
 static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics *arm,
-						   const struct thalweg_sample *sample)
+						   const struct thalweg_sample *sample,
+						   __u32 shift)
 {
 	__u32 segs = sample->steady_segs, retrans = thalweg_min(sample->steady_retrans, segs);
 
@@ -1187,8 +1201,8 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics
 		retrans = (__u64)retrans * THALWEG_SEGS_MAX / segs;
 		segs = THALWEG_SEGS_MAX;
 	}
-	arm->segs = arm->segs - (arm->segs >> THALWEG_SEGS_SHIFT) + segs;
-	arm->retrans = arm->retrans - (arm->retrans >> THALWEG_SEGS_SHIFT) + retrans;
+	arm->segs = arm->segs - (arm->segs >> shift) + segs;
+	arm->retrans = arm->retrans - (arm->retrans >> shift) + retrans;
 }
 
 /*
@@ -1414,7 +1428,9 @@ static __always_inline void thalweg_take(struct thalweg_host *host, __u32 index,
 			    sample->end != THALWEG_END_STRETCH);
 	thalweg_learn(arm, statistics, host->level != THALWEG_LEVEL_HOST, measured, sample->srtt_us,
 		      params, sample->end == THALWEG_END_TIMEOUT);
-	thalweg_count_segments(statistics, sample);
+	thalweg_count_segments(statistics, sample,
+			       thalweg_is_window(host) ? THALWEG_WINDOW_SEGS_SHIFT
+						       : THALWEG_SEGS_SHIFT);
 	thalweg_increment(&statistics->scored);
 	thalweg_increment(&host->scored);
 	thalweg_note_caution(host, system_arm, arm, statistics);

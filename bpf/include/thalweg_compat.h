@@ -20,6 +20,7 @@
 #define SOL_TCP 6
 #define SOL_IPV6 41
 #define SO_PRIORITY 12
+#define SO_MAX_PACING_RATE 47
 #define IP_TOS 1
 #define IPV6_TCLASS 67
 #define TCP_CONGESTION 13

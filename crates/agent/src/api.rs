@@ -77,6 +77,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/hosts", get(list::hosts).delete(reset_all))
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
         .route("/v1/networks", get(networks::networks))
+        .route("/v1/windows", get(networks::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))

@@ -59,6 +59,8 @@ pub struct Config {
     pub hosts: Hosts,
     /// `[networks]`.
     pub networks: Networks,
+    /// `[initial_window]`.
+    pub initial_window: InitialWindow,
     /// `[learning]`.
     pub learning: Learning,
     /// `[control]`.
@@ -132,6 +134,15 @@ pub struct Networks {
     pub ipv4_prefix: u32,
     /// `ipv6_prefix`: bits of an IPv6 address that the hosts of a network share.
     pub ipv6_prefix: u32,
+}
+
+/// `[initial_window]`: connections get an initial window by what is known of their networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialWindow {
+    /// `enabled`: it is learned and set.
+    pub enabled: bool,
+    /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
+    pub mask: u16,
 }
 
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
@@ -373,6 +384,7 @@ impl Config {
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),
             networks: root.section("networks", Networks::read),
+            initial_window: root.section("initial_window", InitialWindow::read),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),
             advise: root.section("advise", |section| Advise::read(section, mode, dry_run)),
@@ -447,6 +459,15 @@ impl Networks {
             enabled: section.boolean("enabled", true),
             ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
             ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
+        }
+    }
+}
+
+impl InitialWindow {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            enabled: section.boolean("enabled", false),
+            mask: section.windows("segments", &[10, 16, 24, 32]),
         }
     }
 }

@@ -8,7 +8,7 @@ use thalweg_control::system;
 use thalweg_learner::{Level, Mode, ONE_Q16, rate_bytes_per_second};
 
 use crate::kernel::{ArmTable, error_text};
-use crate::view::{Event, Measurement};
+use crate::view::{Event, Measurement, Window};
 
 /// Converts the kernel's numbers to names and wall-clock time.
 pub struct Decoder {
@@ -48,8 +48,8 @@ impl Decoder {
             remote: IpAddr::V6(Ipv6Addr::from(event.remote))
                 .to_canonical()
                 .to_string(),
-            remote_port: event.remote_port as u16,
-            local_port: event.local_port as u16,
+            remote_port: event.remote_port,
+            local_port: event.local_port,
             arm: name(event.arm),
             chosen: name(event.chosen_arm),
             system_arm: name(event.system_arm),
@@ -68,6 +68,7 @@ impl Decoder {
             dry_run: flag(raw::THALWEG_CONN_DRY_RUN),
             switched: flag(raw::THALWEG_CONN_SWITCHED),
             error: (event.error != 0).then(|| error_text(event.error)),
+            window: window(event),
             measurement: close.then(|| self.measurement(event)),
         }
     }
@@ -81,7 +82,7 @@ impl Decoder {
             wall_us: event.wall_us,
             receiver_us: event.receiver_us,
             buffer_us: event.buffer_us,
-            app_limited: event.sample_flags & raw::THALWEG_SAMPLE_APP_LIMITED != 0,
+            app_limited: u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_APP_LIMITED != 0,
             rate_bytes_per_s: rate_bytes_per_second(event.bytes, event.duration_us),
             srtt_us: event.srtt_us,
             min_rtt_us: event.min_rtt_us,
@@ -91,6 +92,18 @@ impl Decoder {
             weight: f64::from(event.weight_q16) / f64::from(ONE_Q16),
         }
     }
+}
+
+/// The initial window; none where these are not learned.
+fn window(event: &raw::thalweg_event) -> Option<Window> {
+    let choice = event.window;
+    (choice.segments > 0).then(|| Window {
+        segments: choice.segments,
+        chosen: choice.chosen,
+        propensity: f64::from(choice.propensity_q16) / f64::from(u16::MAX),
+        cost_bits: (event.window_cost_q10 > 0)
+            .then(|| f64::from(event.window_cost_q10) / 1024.0 - 32.0),
+    })
 }
 
 /// A cost for people: the published scale of 1,000,000; in thalweg 1,000,000 is one bit.
@@ -143,6 +156,9 @@ pub fn level(number: u32) -> &'static str {
         Some(Level::Named) => "named",
         Some(Level::Service) => "service",
         Some(Level::Namespace) => "namespace",
+        Some(Level::WindowPrefix) => "window-prefix",
+        Some(Level::WindowService) => "window-service",
+        Some(Level::WindowNamespace) => "window-namespace",
         None => "unknown",
     }
 }
@@ -161,15 +177,15 @@ pub fn end(number: u32) -> &'static str {
 }
 
 /// Whether an event is stored: a decision, the end of a stretch that was scored, or of a connection
-/// with stretches before it. So is one that its receiver or its buffer limited, and that said nothing
+/// with stretches before it, or whose initial window was scored. So is one that its receiver or its buffer limited, and that said nothing
 /// new (by busy time nothing else limits one): without these a replay would miss slow ones only.
 pub fn is_told(event: &raw::thalweg_event) -> bool {
     let is_end = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
-    let by_busy_time = event.sample_flags & raw::THALWEG_SAMPLE_BUSY_TIME != 0;
+    let by_busy_time = u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME != 0;
     match u32::from(event.outcome) {
         raw::THALWEG_SCORED => true,
         raw::THALWEG_SKIPPED_APP_LIMITED if by_busy_time => true,
-        _ => !is_end || event.before.wall_us > 0,
+        _ => !is_end || event.before.wall_us > 0 || event.window_cost_q10 > 0,
     }
 }
 
@@ -195,7 +211,7 @@ mod tests {
                 is_told(&raw::thalweg_event {
                     kind: raw::THALWEG_EVENT_CLOSE as u8,
                     outcome: outcome as u8,
-                    sample_flags: flags,
+                    sample_flags: flags as u16,
                     before: raw::thalweg_sums {
                         wall_us: before_us,
                         ..Default::default()

@@ -35,7 +35,7 @@ pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::HostBatch;
 pub use open::Candidates;
 
-use crate::config::{Advise, Networks};
+use crate::config::{Advise, InitialWindow, Networks};
 use carried::Carried;
 use open::Iterator;
 use pins::MAPS;
@@ -65,6 +65,8 @@ pub struct Setup {
     pub ipv6_prefix: u32,
     /// Whether groups of hosts learn; prefix lengths, IPv4 and IPv6, of the narrowest.
     pub networks: Networks,
+    /// Initial windows that may be chosen.
+    pub window: InitialWindow,
     /// The control group.
     pub control: Control,
     /// Whether nothing is set but trials, and their share.
@@ -93,9 +95,16 @@ impl Setup {
         self.networks.enabled && self.params.mode == Mode::Thalweg
     }
 
+    /// Mask of the initial windows to choose from; 0: none is chosen. In mode `thalweg` only, and not
+    /// under advice, which sets nothing.
+    pub fn windows(&self) -> u16 {
+        let chosen = self.window.enabled && self.params.mode == Mode::Thalweg && !self.advise.only;
+        if chosen { self.window.mask } else { 0 }
+    }
+
     /// Size of the table of records: an eighth is added for groups, 8,192 at most.
     fn records_max(&self) -> u32 {
-        match self.has_groups() {
+        match self.has_groups() || self.windows() != 0 {
             true => self.hosts_max + (self.hosts_max / 8).min(GROUPS_MAX),
             false => self.hosts_max,
         }
@@ -237,7 +246,8 @@ impl Kernel {
         if reused.contains_key(names::HOSTS) && renamed != 0 {
             kernel.forget_arms(renamed)?;
         }
-        for (_, host) in &mut left.hosts {
+        let of_arms = |(key, _): &&mut (HostKey, Host)| !key.level.is_window();
+        for (_, host) in left.hosts.iter_mut().filter(of_arms) {
             arms::forget(host, renamed);
         }
         Ok((kernel, left))
@@ -455,6 +465,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         groups: u32::from(setup.has_groups()),
         group_ipv4: setup.networks.ipv4_prefix,
         group_ipv6: setup.networks.ipv6_prefix,
+        windows: setup.windows().into(),
         ..raw::thalweg_params::default()
     };
     raw::thalweg_params {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thalweg_control::system;
 use thalweg_learner::{
     Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, knows,
-    propensities_q16,
+    propensities_q16, window,
 };
 
 use crate::events::{level, metric};
@@ -98,6 +98,55 @@ impl Presenter<'_> {
             arms: arms
                 .map(|(index, entry)| {
                     network_arm(group, index, system_arm, &entry.name, shares[index])
+                })
+                .collect(),
+        }
+    }
+
+    /// What is known of initial windows in a network; `allowed` is the operator's mask.
+    pub fn windows(&self, key: &HostKey, record: &Host, allowed: u16) -> view::WindowNetwork {
+        let now_ns = system::monotonic_ns();
+        let mut next = record.clone();
+        forget(&mut next, self.params, now_ns);
+        let own = Some(window::OWN);
+        let decides = knows(&next, own);
+        let mut shares = [0; thalweg_learner::MAX_ARMS];
+        shares[window::OWN] = thalweg_learner::ONE_Q16;
+        if decides {
+            let permitted = window::permitted(&next, allowed);
+            shares = propensities_q16(&next, own, permitted, self.params, now_ns);
+        }
+        let best = (0..window::COUNT).max_by_key(|&arm| shares[arm]);
+        let known = (0..window::COUNT).filter(|&arm| {
+            let state = &record.arms[arm];
+            state.chosen > 0 || state.scored > 0 || state.weight_q16 > 0
+        });
+        view::WindowNetwork {
+            name: network_name(key),
+            level: level(key.level as u32).trim_start_matches("window-").to_string(),
+            netns: key.netns,
+            container: self.containers.get(&key.netns).cloned(),
+            decides,
+            decided: record.arms.iter().map(|arm| arm.chosen).sum(),
+            scored: record.scored,
+            idle_s: now_ns.saturating_sub(record.seen_ns) / 1_000_000_000,
+            largest: window::segments(record.step as usize),
+            best: window::segments(best.unwrap_or(window::OWN)),
+            windows: known
+                .map(|arm| {
+                    let of = network_arm(record, arm, own, "", shares[arm]);
+                    let state = &record.arms[arm];
+                    view::WindowArm {
+                        segments: window::segments(arm),
+                        difference_bits: of.difference_bits,
+                        error_bits: of.error_bits,
+                        evidence: of.evidence,
+                        own_evidence: of.own_evidence,
+                        retransmitted: f64::from(state.retrans) / f64::from(state.segs.max(1)),
+                        scored: of.scored,
+                        count: of.count,
+                        next_probability: of.next_probability,
+                    }
                 })
                 .collect(),
         }
@@ -254,12 +303,12 @@ impl Presenter<'_> {
 fn network_name(key: &HostKey) -> String {
     let [.., high, low, class, accepted] = key.addr;
     match key.level {
-        Level::Host | Level::Prefix => key.to_string(),
+        Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
         Level::Named => format!(
             "network {}",
             u32::from_be_bytes([high, low, class, accepted])
         ),
-        Level::Service => {
+        Level::Service | Level::WindowService => {
             let port = u16::from_be_bytes([high, low]);
             let side = if accepted != 0 { "accepted" } else { "opened" };
             let rtt = match class {
@@ -274,7 +323,7 @@ fn network_name(key: &HostKey) -> String {
             };
             format!("port {port}, {side}, {rtt}")
         }
-        Level::Namespace => "all".to_owned(),
+        Level::Namespace | Level::WindowNamespace => "all".to_owned(),
     }
 }
 

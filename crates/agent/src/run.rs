@@ -315,6 +315,7 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -
         ipv4_prefix: config.hosts.ipv4_prefix,
         ipv6_prefix: config.hosts.ipv6_prefix,
         networks: config.networks,
+        window: config.initial_window,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,
         cluster: (config.control.cluster_ipv4, config.control.cluster_ipv6),

@@ -133,6 +133,21 @@ pub struct Counters {
     /// Decisions by what is known of a network, among those taken.
     #[serde(default)]
     pub by_group: u64,
+    /// Initial windows decided by what is known of a network.
+    #[serde(default)]
+    pub windows: u64,
+    /// Connections that got a larger initial window than the kernel's own.
+    #[serde(default)]
+    pub windows_raised: u64,
+    /// Initial windows that the kernel refused.
+    #[serde(default)]
+    pub windows_refused: u64,
+    /// Initial windows left to an application, a policy or a route.
+    #[serde(default)]
+    pub windows_left: u64,
+    /// Connections whose initial window was scored.
+    #[serde(default)]
+    pub windows_scored: u64,
     /// Sockets seen by looks at long connections.
     #[serde(default)]
     pub visited: u64,
@@ -308,6 +323,67 @@ pub struct NetworkArm {
     pub next_probability: f64,
 }
 
+/// `GET /v1/windows`: what is known of initial windows.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Windows {
+    /// The windows to choose from, segments; empty: they are not learned.
+    pub segments: Vec<u32>,
+    /// By network, the narrowest first.
+    pub networks: Vec<WindowNetwork>,
+}
+
+/// Initial windows towards a group of hosts.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct WindowNetwork {
+    /// As in [`Network::name`].
+    pub name: String,
+    /// `prefix`, `service` or `namespace`.
+    pub level: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Whether it knows enough to decide.
+    pub decides: bool,
+    /// Connections that it decided.
+    pub decided: u32,
+    /// Connections whose window was scored.
+    pub scored: u32,
+    /// Seconds since the last one.
+    pub idle_s: u64,
+    /// The largest window that may be chosen now, segments.
+    pub largest: u32,
+    /// The window that a connection most likely gets, segments.
+    pub best: u32,
+    /// Windows with any data, the smallest first.
+    pub windows: Vec<WindowArm>,
+}
+
+/// One initial window in a network.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct WindowArm {
+    /// Segments.
+    pub segments: u32,
+    /// Mean time of transfers above that with the kernel's own window, bits: −1 is half the time.
+    /// What wider networks know is in it.
+    pub difference_bits: f64,
+    /// Its standard error, bits.
+    pub error_bits: f64,
+    /// Evidence: discounted number of measurements, with what the wider network's are worth.
+    pub evidence: f64,
+    /// Evidence of this network alone.
+    pub own_evidence: f64,
+    /// Share of segments that were retransmissions.
+    pub retransmitted: f64,
+    /// Connections that were scored.
+    pub scored: u32,
+    /// Connections that it decided for.
+    pub count: u32,
+    /// Probability that a connection gets it.
+    pub next_probability: f64,
+}
+
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
@@ -424,9 +500,27 @@ pub struct Event {
     pub switched: bool,
     /// Error text if the kernel refused the arm.
     pub error: Option<String>,
+    /// Its initial window, where these are learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
     /// Only for close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
+}
+
+/// The initial window of a connection.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Window {
+    /// What it has, segments.
+    pub segments: u8,
+    /// What the learner chose: differs in a dry run, or after a refusal.
+    pub chosen: u8,
+    /// Probability of the choice.
+    pub propensity: f64,
+    /// Only for close: the time of the transfer in units of the round trips that it takes with the
+    /// kernel's own window, bits; `None`: it said nothing about the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_bits: Option<f64>,
 }
 
 /// Where everything was decided before networks were known.

@@ -32,13 +32,17 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 8;
+pub const THALWEG_ABI_VERSION: u32 = 9;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
 pub const THALWEG_CC_NAME: u32 = 16;
 pub const THALWEG_NO_ARM: u32 = 255;
 pub const THALWEG_OWNED_BY_POLICY: u32 = 2147483648;
+pub const THALWEG_OWNED_WINDOW: u32 = 1073741824;
+pub const THALWEG_WINDOW_LEAST: u32 = 10;
+pub const THALWEG_WINDOW_MOST: u32 = 32;
+pub const THALWEG_WINDOWS: u32 = 12;
 pub const THALWEG_DEFAULT_HOSTS: u32 = 65536;
 pub const THALWEG_CONNECTIONS: u32 = 65536;
 pub const THALWEG_PROBES: u32 = 4;
@@ -1045,6 +1049,10 @@ pub const THALWEG_LEVEL_NAMED: thalweg_level = 2;
 pub const THALWEG_LEVEL_SERVICE: thalweg_level = 3;
 pub const THALWEG_LEVEL_NAMESPACE: thalweg_level = 4;
 pub const THALWEG_LEVELS: thalweg_level = 5;
+pub const THALWEG_LEVEL_WINDOW_PREFIX: thalweg_level = 5;
+pub const THALWEG_LEVEL_WINDOW_SERVICE: thalweg_level = 6;
+pub const THALWEG_LEVEL_WINDOW_NAMESPACE: thalweg_level = 7;
+pub const THALWEG_ALL_LEVELS: thalweg_level = 8;
 pub const THALWEG_LEVEL_MASK: thalweg_level = 7;
 pub type thalweg_level = ::std::os::raw::c_uint;
 #[repr(C)]
@@ -1160,7 +1168,8 @@ pub struct thalweg_host {
     pub level: __u32,
     pub usual_q16: __u32,
     pub usual_log_rate_q16: __u32,
-    pub reserved: [__u32; 2usize],
+    pub step: __u32,
+    pub step_scored: __u32,
     pub statistics: [thalweg_arm_statistics; 16usize],
     pub tag_tail: __u32,
     pub seq_tail: __u32,
@@ -1210,8 +1219,9 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_host, usual_q16) - 344usize];
     ["Offset of field: thalweg_host::usual_log_rate_q16"]
         [::std::mem::offset_of!(thalweg_host, usual_log_rate_q16) - 348usize];
-    ["Offset of field: thalweg_host::reserved"]
-        [::std::mem::offset_of!(thalweg_host, reserved) - 352usize];
+    ["Offset of field: thalweg_host::step"][::std::mem::offset_of!(thalweg_host, step) - 352usize];
+    ["Offset of field: thalweg_host::step_scored"]
+        [::std::mem::offset_of!(thalweg_host, step_scored) - 356usize];
     ["Offset of field: thalweg_host::statistics"]
         [::std::mem::offset_of!(thalweg_host, statistics) - 360usize];
     ["Offset of field: thalweg_host::tag_tail"]
@@ -1352,10 +1362,12 @@ pub struct thalweg_params {
     pub groups: __u32,
     pub group_ipv4: __u32,
     pub group_ipv6: __u32,
+    pub windows: __u32,
+    pub reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 144usize];
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 152usize];
     ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
     ["Offset of field: thalweg_params::mode"]
         [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
@@ -1417,6 +1429,10 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, group_ipv4) - 136usize];
     ["Offset of field: thalweg_params::group_ipv6"]
         [::std::mem::offset_of!(thalweg_params, group_ipv6) - 140usize];
+    ["Offset of field: thalweg_params::windows"]
+        [::std::mem::offset_of!(thalweg_params, windows) - 144usize];
+    ["Offset of field: thalweg_params::reserved"]
+        [::std::mem::offset_of!(thalweg_params, reserved) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1542,6 +1558,25 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_window_choice {
+    pub segments: __u8,
+    pub chosen: __u8,
+    pub propensity_q16: __u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_window_choice"][::std::mem::size_of::<thalweg_window_choice>() - 4usize];
+    ["Alignment of thalweg_window_choice"]
+        [::std::mem::align_of::<thalweg_window_choice>() - 2usize];
+    ["Offset of field: thalweg_window_choice::segments"]
+        [::std::mem::offset_of!(thalweg_window_choice, segments) - 0usize];
+    ["Offset of field: thalweg_window_choice::chosen"]
+        [::std::mem::offset_of!(thalweg_window_choice, chosen) - 1usize];
+    ["Offset of field: thalweg_window_choice::propensity_q16"]
+        [::std::mem::offset_of!(thalweg_window_choice, propensity_q16) - 2usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_conn {
     pub cookie: __u64,
     pub start_ns: __u64,
@@ -1564,7 +1599,7 @@ pub struct thalweg_conn {
     pub decided_ns: __u64,
     pub before: thalweg_sums,
     pub count: __u32,
-    pub reserved: __u32,
+    pub window: thalweg_window_choice,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1612,8 +1647,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_conn, before) - 112usize];
     ["Offset of field: thalweg_conn::count"]
         [::std::mem::offset_of!(thalweg_conn, count) - 144usize];
-    ["Offset of field: thalweg_conn::reserved"]
-        [::std::mem::offset_of!(thalweg_conn, reserved) - 148usize];
+    ["Offset of field: thalweg_conn::window"]
+        [::std::mem::offset_of!(thalweg_conn, window) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1622,8 +1657,9 @@ pub struct thalweg_event {
     pub connection: __u64,
     pub host: thalweg_host_key,
     pub remote: [__u8; 16usize],
-    pub remote_port: __u32,
-    pub local_port: __u32,
+    pub remote_port: __u16,
+    pub local_port: __u16,
+    pub window: thalweg_window_choice,
     pub kind: __u8,
     pub arm: __u8,
     pub system_arm: __u8,
@@ -1642,7 +1678,8 @@ pub struct thalweg_event {
     pub min_rtt_us: __u32,
     pub segs_out: __u32,
     pub retrans: __u32,
-    pub sample_flags: __u32,
+    pub sample_flags: __u16,
+    pub window_cost_q10: __u16,
     pub wall_us: __u64,
     pub receiver_us: __u32,
     pub buffer_us: __u32,
@@ -1669,7 +1706,9 @@ const _: () = {
     ["Offset of field: thalweg_event::remote_port"]
         [::std::mem::offset_of!(thalweg_event, remote_port) - 64usize];
     ["Offset of field: thalweg_event::local_port"]
-        [::std::mem::offset_of!(thalweg_event, local_port) - 68usize];
+        [::std::mem::offset_of!(thalweg_event, local_port) - 66usize];
+    ["Offset of field: thalweg_event::window"]
+        [::std::mem::offset_of!(thalweg_event, window) - 68usize];
     ["Offset of field: thalweg_event::kind"][::std::mem::offset_of!(thalweg_event, kind) - 72usize];
     ["Offset of field: thalweg_event::arm"][::std::mem::offset_of!(thalweg_event, arm) - 73usize];
     ["Offset of field: thalweg_event::system_arm"]
@@ -1705,6 +1744,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, retrans) - 128usize];
     ["Offset of field: thalweg_event::sample_flags"]
         [::std::mem::offset_of!(thalweg_event, sample_flags) - 132usize];
+    ["Offset of field: thalweg_event::window_cost_q10"]
+        [::std::mem::offset_of!(thalweg_event, window_cost_q10) - 134usize];
     ["Offset of field: thalweg_event::wall_us"]
         [::std::mem::offset_of!(thalweg_event, wall_us) - 136usize];
     ["Offset of field: thalweg_event::receiver_us"]
@@ -1752,10 +1793,15 @@ pub struct thalweg_counters {
     pub stretches: __u64,
     pub anew: __u64,
     pub moved: __u64,
+    pub windows: __u64,
+    pub windows_raised: __u64,
+    pub windows_refused: __u64,
+    pub windows_left: __u64,
+    pub windows_scored: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 200usize];
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 240usize];
     ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
     ["Offset of field: thalweg_counters::established"]
         [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
@@ -1799,6 +1845,16 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_counters, anew) - 184usize];
     ["Offset of field: thalweg_counters::moved"]
         [::std::mem::offset_of!(thalweg_counters, moved) - 192usize];
+    ["Offset of field: thalweg_counters::windows"]
+        [::std::mem::offset_of!(thalweg_counters, windows) - 200usize];
+    ["Offset of field: thalweg_counters::windows_raised"]
+        [::std::mem::offset_of!(thalweg_counters, windows_raised) - 208usize];
+    ["Offset of field: thalweg_counters::windows_refused"]
+        [::std::mem::offset_of!(thalweg_counters, windows_refused) - 216usize];
+    ["Offset of field: thalweg_counters::windows_left"]
+        [::std::mem::offset_of!(thalweg_counters, windows_left) - 224usize];
+    ["Offset of field: thalweg_counters::windows_scored"]
+        [::std::mem::offset_of!(thalweg_counters, windows_scored) - 232usize];
 };
 pub const THALWEG_LIMIT_EDT: thalweg_limit_flag = 1;
 pub const THALWEG_LIMIT_WORK_CONSERVING: thalweg_limit_flag = 2;

@@ -33,3 +33,4 @@ pub mod stack;
 pub mod status;
 pub mod top;
 pub mod web;
+pub mod windows;

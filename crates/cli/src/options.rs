@@ -202,6 +202,8 @@ pub enum Command {
     Hosts(commands::hosts::Options),
     /// List what is known of networks, which decides about their new hosts.
     Networks(commands::networks::Options),
+    /// List what is known of initial windows, by network.
+    Windows(commands::windows::Options),
     /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.

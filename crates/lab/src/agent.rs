@@ -35,6 +35,8 @@ pub(crate) struct Learner<'a> {
     pub(crate) mode: &'a Mode,
     /// The congestion controls that it chooses among; none: all that the kernel offers.
     pub(crate) arms: &'a [String],
+    /// The initial windows, segments; none: it leaves these alone.
+    pub(crate) windows: &'a [u32],
     /// Seed of the control group.
     pub(crate) seed: u64,
 }
@@ -263,7 +265,8 @@ fn configuration_text(
     socket: &Path,
 ) -> String {
     let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
-    let (mut mode, mut arms, mut control) = (String::new(), String::new(), "share = 0.0".into());
+    let (mut mode, mut arms, mut window) = (String::new(), String::new(), String::new());
+    let mut control = "share = 0.0".to_owned();
     if let Some(learner) = learner {
         let name = match learner.mode {
             Mode::Gain => &Mode::Thalweg,
@@ -272,6 +275,12 @@ fn configuration_text(
         mode = format!("mode = \"{name}\"\n");
         if !learner.arms.is_empty() {
             arms = format!("allow = {0:?}\nload = {0:?}\n", learner.arms);
+        }
+        if !learner.windows.is_empty() && *learner.mode != Mode::Classic {
+            window = format!(
+                "\n[initial_window]\nenabled = true\nsegments = {:?}\n",
+                learner.windows
+            );
         }
         if *learner.mode == Mode::Gain {
             // A salt has 63 bits.
@@ -282,7 +291,7 @@ fn configuration_text(
     }
     format!(
         "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n\n\
-         [arms]\n{arms}ecn_prefixes = {HOSTS:?}\n\n[control]\n{control}\npermanent = 0.0\n",
+         [arms]\n{arms}ecn_prefixes = {HOSTS:?}\n\n[control]\n{control}\npermanent = 0.0\n{window}",
         quoted(cgroup),
         quoted(pin),
         quoted(state),
@@ -317,6 +326,7 @@ mod tests {
         let learner = Learner {
             mode: &Mode::Classic,
             arms: &[],
+            windows: &[],
             seed: 1,
         };
         let text = configuration_text(
@@ -340,6 +350,7 @@ mod tests {
         let learner = Learner {
             mode: &Mode::Gain,
             arms: &arms,
+            windows: &[10, 32],
             seed: u64::MAX,
         };
         let place = Path::new("/p");
@@ -347,6 +358,9 @@ mod tests {
         let table: toml::Table = text.parse().unwrap();
         assert_eq!(table["mode"].as_str(), Some("thalweg"));
         assert_eq!(table["arms"]["allow"][1].as_str(), Some("vegas"));
+        let windows = &table["initial_window"];
+        assert_eq!(windows["enabled"].as_bool(), Some(true));
+        assert_eq!(windows["segments"][1].as_integer(), Some(32));
         assert_eq!(table["control"]["share"].as_float(), Some(0.5));
         assert!(table["control"]["salt"].as_integer().unwrap() >= 0);
     }

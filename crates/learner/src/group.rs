@@ -15,7 +15,7 @@ use crate::sample::Sample;
 use crate::weighted::{self, Measured};
 
 /// Cost (Q16 bits) and log2 of the rate (Q16) of the system's arm in a group's record.
-const OFFSET_Q16: u32 = 32 << 16;
+pub(crate) const OFFSET_Q16: u32 = 32 << 16;
 /// A group decides, and gives others what it knows, from this evidence of the system's arm on: eight
 /// measurements.
 const KNOWN_Q16: u32 = 8 << 16;

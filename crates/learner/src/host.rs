@@ -77,6 +77,10 @@ pub struct Host {
     pub usual_q16: u32,
     /// … and of its log2(bytes per second), Q16.
     pub usual_log_rate_q16: u32,
+    /// Windows: index of the largest that may be chosen …
+    pub step: u32,
+    /// … and `scored` when that last changed.
+    pub step_scored: u32,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,
     /// Highest rate seen; unit as in [`ArmState::max_rate`].

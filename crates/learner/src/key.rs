@@ -19,16 +19,25 @@ pub enum Level {
     Service = 3,
     /// All of a network namespace.
     Namespace = 4,
+    /// Initial windows towards the addresses around a host …
+    WindowPrefix = 5,
+    /// … towards the hosts of a service with a similar RTT …
+    WindowService = 6,
+    /// … and of a network namespace.
+    WindowNamespace = 7,
 }
 
 impl Level {
     /// Every level, a host's first.
-    pub const ALL: [Level; 5] = [
+    pub const ALL: [Level; 8] = [
         Level::Host,
         Level::Prefix,
         Level::Named,
         Level::Service,
         Level::Namespace,
+        Level::WindowPrefix,
+        Level::WindowService,
+        Level::WindowNamespace,
     ];
 
     /// The level with a number of the kernel's interface.
@@ -39,6 +48,11 @@ impl Level {
     /// Whether it is that of a group.
     pub fn is_group(self) -> bool {
         self != Level::Host
+    }
+
+    /// Whether its records are of [initial windows](crate::window).
+    pub fn is_window(self) -> bool {
+        self >= Level::WindowPrefix
     }
 }
 

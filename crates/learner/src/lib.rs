@@ -22,6 +22,7 @@ mod sample;
 mod shrink;
 mod stretch;
 mod weighted;
+pub mod window;
 
 pub use classic::{
     EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,

@@ -6,6 +6,7 @@ use crate::key::Level;
 use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
 use crate::sample::{End, Outcome, Sample};
+use crate::window;
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
@@ -133,7 +134,7 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
 }
 
 /// What a sample's retransmissions cost, bits in Q16: three times their share of the segments.
-fn waste_q16(sample: &Sample) -> u64 {
+pub(crate) fn waste_q16(sample: &Sample) -> u64 {
     let retrans = u64::from(sample.retrans.min(sample.segs_out));
     ((retrans * WASTE_BITS) << 16) / u64::from(sample.segs_out.max(1))
 }
@@ -350,7 +351,13 @@ fn default_share_q16(host: &Host, system_arm: usize, gap_q16: u64) -> u32 {
         0 => system.weight_q16 >> 16,
         _ => 0,
     };
-    ONE_Q16 / (host.scored.min(ONE_Q16) + inherited + DEFAULT_SHARE)
+    let each = host.scored.min(ONE_Q16) + inherited + DEFAULT_SHARE;
+    ONE_Q16
+        / if host.level.is_window() {
+            each.min(window::OWN_EACH)
+        } else {
+            each
+        }
 }
 
 /// Whether the system's arm loses so much that another may be far better.
@@ -399,7 +406,8 @@ fn shares(
     let mut first_trials = ONE_Q16 / 2;
     let first = params
         .rescue_arm
-        .filter(|&i| is_untried(i) && system.is_some_and(|s| is_lossy(&host.arms[s], params)));
+        .filter(|&i| !host.level.is_window() && is_untried(i))
+        .filter(|_| system.is_some_and(|s| is_lossy(&host.arms[s], params)));
     if let Some(first) = first {
         shares[first] = first_trials.min(hope_q16(&host.arms[first]) / 2);
         first_trials -= shares[first];
@@ -660,7 +668,12 @@ pub(crate) fn take(
     let timeout = sample.end == End::Timeout;
     let state = &mut record.arms[arm];
     learn(state, level, measured, srtt_us, params, timeout);
-    count_segments(state, sample);
+    let shift = if level.is_window() {
+        window::SEGS_SHIFT
+    } else {
+        SEGS_SHIFT
+    };
+    count_segments(state, sample, shift);
     state.scored = state.scored.saturating_add(1);
     record.scored = record.scored.saturating_add(1);
     record.arms[arm].caution_q16 = caution_q16(record, arm, system_arm);
@@ -715,15 +728,15 @@ fn note_credit(
 }
 
 /// Adds a stretch's segments to the count; a large number counts as [`SEGS_MAX`].
-fn count_segments(arm: &mut ArmState, sample: &Sample) {
+fn count_segments(arm: &mut ArmState, sample: &Sample, shift: u32) {
     let mut segs = sample.steady_segs;
     let mut retrans = sample.steady_retrans.min(segs);
     if segs > SEGS_MAX {
         retrans = (u64::from(retrans) * u64::from(SEGS_MAX) / u64::from(segs)) as u32;
         segs = SEGS_MAX;
     }
-    arm.segs = arm.segs - (arm.segs >> SEGS_SHIFT) + segs;
-    arm.retrans = arm.retrans - (arm.retrans >> SEGS_SHIFT) + retrans;
+    arm.segs = arm.segs - (arm.segs >> shift) + segs;
+    arm.retrans = arm.retrans - (arm.retrans >> shift) + retrans;
 }
 
 /// Adds one cost to an arm's discounted estimate.

@@ -1,15 +1,15 @@
-//! `GET /v1/networks`: what is known of networks.
+//! `GET /v1/networks` and `GET /v1/windows`: what is known of networks.
 
 use std::collections::HashMap;
 
 use axum::Json;
 use axum::extract::State;
-use thalweg_learner::{HostKey, Level};
+use thalweg_learner::{HostKey, Level, window};
 
 use super::answer::Answer;
 use super::work::Api;
 use crate::shared::Shared;
-use crate::view::Networks;
+use crate::view::{Networks, Windows};
 
 /// All groups of hosts, the narrowest first, then by name.
 pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
@@ -28,6 +28,26 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
             .map(|(key, group)| presenter.network(key, group, hosts(key)));
         Ok(Json(Networks {
             networks: networks.collect(),
+        }))
+    })
+    .await
+}
+
+/// Initial windows by network, the narrowest first, then by name.
+pub(super) async fn windows(State(api): State<Api>) -> Answer<Json<Windows>> {
+    api.work(|shared| {
+        let table = shared.kernel.arms()?;
+        let presenter = shared.presenter(&table);
+        let allowed = shared.kernel.setup().windows();
+        let mut records = shared.kernel.windows()?;
+        records.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+        let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
+        Ok(Json(Windows {
+            segments: segments.map(window::segments).collect(),
+            networks: records
+                .iter()
+                .map(|(key, record)| presenter.windows(key, record, allowed))
+                .collect(),
         }))
     })
     .await

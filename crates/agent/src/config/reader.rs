@@ -12,6 +12,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thalweg_learner::window;
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
 use thalweg_units::reader::{self, Document, Reader, Table, describe, number, whole};
 use thalweg_units::schema::{self, Form};
@@ -402,6 +403,49 @@ impl<'s> Section<'s> {
                 "" => Some(None),
                 name => is_group_name(name).then(|| Some(name.to_owned())),
             }
+        });
+        read.value
+    }
+
+    /// Initial windows in segments, as a mask of arms. The kernel's own is always among them.
+    pub fn windows(&mut self, key: &'static str, default: &[u32]) -> u16 {
+        let mask = |of: &[u32]| {
+            let arms = of.iter().filter_map(|&segments| window::arm(segments));
+            arms.fold(1 << window::OWN, |mask, arm| mask | 1 << arm)
+        };
+        let expected = format!(
+            "a list of even numbers from {} to {}, the initial windows in segments",
+            window::LEAST,
+            window::MOST
+        );
+        let form = schema::list(schema::whole(window::LEAST..=window::MOST), 1..=window::COUNT, true);
+        let show = |mask: &u16| {
+            let set = (0..window::COUNT).filter(|arm| mask >> arm & 1 != 0);
+            let set: Vec<String> = set.map(|arm| window::segments(arm).to_string()).collect();
+            format!("[{}]", set.join(", "))
+        };
+        let read = self.read(key, &expected, form, mask(default), show, |value| {
+            let DeValue::Array(items) = value.get_ref() else {
+                return Err(vec![Wrong::new(value, &*expected)]);
+            };
+            if items.is_empty() {
+                return Err(vec![Wrong::new(value, &*expected)]);
+            }
+            let arm = |item: &Spanned<DeValue<'_>>| {
+                let segments = whole(item.get_ref()).and_then(|it| u32::try_from(it).ok());
+                segments.and_then(window::arm).ok_or_else(|| {
+                    let each = format!("an even number from {} to {}", window::LEAST, window::MOST);
+                    Wrong::new(item, each)
+                })
+            };
+            let (mut mask, mut wrong) = (1 << window::OWN, Vec::new());
+            for item in items.iter() {
+                match arm(item) {
+                    Ok(arm) => mask |= 1 << arm,
+                    Err(fault) => wrong.push(fault),
+                }
+            }
+            if wrong.is_empty() { Ok(mask) } else { Err(wrong) }
         });
         read.value
     }

@@ -24,7 +24,7 @@ pub fn is_own(event: &raw::thalweg_event) -> bool {
 
 /// What held a stretch up, if the kernel tells.
 pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
-    (event.sample_flags & raw::THALWEG_SAMPLE_BUSY_TIME != 0).then(|| Chronographs {
+    (u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME != 0).then(|| Chronographs {
         open_us: event.wall_us,
         receiver_us: event.receiver_us.into(),
         buffer_us: event.buffer_us.into(),

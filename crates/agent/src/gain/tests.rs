@@ -54,7 +54,7 @@ fn close(hour: u64, host: u16, busy_us: u64) -> raw::thalweg_event {
         wall_us: busy_us,
         srtt_us: 50_000,
         segs_out: 400,
-        sample_flags: raw::THALWEG_SAMPLE_BUSY_TIME,
+        sample_flags: raw::THALWEG_SAMPLE_BUSY_TIME as u16,
         ..Default::default()
     }
 }

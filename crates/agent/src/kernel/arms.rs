@@ -367,7 +367,7 @@ impl Kernel {
         let used = self.used_slots()?;
         let mut scored = [0u64; MAX_ARMS];
         self.walk_records(|batch| {
-            for (_, host) in &batch {
+            for (_, host) in batch.iter().filter(|(key, _)| !key.level.is_window()) {
                 for (sum, arm) in scored.iter_mut().zip(&host.arms) {
                     *sum += u64::from(arm.scored);
                 }
@@ -423,7 +423,7 @@ impl Kernel {
         self.walk_records(|batch| {
             fail_point!("arms::emptying");
             for (key, host) in &batch {
-                if knows(host, arms) {
+                if !key.level.is_window() && knows(host, arms) {
                     self.forget_arms_of(key, arms)?;
                 }
             }

@@ -7,23 +7,45 @@ use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_learner::{Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, knows, worth_q16};
+use thalweg_learner::{
+    Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, knows, window, worth_q16,
+};
 
 use super::{HostBatch, Kernel};
+
+/// Levels that take over what a wider one knows, with the widest one.
+const NARROWER: [(Level, Level); 5] = [
+    (Level::Prefix, Level::Namespace),
+    (Level::Named, Level::Namespace),
+    (Level::Service, Level::Namespace),
+    (Level::WindowPrefix, Level::WindowNamespace),
+    (Level::WindowService, Level::WindowNamespace),
+];
 
 impl Kernel {
     /// The records of all groups.
     pub fn groups(&self) -> Result<HostBatch> {
-        let mut groups = Vec::new();
-        if !self.setup().has_groups() {
-            return Ok(groups);
+        match self.setup().has_groups() {
+            true => self.records_of(|level| level.is_group() && !level.is_window()),
+            false => Ok(HostBatch::new()),
         }
+    }
+
+    /// The records of initial windows.
+    pub fn windows(&self) -> Result<HostBatch> {
+        match self.setup().windows() {
+            0 => Ok(HostBatch::new()),
+            _ => self.records_of(Level::is_window),
+        }
+    }
+
+    fn records_of(&self, wanted: impl Fn(Level) -> bool) -> Result<HostBatch> {
+        let mut records = Vec::new();
         self.walk_records(|batch| {
-            let only = batch.into_iter().filter(|(key, _)| key.level.is_group());
-            groups.extend(only);
+            records.extend(batch.into_iter().filter(|(key, _)| wanted(key.level)));
             Ok(())
         })?;
-        Ok(groups)
+        Ok(records)
     }
 
     /// Writes the worth of wider knowledge before anything is known of the spread.
@@ -53,7 +75,11 @@ impl Kernel {
     /// Takes the worth of wider knowledge anew, from the spread of the groups around their
     /// namespace. Of several namespaces the one with most groups tells.
     pub fn refresh_worth(&self) -> Result<()> {
-        let groups = self.groups()?;
+        let (has_groups, windows) = (self.setup().has_groups(), self.setup().windows());
+        if !has_groups && windows == 0 {
+            return Ok(());
+        }
+        let groups = self.records_of(Level::is_group)?;
         let defaults = self.defaults()?;
         let mut by_namespace: HashMap<u64, Vec<(Level, &Host)>> = HashMap::new();
         for (key, group) in &groups {
@@ -61,7 +87,7 @@ impl Kernel {
             of_namespace.push((key.level, group));
         }
         let mut known = Vec::new();
-        for level in [Level::Prefix, Level::Named, Level::Service] {
+        for (level, widest) in NARROWER {
             let of_level = |groups: &[(Level, &Host)]| {
                 groups.iter().filter(|(other, _)| *other == level).count()
             };
@@ -71,9 +97,12 @@ impl Kernel {
             let Some((netns, groups)) = most else {
                 continue;
             };
-            let wide = groups.iter().find(|(level, _)| *level == Level::Namespace);
-            let (Some((_, wide)), Some(system)) = (wide, defaults.get(netns).copied().flatten())
-            else {
+            let wide = groups.iter().find(|(level, _)| *level == widest);
+            let system = match widest.is_window() {
+                true => Some(window::OWN),
+                false => defaults.get(netns).copied().flatten(),
+            };
+            let (Some((_, wide)), Some(system)) = (wide, system) else {
                 continue;
             };
             let narrow = groups.iter().filter(|(other, _)| *other == level);

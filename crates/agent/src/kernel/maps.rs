@@ -305,6 +305,11 @@ impl Kernel {
                 (&mut sum.stretches, one.stretches),
                 (&mut sum.anew, one.anew),
                 (&mut sum.moved, one.moved),
+                (&mut sum.windows, one.windows),
+                (&mut sum.windows_raised, one.windows_raised),
+                (&mut sum.windows_refused, one.windows_refused),
+                (&mut sum.windows_left, one.windows_left),
+                (&mut sum.windows_scored, one.windows_scored),
             ] {
                 *total += part;
             }

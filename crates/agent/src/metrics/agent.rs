@@ -151,6 +151,31 @@ impl Figures {
                 c.by_group,
             ),
             (
+                "thalweg_windows",
+                "Initial windows decided by what is known of a network.",
+                c.windows,
+            ),
+            (
+                "thalweg_windows_raised",
+                "Connections with a larger initial window than the kernel's own.",
+                c.windows_raised,
+            ),
+            (
+                "thalweg_windows_refused",
+                "Times that the kernel refused an initial window, or to pace it.",
+                c.windows_refused,
+            ),
+            (
+                "thalweg_windows_left",
+                "Initial windows left to an application, a policy or a route.",
+                c.windows_left,
+            ),
+            (
+                "thalweg_windows_scored",
+                "Connections whose initial window was scored.",
+                c.windows_scored,
+            ),
+            (
                 "thalweg_connections_changed",
                 "Connections whose congestion control was changed.",
                 c.changed,

@@ -351,6 +351,8 @@ impl DocumentHost {
             base_rtt_us: self.base_rtt_us,
             usual_q16: 0,
             usual_log_rate_q16: 0,
+            step: 0,
+            step_scored: 0,
             seen_age_ms: self.seen_age_ms,
             forgot_age_ms: self.forgot_age_ms,
             arms: self

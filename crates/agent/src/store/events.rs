@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::clock::Moment;
 use super::snapshot::unsigned;
 use super::{Store, StoreError};
-use crate::view::{Event, Measurement};
+use crate::view::{Event, Measurement, Window};
 
 /// Largest number of rows that one call of [`Store::prune`] removes.
 pub const PRUNE_STEP: u64 = 20_000;
@@ -18,7 +18,8 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
      local_port, arm, chosen, system_arm, reason, propensity, passive, ecn, dry_run, switched, \
      error, end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us, min_rtt_us, \
      segs_out, retrans, cost, weight, propensities, allowed, handshake_rtt_us, rule, parameters, \
-     control, wall_us, receiver_us, buffer_us, app_limited, stands_for, level";
+     control, wall_us, receiver_us, buffer_us, app_limited, stands_for, level, \
+     window, window_chosen, window_propensity, window_cost";
 
 impl Store {
     /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
@@ -143,7 +144,8 @@ pub(super) fn append(
     let mut insert = transaction.prepare_cached(&format!(
         "INSERT INTO events ({COLUMNS}, clock_ms) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
-         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42)"
+         ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
+         ?45, ?46)"
     ))?;
     for event in events {
         let measured = event.measurement.as_ref();
@@ -189,6 +191,10 @@ pub(super) fn append(
             measured.is_some_and(|m| m.app_limited),
             event.stands_for,
             event.level,
+            event.window.as_ref().map_or(0, |it| it.segments),
+            event.window.as_ref().map_or(0, |it| it.chosen),
+            event.window.as_ref().map_or(0.0, |it| it.propensity),
+            event.window.as_ref().and_then(|it| it.cost_bits),
             now_ms,
         ])?;
     }
@@ -207,6 +213,16 @@ fn of_json<T: DeserializeOwned>(
 ) -> Result<Option<T>, rusqlite::Error> {
     let text = row.get::<_, Option<String>>(column)?;
     Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+fn window(row: &Row<'_>) -> Result<Option<Window>, rusqlite::Error> {
+    let window = Window {
+        segments: row.get(42)?,
+        chosen: row.get(43)?,
+        propensity: row.get(44)?,
+        cost_bits: row.get(45)?,
+    };
+    Ok((window.segments > 0).then_some(window))
 }
 
 fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
@@ -258,6 +274,7 @@ fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
         control: row.get(35)?,
         stands_for: row.get(40)?,
         level: row.get(41)?,
+        window: window(row)?,
         measurement,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use thalweg_learner::{ArmState, Host, HostKey, Level, MAX_ARMS, Mode, Params};
+use thalweg_learner::{ArmState, Host, HostKey, Level, MAX_ARMS, Mode, Params, window};
 use thalweg_units::grammar::is_congestion_control;
 
 /// Most evidence that any configuration allows, Q16: `learning.memory` is at most 64, and three times
@@ -14,6 +14,8 @@ const GROUP_WEIGHT_MAX_Q16: u64 = 8 * WEIGHT_MAX_Q16 + (512 << 16);
 /// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
 /// ones.
 const SEGS_MAX: u64 = 8 * 8192 + 7;
+/// The same of windows, which remember 512 times as many as one connection has.
+const WINDOW_SEGS_MAX: u64 = 512 * 8192 + 511;
 
 /// The logarithm of the highest rate, bits in Q16.
 const LOG_MAX_Q16: u64 = 64 << 16;
@@ -56,12 +58,16 @@ pub struct HostRow {
     pub usual_q16: u32,
     /// … and of its log2(bytes per second), Q16.
     pub usual_log_rate_q16: u32,
+    /// Windows: index of the largest that may be chosen …
+    pub step: u32,
+    /// … and `scored` when that last changed.
+    pub step_scored: u32,
     /// Milliseconds between the last connection or measurement and the snapshot.
     pub seen_age_ms: u64,
     /// Milliseconds between the time up to which evidence has been discounted and the snapshot;
     /// `None` = not yet discounted.
     pub forgot_age_ms: Option<u64>,
-    /// Arms with any data, by name.
+    /// Arms with any data, by name; that of a window is its number of segments.
     pub arms: Vec<(String, ArmState)>,
 }
 
@@ -91,10 +97,18 @@ impl HostRow {
             base_rtt_us: host.base_rtt().unwrap_or(0),
             usual_q16: host.usual_q16,
             usual_log_rate_q16: host.usual_log_rate_q16,
+            step: host.step,
+            step_scored: host.step_scored,
             seen_age_ms: age_ms(host.seen_ns),
             forgot_age_ms: (host.forgot_ns != 0).then(|| age_ms(host.forgot_ns)),
             arms: known
-                .filter_map(|(index, arm)| Some((arm_name(index)?.to_owned(), *arm)))
+                .filter_map(|(index, arm)| {
+                    let name = match key.level.is_window() {
+                        true => window::segments(index).to_string(),
+                        false => arm_name(index)?.to_owned(),
+                    };
+                    Some((name, *arm))
+                })
                 .collect(),
         }
     }
@@ -112,6 +126,10 @@ impl HostRow {
         system_arm: Option<usize>,
         arm_slot: impl Fn(&str) -> Option<usize>,
     ) -> Host {
+        let system_arm = match self.key.level.is_window() {
+            true => Some(window::OWN),
+            false => system_arm,
+        };
         let to_ns = |ms: u64| ms.saturating_add(elapsed_ms).saturating_mul(1_000_000);
         let mut host = Host {
             connections: self.connections,
@@ -126,11 +144,17 @@ impl HostRow {
             level: self.key.level,
             usual_q16: self.usual_q16,
             usual_log_rate_q16: self.usual_log_rate_q16,
+            step: self.step,
+            step_scored: self.step_scored,
             seen_ns: now_ns.saturating_sub(to_ns(self.seen_age_ms)),
             ..Host::default()
         };
         for (name, arm) in &self.arms {
-            if let Some(slot) = arm_slot(name).and_then(|slot| host.arms.get_mut(slot)) {
+            let slot = match self.key.level.is_window() {
+                true => name.parse().ok().and_then(window::arm),
+                false => arm_slot(name),
+            };
+            if let Some(slot) = slot.and_then(|slot| host.arms.get_mut(slot)) {
                 *slot = *arm;
             }
         }
@@ -156,9 +180,17 @@ impl HostRow {
             true => GROUP_WEIGHT_MAX_Q16,
             false => WEIGHT_MAX_Q16,
         };
+        let (segs_max, kind) = match self.key.level.is_window() {
+            true => (WINDOW_SEGS_MAX, "an initial window"),
+            false => (SEGS_MAX, "a congestion control"),
+        };
         for (name, arm) in &self.arms {
-            if !is_congestion_control(name) {
-                let why = "not the name of a congestion control".to_owned();
+            let is_name = match self.key.level.is_window() {
+                true => name.parse().ok().and_then(window::arm).is_some(),
+                false => is_congestion_control(name),
+            };
+            if !is_name {
+                let why = format!("not the name of {kind}");
                 return Some((format!("arms.{name}"), why));
             }
             let above = |field: &str, value: u64, limit: u64| {
@@ -170,7 +202,7 @@ impl HostRow {
                     above("value", arm.value, u32::MAX.into())
                         .or_else(|| above("weight_q16", arm.weight_q16.into(), weight_max))
                         .or_else(|| above("log_rate_q16", arm.log_rate_q16.into(), LOG_MAX_Q16))
-                        .or_else(|| above("segs", arm.segs.into(), SEGS_MAX))
+                        .or_else(|| above("segs", arm.segs.into(), segs_max))
                         .or_else(|| above("retrans", arm.retrans.into(), arm.segs.into()))
                 })
                 .flatten();

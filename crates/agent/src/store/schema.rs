@@ -9,7 +9,20 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 9] = [V1, V2, V3, V4, V5, V6, V7, V8, V9];
+pub(super) const MIGRATIONS: [&str; 10] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
+
+/// Initial windows beside congestion controls. In `host_arms` of their records `arm` is a number of
+/// segments.
+const V10: &str = "
+ALTER TABLE hosts ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE hosts ADD COLUMN step_scored INTEGER NOT NULL DEFAULT 0;
+-- Segments; 0 = none was chosen.
+ALTER TABLE events ADD COLUMN window INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN window_chosen INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN window_propensity REAL NOT NULL DEFAULT 0;
+-- Bits above what the kernel's own would cost; NULL = not scored.
+ALTER TABLE events ADD COLUMN window_cost REAL;
+";
 
 /// Groups of hosts beside hosts, and what was known where a connection was first decided: before, it
 /// was always the host. `level` of a record is the kernel's number.
@@ -427,7 +440,8 @@ const TABLES: [(&str, &str); 14] = [
     (
         "hosts",
         "id mode level netns address prefix connections scored switched min_rtt_us max_rate \
-         seen_ms forgot_ms queue_q16 base_rtt_us usual_q16 usual_log_rate_q16",
+         seen_ms forgot_ms queue_q16 base_rtt_us usual_q16 usual_log_rate_q16 step \
+         step_scored",
     ),
     (
         "host_arms",
@@ -440,7 +454,8 @@ const TABLES: [(&str, &str); 14] = [
          system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
          duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms \
          propensities allowed handshake_rtt_us rule parameters control wall_us receiver_us \
-         buffer_us app_limited stands_for level",
+         buffer_us app_limited stands_for level window window_chosen window_propensity \
+         window_cost",
     ),
 ];
 

@@ -369,7 +369,7 @@ impl Store {
         let mut statement = self.connection.prepare_cached(
             "SELECT netns, address, prefix, connections, scored, switched, min_rtt_us, max_rate,
                     seen_ms, forgot_ms, queue_q16, base_rtt_us, level, usual_q16,
-                    usual_log_rate_q16
+                    usual_log_rate_q16, step, step_scored
              FROM hosts WHERE id = ?1",
         )?;
         statement.query_row([id], |row| {
@@ -392,6 +392,8 @@ impl Store {
                 base_rtt_us: row.get(11)?,
                 usual_q16: row.get(13)?,
                 usual_log_rate_q16: row.get(14)?,
+                step: row.get(15)?,
+                step_scored: row.get(16)?,
                 arms: self.load_arms(id)?,
             }))
         })
@@ -467,15 +469,16 @@ pub(super) fn save_host(
     let mut insert_host = transaction.prepare_cached(
         "INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
                             min_rtt_us, max_rate, seen_ms, forgot_ms, queue_q16, base_rtt_us,
-                            level, usual_q16, usual_log_rate_q16)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+                            level, usual_q16, usual_log_rate_q16, step, step_scored)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
          ON CONFLICT (mode, level, netns, address, prefix) DO UPDATE SET
              connections = excluded.connections, scored = excluded.scored,
              switched = excluded.switched, min_rtt_us = excluded.min_rtt_us,
              max_rate = excluded.max_rate, seen_ms = excluded.seen_ms,
              forgot_ms = excluded.forgot_ms, queue_q16 = excluded.queue_q16,
              base_rtt_us = excluded.base_rtt_us, usual_q16 = excluded.usual_q16,
-             usual_log_rate_q16 = excluded.usual_log_rate_q16
+             usual_log_rate_q16 = excluded.usual_log_rate_q16, step = excluded.step,
+             step_scored = excluded.step_scored
          RETURNING id",
     )?;
     let mut remove_arms = transaction.prepare_cached("DELETE FROM host_arms WHERE host = ?1")?;
@@ -504,6 +507,8 @@ pub(super) fn save_host(
             host.key.level as u32,
             host.usual_q16,
             host.usual_log_rate_q16,
+            host.step,
+            host.step_scored,
         ],
         |row| row.get(0),
     )?;

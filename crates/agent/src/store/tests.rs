@@ -85,6 +85,8 @@ fn row(key: HostKey, arms: &[(&str, ArmState)]) -> HostRow {
         base_rtt_us: 24_000,
         usual_q16: 0,
         usual_log_rate_q16: 0,
+        step: 0,
+        step_scored: 0,
         seen_age_ms: 1500,
         forgot_age_ms: Some(900_000),
         arms: arms

@@ -182,6 +182,16 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         ),
         (
             "",
+            match c.windows_refused {
+                0 => format!("{} with a larger initial window", c.windows_raised),
+                refused => format!(
+                    "{} with a larger initial window, {refused} refused by the kernel",
+                    c.windows_raised
+                ),
+            },
+        ),
+        (
+            "",
             match c.control {
                 0 => format!("{} in namespaces that are left alone", c.outside),
                 control => format!(

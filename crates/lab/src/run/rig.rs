@@ -79,6 +79,7 @@ impl Rig {
                 let learner = Learner {
                     mode,
                     arms: &scenario.agent.arms,
+                    windows: &scenario.agent.windows,
                     seed: scenario.path.seed,
                 };
                 Some(Agent::start(&options.agent_binary, learner, places)?)

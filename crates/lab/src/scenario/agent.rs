@@ -1,7 +1,9 @@
 //! The `[agent]` table: what the agents of a run may do.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
-use thalweg_units::reader::Table;
+use thalweg_units::reader::{Table, whole};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
@@ -11,11 +13,17 @@ use crate::units::grammar::CONGESTION_CONTROL;
 /// Most congestion controls that an agent can choose among.
 const MOST: usize = 16;
 
+/// Initial windows, segments.
+const WINDOWS: RangeInclusive<u32> = 10..=32;
+
 /// What agents may do.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Learning {
     /// The congestion controls that they choose among; none: all that the kernel offers.
     pub arms: Vec<String>,
+    /// The initial windows that they choose among, segments; empty: they leave these alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<u32>,
 }
 
 impl Learning {
@@ -32,8 +40,17 @@ impl Learning {
         if let Some(again) = (1..arms.len()).find(|place| arms[..*place].contains(&arms[*place])) {
             table.wrong("arms", format!("{:?} again", arms[again]), "each once");
         }
+        let window = |value: &DeValue<'_>| {
+            let segments = whole(value).and_then(|it| u32::try_from(it).ok());
+            let fits = |it: &u32| WINDOWS.contains(it) && it.is_multiple_of(2);
+            segments.filter(fits).ok_or(None)
+        };
+        let (least, most) = (WINDOWS.start(), WINDOWS.end());
+        let expected = format!("a list of even numbers from {least} to {most}, in segments");
+        let form = || schema::whole(WINDOWS);
+        let windows = table.list("windows", MOST, &expected, window, form);
         table.finish();
-        table.is_sound().then_some(Self { arms })
+        table.is_sound().then_some(Self { arms, windows })
     }
 }
 
@@ -59,6 +76,9 @@ mod tests {
             ("arms = [\"cubic\", \"cubic\"]", "\"cubic\" again"),
             ("arms = [\"a b\"]", "3:9"),
             ("arm = [\"cubic\"]", "arms"),
+            ("windows = [10, 0]", "3:16"),
+            ("windows = [10, 10000]", "even numbers from 10 to 32"),
+            ("windows = [11]", "even numbers from 10 to 32"),
         ] {
             let fault = read(text).unwrap_err();
             assert!(fault.contains(words), "{text}: {fault}");
