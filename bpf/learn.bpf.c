@@ -464,7 +464,7 @@ int learn_setsockopt(struct bpf_sockopt *ctx)
 	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk) {
 		arms = bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (arms)
-			*arms &= THALWEG_OWNED_WINDOW;
+			*arms = 0;
 	}
 	/* The kernel copied at most one page of the value; 0 = use the original. */
 	if (ctx->optlen > 4096)

@@ -227,7 +227,7 @@ static __always_inline int learn_from(struct tcp_sock *tp, __u32 set)
 	arms = bpf_sk_storage_get(&owned, tp, 0, 0);
 	if (arms && !*arms)
 		return LEFT;
-	if (arms && *arms == want)
+	if (arms && (*arms & ~THALWEG_OWNED_WINDOW) == want)
 		return UNCHANGED;
 	arms = bpf_sk_storage_get(&owned, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!arms)

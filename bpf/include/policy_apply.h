@@ -6,6 +6,9 @@
 #include "policy_handshake.h"
 #include "policy_statistics.h"
 
+/* Mask of all arms. */
+#define ANY_ARM ((1u << THALWEG_MAX_ARMS) - 1)
+
 /* From now on the learner does not touch the socket's congestion control. */
 static __always_inline void own(struct bpf_sock_ops *ops)
 {
@@ -16,7 +19,20 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 		return;
 	arms = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (arms)
-		*arms = THALWEG_OWNED_BY_POLICY;
+		*arms = THALWEG_OWNED_BY_POLICY | (*arms & THALWEG_OWNED_WINDOW);
+}
+
+/* From now on the learner does not touch the socket's initial window. */
+static __always_inline void own_window(struct bpf_sock_ops *ops)
+{
+	__u32 any = THALWEG_OWNED_BY_POLICY | ANY_ARM, *arms;
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk)
+		return;
+	arms = bpf_sk_storage_get(&owned, sk, &any, BPF_SK_STORAGE_GET_F_CREATE);
+	if (arms)
+		*arms |= THALWEG_OWNED_WINDOW;
 }
 
 /* Restricts the learner to a set of arms for the socket, unless the application has chosen. */
@@ -26,12 +42,16 @@ static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
 	__u32 *from, mask;
 
 	from = bpf_map_lookup_elem(&arm_sets, &set);
-	if (!from || !sk || bpf_sk_storage_get(&owned, sk, 0, 0))
+	if (!from || !sk)
 		return;
 	mask = *from;
+	from = bpf_sk_storage_get(&owned, sk, 0, 0);
+	/* A mark that leaves all arms is that of a window. */
+	if (from && (*from & ANY_ARM) != ANY_ARM)
+		return;
 	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (from)
-		*from = mask | THALWEG_OWNED_BY_POLICY;
+		*from = mask | THALWEG_OWNED_BY_POLICY | (*from & THALWEG_OWNED_WINDOW);
 }
 
 static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
@@ -71,19 +91,24 @@ static __always_inline int set_clamp(struct bpf_sock_ops *ops, int clamp)
 	/* Refused once data has been sent: then the window shrinks by itself. */
 	if (!error && ops->snd_cwnd > (__u32)clamp)
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));
+	if (!error)
+		own_window(ops);
 	return error;
 }
 
 static __always_inline int set_int(struct bpf_sock_ops *ops, const struct thalweg_policy_flow *flow,
 				   const struct thalweg_policy_op *op)
 {
-	int value = op->value;
+	int value = op->value, error;
 
 	if (op->level == SOL_IP && op->name == IP_TOS)
 		return set_tos(ops, flow, value);
 	if (op->level == SOL_TCP && op->name == TCP_BPF_SNDCWND_CLAMP)
 		return set_clamp(ops, value);
-	return bpf_setsockopt(ops, op->level, op->name, &value, sizeof(value));
+	error = bpf_setsockopt(ops, op->level, op->name, &value, sizeof(value));
+	if (!error && op->level == SOL_TCP && op->name == TCP_BPF_IW)
+		own_window(ops);
+	return error;
 }
 
 static __always_inline int set_text(struct bpf_sock_ops *ops, const struct thalweg_policy_op *op)

@@ -81,6 +81,7 @@ fn measure(
         statistic: match expectation.statistic {
             Statistic::MedianLastHalf => Statistic::Median,
             Statistic::LowerQuartileLastHalf => Statistic::LowerQuartile,
+            Statistic::FctMedianLastHalf => Statistic::FctMedian,
             Statistic::FctP99LastHalf => Statistic::FctP99,
             other => other,
         },

@@ -54,6 +54,9 @@ impl Query<'_> {
         let quantile = |measure: Measure, share: f64| {
             sample::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
         };
+        let time_of_last = |share: f64| {
+            sample::weighted_quantile(&Measure::Fct.of(last.iter().copied(), outcome), share)
+        };
         let value = match self.statistic {
             Statistic::Median => sample::median(&goodputs),
             Statistic::MedianLastHalf => sample::median(&last_half),
@@ -96,10 +99,8 @@ impl Query<'_> {
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
-            Statistic::FctP99LastHalf => {
-                let times = Measure::Fct.of(last.iter().copied(), outcome);
-                sample::weighted_quantile(&times, 0.99)
-            }
+            Statistic::FctMedianLastHalf => time_of_last(0.5),
+            Statistic::FctP99LastHalf => time_of_last(0.99),
             Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();

@@ -62,6 +62,9 @@ thalweg_report::statistics! {
         "95th percentile of the same; a failed flow counts as infinite";
     FctP99, "fct-p99", ("99th percentile of flow-completion time", Microseconds, Lower),
         "99th percentile of the same";
+    FctMedianLastHalf, "fct-median-last-half",
+        ("median flow-completion time of the last half", Microseconds, Lower),
+        "the median of the last half of the rounds; compared with the same rounds of the reference";
     FctP99LastHalf, "fct-p99-last-half",
         ("99th percentile of flow-completion time of the last half", Microseconds, Lower),
         "the same of the last half of the rounds; compared with the same rounds of the reference";
