@@ -8,6 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use thalweg_bpf_types::{from_bytes, key_from_raw, raw};
 use thalweg_control::system;
 use thalweg_lab::host::Side;
+use thalweg_learner::HOUR_NS;
 
 use crate::support::{self, Bed, CONNECTIONS, compile, plain, privileged};
 
@@ -29,8 +30,7 @@ impl Writer {
     }
 }
 
-/// A record of version 6 under its key, with this many measurements, all of its second arm. One of
-/// version 7 is alike.
+/// A record of versions 7 and 8 under its key, with this many measurements, all of its second arm.
 fn host(key: &[u8], scored: u32) -> Vec<u8> {
     let now = system::monotonic_ns();
     let tag = from_bytes::<raw::thalweg_host_key>(key).expect("a key");
@@ -60,14 +60,15 @@ fn host(key: &[u8], scored: u32) -> Vec<u8> {
     record
 }
 
-/// A connection of version 6 on its first arm, which begins to be measured now.
+/// A connection of these versions on its first arm, which begins to be measured now.
 fn conn(cookie: u64) -> Vec<u8> {
     let now = system::monotonic_ns();
     let conn = Writer::default().u64(&[cookie, now, 0, 0]);
-    // Decided, with certainty, after a handshake of a millisecond.
-    let conn = conn.u32(&[0, 0, 0, 0, 0, 1, 65_536, 1000, 0, 128]);
-    let conn = conn.u64(&[now]).u32(&[0, 0, 0, 0, 0, 0]).0;
-    assert_eq!(conn.len(), 104);
+    // Decided in this hour, with certainty, after a handshake of a millisecond.
+    let hour = (now / HOUR_NS) as u32;
+    let conn = conn.u32(&[0, 0, 0, 0, 0, 1 | hour << 16, 65_536, 1000, 0, 128]);
+    let conn = conn.u64(&[now]).u32(&[0; 6]).u64(&[0; 5]).u32(&[0, 0]).0;
+    assert_eq!(conn.len(), size_of::<raw::thalweg_conn>());
     conn
 }
 
@@ -93,19 +94,15 @@ fn known_host(key: Vec<u8>, scored: u32) -> (Vec<u8>, Vec<u8>) {
     (key, host)
 }
 
-/// Puts into the kernel the state of an agent of version 6, attached and pinned.
+/// Puts into the kernel the state of an agent of version 7, attached and pinned.
 fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
-    install_version(bed, 6, 104, hosts)
+    install_version(bed, 7, hosts)
 }
 
-/// The state of an agent of a version with records of connections of this size.
-fn install_version(
-    bed: &Bed,
-    version: u32,
-    conn_bytes: u32,
-    hosts: &[(Vec<u8>, Vec<u8>)],
-) -> Object {
+/// The state of an agent of version 7 or 8.
+fn install_version(bed: &Bed, version: u32, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
     let host_bytes = size_of::<raw::thalweg_host>() as u32;
+    let conn_bytes = size_of::<raw::thalweg_conn>() as u32;
     let sizes = [("HOST", host_bytes), ("CONN", conn_bytes)];
     let sizes = sizes.map(|(of, size)| format!("-D{of}_BYTES={size}"));
     let flags = [sizes[0].as_str(), sizes[1].as_str()];
@@ -166,7 +163,7 @@ fn install_store(bed: &Bed) {
 }
 
 #[test]
-fn programs_of_version_6_give_way_under_traffic_and_what_they_learned_stays() {
+fn programs_of_version_7_give_way_under_traffic_and_what_they_learned_stays() {
     if !privileged() {
         return;
     }
@@ -185,7 +182,7 @@ fn programs_of_version_6_give_way_under_traffic_and_what_they_learned_stays() {
     ];
     let object = install(&bed, &hosts);
     install_store(&bed);
-    let before = bed.running_program().expect("version 6 runs");
+    let before = bed.running_program().expect("version 7 runs");
 
     let _sink = bed.sink(&address);
     let long = r#"
@@ -204,7 +201,7 @@ connection.recv(1)
         CONNECTIONS,
         &[&address, "5001", "3000", "1000"],
     );
-    support::wait_for("traffic under version 6", || {
+    support::wait_for("traffic under version 7", || {
         let counters = object.maps().find(|map| map.name() == "counters").unwrap();
         let values = counters
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -265,8 +262,8 @@ connection.recv(1)
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 
-/// An agent succeeds one of a version, whose connections have this size.
-fn succeeds(label: &str, version: u32, conn_bytes: u32) -> Bed {
+/// An agent succeeds one of a version.
+fn succeeds(label: &str, version: u32) {
     let mut bed = Bed::new(&plain(label), "");
     let address = bed.server_address();
     let own = system::netns_cookie().unwrap();
@@ -276,7 +273,7 @@ fn succeeds(label: &str, version: u32, conn_bytes: u32) -> Bed {
         .into_iter()
         .map(|(key, scored)| (key.clone(), host(key, scored)))
         .collect();
-    drop(install_version(&bed, version, conn_bytes, &hosts));
+    drop(install_version(&bed, version, &hosts));
     bed.start();
     let status = bed.json(&["status"]);
     assert_eq!(
@@ -311,31 +308,30 @@ fn succeeds(label: &str, version: u32, conn_bytes: u32) -> Bed {
     bed.end(nix::sys::signal::Signal::SIGKILL);
     bed.start();
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
-    bed
-}
-
-#[test]
-fn what_version_6_learned_stays_and_its_arms_keep_their_numbers() {
-    if privileged() {
-        succeeds("upgrade6", 6, 104);
-    }
 }
 
 #[test]
 fn what_version_7_learned_stays_and_its_arms_keep_their_numbers() {
     if privileged() {
-        succeeds("upgrade7", 7, size_of::<raw::thalweg_conn>() as u32);
+        succeeds("upgrade7", 7);
     }
 }
 
 #[test]
-fn an_open_connection_of_version_6_goes_on_being_measured() {
+fn what_version_8_learned_stays_and_its_arms_keep_their_numbers() {
+    if privileged() {
+        succeeds("upgrade8", 8);
+    }
+}
+
+#[test]
+fn an_open_connection_of_version_7_goes_on_being_measured() {
     if !privileged() {
         return;
     }
     let mut bed = Bed::new(&plain("upgradeopen"), "[learning]\nstretch = \"1s\"\n");
     let address = bed.server_address();
-    let object = install_version(&bed, 6, 104, &[]);
+    let object = install_version(&bed, 7, &[]);
     let _sink = bed.sink(&address);
     // Prints the cookie that the kernel's programs see, then sends for each line of input.
     let program = r#"
@@ -368,7 +364,7 @@ for line in sys.stdin:
     assert_eq!(bed.host(&address).unwrap()["scored"], 1);
 }
 
-/// Hosts of an agent of version 6, each with its own number of measurements, so that a mix-up
+/// Hosts of an agent of version 7, each with its own number of measurements, so that a mix-up
 /// shows.
 fn known(netns: u64, count: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..count)
@@ -399,7 +395,7 @@ fn assert_known(bed: &Bed, count: u16, what: &str) {
     );
 }
 
-/// Kills new agents while they replace version 6.
+/// Kills new agents while they replace version 7.
 fn upgrade_killed(label: &str, points: &[&str]) {
     const COUNT: u16 = 20;
     let mut bed = Bed::new(&plain(label), "[snapshot]\ninterval = \"1s\"\n");
@@ -477,7 +473,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
         let numbers = values.iter().map(|value| *value.first_chunk().unwrap());
         numbers.map(u64::from_ne_bytes).sum()
     };
-    support::wait_for("traffic under version 6", || {
+    support::wait_for("traffic under version 7", || {
         (established() > 2000).then_some(())
     });
     bed.start();
@@ -491,7 +487,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
 }
 
 #[test]
-fn an_agent_of_version_6_in_the_other_mode_is_succeeded_too() {
+fn an_agent_of_version_7_in_the_other_mode_is_succeeded_too() {
     if !privileged() {
         return;
     }
