@@ -123,7 +123,9 @@ impl Presenter<'_> {
         });
         view::WindowNetwork {
             name: network_name(key),
-            level: level(key.level as u32).trim_start_matches("window-").to_string(),
+            level: level(key.level as u32)
+                .trim_start_matches("window-")
+                .to_string(),
             netns: key.netns,
             container: self.containers.get(&key.netns).cloned(),
             decides,

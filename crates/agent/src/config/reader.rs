@@ -418,7 +418,11 @@ impl<'s> Section<'s> {
             window::LEAST,
             window::MOST
         );
-        let form = schema::list(schema::whole(window::LEAST..=window::MOST), 1..=window::COUNT, true);
+        let form = schema::list(
+            schema::whole(window::LEAST..=window::MOST),
+            1..=window::COUNT,
+            true,
+        );
         let show = |mask: &u16| {
             let set = (0..window::COUNT).filter(|arm| mask >> arm & 1 != 0);
             let set: Vec<String> = set.map(|arm| window::segments(arm).to_string()).collect();
@@ -445,7 +449,11 @@ impl<'s> Section<'s> {
                     Err(fault) => wrong.push(fault),
                 }
             }
-            if wrong.is_empty() { Ok(mask) } else { Err(wrong) }
+            if wrong.is_empty() {
+                Ok(mask)
+            } else {
+                Err(wrong)
+            }
         });
         read.value
     }

@@ -88,4 +88,5 @@ mod top;
 mod uml;
 mod upgrade;
 mod watch;
+mod windows;
 mod wrong_inputs;

@@ -1,0 +1,167 @@
+//! Initial windows that are learned, on real connections.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use thalweg_lab::host::Side;
+
+use crate::support::virtual_time::in_virtual_time;
+use crate::support::{Bed, COLLECTOR, Traffic, plain, wait_for};
+
+const ENABLED: &str =
+    "[arms]\nallow = [\"cubic\"]\n[initial_window]\nenabled = true\nsegments = [16]\n";
+
+/// Makes connections one by one that send 40 segments. Prints of each its first window, and whether
+/// its pacing rate is finite.
+const FIRST_WINDOWS: &str = r#"
+import socket, struct, sys
+for _ in range(int(sys.argv[2])):
+    with socket.create_connection((sys.argv[1], 5001)) as connection:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        rate = connection.getsockopt(socket.SOL_SOCKET, 47, 8)
+        print(struct.unpack_from("I", info, 80)[0], int(struct.unpack("Q", rate)[0] != (1 << 64) - 1))
+        connection.sendall(bytes(57920))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+"#;
+
+/// An agent on a path of 25 ms each way.
+fn bed(label: &str, settings: &str) -> (Bed, Traffic) {
+    let mut options = plain(label);
+    options.path.delay = serde_json::from_value(json!("25ms")).unwrap();
+    let mut bed = Bed::new(&options, settings);
+    bed.start();
+    let mut reader = bed.python(Side::Server, COLLECTOR, &[]);
+    assert_eq!(reader.line(), "listening");
+    (bed, reader)
+}
+
+/// The first windows of so many connections, and whether each is paced.
+fn connect(bed: &Bed, number: u32) -> Vec<(u32, bool)> {
+    let (server, count) = (bed.server_address(), number.to_string());
+    let said = bed.python(Side::Client, FIRST_WINDOWS, &[&server, &count]);
+    let said = said.finish();
+    let read = |line: &str| {
+        let (window, paced) = line.split_once(' ')?;
+        Some((window.parse().ok()?, paced == "1"))
+    };
+    let found: Vec<_> = said.lines().filter_map(read).collect();
+    assert_eq!(found.len(), number as usize, "{said}");
+    found
+}
+
+fn network(bed: &Bed, level: &str) -> Value {
+    let found = bed.json(&["windows"]);
+    let networks = found["networks"].as_array().unwrap();
+    let found = networks.iter().find(|network| network["level"] == level);
+    found.unwrap_or_else(|| panic!("no {level}")).clone()
+}
+
+fn a_larger_window_is_tried_and_kept_where_it_saves_round_trips() {
+    let (mut bed, _reader) = bed("window", ENABLED);
+    assert_eq!(bed.json(&["windows"])["segments"], json!([10, 16]));
+    // The kernel's own comes first.
+    let first = connect(&bed, 128);
+    assert!(first.iter().all(|&one| one == (10, false)), "{first:?}");
+    bed.counter_reaches("windows_scored", 128);
+    assert_eq!(bed.counter("windows_raised"), 0);
+    let next = connect(&bed, 120);
+    bed.counter_reaches("windows_scored", 248);
+    // Those that are larger are paced, and no others.
+    assert!(
+        next.iter()
+            .all(|&(_, paced)| !paced || next.contains(&(16, true)))
+    );
+    assert!(
+        !next.contains(&(16, false)) && !next.contains(&(10, true)),
+        "{next:?}"
+    );
+    let larger = next.iter().filter(|&&(window, _)| window == 16).count() as u64;
+    assert!(larger >= 60, "{next:?}");
+    assert_eq!(bed.counter("windows_raised"), larger);
+    assert_eq!(bed.counter("windows_refused"), 0);
+    for level in ["prefix", "service", "namespace"] {
+        let known = network(&bed, level);
+        assert_eq!(
+            (&known["decides"], &known["best"], &known["largest"]),
+            (&json!(true), &json!(16), &json!(16)),
+            "{known}"
+        );
+        // 40 segments take 10 + 20 + 10, or 16 + 24.
+        let difference = known["windows"][1]["difference_bits"].as_f64().unwrap();
+        assert!((-0.8..-0.3).contains(&difference), "{known}");
+    }
+    let event = wait_for("an event with its window", || {
+        let events = bed.events(1);
+        let scored = |event: &&Value| event["window"]["cost_bits"].is_f64();
+        events.iter().find(scored).cloned()
+    });
+    assert!(
+        event["window"]["propensity"].as_f64() > Some(0.0),
+        "{event}"
+    );
+
+    // It outlives the agent.
+    bed.end(Signal::SIGTERM);
+    bed.start();
+    assert_eq!(network(&bed, "prefix")["largest"], 16);
+    assert_eq!(network(&bed, "prefix")["scored"], 248);
+}
+
+fn what_routes_and_policies_set_stays() {
+    let (bed, _reader) = bed("windowleft", ENABLED);
+    connect(&bed, 3);
+    assert_eq!(bed.counter("windows_left"), 0);
+    let server = bed.server_address();
+    bed.ip(
+        Side::Client,
+        &format!(
+            "route add {server}/32 dev {} initcwnd 20",
+            bed.device(Side::Client, &server)
+        ),
+    );
+    assert_eq!(connect(&bed, 2), [(20, false); 2]);
+    assert_eq!(bed.counter("windows_left"), 2);
+    bed.ip(Side::Client, &format!("route del {server}/32"));
+    bed.apply("name = \"own\"\n[[rule]]\nname = \"first\"\nset = { initial_window = 14 }\n");
+    assert_eq!(connect(&bed, 2), [(14, false); 2]);
+    bed.apply("name = \"own\"\n[[rule]]\nname = \"most\"\nset = { cwnd_clamp = 12 }\n");
+    assert_eq!(connect(&bed, 2), [(10, false); 2]);
+    assert_eq!(bed.counter("windows_left"), 6);
+    // None of these was scored.
+    bed.counter_reaches("windows_scored", 3);
+    assert_eq!(bed.counter("windows_scored"), 3);
+}
+
+fn a_dry_run_decides_and_sets_nothing() {
+    let (bed, _reader) = bed("windowdry", &format!("dry_run = true\n{ENABLED}"));
+    let all = connect(&bed, 180);
+    assert!(all.iter().all(|&one| one == (10, false)), "{all:?}");
+    assert_eq!(bed.counter("windows_raised"), 0);
+    assert!(bed.counter("windows") > 100);
+    let chosen = wait_for("a larger choice", || {
+        let events = bed.events(1);
+        let larger = |event: &&Value| event["window"]["chosen"] == 16;
+        events.iter().find(larger).cloned()
+    });
+    assert_eq!(chosen["window"]["segments"], 10, "{chosen}");
+}
+
+fn they_are_left_alone_unless_enabled() {
+    let (bed, _reader) = bed("windowoff", "");
+    assert_eq!(connect(&bed, 3), [(10, false); 3]);
+    assert_eq!(
+        bed.json(&["windows"]),
+        json!({"segments": [], "networks": []})
+    );
+    let text = bed.thalweg(&["windows"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("are not learned"));
+    assert_eq!(bed.counter("windows_left"), 0);
+}
+
+in_virtual_time!(
+    [],
+    a_larger_window_is_tried_and_kept_where_it_saves_round_trips,
+    what_routes_and_policies_set_stays,
+    a_dry_run_decides_and_sets_nothing,
+    they_are_left_alone_unless_enabled,
+);
