@@ -285,6 +285,8 @@ impl HostRecord {
             level: Level::Host,
             usual_q16: 0,
             usual_log_rate_q16: 0,
+            step: 0,
+            step_scored: 0,
             arms: std::array::from_fn(|i| {
                 let arm = &self.arms[i];
                 ArmState {

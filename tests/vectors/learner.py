@@ -112,7 +112,7 @@ HOST_FIELDS = {
     "trials": 32,
 }
 # Further fields of groups; a host has zeros.
-GROUP_FIELDS = ("level", "usual_q16", "usual_log_rate_q16")
+GROUP_FIELDS = ("level", "usual_q16", "usual_log_rate_q16", "step", "step_scored")
 GROUP_ARM_FIELDS = ("own_q16", "own_weight_q16")
 
 covered = Counter()
@@ -899,9 +899,8 @@ def host_bytes(host):
         put(host[name], 64)
     for name in ("min_rtt_us", "switched", "queue_q16", "base_rtt_us", "last_base_rtt_us"):
         put(host[name], 32)
-    for name in ("level", "usual_q16", "usual_log_rate_q16"):
+    for name in GROUP_FIELDS:
         put(host[name], 32)
-    put(0, 64)  # reserved
     for arm in host["arms"]:
         # A group keeps its own estimates where a host keeps what it does not need.
         high, low = arm["value"] >> 32, arm["min_rtt_us"]
