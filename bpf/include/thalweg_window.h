@@ -111,7 +111,6 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 	__u32 i, below = 0, above = 0, wait, least = group->arms[0].value;
 	const struct thalweg_arm_state *top;
 
-	windows |= 1;
 	for (i = 1; i < THALWEG_WINDOWS; i++) {
 		if (!(windows >> i & 1))
 			continue;
@@ -132,7 +131,7 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 		below = THALWEG_UNKNOWN(i);
 	}
 	wait = group->step_scored ? THALWEG_WINDOW_STEP : THALWEG_WINDOW_FIRST;
-	top = thalweg_arm_at(group, group->step);
+	top = thalweg_arm_at(group, below);
 	if (!above || group->scored - group->step_scored < wait ||
 	    top->weight_q16 < THALWEG_WINDOW_KNOWN_Q16 || top->value > least)
 		return;

@@ -128,7 +128,7 @@ pub fn step(group: &mut Host, windows: u16) {
         }
         return;
     }
-    let top = &group.arms[(group.step & 15) as usize];
+    let top = &group.arms[tried.clone().next_back().unwrap_or(OWN)];
     let is_best = top.value <= group.arms[OWN].value
         && tried.all(|i| group.arms[i].weight_q16 == 0 || top.value <= group.arms[i].value);
     let wait = if group.step_scored == 0 { FIRST } else { STEP };
