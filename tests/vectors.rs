@@ -12,6 +12,9 @@ use thalweg_bpf_types::{bytes_of, host_to_raw};
 use thalweg_learner::{ArmState, Host, HostKey, Level};
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
+#[path = "vectors/windows.rs"]
+mod windows;
+
 /// `unit.json`: single functions.
 #[derive(Deserialize)]
 struct Units {
