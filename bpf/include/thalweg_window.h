@@ -95,10 +95,8 @@ static __always_inline void thalweg_window_clear(struct thalweg_host *group, __u
 	statistics->segs = 0;
 	statistics->retrans = 0;
 	/* The group's own evidence. */
-	if (statistics->min_rtt_us)
-		statistics->min_rtt_us = 1;
-	if (arm->weight_q16)
-		arm->weight_q16 = 1;
+	statistics->min_rtt_us = !!statistics->min_rtt_us;
+	arm->weight_q16 = !!arm->weight_q16;
 }
 
 /*
