@@ -89,3 +89,11 @@ int vectors_inherit(void *context)
 
 	return request ? vector_inherit(request) : -1;
 }
+
+SEC("syscall")
+int vectors_window(void *context)
+{
+	struct vector_request *request = the_request();
+
+	return request ? vector_window(request) : -1;
+}

@@ -12,6 +12,9 @@ use thalweg_bpf_types::{bytes_of, host_to_raw};
 use thalweg_learner::{ArmState, Host, HostKey, Level};
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
+#[path = "vectors/windows.rs"]
+mod windows;
+
 /// `unit.json`: single functions.
 #[derive(Deserialize)]
 struct Units {
@@ -285,6 +288,8 @@ impl HostRecord {
             level: Level::Host,
             usual_q16: 0,
             usual_log_rate_q16: 0,
+            step: 0,
+            step_scored: 0,
             arms: std::array::from_fn(|i| {
                 let arm = &self.arms[i];
                 ArmState {

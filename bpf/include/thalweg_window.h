@@ -49,7 +49,7 @@ static __always_inline void thalweg_window_report(struct thalweg_sample *sample,
 	__u32 segs = sample->segs_out - sample->retrans, rounds_q16;
 
 	/* Slow start: 1 + log2(1 + segments / (first window)), of which the first is whole. */
-	rounds_q16 = thalweg_log2_q16(segs + THALWEG_WINDOW_LEAST) -
+	rounds_q16 = thalweg_log2_q16((__u64)segs + THALWEG_WINDOW_LEAST) -
 		     thalweg_log2_q16(THALWEG_WINDOW_LEAST);
 	out->cost_q16 = thalweg_min(THALWEG_OFFSET_Q16 + thalweg_log2_q16(sample->duration_us) +
 					    thalweg_waste_q16(sample),
@@ -86,17 +86,29 @@ static __always_inline int thalweg_window_overflows(const struct thalweg_host *g
 					       expected << THALWEG_WINDOW_CHANCE_SHIFT;
 }
 
+/* Forgets the losses of window `i`, and its evidence but for a trace, as with time. */
+static __always_inline void thalweg_window_clear(struct thalweg_host *group, __u32 i)
+{
+	struct thalweg_arm_statistics *statistics = &group->statistics[i & THALWEG_ARM_MASK];
+	struct thalweg_arm_state *arm = &group->arms[i & THALWEG_ARM_MASK];
+
+	statistics->segs = 0;
+	statistics->retrans = 0;
+	/* The group's own evidence. */
+	statistics->min_rtt_us = !!statistics->min_rtt_us;
+	arm->weight_q16 = !!arm->weight_q16;
+}
+
 /*
  * Takes a step after a measurement. Down, below the smallest window that causes losses of
- * its own; what was counted of it and of larger ones is forgotten, so that they are tried
- * again. Up, by one window, if the largest that may be chosen is the best one.
+ * its own; the losses and the evidence of it and of larger ones are forgotten, so that they
+ * are tried again. Up, by one window, if the largest that may be chosen is the best one.
  */
 static __always_inline void thalweg_window_step(struct thalweg_host *group, __u32 windows)
 {
 	__u32 i, below = 0, above = 0, wait, least = group->arms[0].value;
 	const struct thalweg_arm_state *top;
 
-	windows |= 1;
 	for (i = 1; i < THALWEG_WINDOWS; i++) {
 		if (!(windows >> i & 1))
 			continue;
@@ -108,10 +120,8 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 			group->step = below;
 			group->step_scored = group->scored;
 			for (i = 1; i < THALWEG_WINDOWS; i++)
-				if (i > group->step) {
-					group->statistics[i].segs = 0;
-					group->statistics[i].retrans = 0;
-				}
+				if (i > group->step)
+					thalweg_window_clear(group, i);
 			return;
 		}
 		if (group->arms[i].weight_q16 && group->arms[i].value < least)
@@ -119,7 +129,7 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 		below = THALWEG_UNKNOWN(i);
 	}
 	wait = group->step_scored ? THALWEG_WINDOW_STEP : THALWEG_WINDOW_FIRST;
-	top = thalweg_arm_at(group, group->step);
+	top = thalweg_arm_at(group, below);
 	if (!above || group->scored - group->step_scored < wait ||
 	    top->weight_q16 < THALWEG_WINDOW_KNOWN_Q16 || top->value > least)
 		return;

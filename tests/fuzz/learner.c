@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Fuzzes the learner's arithmetic (bpf/include/thalweg_algo.h): any parameters that
- * crates/learner accepts, then the life of one host's record, step by step. It checks
- * the header's promises in addition to the sanitizers.
+ * Fuzzes the learner's arithmetic (bpf/include/thalweg_algo.h and thalweg_window.h): any
+ * parameters that crates/learner accepts, then the life of one host's record, and of one of
+ * initial windows, step by step. It checks the headers' promises in addition to the
+ * sanitizers.
  *
  * The input is little-endian: parameters in the order of take_params(), then steps, each
  * a byte for its kind and its arguments. seeds.py writes the same format.
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "thalweg_algo.h"
+#include "thalweg_window.h"
 
 static __u32 take_arm(struct input *input)
 {
@@ -237,6 +238,75 @@ static void review_one(struct input *input, struct thalweg_host *host,
 	}
 }
 
+/* Decides the initial window of a connection; the record may know too little. */
+static void window_decided(struct thalweg_host *group, __u32 windows, const __u32 *random,
+			   const struct thalweg_params *params, __u64 now_ns)
+{
+	struct thalweg_decision decision = {};
+	__u16 shares_q16[THALWEG_MAX_ARMS] = {};
+	__u32 allowed;
+
+	thalweg_forget(group, params, now_ns);
+	if (!thalweg_knows(group, 0))
+		return;
+	allowed = thalweg_window_mask(group, windows);
+	CHECK(!(allowed & ~windows) && allowed < 2u << group->step, "windows %#x of %#x", allowed,
+	      windows);
+	thalweg_decide(group, 0, allowed, params, random, now_ns, &decision, shares_q16);
+	thalweg_count_decision(group, &decision);
+	thalweg_pay_advance(group, 0, &decision);
+	if (params->mode == THALWEG_MODE_THALWEG)
+		CHECK(!decision.arm || allowed >> decision.arm & 1, "window %u of %#x",
+		      decision.arm, allowed);
+}
+
+/* A connection whose initial window is decided, and measured at its end. */
+static void window_one(struct input *input, struct thalweg_host *group,
+		       const struct thalweg_params *params)
+{
+	__u32 windows = take(input, 2) | 1, random[3] = { take(input, 4) }, index, wait, i;
+	__u64 now_ns = take(input, 8);
+	struct thalweg_report report = {};
+	struct thalweg_sample sample;
+	struct thalweg_host before;
+
+	windows &= (1u << THALWEG_WINDOWS) - 1;
+	index = take(input, 1) % THALWEG_WINDOWS;
+	window_decided(group, windows, random, params, now_ns);
+	now_ns = take(input, 8);
+	sample = take_sample(input);
+	if (!thalweg_window_tells(&sample))
+		return;
+	thalweg_window_report(&sample, &report);
+	CHECK(report.system_q16 && report.weight_q16, "nothing to compare with");
+	thalweg_score_group(group, index, 0, &report, &sample, params, now_ns);
+	before = *group;
+	thalweg_window_step(group, windows);
+	for (i = 0; i < THALWEG_WINDOWS; i++)
+		CHECK(group->statistics[i].retrans <= group->statistics[i].segs,
+		      "%u of %u segments", group->statistics[i].retrans, group->statistics[i].segs);
+	if (group->step == before.step && group->step_scored == before.step_scored) {
+		CHECK(!memcmp(group, &before, sizeof(before)), "no step, but a trace");
+		return;
+	}
+	CHECK(windows >> group->step & 1, "a step to window %u of %#x", group->step, windows);
+	CHECK(group->step_scored == group->scored, "a step at %u of %u", group->step_scored,
+	      group->scored);
+	if (group->step > before.step) {
+		wait = before.step_scored ? THALWEG_WINDOW_STEP : THALWEG_WINDOW_FIRST;
+		CHECK(group->scored - before.step_scored >= wait, "up after %u",
+		      group->scored - before.step_scored);
+		for (i = before.step + 1; i < group->step; i++)
+			CHECK(!(windows >> i & 1), "window %u was left out", i);
+		return;
+	}
+	CHECK(group->step < before.step, "a step that stays");
+	for (i = group->step + 1; i < THALWEG_WINDOWS; i++)
+		CHECK(!group->statistics[i].segs && group->arms[i].weight_q16 <= 1 &&
+			      group->arms[i].weight_q16 <= before.arms[i].weight_q16,
+		      "window %u is not forgotten", i);
+}
+
 /* Functions of plain numbers against wider arithmetic. */
 static void numbers(struct input *input)
 {
@@ -266,10 +336,10 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 {
 	struct input input = { data, size };
 	struct thalweg_params params = take_params(&input);
-	struct thalweg_host host = {};
+	struct thalweg_host host = {}, windows = { .level = THALWEG_LEVEL_WINDOW_NAMESPACE };
 
 	while (input.left) {
-		switch (take(&input, 1) % 5) {
+		switch (take(&input, 1) % 6) {
 		case 0:
 			connect_one(&input, &host, &params);
 			break;
@@ -284,6 +354,9 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 			break;
 		case 4:
 			review_one(&input, &host, &params);
+			break;
+		case 5:
+			window_one(&input, &windows, &params);
 			break;
 		}
 	}

@@ -26,16 +26,22 @@ def joined(*fields: tuple[int, int]) -> bytes:
     return b"".join(number(value, size) for value, size in fields)
 
 
+SAMPLE = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1, 4, 4]
+
+
 def learner_step(step: dict) -> bytes:
     """One step in the life of a record."""
+    if "windows" in step:
+        decided = [(step["windows"], 2), (step["random"], 4), (step["now_ns"], 8)]
+        sample = zip(step["sample"], SAMPLE, strict=True)
+        return joined((5, 1), *decided, (step["scored_arm"], 1), (step["ended_ns"], 8), *sample)
     if step["op"] == "connect":
         randoms = [(draw, 4) for draw in step["random"]]
         return joined(
             (0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8)
         )
     if step["op"] == "score":
-        sizes = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1, 4, 4]
-        sample = zip(step["sample"], sizes, strict=True)
+        sample = zip(step["sample"], SAMPLE, strict=True)
         arms = [(step["arm"], 1), (step["system_arm"], 1)]
         return joined((1, 1), *arms, (step["trial"], 1), (step["now_ns"], 8), *sample)
     if step["op"] == "review":
@@ -100,6 +106,9 @@ def main(directory: Path) -> None:
     sequences = json.loads((VECTORS / "sequences.json").read_text())["sequences"]
     for index, sequence in enumerate(sequences):
         (directory / "learner" / f"sequence-{index}").write_bytes(learner_seed(sequence))
+    families = json.loads((VECTORS / "windows.json").read_text())["families"]
+    for index, family in enumerate(families):
+        (directory / "learner" / f"windows-{index}").write_bytes(learner_seed(family))
     network = json.loads((VECTORS / "network.json").read_text())
     for index, sequence in enumerate(network["sequences"]):
         seed = network_seed(network["networks"][sequence["network"]], sequence)

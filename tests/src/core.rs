@@ -4,7 +4,8 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_bpf_types::{host_from_raw, host_to_raw};
 use thalweg_learner as core;
 use thalweg_learner::{
-    Decision, End, Flow, Host, HostKey, Level, Long, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
+    Decision, End, Flow, Host, HostKey, Level, Long, Mode, ONE_Q16, Outcome, Params, Reason,
+    Sample, window,
 };
 
 use crate::{Implementation, Request, raw};
@@ -30,12 +31,31 @@ impl Implementation for Core {
                 let wider = host_from_raw(&request.wider);
                 let worth = &request.worth.arms_q16;
                 core::adopt(&mut host, &wider, arm(request.system_arm), worth);
+                if core::knows(&wider, arm(request.system_arm)) {
+                    request.host.used = request.host.used.max(request.wider.used);
+                }
                 [0; 3]
             }
             raw::VECTOR_INHERIT => {
                 let group = host_from_raw(&request.wider);
                 let (own, system) = (measured(request)?, arm(request.system_arm));
                 core::inherit(&mut host, &group, own, system, &request.worth.arms_q16);
+                [0; 3]
+            }
+            raw::VECTOR_WINDOW_REPORT => [window_report(request)?, 0, 0],
+            raw::VECTOR_WINDOW_MASK => {
+                let windows = narrow(request.allowed.into())?;
+                [window::permitted(&host, windows).into(), 0, 0]
+            }
+            raw::VECTOR_WINDOW_STEP => {
+                window::step(&mut host, narrow(request.allowed.into())?);
+                [0; 3]
+            }
+            raw::VECTOR_WINDOW_START => {
+                let wider = host_from_raw(&request.wider);
+                if core::knows(&wider, arm(request.system_arm)) {
+                    window::start(&mut host, &wider);
+                }
                 [0; 3]
             }
             _ => [unit(&mut host, request)?, 0, 0],
@@ -144,19 +164,34 @@ fn score(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     );
     let (cost, weight) = (verdict.cost, verdict.weight_q16);
     let told = core::report(&before, host, arm_index, system_arm, &sample, cost, weight);
-    request.report = told.map_or_else(Default::default, |told| raw::thalweg_report {
+    request.report = told.as_ref().map_or_else(Default::default, raw_report);
+    Ok([
+        outcome(verdict.outcome),
+        verdict.weight_q16.into(),
+        verdict.cost,
+    ])
+}
+
+fn raw_report(told: &core::Report) -> raw::thalweg_report {
+    raw::thalweg_report {
         cost_q16: told.cost_q16,
         log_rate_q16: told.log_rate_q16,
         weight_q16: told.weight_q16,
         system_q16: told.system_q16,
         system_log_rate_q16: told.system_log_rate_q16,
         queue_q16: told.queue_q16,
-    });
-    Ok([
-        outcome(verdict.outcome),
-        verdict.weight_q16.into(),
-        verdict.cost,
-    ])
+    }
+}
+
+/// 1 if the sample tells something of its window.
+fn window_report(request: &mut Request) -> Result<u64, String> {
+    let Some((told, counts)) = window::report(&sample(&request.sample)?) else {
+        return Ok(0);
+    };
+    request.report = raw_report(&told);
+    request.sample.steady_segs = counts.steady_segs;
+    request.sample.steady_retrans = counts.steady_retrans;
+    Ok(1)
 }
 
 fn measured(request: &Request) -> Result<usize, String> {

@@ -37,6 +37,10 @@ impl Kernel {
             raw::VECTOR_SCORE_GROUP => "vectors_score_group",
             raw::VECTOR_ADOPT => "vectors_adopt",
             raw::VECTOR_INHERIT => "vectors_inherit",
+            raw::VECTOR_WINDOW_REPORT
+            | raw::VECTOR_WINDOW_MASK
+            | raw::VECTOR_WINDOW_STEP
+            | raw::VECTOR_WINDOW_START => "vectors_window",
             _ => "vectors_unit",
         };
         let key = 0u32.to_ne_bytes();

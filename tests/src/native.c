@@ -22,6 +22,11 @@ int thalweg_vector_answer(struct vector_request *request)
 		return vector_adopt(request);
 	case VECTOR_INHERIT:
 		return vector_inherit(request);
+	case VECTOR_WINDOW_REPORT:
+	case VECTOR_WINDOW_MASK:
+	case VECTOR_WINDOW_STEP:
+	case VECTOR_WINDOW_START:
+		return vector_window(request);
 	}
 	return vector_unit(request);
 }

@@ -8,7 +8,7 @@
 #ifndef THALWEG_TESTS_REQUEST_H
 #define THALWEG_TESTS_REQUEST_H
 
-#include "thalweg_group.h"
+#include "thalweg_window.h"
 
 #define VECTOR_INPUTS 4
 #define VECTOR_OUTPUTS 3
@@ -41,6 +41,11 @@ enum vector_function {
 	VECTOR_ADOPT = 20, /* wider, worth -> */
 	VECTOR_INHERIT = 21, /* arm, wider, worth -> */
 	VECTOR_KNOWS = 22, /* now_ns -> 1 if it knows enough */
+	/* Of records of initial windows; `allowed` is the mask of windows. */
+	VECTOR_WINDOW_REPORT = 23, /* sample -> 1 if it tells something; sample, report */
+	VECTOR_WINDOW_MASK = 24, /* allowed -> those that the record permits */
+	VECTOR_WINDOW_STEP = 25, /* allowed -> */
+	VECTOR_WINDOW_START = 26, /* wider -> */
 };
 
 struct vector_request {
@@ -200,6 +205,28 @@ static __always_inline int vector_inherit(struct vector_request *r)
 	if (thalweg_knows(&r->wider, r->system_arm))
 		thalweg_inherit(&r->host, &r->wider, r->arm, &r->worth);
 	return 0;
+}
+
+static __always_inline int vector_window(struct vector_request *r)
+{
+	switch (r->function) {
+	case VECTOR_WINDOW_REPORT:
+		r->outputs[0] = thalweg_window_tells(&r->sample);
+		if (r->outputs[0])
+			thalweg_window_report(&r->sample, &r->report);
+		return 0;
+	case VECTOR_WINDOW_MASK:
+		r->outputs[0] = thalweg_window_mask(&r->host, r->allowed);
+		return 0;
+	case VECTOR_WINDOW_STEP:
+		thalweg_window_step(&r->host, r->allowed);
+		return 0;
+	case VECTOR_WINDOW_START:
+		if (thalweg_knows(&r->wider, r->system_arm))
+			thalweg_window_start(&r->host, &r->wider);
+		return 0;
+	}
+	return -1;
 }
 
 static __always_inline int vector_change(struct vector_request *r)

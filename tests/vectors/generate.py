@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Golden vectors of the learner's arithmetic: unit.json, sequences.json and families.json.
+"""Golden vectors of the learner's arithmetic: unit.json, sequences.json, families.json and
+windows.json.
 
 This is a third implementation, in unbounded integers, written from what the comments of
 bpf/include/thalweg_abi.h, bpf/include/thalweg_algo.h and the documentation of crates/learner
 say, not from their code. Every stored number is checked against its width. A sequence set
-that leaves a branch of the algorithm untouched is refused. The arithmetic is in learner.py
-and group.py, what goes into it in inputs.py, units.py and group.py.
+that leaves a branch of the algorithm untouched is refused. The arithmetic is in
+learner.py, group.py and window.py, what goes into it in inputs.py, units.py, group.py and
+window.py.
 
 usage: generate.py          writes the files
        generate.py --check  compares; exit status 1 if they differ
@@ -19,6 +21,7 @@ import sys
 from group import families
 from inputs import sequences
 from units import units
+from window import windows
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -52,7 +55,7 @@ def families_text(data):
     """One step a line."""
     blocks = []
     for one in data["families"]:
-        head = {key: one[key] for key in ("name", "params", "worth_q16")}
+        head = {key: value for key, value in one.items() if key != "steps"}
         steps = ",\n".join(compact(step) for step in one["steps"])
         blocks.append(compact(head)[:-1] + ',"steps":[\n' + steps + "\n]}")
     return '{"families":[\n' + ",\n".join(blocks) + "\n]}\n"
@@ -74,6 +77,7 @@ def main(arguments):
         "unit.json": unit_text(units()),
         "sequences.json": sequences_text(sequences()),
         "families.json": families_text(families()),
+        "windows.json": families_text(windows()),
     }
     for text in files.values():
         json.loads(text)

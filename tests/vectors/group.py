@@ -116,6 +116,7 @@ def knows(group, system_arm):
 def adopt(group, wider, system_arm, worth):
     if not knows(wider, system_arm):
         return
+    group["used"] = max(group["used"], wider["used"])
     for index, arm in enumerate(group["arms"]):
         theirs = wider["arms"][index]
         weight = min(theirs["weight_q16"], worth[index])

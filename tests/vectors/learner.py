@@ -51,6 +51,9 @@ GROUP_MEMORY = 8  # ... and that many times as many measurements
 GROUP_IDLE = 8  # halvings by which a measurement takes less of a group's other arms
 GROUP_GAP = 32  # a group explores as if gaps were that much smaller
 GROUP_EARN = ONE // 5  # a group's credit for a measurement of full weight
+WINDOWS = 5  # the first level whose arms are initial windows
+WINDOW_OWN_EACH = 32  # the kernel's own has one connection in this many at least
+WINDOW_SEGS = 512  # a measurement takes such a part of the older segments
 
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
@@ -112,7 +115,7 @@ HOST_FIELDS = {
     "trials": 32,
 }
 # Further fields of groups; a host has zeros.
-GROUP_FIELDS = ("level", "usual_q16", "usual_log_rate_q16")
+GROUP_FIELDS = ("level", "usual_q16", "usual_log_rate_q16", "step", "step_scored")
 GROUP_ARM_FIELDS = ("own_q16", "own_weight_q16")
 
 covered = Counter()
@@ -126,6 +129,11 @@ def require(condition, what):
 def fits(value, bits):
     require(0 <= value < 1 << bits, f"{value} does not fit {bits} bits")
     return value
+
+
+def is_window(host):
+    """Whether the arms of a record are initial windows."""
+    return host["level"] >= WINDOWS
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -399,7 +407,9 @@ def first_trial_shares(host, system_arm, allowed, untried, params):
 
     half, shares, others, rescued = ONE // 2, {}, list(untried), None
     rescue = params["rescue_arm"]
-    if rescue in untried and system_arm < ARMS and allowed >> system_arm & 1:
+    if rescue in untried and is_window(host):
+        covered["no window is a rescue arm"] += 1
+    elif rescue in untried and system_arm < ARMS and allowed >> system_arm & 1:
         system = host["arms"][system_arm]
         if system["retrans"] > system["segs"] // 2 ** params["loss_shift"]:
             covered["rescue arm first"] += 1
@@ -459,6 +469,9 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
                     if system["scored"] == 0:
                         covered["the system's arm is known by others"] += 1
                         measured += system["weight_q16"] // ONE
+                    if is_window(host):
+                        covered["the kernel's own once more"] += 2 + measured > WINDOW_OWN_EACH
+                        measured = min(measured, WINDOW_OWN_EACH - 2)
                     least = ONE // (2 + measured)
                     covered["the system's arm once more"] += share < least
                     share = max(share, least)
@@ -703,16 +716,16 @@ def note_unsteady(host, index, system_arm):
         covered["steady again"] += before >> index & 1
 
 
-def remember(arm, sample):
-    """Segments and retransmissions after slow start, 8192 at most; an eighth of the old goes."""
+def remember(arm, sample, part):
+    """Segments and retransmissions after slow start, 8192 at most; a part of the old goes."""
     segs = sample["steady_segs"]
     retrans = min(sample["steady_retrans"], segs)
     if segs > SEGS_MAX:
         covered["many segments count as 8192"] += 1
         retrans = retrans * SEGS_MAX // segs
         segs = SEGS_MAX
-    arm["segs"] = fits(arm["segs"] - arm["segs"] // 8 + segs, 32)
-    arm["retrans"] = fits(arm["retrans"] - arm["retrans"] // 8 + retrans, 32)
+    arm["segs"] = fits(arm["segs"] - arm["segs"] // part + segs, 32)
+    arm["retrans"] = fits(arm["retrans"] - arm["retrans"] // part + retrans, 32)
 
 
 def classic_score(host, arm, sample):
@@ -760,7 +773,7 @@ def take(host, index, system_arm, cost, log_rate, weight, sample, params):
     is_group = host["level"] > 0
     memory = fits(params["weight_max_q16"] * (GROUP_MEMORY if is_group else 1), 32)
     learn(arm, is_group, cost, log_rate, sample["srtt_us"], weight, memory, timeout)
-    remember(arm, sample)
+    remember(arm, sample, WINDOW_SEGS if is_window(host) else 8)
     for holder in (arm, host):
         holder["scored"] = min(holder["scored"] + 1, U32)
     note_caution(host, index, system_arm)
@@ -862,7 +875,8 @@ def drawn_arm(cluster, salt, now_ns, allowed):
 
 
 def empty_host():
-    host = dict.fromkeys([*HOST_FIELDS, *GROUP_FIELDS], 0)
+    # "used": the arms up to this one were ever known.
+    host = dict.fromkeys([*HOST_FIELDS, *GROUP_FIELDS, "used"], 0)
     host["arms"] = [dict.fromkeys([*ARM_FIELDS, *GROUP_ARM_FIELDS], 0) for _ in range(ARMS)]
     return host
 
@@ -887,7 +901,8 @@ def host_bytes(host):
     put(host["scored"], 32)
     put(host["harmful"], 16)
     put(min(host["trials"], 0xFFFF), 16)
-    put(max(measured, default=0), 16)  # used
+    host["used"] = max([host["used"], *measured])
+    put(host["used"], 16)
     put(host["unsteady"], 16)
     put(host["credit_q16"], 32)
     for arm in host["arms"]:
@@ -899,9 +914,8 @@ def host_bytes(host):
         put(host[name], 64)
     for name in ("min_rtt_us", "switched", "queue_q16", "base_rtt_us", "last_base_rtt_us"):
         put(host[name], 32)
-    for name in ("level", "usual_q16", "usual_log_rate_q16"):
+    for name in GROUP_FIELDS:
         put(host[name], 32)
-    put(0, 64)  # reserved
     for arm in host["arms"]:
         # A group keeps its own estimates where a host keeps what it does not need.
         high, low = arm["value"] >> 32, arm["min_rtt_us"]

@@ -110,7 +110,7 @@ fn overflows(group: &Host, arm: usize) -> bool {
 }
 
 /// Takes a step after a measurement. Down, below the smallest window that causes losses of its own;
-/// what was counted of it and of larger ones is forgotten, so that they are tried again. Up, by one
+/// the losses and the evidence of it and of larger ones are forgotten, so that they are tried again. Up, by one
 /// window, if the largest that may be chosen is the best one: after 128 measurements at first, then
 /// after 1,000 since the last step.
 pub fn step(group: &mut Host, windows: u16) {
@@ -122,10 +122,13 @@ pub fn step(group: &mut Host, windows: u16) {
         (group.step, group.step_scored) = (below as u32, group.scored);
         for state in &mut group.arms[below + 1..COUNT] {
             (state.segs, state.retrans) = (0, 0);
+            // A trace, as with time.
+            state.weight_q16 = state.weight_q16.min(1);
+            state.own_weight_q16 = state.own_weight_q16.min(1);
         }
         return;
     }
-    let top = &group.arms[(group.step & 15) as usize];
+    let top = &group.arms[tried.clone().next_back().unwrap_or(OWN)];
     let is_best = top.value <= group.arms[OWN].value
         && tried.all(|i| group.arms[i].weight_q16 == 0 || top.value <= group.arms[i].value);
     let wait = if group.step_scored == 0 { FIRST } else { STEP };
