@@ -124,7 +124,7 @@ pub struct Hosts {
 }
 
 /// `[networks]`: what is known of a network decides about its new hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks {
     /// `enabled`: networks learn and decide.
     pub enabled: bool,
@@ -132,6 +132,8 @@ pub struct Networks {
     pub ipv4_prefix: u32,
     /// `ipv6_prefix`: bits of an IPv6 address that the hosts of a network share.
     pub ipv6_prefix: u32,
+    /// `table`: file of prefixes and the names of their networks.
+    pub table: Option<PathBuf>,
 }
 
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
@@ -447,6 +449,7 @@ impl Networks {
             enabled: section.boolean("enabled", true),
             ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
             ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
+            table: section.path_or_none("table", PATH_MAX),
         }
     }
 }

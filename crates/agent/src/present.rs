@@ -11,6 +11,7 @@ use thalweg_learner::{
 
 use crate::events::{level, metric};
 use crate::kernel::{ArmTable, error_text};
+use crate::named::Named;
 use crate::view;
 
 /// Converts a record to its view.
@@ -25,6 +26,8 @@ pub struct Presenter<'a> {
     pub defaults: HashMap<u64, Option<usize>>,
     /// Names of containers, by the cookie of their network namespace.
     pub containers: Arc<HashMap<u64, String>>,
+    /// Networks that the operator names.
+    pub named: &'a Named,
 }
 
 const BITS: f64 = ONE_Q16 as f64;
@@ -85,7 +88,7 @@ impl Presenter<'_> {
         };
         let arms = self.arms.entries().filter(|(index, _)| known(index));
         view::Network {
-            name: network_name(key),
+            name: self.network_name(key),
             level: level(key.level as u32).to_string(),
             netns: key.netns,
             container: self.containers.get(&key.netns).cloned(),
@@ -100,6 +103,20 @@ impl Presenter<'_> {
                     network_arm(group, index, system_arm, &entry.name, shares[index])
                 })
                 .collect(),
+        }
+    }
+
+    /// A group in words.
+    fn network_name(&self, key: &HostKey) -> String {
+        match key.level {
+            Level::Host | Level::Prefix => key.to_string(),
+            // What is known of a name that has left the table waits for its return.
+            Level::Named => match self.named.name(key.number()) {
+                Some(name) => name.to_owned(),
+                None => format!("not in the table ({:016x})", key.number()),
+            },
+            Level::Service => service_name(key),
+            Level::Namespace => "all".to_owned(),
         }
     }
 
@@ -250,32 +267,22 @@ impl Presenter<'_> {
     }
 }
 
-/// A group in words.
-fn network_name(key: &HostKey) -> String {
+/// A service in words.
+fn service_name(key: &HostKey) -> String {
     let [.., high, low, class, accepted] = key.addr;
-    match key.level {
-        Level::Host | Level::Prefix => key.to_string(),
-        Level::Named => format!(
-            "network {}",
-            u32::from_be_bytes([high, low, class, accepted])
-        ),
-        Level::Service => {
-            let port = u16::from_be_bytes([high, low]);
-            let side = if accepted != 0 { "accepted" } else { "opened" };
-            let rtt = match class {
-                0 => "below 0.5 ms",
-                1 => "0.5 to 2 ms",
-                2 => "2 to 8 ms",
-                3 => "8 to 16 ms",
-                4 => "16 to 33 ms",
-                5 => "33 to 66 ms",
-                6 => "66 to 131 ms",
-                _ => "above 131 ms",
-            };
-            format!("port {port}, {side}, {rtt}")
-        }
-        Level::Namespace => "all".to_owned(),
-    }
+    let port = u16::from_be_bytes([high, low]);
+    let side = if accepted != 0 { "accepted" } else { "opened" };
+    let rtt = match class {
+        0 => "below 0.5 ms",
+        1 => "0.5 to 2 ms",
+        2 => "2 to 8 ms",
+        3 => "8 to 16 ms",
+        4 => "16 to 33 ms",
+        5 => "33 to 66 ms",
+        6 => "66 to 131 ms",
+        _ => "above 131 ms",
+    };
+    format!("port {port}, {side}, {rtt}")
 }
 
 fn network_arm(

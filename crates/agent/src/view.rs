@@ -254,10 +254,11 @@ pub struct Networks {
     pub networks: Vec<Network>,
 }
 
-/// A group of hosts: a prefix, a service's hosts with a similar RTT, or all of a network namespace.
+/// A group of hosts: a prefix, a network that the operator names, a service's hosts with a similar
+/// RTT, or all of a network namespace.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Network {
-    /// The prefix, `port 443, accepted, 8 to 16 ms`, or `all`.
+    /// The prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
     pub name: String,
     /// `prefix`, `named`, `service` or `namespace`.
     pub level: String,
