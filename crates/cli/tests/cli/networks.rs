@@ -3,13 +3,14 @@
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, Traffic, plain, wait_for};
+use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, wait_for};
 
 /// Enough for full weight.
 const BYTES: &str = "1100000";
@@ -127,6 +128,13 @@ fn a_new_host_of_a_known_network_gets_the_better_arm_at_once() {
     configure(&bed, &format!("ipv4_prefix = 26\n{setting}"));
     assert_eq!(bed.json(&["reload"])["changed"], true);
     assert!(bed.logged().contains("2 networks are named, by 2 prefixes"));
+    // The programs that need most of the verifier are in force.
+    let status = bed.json(&["status"]);
+    assert_eq!(
+        (&status["kernel_busy_time"], &status["problems"]),
+        (&json!(true), &json!([])),
+        "{status}"
+    );
 
     visit(&bed, 2..34);
     for level in ["prefix", "named", "service", "namespace"] {
@@ -212,6 +220,42 @@ fn networks_that_are_not_enabled_know_nothing() {
     assert_eq!(networks(&bed), Vec::<Value>::new());
     assert_eq!(bed.counter("by_group"), 0);
     assert_eq!(bed.hosts().len(), 17);
+}
+
+#[test]
+fn a_check_of_the_configuration_checks_its_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, table) = (
+        directory.path().join("thalweg.toml"),
+        directory.path().join("n.txt"),
+    );
+    std::fs::write(&file, format!("[networks]\ntable = {table:?}\n")).unwrap();
+    let check = |text: &str| {
+        std::fs::write(&table, text).unwrap();
+        let mut command = Command::new(THALWEG);
+        let output = command.args(["config", "check"]).arg(&file).output();
+        let output = output.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), told)
+    };
+    let (code, told) = check("10.0.0.0/8 a\n");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("n.txt: good"), "{told}");
+    let (code, told) = check("10.0.0.0/8 a\n10.1.0.0/8 b\n\n10.0.0.0/8 c\n");
+    assert_eq!(code, Some(1), "{told}");
+    for part in [
+        "thalweg.toml: good",
+        "n.txt:2:1: found \"10.1.0.0/8\", expected no bits beyond the length, \"10.0.0.0/8\"\n  | \
+         10.1.0.0/8 b\n  | ^",
+        "n.txt:4:1: found \"c\" for 10.0.0.0/8, expected \"a\", as in line 1",
+        "n.txt: 2 faults",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    std::fs::remove_file(&table).unwrap();
+    let mut command = Command::new(THALWEG);
+    let output = command.args(["config", "check"]).arg(&file).output();
+    assert!(!output.unwrap().status.success());
 }
 
 in_virtual_time!(
