@@ -250,6 +250,48 @@ impl Presenter<'_> {
         )
     }
 
+    /// One sentence: what the first connection to a host without record will use. `networks` are
+    /// its networks, the narrowest first, all services among them where one may decide.
+    pub fn stranger(&self, networks: &[view::Network]) -> String {
+        let unknown = "No record of its own, and its networks know too little: the system default \
+                       stays.";
+        // As the programs: where the namespace knows too little no other is asked.
+        if !networks
+            .last()
+            .is_some_and(|last| last.level == "namespace" && last.decides)
+        {
+            return unknown.to_owned();
+        }
+        let Some(first) = networks.iter().find(|network| network.decides) else {
+            return unknown.to_owned();
+        };
+        let choice = |network: &view::Network| {
+            let best = network.best.as_deref().unwrap_or_default();
+            let arm = network.arms.iter().find(|arm| arm.arm == best);
+            let share = arm.map_or(0.0, |arm| arm.next_probability);
+            format!("{best} with {:.1} %", 100.0 * share)
+        };
+        match first.level.as_str() {
+            "service" => {
+                let all = networks.last().unwrap_or(first);
+                format!(
+                    "No record of its own. The service of its port and round-trip time would \
+                     decide, or where that is not known all hosts: {}.",
+                    choice(all)
+                )
+            }
+            "namespace" => format!(
+                "No record of its own. What is known of all hosts would decide: {}.",
+                choice(first)
+            ),
+            level => format!(
+                "No record of its own. What is known of {} ({level}) would decide: {}.",
+                first.name,
+                choice(first)
+            ),
+        }
+    }
+
     /// The arm table.
     pub fn arm_list(&self) -> Vec<view::Arm> {
         self.arms

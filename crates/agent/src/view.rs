@@ -312,8 +312,12 @@ pub struct NetworkArm {
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
-    /// The record.
+    /// The record; without connections and arms, if there is none.
     pub host: Host,
+    /// Of a host without record the networks that know something, the narrowest first: the first
+    /// that decides would.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
     /// One sentence on the choice and its reason.
     pub summary: String,
     /// The latest events of the host, newest first.

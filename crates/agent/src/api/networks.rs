@@ -20,7 +20,9 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
         groups.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
         let counts = hosts_by_group(shared)?;
         let hosts = |key: &HostKey| match key.level {
-            Level::Prefix | Level::Named | Level::Namespace => Some(counts.get(key).copied().unwrap_or(0)),
+            Level::Prefix | Level::Named | Level::Namespace => {
+                Some(counts.get(key).copied().unwrap_or(0))
+            }
             _ => None,
         };
         let networks = groups

@@ -59,7 +59,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     output::show(global, &found, || table(&found.networks))
 }
 
-fn table(networks: &[Network]) -> String {
+/// Networks with what each knows of the arms.
+pub(super) fn table(networks: &[Network]) -> String {
     if networks.is_empty() {
         return "no networks\n".to_owned();
     }

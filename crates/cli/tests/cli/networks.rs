@@ -158,6 +158,40 @@ fn a_new_host_of_a_known_network_gets_the_better_arm_at_once() {
         "port 5001, opened, 8 to 16 ms"
     );
 
+    // Who asks about a new host is told what would decide.
+    for (host, levels, by) in [
+        (
+            40,
+            "prefix named namespace",
+            "What is known of 10.0.0.0/26 (prefix) would decide: bbr",
+        ),
+        (
+            90,
+            "named namespace",
+            "What is known of home (named) would decide: bbr",
+        ),
+        (
+            140,
+            "service namespace",
+            "The service of its port and round-trip time would decide",
+        ),
+    ] {
+        let told = bed.json(&["explain", &address(&bed, host)]);
+        let told = &told[0];
+        let networks = told["networks"].as_array().unwrap().iter();
+        let found: Vec<&str> = networks.map(|it| it["level"].as_str().unwrap()).collect();
+        assert_eq!(found.join(" "), levels, "{told}");
+        assert!(told["summary"].as_str().unwrap().contains(by), "{told}");
+        assert_eq!(told["host"]["connections"], 0);
+    }
+    let told = bed.thalweg(&["explain", &address(&bed, 90)]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(
+        told.contains("(named) would decide") && told.contains("\nhome "),
+        "{told}"
+    );
+    assert!(!bed.thalweg(&["explain", "127.0.0.1"]).status.success());
+
     // What the programs know outlives the agent.
     bed.end(Signal::SIGTERM);
     bed.start();
