@@ -215,10 +215,6 @@ impl Kernel {
             .collect::<Result<BTreeMap<_, _>>>()?;
         let forget = object::program(&object, programs::FORGET_ARMS)?;
         let forget = forget.as_fd().try_clone_to_owned()?;
-        let map_bytes = handles
-            .values()
-            .filter_map(|map| map.query_fdinfo().ok()?.memlock)
-            .sum();
         let mut kernel = Self {
             params,
             maps: handles,
@@ -227,7 +223,7 @@ impl Kernel {
             took_over,
             without_btf,
             open: Ok(None),
-            map_bytes,
+            map_bytes: 0,
             forget,
             object,
             unfinished,
@@ -237,6 +233,11 @@ impl Kernel {
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.write_named()?;
+        // A trie counts what is in it.
+        let maps = kernel.maps.values();
+        kernel.map_bytes = maps
+            .filter_map(|map| map.query_fdinfo().ok()?.memlock)
+            .sum();
         kernel.write_first_worth()?;
         for (netns, name) in &kernel.setup.defaults {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
