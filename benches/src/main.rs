@@ -5,6 +5,7 @@
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
 //! thalweg-bench store    bytes written, memory and answers of the agent with 65,536 hosts
+//! thalweg-bench names    time and memory of a table of named networks as large as the Internet's
 //! thalweg-bench long     what looks at 100,000 open connections cost
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
@@ -29,6 +30,7 @@ mod limit;
 mod link;
 mod long;
 mod model;
+mod names;
 mod policy;
 mod rate;
 mod soak;
@@ -63,6 +65,8 @@ enum What {
     Agent,
     /// Costs of a full table of hosts for the agent.
     Store,
+    /// Costs of a table of named networks.
+    Names,
     /// Costs of looks at 100,000 open connections.
     Long,
     /// Costs of a policy of 10,000 rules.
@@ -139,6 +143,7 @@ fn main() -> Result<ExitCode> {
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
         What::Store => store::run(&arguments.binary)?,
+        What::Names => names::run(&arguments.binary)?,
         What::Long => long::run(&arguments.binary)?,
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,

@@ -13,6 +13,18 @@ struct {
 	__type(value, struct thalweg_worths);
 } worth SEC(".maps");
 
+/* Numbers of the networks that the operator's table names, in network byte order; 0: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct thalweg_policy_key6);
+	__type(value, __u64);
+} named SEC(".maps");
+
+/* Whether there is such a table: without one the verifier removes the search. */
+const volatile __u32 has_named SEC(".rodata.named") = 0;
+
 static __always_inline struct thalweg_worths *get_worths(void)
 {
 	__u32 zero = 0;
@@ -66,6 +78,31 @@ static __always_inline int prefix_key(const struct thalweg_params *p, struct lea
 	return 1;
 }
 
+/*
+ * The number of the remote address' network in the operator's table. Not inlined, as the
+ * caller has no stack for the prefix.
+ */
+static __noinline int named_key(struct learn_handle *ops, struct thalweg_host_key *key)
+{
+	struct thalweg_policy_key6 prefix = { 128, {} };
+	__u32 *remote = (__u32 *)prefix.addr;
+	const __u64 *number;
+
+	if (!remote_of(ops, remote))
+		return 0;
+	/* NAT64 counts as IPv4. */
+	if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
+		remote[0] = 0;
+		remote[2] = bpf_htonl(0xffff);
+	}
+	number = bpf_map_lookup_elem(&named, &prefix);
+	if (!number || !*number)
+		return 0;
+	__builtin_memset(key->addr, 0, 8);
+	*(__u64 *)(key->addr + 8) = *number;
+	return 1;
+}
+
 /* The level of groups that a level of initial windows is of; any other is its own. */
 static __always_inline __u32 level_of_groups(__u32 level)
 {
@@ -89,6 +126,9 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 	level = level_of_groups(level);
 	if (level == THALWEG_LEVEL_PREFIX) {
 		if (!prefix_key(load_params(), ops, key))
+			return 0;
+	} else if (level == THALWEG_LEVEL_NAMED) {
+		if (!has_named || !named_key(ops, key))
 			return 0;
 	} else if (level == THALWEG_LEVEL_SERVICE) {
 		if (!origin->handshake_rtt_us)

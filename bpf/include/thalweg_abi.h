@@ -207,7 +207,7 @@ enum thalweg_level {
 /*
  * Key of a record of a host or group. IPv4 and IPv4-mapped addresses are both stored as
  * ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n). Of named networks
- * the last four bytes of addr are the number, in network byte order; of services the
+ * the last eight bytes of addr are a hash of the name, in network byte order; of services the
  * last four are the port, in network byte order, the class of the RTT, and 1 if the
  * connections were accepted. Their prefix_len is 128. Of namespaces all is 0.
  */

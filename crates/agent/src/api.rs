@@ -23,12 +23,13 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::kernel;
 use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
-use crate::view::{self, Explanation};
+use crate::view;
 
 mod advise;
 mod answer;
 mod best;
 mod connections;
+mod explain;
 mod gain;
 mod history;
 mod import;
@@ -75,7 +76,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/arms", get(arms))
         .route("/v1/hosts", get(list::hosts).delete(reset_all))
-        .route("/v1/hosts/{address}", get(explain).delete(reset_one))
+        .route(
+            "/v1/hosts/{address}",
+            get(explain::explain).delete(reset_one),
+        )
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
         .route("/v1/events", get(events))
@@ -146,8 +150,15 @@ async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
     .await
 }
 
-/// The records of an address, or of the prefix that contains it, in every namespace.
-fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learner::Host)>> {
+/// A host that is asked for.
+struct Wanted {
+    address: IpAddr,
+    /// Its key, but for the namespace.
+    key: HostKey,
+}
+
+/// The host of an address, or of the prefix that contains it.
+fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -159,9 +170,9 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learn
         )
     })?;
     let setup = shared.kernel.setup();
-    let wanted = HostKey::of_remote(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
+    let key = HostKey::of_remote(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let own = wanted.own_prefix().to_string();
+    let own = key.own_prefix().to_string();
     if length.is_some_and(|length| length != own) {
         let expected = format!(
             "an address, or a prefix of length {own}, as hosts.ipv4_prefix and hosts.ipv6_prefix \
@@ -172,50 +183,31 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learn
             format!("found {text:?}, expected {expected}"),
         ));
     }
+    Ok(Wanted { address, key })
+}
+
+/// Its records, in every namespace, the agent's own first.
+fn hosts_of(
+    shared: &Shared,
+    wanted: &Wanted,
+) -> anyhow::Result<Vec<(HostKey, thalweg_learner::Host)>> {
+    let own = |key: &HostKey| (key.addr, key.prefix_len);
     let mut found = Vec::new();
     shared.kernel.walk_hosts(|batch| {
         found.extend(
             batch
                 .into_iter()
-                .filter(|(key, _)| (key.addr, key.prefix_len) == (wanted.addr, wanted.prefix_len)),
+                .filter(|(key, _)| own(key) == own(&wanted.key)),
         );
         Ok(())
     })?;
-    if found.is_empty() {
-        return Err(Failure(
-            StatusCode::NOT_FOUND,
-            format!("nothing is known of {text}"),
-        ));
-    }
-    // The agent's own namespace comes first.
     found.sort_by_key(|(key, _)| (key.netns != shared.own_netns, key.netns));
     Ok(found)
 }
 
-async fn explain(
-    State(api): State<Api>,
-    Address(address): Address,
-) -> Answer<Json<Vec<Explanation>>> {
-    api.work(move |shared| {
-        let table = shared.kernel.arms()?;
-        let presenter = shared.presenter(&table);
-        let mut out = Vec::new();
-        for (key, host) in find_hosts(shared, &address)? {
-            let host_name = key.to_string();
-            let unset = match shared.kernel.setup().advise.only {
-                true => "This agent sets nothing but trials. ",
-                false => "",
-            };
-            out.push(Explanation {
-                summary: format!("{unset}{}", presenter.summary(&key, &host)),
-                host: presenter.host(&key, &host),
-                recent: latest::of_host(shared, &host_name, RECENT)?,
-                events_share: shared.sampling(|sampling| sampling.share()),
-            });
-        }
-        Ok(Json(out))
-    })
-    .await
+/// The answer where nothing is known.
+fn unknown(text: &str) -> Failure {
+    Failure(StatusCode::NOT_FOUND, format!("nothing is known of {text}"))
 }
 
 async fn reset_all(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
@@ -234,7 +226,11 @@ async fn reset_one(
 ) -> Answer<Json<serde_json::Value>> {
     api.work(move |shared| {
         let mut removed = 0;
-        for (key, _) in find_hosts(shared, &address)? {
+        let found = hosts_of(shared, &wanted(shared, &address)?)?;
+        if found.is_empty() {
+            return Err(unknown(&address));
+        }
+        for (key, _) in found {
             removed += u64::from(shared.kernel.remove_host(&key)?);
             shared.store(|store| store.reset_host(shared.mode(), &key))?;
         }

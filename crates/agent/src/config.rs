@@ -126,7 +126,7 @@ pub struct Hosts {
 }
 
 /// `[networks]`: what is known of a network decides about its new hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks {
     /// `enabled`: networks learn and decide.
     pub enabled: bool,
@@ -134,6 +134,8 @@ pub struct Networks {
     pub ipv4_prefix: u32,
     /// `ipv6_prefix`: bits of an IPv6 address that the hosts of a network share.
     pub ipv6_prefix: u32,
+    /// `table`: file of prefixes and the names of their networks.
+    pub table: Option<PathBuf>,
 }
 
 /// `[initial_window]`: connections get an initial window by what is known of their networks.
@@ -459,6 +461,7 @@ impl Networks {
             enabled: section.boolean("enabled", true),
             ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
             ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
+            table: section.path_or_none("table", PATH_MAX),
         }
     }
 }

@@ -10,6 +10,7 @@ mod arms;
 mod carried;
 mod groups;
 mod maps;
+mod named;
 mod open;
 mod pins;
 
@@ -18,8 +19,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -36,6 +37,7 @@ pub use maps::HostBatch;
 pub use open::Candidates;
 
 use crate::config::{Advise, InitialWindow, Networks};
+use crate::named::Named;
 use carried::Carried;
 use open::Iterator;
 use pins::MAPS;
@@ -65,6 +67,8 @@ pub struct Setup {
     pub ipv6_prefix: u32,
     /// Whether groups of hosts learn; prefix lengths, IPv4 and IPv6, of the narrowest.
     pub networks: Networks,
+    /// Networks that the operator names.
+    pub named: Arc<Named>,
     /// Initial windows that may be chosen.
     pub window: InitialWindow,
     /// The control group.
@@ -93,6 +97,11 @@ impl Setup {
     /// Whether groups of hosts learn: those of mode `thalweg`.
     pub fn has_groups(&self) -> bool {
         self.networks.enabled && self.params.mode == Mode::Thalweg
+    }
+
+    /// Whether named networks are searched.
+    fn has_named(&self) -> bool {
+        self.has_groups() && !self.named.is_empty()
     }
 
     /// Mask of the initial windows to choose from; 0: none is chosen. In mode `thalweg` only, and not
@@ -215,10 +224,6 @@ impl Kernel {
             .collect::<Result<BTreeMap<_, _>>>()?;
         let forget = object::program(&object, programs::FORGET_ARMS)?;
         let forget = forget.as_fd().try_clone_to_owned()?;
-        let map_bytes = handles
-            .values()
-            .filter_map(|map| map.query_fdinfo().ok()?.memlock)
-            .sum();
         let mut kernel = Self {
             params,
             maps: handles,
@@ -227,7 +232,7 @@ impl Kernel {
             took_over,
             without_btf,
             open: Ok(None),
-            map_bytes,
+            map_bytes: 0,
             forget,
             object,
             unfinished,
@@ -236,6 +241,12 @@ impl Kernel {
         kernel.open = kernel.load_iterator();
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
+        kernel.write_named()?;
+        // A trie counts what is in it.
+        let maps = kernel.maps.values();
+        kernel.map_bytes = maps
+            .filter_map(|map| map.query_fdinfo().ok()?.memlock)
+            .sum();
         kernel.write_first_worth()?;
         for (netns, name) in &kernel.setup.defaults {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
@@ -398,6 +409,8 @@ fn load_variant(
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
             names::HOSTS => map.set_max_entries(setup.records_max())?,
+            names::NAMED => map.set_max_entries(setup.named_max())?,
+            names::RODATA_NAMED => map.set_initial_value(&setup.named_flag())?,
             names::EVENTS => map.set_max_entries(setup.ring_bytes)?,
             // A policy may be pinning it at the same time: libbpf takes whichever came first.
             learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,
@@ -416,7 +429,8 @@ fn load_variant(
     }
     object.load().map_err(|error| {
         let advice = if error.kind() == libbpf_rs::ErrorKind::OutOfMemory {
-            "there is not enough memory for its maps: lower [hosts] max or [events] ring"
+            "there is not enough memory for its maps: lower [hosts] max or [events] ring, or shorten the \
+             table of [networks]"
         } else {
             "see the lines above; `thalweg doctor` tells what it supports"
         };

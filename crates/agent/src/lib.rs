@@ -17,6 +17,7 @@ mod life;
 mod lock;
 mod looks;
 mod metrics;
+pub mod named;
 mod present;
 pub mod reload;
 mod remedy;

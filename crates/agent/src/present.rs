@@ -11,6 +11,7 @@ use thalweg_learner::{
 
 use crate::events::{level, metric};
 use crate::kernel::{ArmTable, error_text};
+use crate::named::Named;
 use crate::view;
 
 /// Converts a record to its view.
@@ -25,6 +26,8 @@ pub struct Presenter<'a> {
     pub defaults: HashMap<u64, Option<usize>>,
     /// Names of containers, by the cookie of their network namespace.
     pub containers: Arc<HashMap<u64, String>>,
+    /// Networks that the operator names.
+    pub named: &'a Named,
 }
 
 const BITS: f64 = ONE_Q16 as f64;
@@ -85,7 +88,7 @@ impl Presenter<'_> {
         };
         let arms = self.arms.entries().filter(|(index, _)| known(index));
         view::Network {
-            name: network_name(key),
+            name: self.network_name(key),
             level: level(key.level as u32).to_string(),
             netns: key.netns,
             container: self.containers.get(&key.netns).cloned(),
@@ -122,7 +125,7 @@ impl Presenter<'_> {
             state.chosen > 0 || state.scored > 0 || state.weight_q16 > 0
         });
         view::WindowNetwork {
-            name: network_name(key),
+            name: self.network_name(key),
             level: level(key.level as u32)
                 .trim_start_matches("window-")
                 .to_string(),
@@ -151,6 +154,20 @@ impl Presenter<'_> {
                     }
                 })
                 .collect(),
+        }
+    }
+
+    /// A group in words.
+    fn network_name(&self, key: &HostKey) -> String {
+        match key.level {
+            Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
+            // What is known of a name that has left the table waits for its return.
+            Level::Named => match self.named.name(key.number()) {
+                Some(name) => name.to_owned(),
+                None => format!("not in the table ({:016x})", key.number()),
+            },
+            Level::Service | Level::WindowService => service_name(key),
+            Level::Namespace | Level::WindowNamespace => "all".to_owned(),
         }
     }
 
@@ -284,6 +301,48 @@ impl Presenter<'_> {
         )
     }
 
+    /// One sentence: what the first connection to a host without record will use. `networks` are
+    /// its networks, the narrowest first, all services among them where one may decide.
+    pub fn stranger(&self, networks: &[view::Network]) -> String {
+        let unknown = "No record of its own, and its networks know too little: the system default \
+                       stays.";
+        // As the programs: where the namespace knows too little no other is asked.
+        if !networks
+            .last()
+            .is_some_and(|last| last.level == "namespace" && last.decides)
+        {
+            return unknown.to_owned();
+        }
+        let Some(first) = networks.iter().find(|network| network.decides) else {
+            return unknown.to_owned();
+        };
+        let choice = |network: &view::Network| {
+            let best = network.best.as_deref().unwrap_or_default();
+            let arm = network.arms.iter().find(|arm| arm.arm == best);
+            let share = arm.map_or(0.0, |arm| arm.next_probability);
+            format!("{best} with {:.1} %", 100.0 * share)
+        };
+        match first.level.as_str() {
+            "service" => {
+                let all = networks.last().unwrap_or(first);
+                format!(
+                    "No record of its own. The service of its port and round-trip time would \
+                     decide, or where that is not known all hosts: {}.",
+                    choice(all)
+                )
+            }
+            "namespace" => format!(
+                "No record of its own. What is known of all hosts would decide: {}.",
+                choice(first)
+            ),
+            level => format!(
+                "No record of its own. What is known of {} ({level}) would decide: {}.",
+                first.name,
+                choice(first)
+            ),
+        }
+    }
+
     /// The arm table.
     pub fn arm_list(&self) -> Vec<view::Arm> {
         self.arms
@@ -301,32 +360,22 @@ impl Presenter<'_> {
     }
 }
 
-/// A group in words.
-fn network_name(key: &HostKey) -> String {
+/// A service in words.
+fn service_name(key: &HostKey) -> String {
     let [.., high, low, class, accepted] = key.addr;
-    match key.level {
-        Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
-        Level::Named => format!(
-            "network {}",
-            u32::from_be_bytes([high, low, class, accepted])
-        ),
-        Level::Service | Level::WindowService => {
-            let port = u16::from_be_bytes([high, low]);
-            let side = if accepted != 0 { "accepted" } else { "opened" };
-            let rtt = match class {
-                0 => "below 0.5 ms",
-                1 => "0.5 to 2 ms",
-                2 => "2 to 8 ms",
-                3 => "8 to 16 ms",
-                4 => "16 to 33 ms",
-                5 => "33 to 66 ms",
-                6 => "66 to 131 ms",
-                _ => "above 131 ms",
-            };
-            format!("port {port}, {side}, {rtt}")
-        }
-        Level::Namespace | Level::WindowNamespace => "all".to_owned(),
-    }
+    let port = u16::from_be_bytes([high, low]);
+    let side = if accepted != 0 { "accepted" } else { "opened" };
+    let rtt = match class {
+        0 => "below 0.5 ms",
+        1 => "0.5 to 2 ms",
+        2 => "2 to 8 ms",
+        3 => "8 to 16 ms",
+        4 => "16 to 33 ms",
+        5 => "33 to 66 ms",
+        6 => "66 to 131 ms",
+        _ => "above 131 ms",
+    };
+    format!("port {port}, {side}, {rtt}")
 }
 
 fn network_arm(

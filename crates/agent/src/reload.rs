@@ -1,11 +1,12 @@
 //! A new configuration for an agent that runs: taken whole, or refused whole.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg_control::system;
 
 use crate::api::tcp::Front;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
+use crate::named::Named;
 
 /// Reads the configuration again, as the agent was started with it.
 pub type Reread = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
@@ -24,6 +25,8 @@ pub struct Ready {
     pub config: Config,
     /// The port that it names, bound; none if it names none.
     pub front: Option<Front>,
+    /// Its table of named networks.
+    pub named: Arc<Named>,
 }
 
 /// What follows when the session ends.
@@ -78,7 +81,12 @@ impl Reload {
     ///
     /// # Errors
     /// It is not taken; the old one stays.
-    pub fn prepare(&self, now: &Config, front: Option<&Front>) -> Result<bool, Refused> {
+    pub fn prepare(
+        &self,
+        now: &Config,
+        front: Option<&Front>,
+        named: &Arc<Named>,
+    ) -> Result<bool, Refused> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let next = (self.reread)().map_err(Refused::Faults)?;
         let changed = takes_restart(now, &next);
@@ -88,6 +96,9 @@ impl Reload {
         if let Some(cgroup) = &next.cgroup {
             system::check_cgroup2(cgroup).map_err(Refused::Cgroup)?;
         }
+        let next_named = Named::read(next.networks.table.as_deref());
+        let next_named =
+            next_named.map_err(|why| Refused::Faults(ConfigError::Table(why).into()))?;
         let mut plan = self.plan();
         let planned = match &*plan {
             Plan::Next(planned) => planned.front.as_ref(),
@@ -98,12 +109,18 @@ impl Reload {
         match *plan {
             Plan::End => Err(Refused::Ending),
             // The file of the token may have another content.
-            Plan::None if next == *now && next_front.as_ref() == front => Ok(false),
+            Plan::None if next == *now && next_front.as_ref() == front && next_named == **named => {
+                Ok(false)
+            }
             // Also the present one takes the place of a planned one.
             Plan::None | Plan::Next(_) => {
                 *plan = Plan::Next(Box::new(Ready {
                     config: next,
                     front: next_front,
+                    named: match next_named == **named {
+                        true => Arc::clone(named),
+                        false => Arc::new(next_named),
+                    },
                 }));
                 Ok(true)
             }
@@ -168,7 +185,7 @@ mod tests {
     #[test]
     fn what_has_changed_is_taken() {
         let way = reload("[learning]\nwarm_up = 3\n");
-        assert!(way.prepare(&config(""), None).unwrap());
+        assert!(way.prepare(&config(""), None, &Arc::default()).unwrap());
         assert_eq!(way.take().unwrap().config.learning.warm_up, 3);
         assert!(way.take().is_none());
     }
@@ -176,7 +193,7 @@ mod tests {
     #[test]
     fn nothing_new_changes_nothing() {
         let way = reload("mode = \"thalweg\"\n");
-        assert!(!way.prepare(&config(""), None).unwrap());
+        assert!(!way.prepare(&config(""), None, &Arc::default()).unwrap());
         assert!(way.take().is_none());
     }
 
@@ -187,19 +204,25 @@ mod tests {
             let text = texts.lock().unwrap().pop().unwrap();
             Ok(config(text))
         }));
-        assert!(way.prepare(&config(""), None).unwrap());
+        assert!(way.prepare(&config(""), None, &Arc::default()).unwrap());
         // The file is as it was again before the planned session has begun.
-        assert!(way.prepare(&config(""), None).unwrap());
+        assert!(way.prepare(&config(""), None, &Arc::default()).unwrap());
         assert!(!way.take().unwrap().config.dry_run);
     }
 
     #[test]
     fn faults_and_keys_of_the_start_are_refused_whole() {
         let way = reload("mode = \"fast\"\nwarmup = 1\n");
-        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("thalweg.toml:1:8"), "{refused}");
         let way = reload("[paths]\npin = \"/sys/fs/bpf/other\"\n[arms]\nload = []\n");
-        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(
             refused.starts_with("paths.pin, arms.load changed"),
             "{refused}"
@@ -208,11 +231,14 @@ mod tests {
         let way = reload("dry_run = true\n");
         way.end();
         assert!(matches!(
-            way.prepare(&config(""), None),
+            way.prepare(&config(""), None, &Arc::default()),
             Err(Refused::Ending)
         ));
         let way = reload("cgroup = \"/proc/self\"\n");
-        let refused = way.prepare(&config(""), None).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(
             refused.starts_with("`cgroup` of the configuration"),
             "{refused}"

@@ -18,11 +18,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::api;
 use crate::api::socket::Socket;
 use crate::api::tcp::Front;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::life::Life;
 use crate::lock::{Lock, Locks, PinLock};
+use crate::named::Named;
 use crate::reload::{Ready, Reload, Reread};
 use crate::service;
 use crate::shared::Shared;
@@ -67,8 +68,14 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     umask(Mode::from_bits_truncate(0o077));
     // This comes first: a signal during the start ends the agent once it has started.
     let mut ends = Ends::new()?;
+    let named = Arc::new(named_of(&config)?);
     let (ground, front) = Ground::prepare(&config, reread)?;
-    let mut session = Session::start(&ground, Ready { config, front }, 1)?;
+    let first = Ready {
+        config,
+        front,
+        named,
+    };
+    let mut session = Session::start(&ground, first, 1)?;
     loop {
         service::ready();
         let (before, number) = (session.ready(), session.shared.session + 1);
@@ -146,6 +153,10 @@ impl Ground {
     }
 }
 
+fn named_of(config: &Config) -> Result<Named> {
+    Ok(Named::read(config.networks.table.as_deref()).map_err(ConfigError::Table)?)
+}
+
 fn cgroup_of(config: &Config) -> Result<PathBuf> {
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
@@ -174,7 +185,7 @@ impl Session {
             Some(salt) => salt,
             None => opened.store.control_salt()?,
         };
-        let (kernel, left) = Kernel::prepare(setup(config, cgroup, remembered, salt)?)?;
+        let (kernel, left) = Kernel::prepare(setup(&ready, cgroup, remembered, salt)?)?;
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
         let shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
@@ -195,6 +206,8 @@ impl Session {
         shared.kernel.insert_conns(&left.conns)?;
         fail_point!("start::restored");
         drop(left);
+        // What networks know decides from the first connection on.
+        shared.kernel.refresh_worth()?;
         shared.kernel.attach()?;
         fail_point!("start::attached");
         // Arms without a slot beside the missing ones.
@@ -217,6 +230,7 @@ impl Session {
         Ready {
             config: self.shared.config.clone(),
             front: self.shared.front.clone(),
+            named: Arc::clone(&self.shared.kernel.setup().named),
         }
     }
 
@@ -305,7 +319,8 @@ fn check_privileges() -> Result<()> {
     )
 }
 
-fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> Result<Setup> {
+fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> Result<Setup> {
+    let config = &ready.config;
     Ok(Setup {
         pin: config.paths.pin.clone(),
         cgroup,
@@ -314,7 +329,8 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -
         dry_run: config.dry_run,
         ipv4_prefix: config.hosts.ipv4_prefix,
         ipv6_prefix: config.hosts.ipv6_prefix,
-        networks: config.networks,
+        networks: config.networks.clone(),
+        named: Arc::clone(&ready.named),
         window: config.initial_window,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,
@@ -423,6 +439,14 @@ fn log_start(shared: &Shared) -> Result<()> {
         kernel_btf = setup.kernel_btf,
         "agent runs"
     );
+    let (prefixes, networks) = (setup.named.prefixes(), setup.named.networks());
+    if prefixes > 0 {
+        tracing::info!(
+            prefixes,
+            networks,
+            "{networks} networks are named, by {prefixes} prefixes"
+        );
+    }
     if names.len() < 2 {
         tracing::warn!("fewer than two congestion controls: there is nothing to learn");
     }

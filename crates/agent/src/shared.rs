@@ -177,7 +177,11 @@ impl Shared {
     /// # Errors
     /// It is refused; the one in force stays, and `status` says so until another is taken.
     pub fn reload(&self) -> Result<bool, Refused> {
-        let outcome = self.reload.prepare(&self.config, self.front.as_ref());
+        let outcome = self.reload.prepare(
+            &self.config,
+            self.front.as_ref(),
+            &self.kernel.setup().named,
+        );
         match &outcome {
             Ok(true) => {
                 tracing::info!("a new configuration is taken up");
@@ -243,6 +247,7 @@ impl Shared {
             // Without the defaults, every host is shown as if it were in the agent's own namespace.
             defaults: self.kernel.defaults().unwrap_or_default(),
             containers: Arc::clone(&lock(&self.containers)),
+            named: &self.kernel.setup().named,
         }
     }
 

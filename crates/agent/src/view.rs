@@ -269,10 +269,11 @@ pub struct Networks {
     pub networks: Vec<Network>,
 }
 
-/// A group of hosts: a prefix, a service's hosts with a similar RTT, or all of a network namespace.
+/// A group of hosts: a prefix, a network that the operator names, a service's hosts with a similar
+/// RTT, or all of a network namespace.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Network {
-    /// The prefix, `port 443, accepted, 8 to 16 ms`, or `all`.
+    /// The prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
     pub name: String,
     /// `prefix`, `named`, `service` or `namespace`.
     pub level: String,
@@ -387,8 +388,12 @@ pub struct WindowArm {
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
-    /// The record.
+    /// The record; without connections and arms, if there is none.
     pub host: Host,
+    /// Of a host without record the networks that know something, the narrowest first: the first
+    /// that decides would.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
     /// One sentence on the choice and its reason.
     pub summary: String,
     /// The latest events of the host, newest first.

@@ -78,6 +78,27 @@ pub(crate) fn mix(hash: u64, word: u64) -> u64 {
     hash ^ (hash >> 32)
 }
 
+/// The number of the network that the operator's table calls so: a hash of the name (FNV-1a, 64
+/// bits), never 0. It depends on nothing else, so a record stays with its name whatever becomes of
+/// the table.
+pub fn network_number(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.max(1)
+}
+
+/// The 128-bit form in which an address is looked up in the operator's table: one behind NAT64 as
+/// the IPv4 address in its last 32 bits.
+pub fn searched(remote: IpAddr) -> u128 {
+    match remote {
+        IpAddr::V6(v6) if v6.octets()[..12] == NAT64 => {
+            0xffff << 32 | u128::from(v6.to_bits() as u32)
+        }
+        _ => bits(remote),
+    }
+}
+
 /// The well-known prefix of NAT64.
 const NAT64: [u8; 12] = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -134,6 +155,31 @@ impl HostKey {
             return Self::new(netns, remote, ipv4_prefix, u32::from(MAPPED) + ipv4_prefix);
         }
         Self::new(netns, remote, ipv4_prefix, ipv6_prefix)
+    }
+
+    /// The key of the network with a number of the operator's table ([`network_number`]).
+    pub fn of_named(netns: u64, number: u64) -> Self {
+        Self {
+            netns,
+            addr: u128::from(number).to_be_bytes(),
+            prefix_len: 128,
+            level: Level::Named,
+        }
+    }
+
+    /// The key of all of a network namespace.
+    pub fn of_namespace(netns: u64) -> Self {
+        Self {
+            netns,
+            addr: [0; 16],
+            prefix_len: 0,
+            level: Level::Namespace,
+        }
+    }
+
+    /// The number of a named network.
+    pub fn number(&self) -> u64 {
+        u128::from_be_bytes(self.addr) as u64
     }
 
     /// The hash in the kernel's record of this key; never 0. As `thalweg_tag` of `thalweg_algo.h`,
@@ -213,6 +259,30 @@ mod tests {
         assert_eq!(of("64:ff9b::192.0.2.7", 24), of("64:ff9b::192.0.2.8", 24));
         assert_eq!(of("64:ff9b:1::7", 32), key("64:ff9b:1::7"));
         assert_eq!(of("192.0.2.7", 32), key("192.0.2.7"));
+    }
+
+    #[test]
+    fn a_named_network_has_the_number_of_its_name_alone() {
+        // FNV-1a's published values.
+        assert_eq!(network_number("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(network_number("foobar"), 0x8594_4171_f739_67e8);
+        let named = HostKey::of_named(7, network_number("foobar"));
+        assert_eq!(named.number(), network_number("foobar"));
+        assert_eq!(named.addr[..8], [0; 8]);
+        // A host with the same bits is another record.
+        let host = HostKey {
+            level: Level::Host,
+            ..named
+        };
+        assert_ne!(named.tag(), host.tag());
+    }
+
+    #[test]
+    fn the_table_is_searched_for_ipv4_behind_nat64() {
+        let of = |text: &str| searched(text.parse().unwrap());
+        assert_eq!(of("64:ff9b::192.0.2.7"), of("192.0.2.7"));
+        assert_eq!(of("::ffff:192.0.2.7"), of("192.0.2.7"));
+        assert_ne!(of("64:ff9b:1::192.0.2.7"), of("192.0.2.7"));
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
         groups.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
         let counts = hosts_by_group(shared)?;
         let hosts = |key: &HostKey| match key.level {
-            Level::Prefix | Level::Namespace => Some(counts.get(key).copied().unwrap_or(0)),
+            Level::Prefix | Level::Named | Level::Namespace => {
+                Some(counts.get(key).copied().unwrap_or(0))
+            }
             _ => None,
         };
         let networks = groups
@@ -53,9 +55,10 @@ pub(super) async fn windows(State(api): State<Api>) -> Answer<Json<Windows>> {
     .await
 }
 
-/// Number of host records in each prefix and namespace.
+/// Number of host records in each prefix, named network and namespace.
 fn hosts_by_group(shared: &Shared) -> anyhow::Result<HashMap<HostKey, u64>> {
-    let lengths = shared.kernel.setup().networks;
+    let setup = shared.kernel.setup();
+    let lengths = &setup.networks;
     let mut counts = HashMap::new();
     shared.kernel.walk_hosts(|batch| {
         for (key, _) in batch {
@@ -64,13 +67,10 @@ fn hosts_by_group(shared: &Shared) -> anyhow::Result<HashMap<HostKey, u64>> {
                 level: Level::Prefix,
                 ..HostKey::new(key.netns, key.address(), v4, v6)?
             };
-            let namespace = HostKey {
-                netns: key.netns,
-                addr: [0; 16],
-                prefix_len: 0,
-                level: Level::Namespace,
-            };
-            for group in [prefix, namespace] {
+            let number = setup.named.find(key.address());
+            let named = number.map(|number| HostKey::of_named(key.netns, number));
+            let namespace = HostKey::of_namespace(key.netns);
+            for group in [prefix, namespace].into_iter().chain(named) {
                 *counts.entry(group).or_default() += 1;
             }
         }

@@ -121,6 +121,8 @@ impl Kernel {
             let name = map.name().to_string_lossy().into_owned();
             if name == names::RODATA_PARAMS {
                 map.set_initial_value(bytes_of(&params))?;
+            } else if name == names::RODATA_NAMED {
+                map.set_initial_value(&self.setup.named_flag())?;
             } else if let Some(shared) = self.maps.get(name.as_str()) {
                 map.reuse_fd(shared.as_fd())?;
             }

@@ -34,7 +34,7 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 }
 
 /// Maps that are pinned.
-pub(super) const MAPS: [PinnedMap; 13] = [
+pub(super) const MAPS: [PinnedMap; 14] = [
     map(names::HOSTS, MapType::LruHash, 32),
     map(names::LOCKS, MapType::Array, 4),
     map(names::ARMS, MapType::Array, 4),
@@ -44,6 +44,7 @@ pub(super) const MAPS: [PinnedMap; 13] = [
     map(names::STRANGERS, MapType::LruHash, 8),
     map(names::ECN_PREFIXES, MapType::LpmTrie, 20),
     map(names::WORTH, MapType::Array, 4),
+    map(names::NAMED, MapType::LpmTrie, 20),
     map(names::CONNS, MapType::Array, 4),
     map(OWNED, MapType::SkStorage, 4),
     map(names::COUNTERS, MapType::PercpuArray, 4),

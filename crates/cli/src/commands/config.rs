@@ -13,7 +13,8 @@ use crate::options::Global;
 pub enum What {
     /// Check configuration files; exit code 1 if one has a fault.
     ///
-    /// Every fault has file, line and column. Needs no privilege.
+    /// Every fault has file, line and column. The table that `networks.table` names is checked, too.
+    /// Needs no privilege.
     Check(check::Options),
     /// Show the configuration in force: every key with its value, and where that is from.
     ///

@@ -6,7 +6,7 @@ use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_control::object::printable;
 use thalweg_units::figures::three;
 
-use super::events;
+use super::{events, networks};
 use crate::client::encode;
 use crate::options::{Global, host};
 use crate::output::{self, milliseconds, percent, rate, span};
@@ -38,6 +38,10 @@ fn text(explanation: &Explanation, several: bool) -> String {
         None => String::new(),
     };
     let mut text = format!("{}{namespace}: {}\n\n", host.address, explanation.summary);
+    if !explanation.networks.is_empty() {
+        text.push_str(&networks::table(&explanation.networks));
+        return text;
+    }
     text.push_str(&output::pairs(vec![
         (
             "connections",

@@ -28,6 +28,8 @@ pub struct Options {
 enum Level {
     /// The addresses around a host.
     Prefix,
+    /// Those that `networks.table` of the configuration names.
+    Named,
     /// The hosts of a service with a similar round-trip time.
     Service,
     /// All hosts of a network namespace.
@@ -38,6 +40,7 @@ impl Level {
     fn name(self) -> &'static str {
         match self {
             Self::Prefix => "prefix",
+            Self::Named => "named",
             Self::Service => "service",
             Self::Namespace => "namespace",
         }
@@ -56,7 +59,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     output::show(global, &found, || table(&found.networks))
 }
 
-fn table(networks: &[Network]) -> String {
+/// Networks with what each knows of the arms.
+pub(super) fn table(networks: &[Network]) -> String {
     if networks.is_empty() {
         return "no networks\n".to_owned();
     }

@@ -29,6 +29,7 @@ user_namespaces = true
 enabled = false
 ipv4_prefix = 20
 ipv6_prefix = 40
+table = "/etc/n"
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -155,6 +156,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("networks.enabled", Boolean),
     ("networks.ipv4_prefix", Whole(1, 32)),
     ("networks.ipv6_prefix", Whole(1, 128)),
+    ("networks.table", PathOrNone),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),

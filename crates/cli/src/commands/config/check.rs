@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::config::{Config, DEFAULT_FILE};
-use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_agent::named::Named;
+use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
 use thalweg_units::reader::text;
 use thalweg_units::{Faults, excerpt};
 
@@ -41,14 +42,22 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     for file in files {
         kinds::expect(file, Kind::Configuration)?;
         let bytes = file::read(file, MAX_FILE_BYTES)?;
-        let faults = faults(&bytes, file);
-        if !global.json {
-            output::print(&report(file, &bytes, &faults))?;
+        let parsed = text(&bytes, file).and_then(|text| Config::parse(text, file));
+        reports.push(told(global, file, &bytes, parsed.as_ref().err())?);
+        if let Ok(Config { networks, .. }) = parsed
+            && let Some(table) = networks.table
+        {
+            let faults = match Named::read(Some(&table)) {
+                Ok(_) => None,
+                Err(ReadError::Text(faults)) => Some(faults),
+                Err(other) => return Err(other.into()),
+            };
+            let bytes = match &faults {
+                Some(_) => std::fs::read(&table)?,
+                None => Vec::new(),
+            };
+            reports.push(told(global, &table, &bytes, faults.as_ref())?);
         }
-        reports.push(Report {
-            file: file.display().to_string(),
-            faults: faults.iter().flat_map(output::faults).collect(),
-        });
     }
     if global.json {
         output::print_json(&reports)?;
@@ -59,12 +68,18 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
 }
 
-fn faults(bytes: &[u8], file: &Path) -> Option<Faults> {
-    let parsed = text(bytes, file).and_then(|text| Config::parse(text, file));
-    parsed.err()
+/// The report of a file; as text it is printed at once.
+fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> Result<Report> {
+    if !global.json {
+        output::print(&report(file, bytes, faults))?;
+    }
+    Ok(Report {
+        file: file.display().to_string(),
+        faults: faults.into_iter().flat_map(output::faults).collect(),
+    })
 }
 
-fn report(file: &Path, bytes: &[u8], faults: &Option<Faults>) -> String {
+fn report(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
     let Some(faults) = faults else {
         return format!("{}: good\n", file.display());
     };

@@ -21,6 +21,8 @@ use super::{THALWEG, manifest_path, stock};
 const INSIDE: &str = "THALWEG_TEST_GUEST";
 /// The one case to run, by its name; none: all.
 const CASE: &str = "THALWEG_TEST_CASE";
+/// The kernel, by its name in `thalweg lab kernels list`; none: the newest.
+const KERNEL: &str = "THALWEG_TEST_KERNEL";
 /// Any text, in the environment of every program of the guest. Another length gives another order
 /// of events, while equal runs are equal to the digit (`scripts/repeat.sh`).
 const PAD: &str = "THALWEG_TEST_GUEST_PAD";
@@ -68,7 +70,8 @@ pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]
     if std::env::var_os(INSIDE).is_some() {
         return inside(limit, &chosen);
     }
-    let Some(kernel) = stock::kernel() else {
+    let asked = std::env::var(KERNEL).ok();
+    let Some(kernel) = asked.or_else(|| stock::kernel().map(str::to_owned)) else {
         return;
     };
     // libtest names the test by its path without the name of the binary.

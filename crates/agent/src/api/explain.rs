@@ -1,0 +1,133 @@
+//! `GET /v1/hosts/{address}`: why the next connection to a host will use its arm.
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::extract::State;
+use thalweg_learner::{Host, HostKey, Level};
+
+use super::answer::{Address, Answer};
+use super::work::Api;
+use super::{RECENT, Wanted, hosts_of, latest, unknown, wanted};
+use crate::present::Presenter;
+use crate::shared::Shared;
+use crate::view::{Explanation, Network};
+
+/// One explanation for each network namespace that knows the host, or else its networks.
+pub(super) async fn explain(
+    State(api): State<Api>,
+    Address(address): Address,
+) -> Answer<Json<Vec<Explanation>>> {
+    api.work(move |shared| {
+        let table = shared.kernel.arms()?;
+        let presenter = shared.presenter(&table);
+        let unset = match shared.kernel.setup().advise.only {
+            true => "This agent sets nothing but trials. ",
+            false => "",
+        };
+        let wanted = wanted(shared, &address)?;
+        let mut out = Vec::new();
+        for (key, host) in hosts_of(shared, &wanted)? {
+            out.push(Explanation {
+                summary: format!("{unset}{}", presenter.summary(&key, &host)),
+                ..explanation(shared, &presenter, &key, &host)?
+            });
+        }
+        if out.is_empty() {
+            for netns in namespaces(shared)? {
+                let networks = networks(shared, &presenter, netns, &wanted)?;
+                if networks.is_empty() {
+                    continue;
+                }
+                let key = HostKey {
+                    netns,
+                    ..wanted.key
+                };
+                out.push(Explanation {
+                    summary: format!("{unset}{}", presenter.stranger(&networks)),
+                    networks,
+                    ..explanation(shared, &presenter, &key, &Host::default())?
+                });
+            }
+        }
+        match out.is_empty() {
+            true => Err(unknown(&address)),
+            false => Ok(Json(out)),
+        }
+    })
+    .await
+}
+
+fn explanation(
+    shared: &Shared,
+    presenter: &Presenter<'_>,
+    key: &HostKey,
+    host: &Host,
+) -> anyhow::Result<Explanation> {
+    Ok(Explanation {
+        summary: String::new(),
+        host: presenter.host(key, host),
+        networks: Vec::new(),
+        recent: latest::of_host(shared, &key.to_string(), RECENT)?,
+        events_share: shared.sampling(|sampling| sampling.share()),
+    })
+}
+
+/// Network namespaces in scope, the agent's own first.
+fn namespaces(shared: &Shared) -> anyhow::Result<Vec<u64>> {
+    let mut found: Vec<u64> = shared.kernel.defaults()?.into_keys().collect();
+    found.sort_by_key(|&netns| (netns != shared.own_netns, netns));
+    Ok(found)
+}
+
+/// The networks of a host without record that have records, the narrowest first. Its service is
+/// known only once it is connected to: where one would decide, all are there.
+fn networks(
+    shared: &Shared,
+    presenter: &Presenter<'_>,
+    netns: u64,
+    wanted: &Wanted,
+) -> anyhow::Result<Vec<Network>> {
+    let setup = shared.kernel.setup();
+    // Out of scope, whatever is known.
+    if !setup.has_groups() || is_local(wanted.address) {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    let mut add = |key: HostKey| -> anyhow::Result<bool> {
+        let Some(group) = shared.kernel.host(&key)? else {
+            return Ok(false);
+        };
+        let network = presenter.network(&key, &group, None);
+        let decides = network.decides;
+        found.push(network);
+        Ok(decides)
+    };
+    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+    let prefix = HostKey {
+        level: Level::Prefix,
+        ..HostKey::of_remote(netns, wanted.address, v4, v6)?
+    };
+    let mut decides = prefix.prefix_len < wanted.key.prefix_len && add(prefix)?;
+    if let Some(number) = setup.named.find(wanted.address) {
+        decides |= add(HostKey::of_named(netns, number))?;
+    }
+    if !decides {
+        let mut services = shared.kernel.groups()?;
+        services.retain(|(key, _)| key.level == Level::Service && key.netns == netns);
+        services.sort_by_key(|(key, _)| key.addr);
+        for (key, _) in services {
+            add(key)?;
+        }
+    }
+    add(HostKey::of_namespace(netns))?;
+    Ok(found)
+}
+
+/// Whether connections to an address are left alone.
+fn is_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_loopback(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
+    }
+}
