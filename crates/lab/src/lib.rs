@@ -42,6 +42,7 @@ pub mod table;
 pub mod timers;
 mod timing;
 mod traffic;
+mod web;
 pub mod words;
 pub mod worker;
 

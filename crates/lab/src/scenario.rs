@@ -13,6 +13,7 @@ mod path;
 pub(crate) mod policy;
 mod sizes;
 mod traffic;
+mod web;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,8 +40,9 @@ pub use expect::{Expectation, Reference};
 pub use host::Host;
 pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
-pub use sizes::{Flows, Idle, Sizes};
+pub use sizes::{Flows, Idle, Sizes, Tail};
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+pub use web::{OBJECTS, Web};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -160,10 +162,17 @@ impl Scenario {
         if self.hosts.is_empty() {
             return vec![("", &self.path)];
         }
-        self.hosts
-            .iter()
-            .map(|host| (host.name.as_str(), &host.path))
-            .collect()
+        let of = |host| Host::paths(host).map(|path| (host.name.as_str(), path));
+        self.hosts.iter().flat_map(of).collect()
+    }
+
+    /// The remote hosts in each of their networks, in the order of the paths.
+    pub(crate) fn networks(&self) -> Vec<u8> {
+        let counts = self.hosts.iter().map(|host| host.count() as u8);
+        match self.hosts.is_empty() {
+            true => vec![1],
+            false => counts.collect(),
+        }
     }
 
     /// The policy that a mode runs under.
@@ -183,14 +192,10 @@ impl Scenario {
 
     /// The paths in one line, for a reader.
     pub fn describe_paths(&self) -> String {
-        let paths: Vec<String> = self
-            .remotes()
-            .into_iter()
-            .map(|(name, path)| match name {
-                "" => path.describe(),
-                name => format!("{name}: {}", path.describe()),
-            })
-            .collect();
+        if self.hosts.is_empty() {
+            return self.path.describe();
+        }
+        let paths: Vec<String> = self.hosts.iter().map(Host::describe).collect();
         paths.join("; ")
     }
 }

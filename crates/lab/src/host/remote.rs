@@ -8,7 +8,7 @@ use super::loss::{Loss, LossCounters};
 use super::netns::Namespace;
 use super::relay::Relay;
 use super::rtt::{RoundTrips, Rtt};
-use super::veth::{self, Ends};
+use super::veth::{self, Ends, Place};
 use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
@@ -20,7 +20,7 @@ pub struct Remote {
     reverse: Loss,
     rtt: Rtt,
     family: Family,
-    place: u8,
+    place: Place,
     further_addresses: u8,
     // Fields are dropped in this order: first the wire, then its namespaces.
     wire: Option<tun::Wire>,
@@ -43,7 +43,7 @@ impl Remote {
         prefix: &str,
         client: &Namespace,
         server: Namespace,
-        place: u8,
+        place: Place,
         path: &PathModel,
         options: &PairOptions,
     ) -> Result<Self, Error> {
@@ -53,7 +53,7 @@ impl Remote {
         };
         let between = relays
             .iter()
-            .map(|relay| Namespace::create(&name(prefix, relay.word(), place)))
+            .map(|relay| Namespace::create(&name(prefix, relay.word(), place.serial)))
             .collect::<Result<Vec<_>, _>>()?;
         let ends = Ends {
             client,
@@ -72,7 +72,7 @@ impl Remote {
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
         }
-        let link = veth::towards(place);
+        let link = place.link();
         if let Some(kind) = options.qdisc.kind()
             && !options.stacks.contains(&Side::Client)
         {
@@ -122,10 +122,15 @@ impl Remote {
         self.address_of(Side::Server)
     }
 
+    /// Whether others are in its network, behind links of their own.
+    pub fn shares_network(&self) -> bool {
+        self.place.shared
+    }
+
     /// All its addresses.
     pub fn addresses(&self) -> Vec<IpAddr> {
         (0..=self.further_addresses)
-            .map(|index| veth::address(self.family, self.place, Side::Server, index))
+            .map(|further| self.place.server(self.family, further))
             .collect()
     }
 
@@ -140,7 +145,10 @@ impl Remote {
 
     /// The first address at an end of its link.
     pub(super) fn address_of(&self, side: Side) -> IpAddr {
-        veth::address(self.family, self.place, side, 0)
+        match side {
+            Side::Client => self.place.client(self.family),
+            Side::Server => self.place.server(self.family, 0),
+        }
     }
 
     /// Packets so far in the data direction, to this host.

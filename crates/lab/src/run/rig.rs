@@ -56,6 +56,7 @@ impl Rig {
         let first = paths.next().unwrap_or(&scenario.path);
         let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
         settings.further_paths = paths.cloned().collect();
+        settings.networks = scenario.networks();
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
@@ -173,7 +174,8 @@ impl Rig {
                     .collect(),
                 seed: path.seed,
                 host: name,
-                raw: raw.join(self.raw_name(round, name)),
+                raw: raw.join(self.raw_name(round, name, remote)),
+                shared: remote.shares_network(),
                 pauses,
             })
             .collect();
@@ -207,10 +209,14 @@ impl Rig {
     }
 
     /// The file of a round's raw result towards a host.
-    fn raw_name(&self, round: u32, host: &str) -> String {
+    fn raw_name(&self, round: u32, host: &str, remote: &Remote) -> String {
+        let label = self.mode.label();
         match host {
-            "" => format!("{}-{round:04}.json", self.mode.label()),
-            name => format!("{}-{round:04}-{name}.json", self.mode.label()),
+            "" => format!("{label}-{round:04}.json"),
+            name if remote.shares_network() => {
+                format!("{label}-{round:04}-{name}-{}.json", remote.address())
+            }
+            name => format!("{label}-{round:04}-{name}.json"),
         }
     }
 
@@ -267,7 +273,7 @@ impl Rig {
             let file = report.join(format!("{}.json", mode.label()));
             replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
         }
-        let mut remotes = scenario
+        let remotes = scenario
             .remotes()
             .into_iter()
             .zip(pair.remotes())
@@ -275,6 +281,7 @@ impl Rig {
                 Ok(RemoteOutcome {
                     name: name.to_owned(),
                     address: remote.address(),
+                    others: Vec::new(),
                     forward: remote.forward()?,
                     reverse: remote.reverse()?,
                     least_rtt_us: None,
@@ -290,9 +297,10 @@ impl Rig {
                 several.iter().map(|remote| remote.reverse).sum(),
             ),
         };
-        if scenario.hosts.is_empty() {
-            remotes.clear();
-        }
+        let remotes = match scenario.hosts.is_empty() {
+            true => Vec::new(),
+            false => by_name(remotes),
+        };
         Ok(ModeOutcome {
             mode,
             rounds: scenario.traffic.connections,
@@ -306,6 +314,22 @@ impl Rig {
             gain,
         })
     }
+}
+
+/// The hosts of one name as one.
+fn by_name(remotes: Vec<RemoteOutcome>) -> Vec<RemoteOutcome> {
+    let mut all: Vec<RemoteOutcome> = Vec::new();
+    for remote in remotes {
+        match all.last_mut().filter(|last| last.name == remote.name) {
+            Some(last) => {
+                last.others.push(remote.address);
+                last.forward = [last.forward, remote.forward].into_iter().sum();
+                last.reverse = [last.reverse, remote.reverse].into_iter().sum();
+            }
+            None => all.push(remote),
+        }
+    }
+    all
 }
 
 /// Processor time between two moments.
@@ -327,6 +351,8 @@ struct Way<'a> {
     host: &'a str,
     /// File of the raw result.
     raw: PathBuf,
+    /// Whether its name stands for several hosts.
+    shared: bool,
     /// Changes of its path meanwhile.
     pauses: Vec<Pause<'a>>,
 }
@@ -365,6 +391,9 @@ fn transfer(
         };
         for connection in &mut connections {
             way.host.clone_into(&mut connection.host);
+            if way.shared {
+                connection.address = Some(way.servers[0].ip());
+            }
         }
         Ok(connections)
     };

@@ -48,6 +48,17 @@ pub(super) fn read(
                 .collect(),
             _ => Vec::new(),
         };
+        if let Some(several) = hosts
+            .into_iter()
+            .flatten()
+            .find(|one| one.count() > 1 && host.as_ref().is_none_or(|name| one.name == *name))
+        {
+            let found = format!("a change of {:?}", several.name);
+            table.fault_here(
+                &found,
+                "changes of single hosts: a [[host]] without `count`",
+            );
+        }
         let moment = (at.unwrap_or_default(), within);
         if at.is_some() && is_late(&changes, moment, &beginnings) {
             table.wrong(

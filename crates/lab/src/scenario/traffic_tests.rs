@@ -66,6 +66,7 @@ fn servers_traffic_is_read_and_told() {
     let sizes = Sizes::Lognormal {
         median: Size::from_bytes(17_000),
         mean: Size::from_bytes(340_000),
+        tail: None,
     };
     let expected = Kind::Short {
         flows: 20,
