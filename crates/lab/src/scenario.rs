@@ -12,6 +12,7 @@ mod host;
 mod path;
 pub(crate) mod policy;
 mod sizes;
+pub(crate) mod trace;
 mod traffic;
 mod web;
 
@@ -41,6 +42,7 @@ pub use host::Host;
 pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
 pub use sizes::{Flows, Idle, Sizes, Tail};
+pub use trace::Trace;
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 pub use web::{OBJECTS, Web};
 
@@ -245,13 +247,13 @@ impl Scenario {
         let receiver = root.value("receiver").unwrap_or_default();
         let mut path = PathModel::default();
         let mut table = root.sub_or_empty("path");
-        path.read(&mut table);
+        path.read(&mut table, folder);
         table.finish();
         path.check(&table);
         // A path with faults is compared with nothing.
         let path = table.is_sound().then_some(path);
         let traffic = Traffic::read(root.sub_or_empty("traffic"));
-        let hosts = host::read(root.tables("host"), path.as_ref(), traffic.as_ref());
+        let hosts = host::read(root.tables("host"), folder, path.as_ref(), traffic.as_ref());
         let connections = traffic.as_ref().map(|traffic| traffic.connections);
         let tables = root.tables("change");
         let changes = change::read(tables, path.as_ref(), hosts.as_deref(), connections);

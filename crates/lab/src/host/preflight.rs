@@ -118,6 +118,16 @@ fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
         missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
     }
     for scenario in scenarios {
+        if scenario
+            .remotes()
+            .iter()
+            .any(|(_, path)| path.trace.is_some())
+        {
+            missing.push(format!(
+                "{}: `trace` (the link backend changes no rate)",
+                scenario.name
+            ));
+        }
         let bottleneck = |path: &PathModel| (path.rate, path.queue);
         let paths = scenario.remotes();
         let moves = |change: &Change| {

@@ -6,7 +6,7 @@ use thalweg_process::tool;
 
 use super::loss::{Loss, LossCounters};
 use super::netns::Namespace;
-use super::relay::Relay;
+use super::relay::{Relay, Tuner};
 use super::rtt::{RoundTrips, Rtt};
 use super::veth::{self, Ends, Place};
 use super::{PairOptions, Side, WireKind, tun};
@@ -22,6 +22,8 @@ pub struct Remote {
     family: Family,
     place: Place,
     further_addresses: u8,
+    /// Changes the rate of a bottleneck by a trace, and the path that it belongs to.
+    tuner: Option<(Tuner, PathModel)>,
     // Fields are dropped in this order: first the wire, then its namespaces.
     wire: Option<tun::Wire>,
     server: Namespace,
@@ -72,6 +74,11 @@ impl Remote {
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
         }
+        let bottleneck = || relays.iter().position(|one| *one == Relay::Bottleneck);
+        let tuner = match path.trace.as_ref().and_then(|_| bottleneck()) {
+            Some(at) => Some((Tuner::start(&between[at])?, path.clone())),
+            None => None,
+        };
         let link = place.link();
         if let Some(kind) = options.qdisc.kind()
             && !options.stacks.contains(&Side::Client)
@@ -96,6 +103,7 @@ impl Remote {
             family: path.family,
             place,
             further_addresses: options.further_addresses,
+            tuner,
             wire,
             server,
             relays: relays.into_iter().zip(between).collect(),
@@ -114,6 +122,16 @@ impl Remote {
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)
             .try_for_each(|(relay, namespace)| relay.change(namespace, path))?;
+        Ok(())
+    }
+
+    /// Gives the bottleneck the rate that its trace has at a step of a run.
+    pub(crate) fn tune(&self, step: u64) -> Result<(), Error> {
+        if let Some((tuner, path)) = &self.tuner
+            && let Some(trace) = &path.trace
+        {
+            tuner.tune(path, trace.at(path.seed, step))?;
+        }
         Ok(())
     }
 

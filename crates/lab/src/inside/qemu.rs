@@ -124,8 +124,11 @@ fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     let of_policies = scenario.policies.iter().map(|policy| &policy.file);
     let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
     let here = scenario::folder(file);
+    let paths = scenario.remotes().into_iter().map(|(_, path)| path);
+    let traces = paths.filter_map(|path| path.trace.as_ref());
     let names: Vec<(&PathBuf, &Path)> = of_policies
         .chain(of_arms)
+        .chain(traces.map(|trace| &trace.file))
         .map(|path| (path, path.strip_prefix(here).unwrap_or(path)))
         .collect();
     let ups = |name: &Path| {

@@ -112,6 +112,9 @@ fn after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) ->
             format!("none: {whose} begins without one, so it has no bottleneck"),
         );
     }
+    if table.has("rate") && before.trace.is_some() {
+        table.wrong("rate", "a rate", "none: the path's `trace` changes it");
+    }
     let mut path = before.clone();
     if table.has("loss") || table.has("gilbert_elliott") {
         (path.loss, path.gilbert_elliott) = (keys.loss, keys.gilbert_elliott);

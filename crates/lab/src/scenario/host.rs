@@ -1,5 +1,7 @@
 //! The `[[host]]` tables: several remote hosts, each with a path of its own.
 
+use std::path::Path;
+
 use serde::Serialize;
 use thalweg_units::reader::Table;
 use thalweg_units::schema;
@@ -58,6 +60,7 @@ fn name(value: &DeValue<'_>) -> Option<String> {
 /// a host lacks are taken from `path`.
 pub(super) fn read(
     tables: Vec<Table<'_>>,
+    folder: &Path,
     path: Option<&PathModel>,
     traffic: Option<&Traffic>,
 ) -> Option<Vec<Host>> {
@@ -76,11 +79,15 @@ pub(super) fn read(
         let mut own = path.cloned().unwrap_or_default();
         // Each host has its own seed: equal losses at equal packets would not be random.
         own.seed = own.seed.wrapping_add(count.into());
-        own.read(&mut table);
+        own.read(&mut table, folder);
         let paths = several(&mut table, own);
         table.finish();
         if path.is_some() {
             paths.iter().for_each(|path| path.check(&table));
+        }
+        if paths.len() > 1 && traffic.is_some_and(|it| it.kind.hosts() > 1) {
+            let expected = "1 beside `hosts` of [traffic], which counts addresses behind one path";
+            table.wrong("count", paths.len().to_string(), expected);
         }
         let before = count;
         count += paths.len() as u32;
@@ -127,7 +134,9 @@ fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
             let mut path = own.clone();
             path.seed = path.seed.wrapping_add(place.into());
             let turn = |length: usize| (place as usize).checked_rem(length);
-            path.rate = turn(rates.len()).map(|at| rates[at]).or(path.rate);
+            if let Some(at) = turn(rates.len()) {
+                (path.rate, path.trace) = (Some(rates[at]), None);
+            }
             path.delay = turn(delays.len()).map_or(path.delay, |at| delays[at]);
             path
         })
@@ -142,10 +151,6 @@ fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
             "[[host]] with another kind of traffic",
             "kind \"bulk\", \"short\" or \"web\": flows to different hosts share no bottleneck",
         );
-    }
-    if first.peek("count").is_some() && traffic.is_some_and(|it| it.kind.hosts() > 1) {
-        let expected = "none beside `hosts` of [traffic], which counts addresses behind one path";
-        first.wrong("count", "it", expected);
     }
     if count == 1 && first.peek("count").is_none() {
         let expected = format!("2 to {MOST} hosts (one host is what [path] describes)");

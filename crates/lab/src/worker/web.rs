@@ -308,7 +308,7 @@ mod tests {
     fn a_page_has_its_first_object_alone_and_few_connections() {
         let web = Web {
             ms: 300,
-            every_us: 30_000,
+            every_us: 15_000,
             persistent: 0.0,
             ..web(1)
         };
