@@ -12,7 +12,7 @@ use thalweg_process::Process;
 use thalweg_units::random::mix;
 
 use crate::error::Error;
-use crate::host::{Pair, Side};
+use crate::host::{Pair, Remote, Side};
 use crate::outcome::Connection;
 use crate::scenario::{INCAST, INCUMBENT, Idle, Kind, LONG, SHORT, SMALL_CALLS, Sizes, Traffic};
 use crate::traffic::Pause;
@@ -189,7 +189,7 @@ fn allowed(plan: &Plan) -> Duration {
 /// # Errors
 /// The worker cannot be started, or SIGINT or SIGTERM came.
 pub(crate) fn transfer(
-    pair: &Pair,
+    (pair, remote): (&Pair, &Remote),
     worker: &Path,
     plan: &Plan,
     round: u32,
@@ -201,9 +201,18 @@ pub(crate) fn transfer(
     // Absolute: the worker may be started elsewhere.
     let result =
         std::path::absolute(raw).map_err(Error::io("cannot tell the full path of", raw))?;
-    let mut command = pair.command_in(Side::Client, &worker.to_string_lossy())?;
+    let worker = worker.to_string_lossy();
+    // Where a server answers, the other end asks.
+    let asks = plan
+        .servers
+        .iter()
+        .all(|one| one.ip() == remote.address_of(Side::Client));
+    let (mut command, job) = match asks {
+        true => (pair.command_on(remote, &worker)?, "fetch"),
+        false => (pair.command_in(Side::Client, &worker)?, "send"),
+    };
     command
-        .args(["lab", "worker", "send"])
+        .args(["lab", "worker", job])
         .arg(result)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -242,7 +251,7 @@ pub(crate) fn transfer(
         None => return Err(Error::Worker("it did not end in time".into())),
     };
     // All addresses are on one link.
-    let mut round_trips = pair.take_round_trips(plan.servers[0].ip())?;
+    let mut round_trips = pair.take_round_trips(remote.address())?;
     let several = plan.servers.len() > 1;
     Ok(flows
         .into_iter()

@@ -24,6 +24,7 @@ pub mod figure;
 mod flows;
 pub mod gain;
 pub mod host;
+mod http;
 mod inside;
 pub mod measure;
 pub mod mode;

@@ -44,7 +44,7 @@ pub use policy::PolicyFile;
 pub use sizes::{Flows, Idle, Sizes, Tail};
 pub use trace::Trace;
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
-pub use web::{OBJECTS, Web};
+pub use web::{OBJECTS, Web, WebServer};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -190,6 +190,11 @@ impl Scenario {
         let ends = [("sender", self.sender), ("receiver", self.receiver)];
         let stack = ends.into_iter().find(|(_, end)| *end == End::Stack);
         stack.map(|(key, _)| key)
+    }
+
+    /// Whether a web server answers clients.
+    pub(crate) fn has_nginx(&self) -> bool {
+        matches!(&self.traffic.kind, Kind::Web(web) if web.server == WebServer::Nginx)
     }
 
     /// The paths in one line, for a reader.

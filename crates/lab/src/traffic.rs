@@ -81,7 +81,7 @@ impl Server {
         Self::start(command, worker::LISTENING, mode, START)
     }
 
-    fn start(
+    pub(crate) fn start(
         mut command: Command,
         listening: &str,
         mode: &str,

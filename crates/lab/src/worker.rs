@@ -9,6 +9,7 @@
 mod bytes;
 mod calls;
 mod client;
+mod fetch;
 mod server;
 mod tcp;
 pub(crate) mod timers;
@@ -50,6 +51,11 @@ pub enum Job {
         /// File of the results.
         result: PathBuf,
     },
+    /// Ask a web server for the pages of the plan on standard input and write their results.
+    Fetch {
+        /// File of the results.
+        result: PathBuf,
+    },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
     /// Measure the lateness of timers and print it.
@@ -64,6 +70,7 @@ pub fn work(job: &Job) -> Result<(), Error> {
     match job {
         Job::Serve { address } => server::serve(*address),
         Job::Send { result } => client::run(result),
+        Job::Fetch { result } => fetch::run(result),
         Job::Turns => turns::obey(),
         Job::Timers => {
             println!("{}", timers::measure()?);

@@ -143,9 +143,12 @@ impl Trace {
     }
 
     /// The rate in each step of so many milliseconds, in bits of full-sized IP packets per second.
-    /// A part of a step at the end is left out, unless it is all there is.
+    /// A part of a step at the end is left out. A trace shorter than a step has its mean.
     pub fn rates_bps(&self, step_ms: u64) -> Vec<u64> {
-        let steps = (self.period_ns() / NS_PER_MS / step_ms).max(1);
+        let steps = self.period_ns() / NS_PER_MS / step_ms;
+        if steps == 0 {
+            return vec![self.mean_bps()];
+        }
         let mut counts = vec![0; steps as usize];
         for ms in &self.opportunities_ms {
             // The last line's moment is the begin of the next round.
@@ -210,7 +213,7 @@ mod tests {
         // 2 packets in the first 200 ms, none in the next, 3 in the last.
         let trace = parse("0\n150\n400\n401\n599\n600\n").unwrap();
         assert_eq!(trace.rates_bps(200), [120_000, 0, 180_000]);
-        assert_eq!(parse("50\n").unwrap().rates_bps(200), [60_000]);
+        assert_eq!(parse("50\n").unwrap().rates_bps(200), [240_000]);
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Remote {
     }
 
     /// The first address at an end of its link.
-    pub(super) fn address_of(&self, side: Side) -> IpAddr {
+    pub(crate) fn address_of(&self, side: Side) -> IpAddr {
         match side {
             Side::Client => self.place.client(self.family),
             Side::Server => self.place.server(self.family, 0),

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::flows::{self, Round};
 use crate::gain::Gain;
 use crate::host::{Pair, PairOptions, Remote, Side, available_congestion_controls};
+use crate::http;
 use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
@@ -30,8 +31,9 @@ const PORT: u16 = 5201;
 pub(super) struct Rig {
     agent: Option<Agent>,
     policy: Option<PolicyInForce>,
-    /// One for each remote host.
+    /// One for each remote host; none where nginx serves.
     servers: Vec<Server>,
+    nginx: Option<Server>,
     /// The client, if it is a stack.
     sender: Option<Mutex<Sender>>,
     pair: Pair,
@@ -94,11 +96,17 @@ impl Rig {
             }
             _ => None,
         };
-        let servers = pair
-            .remotes()
-            .iter()
-            .map(|remote| server(bench, &pair, remote, mode))
-            .collect::<Result<_, _>>()?;
+        let (mut servers, mut nginx) = (Vec::new(), None);
+        if scenario.has_nginx() {
+            let directory = directory.join(format!("nginx-{}", mode.label()));
+            nginx = Some(http::serve(&pair, &mode.to_string(), &directory)?);
+        } else {
+            servers = pair
+                .remotes()
+                .iter()
+                .map(|remote| server(bench, &pair, remote, mode))
+                .collect::<Result<_, _>>()?;
+        }
         let mut arms = Vec::new();
         if *mode == Mode::Random {
             arms = available_congestion_controls()?;
@@ -109,6 +117,7 @@ impl Rig {
             agent,
             policy,
             servers,
+            nginx,
             sender: sender(bench, &pair, mode)?,
             pair,
             arms,
@@ -130,6 +139,14 @@ impl Rig {
                 *running = server(bench, &self.pair, remote, &self.mode)?;
                 running.await_turn()?;
             }
+        }
+        if let Some(running) = &mut self.nginx
+            && !running.await_turn()?
+        {
+            return Err(Error::Server {
+                mode: self.mode.to_string(),
+                why: "nginx has ended".to_owned(),
+            });
         }
         if let Some(running) = &mut self.sender {
             let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -179,13 +196,16 @@ impl Rig {
             .zip(remotes)
             .zip(pauses)
             .map(|(((name, path), remote), pauses)| Way {
-                servers: (remote.addresses().into_iter())
-                    .map(|address| SocketAddr::new(address, PORT))
-                    .collect(),
+                servers: match self.nginx {
+                    Some(_) => vec![http::address(remote.address_of(Side::Client))],
+                    None => (remote.addresses().into_iter())
+                        .map(|address| SocketAddr::new(address, PORT))
+                        .collect(),
+                },
+                remote,
                 seed: path.seed,
                 host: name,
                 raw: raw.join(self.raw_name(round, name, remote)),
-                shared: remote.shares_network(),
                 pauses,
             })
             .collect();
@@ -203,15 +223,15 @@ impl Rig {
         {
             only.cpu = used(before, self.cpu(options)?);
         }
-        for ((connections, running), remote) in
-            results.into_iter().zip(&mut self.servers).zip(remotes)
-        {
+        for ((place, connections), remote) in results.into_iter().enumerate().zip(remotes) {
             let failed = connections.iter().find_map(|one| one.error.as_ref());
             if let Some(error) = failed {
                 tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
-                // The server may still wait for the client that is gone.
-                running.stop();
-                *running = server(bench, &self.pair, remote, &self.mode)?;
+                // The server may still wait for the client that is gone. nginx waits for none.
+                if let Some(running) = self.servers.get_mut(place) {
+                    running.stop();
+                    *running = server(bench, &self.pair, remote, &self.mode)?;
+                }
             }
             self.connections.extend(connections);
         }
@@ -255,6 +275,7 @@ impl Rig {
             agent,
             policy,
             servers,
+            nginx,
             sender,
             pair,
             mode,
@@ -262,8 +283,7 @@ impl Rig {
             connections,
             changed: _,
         } = self;
-        drop(servers);
-        drop(sender);
+        drop((servers, nginx, sender));
         let (mut hosts, mut gain) = (Vec::new(), None);
         if let Some(agent) = agent {
             if mode == Mode::Gain {
@@ -359,10 +379,9 @@ struct Way<'a> {
     /// Seed of its path.
     seed: u64,
     host: &'a str,
+    remote: &'a Remote,
     /// File of the raw result.
     raw: PathBuf,
-    /// Whether its name stands for several hosts.
-    shared: bool,
     /// Changes of its path meanwhile.
     pauses: Vec<Pause<'a>>,
 }
@@ -387,7 +406,7 @@ fn transfer(
         let mut connections = match flows::plan(&scenario.traffic, &round) {
             Some(plan) => {
                 let worker = &options.agent_binary;
-                flows::transfer(pair, worker, &plan, number, raw, pauses)?
+                flows::transfer((pair, way.remote), worker, &plan, number, raw, pauses)?
             }
             None => {
                 let bulk = Bulk {
@@ -401,8 +420,8 @@ fn transfer(
         };
         for connection in &mut connections {
             way.host.clone_into(&mut connection.host);
-            if way.shared {
-                connection.address = Some(way.servers[0].ip());
+            if way.remote.shares_network() {
+                connection.address = Some(way.remote.address());
             }
         }
         Ok(connections)

@@ -1,6 +1,6 @@
 use super::*;
-use crate::scenario::Tail;
 use crate::scenario::tests::{faults_are, parse};
+use crate::scenario::{Tail, WebServer};
 
 #[test]
 fn every_kind_of_traffic_is_read() {
@@ -243,6 +243,7 @@ fn web_traffic_is_read_and_told() {
         }),
     };
     let expected = Web {
+        server: WebServer::Worker,
         every: "4s".parse().unwrap(),
         objects: 8,
         at_once: 2,
@@ -275,6 +276,11 @@ fn faults_of_web_traffic_have_their_place() {
             ("at_once = 21", (4, 11), "from 1 to 20"),
             ("persistent = 1", (4, 14), "expected a percentage"),
             ("hosts = 2", (4, 1), "with kind \"web\""),
+            (
+                "server = \"nginx\"\npersistent = \"0%\"",
+                (5, 14),
+                "each page has its own curl",
+            ),
             ("bytes = 7", (4, 9), "at least 8 bytes"),
             (
                 "sizes = { median = 9, mean = 10, tail = { share = \"1%\", least = 9, shape = 0, most = 10 } }",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thalweg_units::reader::Table;
 
 use super::sizes::Sizes;
@@ -22,6 +22,9 @@ const MOST_AT_ONCE: u32 = 20;
 /// each, as with HTTP/1.1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Web {
+    /// Whose programs send.
+    #[serde(skip_serializing_if = "WebServer::is_worker")]
+    pub server: WebServer,
     /// The mean time between two pages of a host.
     pub every: Delay,
     /// The mean number of objects of a page, geometric.
@@ -35,20 +38,44 @@ pub struct Web {
     pub sizes: Sizes,
 }
 
+/// The programs at both ends of web traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WebServer {
+    /// The laboratory's worker, which opens the connections that it sends over.
+    #[default]
+    Worker,
+    /// nginx, which curl at the other end asks: a curl for each page.
+    Nginx,
+}
+
+impl WebServer {
+    fn is_worker(&self) -> bool {
+        *self == Self::Worker
+    }
+}
+
 impl Web {
     /// Takes the keys of the kind.
     pub(super) fn read(table: &mut Table<'_>) -> Self {
+        let server = table.value("server").unwrap_or_default();
         let half = Probability::from_fraction(0.5).unwrap_or_default();
         let every = table.value("every").unwrap_or(Delay::from_us(2_000_000));
         if every == Delay::ZERO {
             table.wrong("every", every.to_string(), "a time between pages, above 0");
         }
+        let persistent: Option<Probability> = table.value("persistent");
+        if server == WebServer::Nginx && persistent.is_some() {
+            let expected = "none beside `server = \"nginx\"`: each page has its own curl";
+            table.wrong("persistent", "it", expected);
+        }
         Self {
+            server,
             every,
             objects: table.count("objects", 1..=MOST_OBJECTS).unwrap_or(6),
             // As many as browsers have to a host.
             at_once: table.count("at_once", 1..=MOST_AT_ONCE).unwrap_or(6),
-            persistent: table.value("persistent").unwrap_or(half),
+            persistent: persistent.unwrap_or(half),
             sizes: Sizes::read(table, HEAD as u64),
         }
     }
@@ -56,11 +83,21 @@ impl Web {
 
 impl fmt::Display for Web {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            every,
+            objects,
+            sizes,
+            at_once,
+            ..
+        } = self;
         write!(
             f,
-            "pages every {} on average, of {} objects on average ({}), over up to {} connections, \
-             {} of which stay open",
-            self.every, self.objects, self.sizes, self.at_once, self.persistent
-        )
+            "pages every {every} on average, of {objects} objects on average ({sizes}), over up to \
+             {at_once} connections"
+        )?;
+        match self.server {
+            WebServer::Worker => write!(f, ", {} of which stay open", self.persistent),
+            WebServer::Nginx => write!(f, ", from nginx to curl"),
+        }
     }
 }

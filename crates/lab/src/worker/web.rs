@@ -39,20 +39,36 @@ pub(crate) struct Web {
 
 /// A page to be sent.
 #[derive(Debug, Clone, PartialEq)]
-struct Page {
+pub(super) struct Page {
     /// Its number, counted from 0.
-    number: u32,
+    pub(super) number: u32,
     /// Time after the begin, ns.
-    at_ns: u64,
+    pub(super) at_ns: u64,
     /// Bytes of its objects; there is at least one.
-    objects: Vec<u64>,
+    pub(super) objects: Vec<u64>,
     /// Whether its connections stay open for later pages.
-    stays: bool,
+    pub(super) stays: bool,
+}
+
+impl Page {
+    /// An object that was not sent, of a page that began at a moment.
+    pub(super) fn flow(&self, n: usize, moment_ns: u64) -> Flow {
+        let bytes = self.objects[n];
+        // The last class has no end.
+        let class = OBJECTS.iter().find(|(_, most)| bytes <= *most);
+        Flow {
+            class: class.map_or_else(String::new, |(class, _)| (*class).to_owned()),
+            flow_bytes: Some(bytes),
+            begun_ns: moment_ns,
+            page: Some(self.number),
+            ..Flow::default()
+        }
+    }
 }
 
 impl Web {
     /// All pages. They depend on nothing but its fields.
-    fn pages(&self) -> Vec<Page> {
+    pub(super) fn pages(&self) -> Vec<Page> {
         let mut random = Random::new(mix(self.seed));
         let mut pages: Vec<Page> = Vec::new();
         let (mut at_ns, mut sent) = (0.0, 0);
@@ -162,7 +178,7 @@ impl Browser<'_> {
             .map(|n| {
                 sent.remove(&n).unwrap_or_else(|| Flow {
                     error: Some("given up after another object of its page failed".to_owned()),
-                    ..loading.flow(n)
+                    ..page.flow(n, moment_ns)
                 })
             })
             .collect()
@@ -185,7 +201,7 @@ impl Browser<'_> {
         let Some(bytes) = loading.page.objects.get(n) else {
             return false;
         };
-        let mut flow = loading.flow(n);
+        let mut flow = loading.page.flow(n, loading.moment_ns);
         let begun_ns = now_ns();
         let open = match caller.take() {
             Some(open) => Ok(open),
@@ -217,22 +233,6 @@ impl Browser<'_> {
     /// An open connection without a page.
     fn spare(&self) -> Option<Caller> {
         held(&self.idle).pop()
-    }
-}
-
-impl Loading<'_> {
-    /// An object that was not sent.
-    fn flow(&self, n: usize) -> Flow {
-        let bytes = self.page.objects[n];
-        // The last class has no end.
-        let class = OBJECTS.iter().find(|(_, most)| bytes <= *most);
-        Flow {
-            class: class.map_or_else(String::new, |(class, _)| (*class).to_owned()),
-            flow_bytes: Some(bytes),
-            begun_ns: self.moment_ns,
-            page: Some(self.page.number),
-            ..Flow::default()
-        }
     }
 }
 
