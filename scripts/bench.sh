@@ -13,6 +13,7 @@
 #   model    time per decision of the learned controller      (a minute; no root)
 #   cc       kernel time of congestion controls in BPF         (two minutes)
 #   sim      packets per second of the simulator, and of ns-3   (five minutes; no root)
+#   web      times of pages, three seeds                      (an hour and a half; no root)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
 set -euo pipefail
@@ -22,7 +23,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret gain cost instructions long policy link limit model cc sim lab)
+((${#parts[@]})) || parts=(regret gain cost instructions long policy link limit model cc sim web lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -55,6 +56,10 @@ for part in "${parts[@]}"; do
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench link || status=1
 		;;
+	web)
+		cargo build --locked --release -p thalweg-cli
+		scripts/web.sh target/web || status=1
+		;;
 	limit)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench limit || status=1
@@ -79,7 +84,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, gain, cost, instructions, long, policy, link, limit, model, cc, sim, lab)" >&2
+		echo "error: no part $part (regret, gain, cost, instructions, long, policy, link, limit, model, cc, sim, web, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -12,7 +12,7 @@ use thalweg_process::Process;
 use thalweg_units::random::mix;
 
 use crate::error::Error;
-use crate::host::{Pair, Side};
+use crate::host::{Pair, Remote, Side};
 use crate::outcome::Connection;
 use crate::scenario::{INCAST, INCUMBENT, Idle, Kind, LONG, SHORT, SMALL_CALLS, Sizes, Traffic};
 use crate::traffic::Pause;
@@ -62,9 +62,15 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
             let turn = round.number as usize % sizes.len();
             Bytes::Each(sizes[turn].bytes())
         }
-        Sizes::Lognormal { median, mean } => Bytes::Lognormal {
+        Sizes::Lognormal { median, mean, tail } => Bytes::Lognormal {
             median: median.bytes(),
             mean: mean.bytes(),
+            tail: tail.map(|tail| worker::Tail {
+                share: tail.share.fraction(),
+                least: tail.least.bytes(),
+                shape: tail.shape,
+                most: tail.most.bytes(),
+            }),
             seed: mix(seed ^ u64::from(place)),
         },
     };
@@ -86,6 +92,18 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
             };
             let flows = 0..flows.of(round.number);
             flows.map(|place| sender("", None, one(place))).collect()
+        }
+        Kind::Web(web) => {
+            let load = worker::Web {
+                ms,
+                every_us: web.every.us(),
+                objects: web.objects,
+                at_once: web.at_once,
+                persistent: web.persistent.fraction(),
+                bytes: bytes(&web.sizes, 0),
+                seed,
+            };
+            vec![sender("", None, Load::Web(load))]
         }
         Kind::Competing { flows, against } => {
             let stream = Load::Stream { ms, skip_ms };
@@ -157,6 +175,8 @@ fn allowed(plan: &Plan) -> Duration {
             Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms, .. } => {
                 Duration::from_millis(ms) + 3 * patience
             }
+            // A page is given up with the first object that stalls.
+            Load::Web(web) => Duration::from_millis(web.ms) + 6 * patience,
         })
         .max()
         .unwrap_or_default();
@@ -169,7 +189,7 @@ fn allowed(plan: &Plan) -> Duration {
 /// # Errors
 /// The worker cannot be started, or SIGINT or SIGTERM came.
 pub(crate) fn transfer(
-    pair: &Pair,
+    (pair, remote): (&Pair, &Remote),
     worker: &Path,
     plan: &Plan,
     round: u32,
@@ -181,9 +201,18 @@ pub(crate) fn transfer(
     // Absolute: the worker may be started elsewhere.
     let result =
         std::path::absolute(raw).map_err(Error::io("cannot tell the full path of", raw))?;
-    let mut command = pair.command_in(Side::Client, &worker.to_string_lossy())?;
+    let worker = worker.to_string_lossy();
+    // Where a server answers, the other end asks.
+    let asks = plan
+        .servers
+        .iter()
+        .all(|one| one.ip() == remote.address_of(Side::Client));
+    let (mut command, job) = match asks {
+        true => (pair.command_on(remote, &worker)?, "fetch"),
+        false => (pair.command_in(Side::Client, &worker)?, "send"),
+    };
     command
-        .args(["lab", "worker", "send"])
+        .args(["lab", "worker", job])
         .arg(result)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -222,7 +251,7 @@ pub(crate) fn transfer(
         None => return Err(Error::Worker("it did not end in time".into())),
     };
     // All addresses are on one link.
-    let mut round_trips = pair.take_round_trips(plan.servers[0].ip())?;
+    let mut round_trips = pair.take_round_trips(remote.address())?;
     let several = plan.servers.len() > 1;
     Ok(flows
         .into_iter()
@@ -270,6 +299,8 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         min_rtt_us: flow.min_rtt_us.map(f64::from),
         part_bps: None,
         flow_bytes: flow.flow_bytes,
+        page: flow.page,
+        page_us: flow.page.filter(|_| fine).map(|_| flow.page_us),
         fct_us: flow.flow_bytes.filter(|_| fine).map(|_| flow.took_us),
         wall_s,
         cpu: None,
@@ -423,6 +454,7 @@ mod tests {
                 sizes: Sizes::Lognormal {
                     median: Size::from_bytes(17_000),
                     mean: Size::from_bytes(340_000),
+                    tail: None,
                 },
                 idle: Idle::Every("2s".parse().unwrap()),
             },

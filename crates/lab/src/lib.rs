@@ -24,6 +24,7 @@ pub mod figure;
 mod flows;
 pub mod gain;
 pub mod host;
+mod http;
 mod inside;
 pub mod measure;
 pub mod mode;
@@ -42,6 +43,7 @@ pub mod table;
 pub mod timers;
 mod timing;
 mod traffic;
+mod web;
 pub mod words;
 pub mod worker;
 

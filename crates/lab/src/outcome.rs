@@ -176,6 +176,10 @@ pub struct RemoteOutcome {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
+    /// The addresses of the others of its network, if it stands for several hosts. The counters
+    /// are then their sums.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<IpAddr>,
     /// Packets in the data direction.
     pub forward: LossCounters,
     /// Packets in the direction of the ACKs.
@@ -189,7 +193,9 @@ pub struct RemoteOutcome {
 impl RemoteOutcome {
     /// Whether an address or prefix, such as "fd00::/64", covers this host.
     pub fn is_at(&self, address: &str) -> bool {
-        Prefix::parse(address).is_ok_and(|prefix| prefix.contains(self.address))
+        let all = [self.address];
+        let mut all = all.iter().chain(&self.others);
+        Prefix::parse(address).is_ok_and(|prefix| all.any(|one| prefix.contains(*one)))
     }
 }
 
@@ -239,6 +245,13 @@ pub struct Connection {
     /// Only of a flow of known size that did not fail.
     #[serde(default)]
     pub fct_us: Option<f64>,
+    /// Number of its page within its round and remote address, counted from 0. Only of an object
+    /// of a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
+    /// Time from its page's moment until the receiver had its last byte, µs. Absent if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_us: Option<f64>,
     /// Wall time of the client from start to exit, seconds.
     pub wall_s: f64,
     /// Processor time meanwhile. Absent where the clock is not the machine's, and where connections

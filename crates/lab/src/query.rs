@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use thalweg_report::sample;
+use thalweg_report::sample::{self, Weighted};
 
 use crate::measure::{Measure, jain};
 use crate::mode::Mode;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::INCUMBENT;
 use crate::statistic::Statistic;
+use crate::web;
 
 /// Number of connections in the running median of [`Statistic::Convergence`].
 pub const WINDOW: usize = 5;
@@ -96,11 +97,16 @@ impl Query<'_> {
             Statistic::SrttP99 => quantile(Measure::Srtt, 0.99),
             Statistic::QueueDelayMedian => quantile(Measure::QueueDelay, 0.5),
             Statistic::QueueDelayP95 => quantile(Measure::QueueDelay, 0.95),
+            Statistic::FctMean => mean(&Measure::Fct.of(chosen.iter().copied(), outcome)),
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
             Statistic::FctMedianLastHalf => time_of_last(0.5),
             Statistic::FctP99LastHalf => time_of_last(0.99),
+            Statistic::PageMean => sample::mean(&pages(outcome)),
+            Statistic::PageMedian => sample::median(&pages(outcome)),
+            Statistic::PageP95 => sample::quantile(&pages(outcome), 0.95),
+            Statistic::PageP99 => sample::quantile(&pages(outcome), 0.99),
             Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
@@ -189,6 +195,21 @@ fn convergence(values: &[f64], best: f64) -> f64 {
 /// The median of each [`WINDOW`] consecutive values. The first belongs to value number [`WINDOW`].
 pub fn running_median(values: &[f64]) -> impl Iterator<Item = f64> {
     values.windows(WINDOW).filter_map(sample::median)
+}
+
+/// The mean of values, each measured so many times.
+fn mean(values: &[Weighted]) -> Option<f64> {
+    let count: u64 = values.iter().map(|(_, count)| count).sum();
+    let sum: f64 = values
+        .iter()
+        .map(|(value, count)| value * *count as f64)
+        .sum();
+    (count > 0).then(|| sum / count as f64)
+}
+
+/// The times of a mode's pages, µs.
+fn pages(outcome: &ModeOutcome) -> Vec<f64> {
+    web::pages(outcome).into_values().collect()
 }
 
 fn arm_share(outcome: &ModeOutcome, arm: &str) -> Option<f64> {

@@ -191,7 +191,12 @@ fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
     let of_hosts: Vec<_> = scenario
         .hosts
         .iter()
-        .map(|host| (least(modes, &host.name), last_change(Some(&host.name))))
+        .map(|host| {
+            // Queue delays behind different paths have no common origin.
+            let alone = host.others.is_empty();
+            let least = alone.then(|| least(modes, &host.name)).flatten();
+            (least, last_change(Some(&host.name)))
+        })
         .collect();
     for mode in modes {
         // Several hosts have a least round-trip time each, and none together.

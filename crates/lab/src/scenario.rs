@@ -12,7 +12,9 @@ mod host;
 mod path;
 pub(crate) mod policy;
 mod sizes;
+pub(crate) mod trace;
 mod traffic;
+mod web;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,8 +41,10 @@ pub use expect::{Expectation, Reference};
 pub use host::Host;
 pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
-pub use sizes::{Flows, Idle, Sizes};
+pub use sizes::{Flows, Idle, Sizes, Tail};
+pub use trace::Trace;
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+pub use web::{OBJECTS, Web, WebServer};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -160,10 +164,17 @@ impl Scenario {
         if self.hosts.is_empty() {
             return vec![("", &self.path)];
         }
-        self.hosts
-            .iter()
-            .map(|host| (host.name.as_str(), &host.path))
-            .collect()
+        let of = |host| Host::paths(host).map(|path| (host.name.as_str(), path));
+        self.hosts.iter().flat_map(of).collect()
+    }
+
+    /// The remote hosts in each of their networks, in the order of the paths.
+    pub(crate) fn networks(&self) -> Vec<u8> {
+        let counts = self.hosts.iter().map(|host| host.count() as u8);
+        match self.hosts.is_empty() {
+            true => vec![1],
+            false => counts.collect(),
+        }
     }
 
     /// The policy that a mode runs under.
@@ -181,16 +192,17 @@ impl Scenario {
         stack.map(|(key, _)| key)
     }
 
+    /// Whether a web server answers clients.
+    pub(crate) fn has_nginx(&self) -> bool {
+        matches!(&self.traffic.kind, Kind::Web(web) if web.server == WebServer::Nginx)
+    }
+
     /// The paths in one line, for a reader.
     pub fn describe_paths(&self) -> String {
-        let paths: Vec<String> = self
-            .remotes()
-            .into_iter()
-            .map(|(name, path)| match name {
-                "" => path.describe(),
-                name => format!("{name}: {}", path.describe()),
-            })
-            .collect();
+        if self.hosts.is_empty() {
+            return self.path.describe();
+        }
+        let paths: Vec<String> = self.hosts.iter().map(Host::describe).collect();
         paths.join("; ")
     }
 }
@@ -240,13 +252,13 @@ impl Scenario {
         let receiver = root.value("receiver").unwrap_or_default();
         let mut path = PathModel::default();
         let mut table = root.sub_or_empty("path");
-        path.read(&mut table);
+        path.read(&mut table, folder);
         table.finish();
         path.check(&table);
         // A path with faults is compared with nothing.
         let path = table.is_sound().then_some(path);
         let traffic = Traffic::read(root.sub_or_empty("traffic"));
-        let hosts = host::read(root.tables("host"), path.as_ref(), traffic.as_ref());
+        let hosts = host::read(root.tables("host"), folder, path.as_ref(), traffic.as_ref());
         let connections = traffic.as_ref().map(|traffic| traffic.connections);
         let tables = root.tables("change");
         let changes = change::read(tables, path.as_ref(), hosts.as_deref(), connections);

@@ -36,6 +36,7 @@ fn mode(name: &str, near: (f64, &str), far: (f64, &str)) -> ModeOutcome {
     let remote = |name: &str, address: &str, dropped_packets, last_change| RemoteOutcome {
         name: name.into(),
         address: address.parse().unwrap(),
+        others: Vec::new(),
         forward: LossCounters {
             seen_packets: 100,
             dropped_packets,

@@ -55,6 +55,9 @@ thalweg_report::statistics! {
         "median of smoothed round-trip time less the scenario's least round-trip time";
     QueueDelayP95, "queue-delay-p95", ("95th percentile of queue delay", Microseconds, Lower),
         "95th percentile of the same";
+    FctMean, "fct-mean", ("mean flow-completion time", Microseconds, Lower),
+        "mean time of flows of known size, from the call of connect until the receiver has the \
+         last byte; a failed flow counts as infinite";
     FctMedian, "fct-median", ("median flow-completion time", Microseconds, Lower),
         "median time of flows of known size, from the call of connect until the receiver has the \
          last byte";
@@ -68,6 +71,15 @@ thalweg_report::statistics! {
     FctP99LastHalf, "fct-p99-last-half",
         ("99th percentile of flow-completion time of the last half", Microseconds, Lower),
         "the same of the last half of the rounds; compared with the same rounds of the reference";
+    PageMean, "page-mean", ("mean time of a page", Microseconds, Lower),
+        "mean time from the moment at which a page is asked for until the receiver has all of its \
+         objects; a page with a failed one counts as infinite (web)";
+    PageMedian, "page-median", ("median time of a page", Microseconds, Lower),
+        "median of the same";
+    PageP95, "page-p95", ("95th percentile of the time of a page", Microseconds, Lower),
+        "95th percentile of the same";
+    PageP99, "page-p99", ("99th percentile of the time of a page", Microseconds, Lower),
+        "99th percentile of the same";
     Share, "share", ("share of the bottleneck", Share, Higher),
         "the newcomers' part of all goodput of a round; median over the rounds (competing)";
     Jain, "jain", ("Jain's fairness index", Number, Higher),
@@ -135,6 +147,10 @@ impl Statistic {
         match self {
             Self::OfBestPerHost => Scope::Hosts,
             Self::RetransmissionShare | Self::Loss | Self::Failures => Scope::Any,
+            // The same flows in each mode, so that those of several paths may be averaged.
+            Self::FctMean | Self::FctMedian | Self::FctP95 | Self::FctP99 => Scope::Any,
+            Self::FctP99LastHalf => Scope::Any,
+            Self::PageMean | Self::PageMedian | Self::PageP95 | Self::PageP99 => Scope::Any,
             Self::Gain | Self::GainLow | Self::GainHigh | Self::GainMisses => Scope::Run,
             _ => Scope::Path,
         }
@@ -163,6 +179,10 @@ impl Statistic {
                 | Self::Loss
                 | Self::ArmShare
                 | Self::OfBestPerHost
+                | Self::PageMean
+                | Self::PageMedian
+                | Self::PageP95
+                | Self::PageP99
                 | Self::Gain
                 | Self::GainLow
                 | Self::GainHigh

@@ -10,6 +10,7 @@ use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
 use crate::query::Query;
 use crate::several;
 use crate::statistic::Statistic;
+use crate::web;
 use crate::words;
 
 fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
@@ -17,7 +18,7 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The statistics in [`measures`]: all that [`summary`] lacks.
-const MEASURES: [Statistic; 21] = [
+const MEASURES: [Statistic; 26] = [
     Statistic::Total,
     Statistic::ConvergedShare,
     Statistic::Convergence,
@@ -33,19 +34,25 @@ const MEASURES: [Statistic; 21] = [
     Statistic::SrttP99,
     Statistic::QueueDelayMedian,
     Statistic::QueueDelayP95,
+    Statistic::FctMean,
     Statistic::FctMedian,
     Statistic::FctP95,
     Statistic::FctP99,
+    Statistic::PageMean,
+    Statistic::PageMedian,
+    Statistic::PageP95,
+    Statistic::PageP99,
     Statistic::Share,
     Statistic::Jain,
     Statistic::Fairness,
 ];
 
 /// The statistics that get a row for each class of flows.
-pub(crate) const BY_CLASS: [Statistic; 6] = [
+pub(crate) const BY_CLASS: [Statistic; 7] = [
     Statistic::Total,
     Statistic::Median,
     Statistic::RetransmissionShare,
+    Statistic::FctMean,
     Statistic::FctMedian,
     Statistic::FctP95,
     Statistic::FctP99,
@@ -335,6 +342,10 @@ pub fn scenario(outcome: &ScenarioOutcome) -> String {
             text.push('\n');
             text.push_str(&measures.text());
         }
+    }
+    if let Some(table) = web::table(outcome) {
+        text.push('\n');
+        text.push_str(&table.text());
     }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         text.push('\n');

@@ -81,7 +81,7 @@ impl Server {
         Self::start(command, worker::LISTENING, mode, START)
     }
 
-    fn start(
+    pub(crate) fn start(
         mut command: Command,
         listening: &str,
         mode: &str,
@@ -201,11 +201,13 @@ fn await_line(
 pub(crate) struct Pause<'a> {
     /// Time after the client's start.
     pub(crate) after: Duration,
+    /// Whether it is of no use once the client has ended.
+    pub(crate) meanwhile: bool,
     pub(crate) act: Box<dyn Fn() -> Result<(), Error> + Send + 'a>,
 }
 
 /// Waits for a client until the deadline and carries out the pauses meanwhile, in order. If the
-/// client ends early, the others follow at once.
+/// client ends early, the others follow at once, but for those that are of no use then.
 pub(crate) fn wait(
     process: &mut Process,
     started: Instant,
@@ -213,8 +215,10 @@ pub(crate) fn wait(
     pauses: &[Pause<'_>],
 ) -> Result<Option<ExitStatus>, Error> {
     for pause in pauses {
-        process.wait_until(started + pause.after, OnSignal::Fail)?;
-        (pause.act)()?;
+        let ended = process.wait_until(started + pause.after, OnSignal::Fail)?;
+        if ended.is_none() || !pause.meanwhile {
+            (pause.act)()?;
+        }
     }
     Ok(process.wait_until(deadline, OnSignal::Fail)?)
 }

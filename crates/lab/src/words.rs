@@ -9,6 +9,7 @@ use crate::query::Query;
 use crate::scenario::{Kind, SHORT};
 use crate::several;
 use crate::statistic::Statistic;
+use crate::web;
 
 /// The sentences about a scenario: learners, comparisons, expectations.
 pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
@@ -59,6 +60,7 @@ fn of_path(outcome: &ScenarioOutcome) -> Vec<String> {
             sentences.extend(times(outcome, Some(SHORT)));
         }
         Kind::Short { .. } | Kind::Responses { .. } => sentences.extend(times(outcome, None)),
+        Kind::Web(_) => sentences.extend(web::sentence(outcome)),
         Kind::Incast { .. } => {
             for class in outcome.scenario.traffic.kind.classes() {
                 sentences.extend(times(outcome, Some(class)));

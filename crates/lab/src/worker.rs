@@ -9,10 +9,12 @@
 mod bytes;
 mod calls;
 mod client;
+mod fetch;
 mod server;
 mod tcp;
 pub(crate) mod timers;
 pub(crate) mod turns;
+mod web;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,8 +25,9 @@ use thalweg_units::random::mix;
 
 use crate::error::Error;
 
-pub(crate) use bytes::Bytes;
+pub(crate) use bytes::{Bytes, Tail};
 pub(crate) use calls::HEAD;
+pub(crate) use web::Web;
 
 /// The line that a server prints when it listens.
 pub(crate) const LISTENING: &str = "worker listening";
@@ -48,6 +51,11 @@ pub enum Job {
         /// File of the results.
         result: PathBuf,
     },
+    /// Ask a web server for the pages of the plan on standard input and write their results.
+    Fetch {
+        /// File of the results.
+        result: PathBuf,
+    },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
     /// Measure the lateness of timers and print it.
@@ -62,6 +70,7 @@ pub fn work(job: &Job) -> Result<(), Error> {
     match job {
         Job::Serve { address } => server::serve(*address),
         Job::Send { result } => client::run(result),
+        Job::Fetch { result } => fetch::run(result),
         Job::Turns => turns::obey(),
         Job::Timers => {
             println!("{}", timers::measure()?);
@@ -89,6 +98,7 @@ impl Plan {
     pub(crate) fn ms(&self) -> Option<u64> {
         let times = self.senders.iter().map(|sender| match sender.load {
             Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } => Some(ms),
+            Load::Web(web) => Some(web.ms),
             Load::Stream { ms, skip_ms } => Some(ms - skip_ms),
             Load::Flows { .. } => None,
         });
@@ -122,7 +132,7 @@ pub(crate) struct Sender {
 }
 
 /// The load of a sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Load {
     /// `count` flows of `bytes` bytes each.
@@ -133,6 +143,8 @@ pub(crate) enum Load {
     Calls { ms: u64, bytes: Bytes, pause: Pause },
     /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
+    /// Pages of several objects, each a call.
+    Web(Web),
 }
 
 /// The pauses between calls.
@@ -173,6 +185,12 @@ pub(crate) struct Flow {
     pub(crate) min_rtt_us: Option<u32>,
     /// Samples every 100 ms while it was measured, and at its end.
     pub(crate) srtt_us: Vec<u32>,
+    /// Number of its page, counted from 0; none if it is no object of one.
+    #[serde(default)]
+    pub(crate) page: Option<u32>,
+    /// Time from its page's moment until the receiver had its last byte, µs.
+    #[serde(default)]
+    pub(crate) page_us: f64,
     pub(crate) error: Option<String>,
 }
 

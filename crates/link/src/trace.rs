@@ -142,6 +142,25 @@ impl Trace {
         (bits * 1_000_000_000 / u128::from(self.period_ns())) as u64
     }
 
+    /// The rate in each step of so many milliseconds, in bits of full-sized IP packets per second.
+    /// A part of a step at the end is left out. A trace shorter than a step has its mean.
+    pub fn rates_bps(&self, step_ms: u64) -> Vec<u64> {
+        let steps = self.period_ns() / NS_PER_MS / step_ms;
+        if steps == 0 {
+            return vec![self.mean_bps()];
+        }
+        let mut counts = vec![0; steps as usize];
+        for ms in &self.opportunities_ms {
+            // The last line's moment is the begin of the next round.
+            if let Some(count) = counts.get_mut((ms / step_ms) as usize) {
+                *count += 1;
+            }
+        }
+        let bits = (OPPORTUNITY_BYTES - OVERHEAD_BYTES) * 8;
+        let rate = |count: u64| count * bits * 1000 / step_ms;
+        counts.into_iter().map(rate).collect()
+    }
+
     /// The moment of the opportunity with this number, in nanoseconds.
     pub(crate) fn moment_ns(&self, number: u64) -> u64 {
         let count = self.opportunities_ms.len() as u64;
@@ -187,6 +206,14 @@ mod tests {
             assert_eq!(trace.first_from(now_ns), first, "{now_ns}");
         }
         assert_eq!(trace.mean_bps(), 3 * 1500 * 8 * 200);
+    }
+
+    #[test]
+    fn steps_have_the_rate_of_their_lines() {
+        // 2 packets in the first 200 ms, none in the next, 3 in the last.
+        let trace = parse("0\n150\n400\n401\n599\n600\n").unwrap();
+        assert_eq!(trace.rates_bps(200), [120_000, 0, 180_000]);
+        assert_eq!(parse("50\n").unwrap().rates_bps(200), [240_000]);
     }
 
     #[test]

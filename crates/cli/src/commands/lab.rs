@@ -97,6 +97,11 @@ enum Worker {
         /// Where the result goes.
         result: PathBuf,
     },
+    /// Ask a web server for the pages of the plan on standard input.
+    Fetch {
+        /// Where the result goes.
+        result: PathBuf,
+    },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
     /// Measure how late timers are.
@@ -199,6 +204,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
             Worker::Serve { address } => Job::Serve { address: *address },
             Worker::Send { result } => Job::Send {
+                result: result.clone(),
+            },
+            Worker::Fetch { result } => Job::Fetch {
                 result: result.clone(),
             },
             Worker::Turns => Job::Turns,

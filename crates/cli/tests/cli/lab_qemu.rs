@@ -96,6 +96,64 @@ fn two_connections_in_virtual_time() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
+/// Pages to two hosts of one network, behind bottlenecks by a trace of 12 Mbit/s.
+#[test]
+fn pages_are_alike_in_all_modes_and_keep_to_a_trace() {
+    let Some(kernel) = stock::kernel() else {
+        return;
+    };
+    let place = Place::new(
+        "[path]\ntrace = \"steady.trace\"\ndelay = \"10ms\"\noffload = false\n\
+         [[host]]\nname = \"line\"\ncount = 2\n\
+         [traffic]\nkind = \"web\"\nconnections = 1\nduration = \"2s\"\nevery = \"700ms\"\n\
+         objects = 3\nbytes = \"200kb\"\n\
+         [[expect]]\nmode = \"fixed:reno\"\nstatistic = \"page-mean\"\n\
+         relative_to = \"baseline\"\nat_most = 1.5\n\
+         [[expect]]\nmode = \"baseline\"\nstatistic = \"fct-p99\"\nclass = \"large\"\nat_most = \"9s\"\n",
+    );
+    fs::write(place.path("steady.trace"), "1\n").unwrap();
+    let arguments = [
+        "--mode",
+        "baseline",
+        "--mode",
+        "fixed:reno",
+        "--memory",
+        "512mib",
+    ];
+    assert_code(&run(&mut qemu(&place, kernel, &arguments)), 0);
+    let results = place.results();
+    let scenario = &results["scenarios"][0];
+    let objects = |mode: usize| scenario["modes"][mode]["connections"].as_array().unwrap();
+    let sent = |mode| -> Vec<String> {
+        let of = |one: &Value| format!("{} {} {}", one["address"], one["page"], one["flow_bytes"]);
+        objects(mode).iter().map(of).collect()
+    };
+    assert_eq!(sent(0), sent(1));
+    for host in ["10.0.0.2", "10.0.0.3"] {
+        let at_host = |one: &&Value| one["address"] == host && one["host"] == "line";
+        let pages: std::collections::BTreeSet<u64> = (objects(0).iter().filter(at_host))
+            .map(|one| one["page"].as_u64().unwrap())
+            .collect();
+        assert!(!pages.is_empty(), "{host}");
+    }
+    let time = |one: &Value, key: &str| one[key].as_f64().unwrap_or(f64::NAN) / 1e3;
+    for one in objects(0) {
+        assert_eq!(one["error"], Value::Null, "{one}");
+        // The payload alone takes 133 ms at 12 Mbit/s, and the way 10 ms. Buckets that new rates
+        // find full pass 3 kB each.
+        assert!(time(one, "fct_us") > 138.0, "{one}");
+        assert!(time(one, "page_us") >= time(one, "fct_us"), "{one}");
+    }
+    // Alone, an object has slow start, some five round trips, beside that.
+    let least = objects(0).iter().map(|one| time(one, "fct_us"));
+    let least = least.fold(f64::INFINITY, f64::min);
+    assert!(least < 280.0, "{least} ms");
+    for check in scenario["checks"].as_array().unwrap() {
+        assert_eq!(check["verdict"], "met", "{check}");
+    }
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
 /// A missed expectation gives exit code 5, and the table names it.
 #[test]
 #[ignore = "slow: ninety seconds of traffic"]

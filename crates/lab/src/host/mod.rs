@@ -35,6 +35,7 @@ use cgroup::Cgroup;
 use loss::LossCounters;
 use netns::Namespace;
 use rtt::RoundTrips;
+use veth::Place;
 
 use crate::error::Error;
 use crate::scenario::{PathModel, Qdisc, System};
@@ -79,6 +80,8 @@ pub struct PairOptions {
     pub further_addresses: u8,
     /// Paths to further servers, each with a link of its own.
     pub further_paths: Vec<PathModel>,
+    /// Servers in each network (a /24, or a /48), in the order of the paths; empty: one in each.
+    pub networks: Vec<u8>,
 }
 
 impl PairOptions {
@@ -94,6 +97,7 @@ impl PairOptions {
             qdisc: system.qdisc,
             further_addresses: 0,
             further_paths: Vec::new(),
+            networks: Vec::new(),
         }
     }
 }
@@ -147,13 +151,22 @@ impl Pair {
         if paths.len() > 200 {
             return Err(Error::Options("a client has at most 200 servers".into()));
         }
+        let places = match &options.networks[..] {
+            [] => Place::all(&vec![1; paths.len()]),
+            networks => Place::all(networks),
+        };
+        if places.len() != paths.len() {
+            let message = format!("{} paths to {} servers", paths.len(), places.len());
+            return Err(Error::Options(message));
+        }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{serial}-{}", std::process::id(), options.label);
 
         let cgroup = Cgroup::create(&name)?;
         let client = Namespace::create(&format!("{name}-client"))?;
-        let servers = (0..paths.len())
-            .map(|place| Namespace::create(&remote::name(&name, "server", place as u8)))
+        let servers = places
+            .iter()
+            .map(|place| Namespace::create(&remote::name(&name, "server", place.serial)))
             .collect::<Result<Vec<_>, _>>()?;
         let native = |side: Side| !options.stacks.contains(&side);
         let hosts: Vec<&Namespace> = [&client]
@@ -174,10 +187,10 @@ impl Pair {
         }
         let remotes = servers
             .into_iter()
+            .zip(places)
             .zip(paths)
-            .enumerate()
-            .map(|(place, (server, path))| {
-                Remote::join(&name, &client, server, place as u8, path, options)
+            .map(|((server, place), path)| {
+                Remote::join(&name, &client, server, place, path, options)
             })
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {

@@ -13,6 +13,7 @@ use thalweg_process::tool;
 use super::{WireKind, cgroup};
 use crate::arms;
 use crate::error::Error;
+use crate::http;
 use crate::mode::Mode;
 use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
 use crate::ticks::Ticks;
@@ -62,6 +63,9 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
     let senders = || scenarios.iter().filter(is_sender);
+    if wants(&Scenario::has_nginx) {
+        missing.extend(thalweg_guest::missing(http::TOOLS));
+    }
     let netem = wants(&|scenario| {
         let paths = scenario.remotes();
         paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
@@ -118,6 +122,16 @@ fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
         missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
     }
     for scenario in scenarios {
+        if scenario
+            .remotes()
+            .iter()
+            .any(|(_, path)| path.trace.is_some())
+        {
+            missing.push(format!(
+                "{}: `trace` (the link backend changes no rate)",
+                scenario.name
+            ));
+        }
         let bottleneck = |path: &PathModel| (path.rate, path.queue);
         let paths = scenario.remotes();
         let moves = |change: &Change| {

@@ -10,15 +10,18 @@
 //! Each has its own namespace, without `tbf` below `netem`. Before Linux 6.13 netem miscounts and
 //! finally blocks if a discipline below it splits packets.
 
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use thalweg_process::Error;
-use thalweg_process::tool::run;
+use thalweg_process::tool::{self, run};
+use thalweg_process::{Error, Process};
 
 use super::netns::Namespace;
 use super::veth::{FAR, NEAR};
 use crate::scenario::{Aqm, DEFAULT_QUEUE, PathModel};
-use crate::units::{Delay, Probability};
+use crate::units::{Delay, Probability, Rate};
 
 /// Packets that a delay may hold. This limit must never drop: it exceeds the socket memory of any
 /// host.
@@ -98,12 +101,7 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
             let Some(rate) = path.rate else {
                 return Vec::new();
             };
-            let queue = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
-            // 1 ms at this rate, so that the kernel's timers can sustain it, and at least two
-            // packets.
-            let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
-            let words = format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps());
-            vec![(FAR, words)]
+            vec![(FAR, bucket(path, rate))]
         }
         Relay::Delay => {
             let mut words = format!("netem limit {DELAY_LIMIT_PKTS} delay {}us", path.delay.us());
@@ -116,6 +114,50 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
             }
             vec![(FAR, words), (NEAR, back)]
         }
+    }
+}
+
+/// The arguments of `tc` for a bottleneck of a path at a rate.
+fn bucket(path: &PathModel, rate: Rate) -> String {
+    let queue = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
+    // 1 ms at this rate, so that the kernel's timers can sustain it, and at least two packets.
+    let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
+    format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps())
+}
+
+/// A running `tc` that gives a bottleneck new rates. Packets that wait stay.
+#[derive(Debug)]
+pub(super) struct Tuner {
+    commands: Mutex<ChildStdin>,
+    _process: Process,
+}
+
+impl Tuner {
+    /// Starts it for the bottleneck in a namespace.
+    pub(super) fn start(namespace: &Namespace) -> Result<Self, Error> {
+        let mut command = tool::command("tc");
+        command
+            .args(["-n", namespace.name(), "-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        thalweg_process::tie(&mut command);
+        let mut process = Process::spawn_tied(&mut command)?;
+        let commands = process.child_mut().stdin.take();
+        let commands = commands
+            .ok_or_else(|| Error::system("tc")(std::io::Error::other("it takes no commands")))?;
+        Ok(Self {
+            commands: Mutex::new(commands),
+            _process: process,
+        })
+    }
+
+    /// Gives the bottleneck of this path a rate.
+    pub(super) fn tune(&self, path: &PathModel, rate: Rate) -> Result<(), Error> {
+        let line = format!("qdisc change dev {FAR} root {}\n", bucket(path, rate));
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        commands
+            .write_all(line.as_bytes())
+            .map_err(Error::system("`tc` that changes rates has ended"))
     }
 }
 

@@ -6,9 +6,9 @@ use thalweg_process::tool;
 
 use super::loss::{Loss, LossCounters};
 use super::netns::Namespace;
-use super::relay::Relay;
+use super::relay::{Relay, Tuner};
 use super::rtt::{RoundTrips, Rtt};
-use super::veth::{self, Ends};
+use super::veth::{self, Ends, Place};
 use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
@@ -20,8 +20,10 @@ pub struct Remote {
     reverse: Loss,
     rtt: Rtt,
     family: Family,
-    place: u8,
+    place: Place,
     further_addresses: u8,
+    /// Changes the rate of a bottleneck by a trace, and the path that it belongs to.
+    tuner: Option<(Tuner, PathModel)>,
     // Fields are dropped in this order: first the wire, then its namespaces.
     wire: Option<tun::Wire>,
     server: Namespace,
@@ -43,7 +45,7 @@ impl Remote {
         prefix: &str,
         client: &Namespace,
         server: Namespace,
-        place: u8,
+        place: Place,
         path: &PathModel,
         options: &PairOptions,
     ) -> Result<Self, Error> {
@@ -53,7 +55,7 @@ impl Remote {
         };
         let between = relays
             .iter()
-            .map(|relay| Namespace::create(&name(prefix, relay.word(), place)))
+            .map(|relay| Namespace::create(&name(prefix, relay.word(), place.serial)))
             .collect::<Result<Vec<_>, _>>()?;
         let ends = Ends {
             client,
@@ -72,7 +74,12 @@ impl Remote {
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
         }
-        let link = veth::towards(place);
+        let bottleneck = || relays.iter().position(|one| *one == Relay::Bottleneck);
+        let tuner = match path.trace.as_ref().and_then(|_| bottleneck()) {
+            Some(at) => Some((Tuner::start(&between[at])?, path.clone())),
+            None => None,
+        };
+        let link = place.link();
         if let Some(kind) = options.qdisc.kind()
             && !options.stacks.contains(&Side::Client)
         {
@@ -96,6 +103,7 @@ impl Remote {
             family: path.family,
             place,
             further_addresses: options.further_addresses,
+            tuner,
             wire,
             server,
             relays: relays.into_iter().zip(between).collect(),
@@ -117,15 +125,30 @@ impl Remote {
         Ok(())
     }
 
+    /// Gives the bottleneck the rate that its trace has at a step of a run.
+    pub(crate) fn tune(&self, step: u64) -> Result<(), Error> {
+        if let Some((tuner, path)) = &self.tuner
+            && let Some(trace) = &path.trace
+        {
+            tuner.tune(path, trace.at(path.seed, step))?;
+        }
+        Ok(())
+    }
+
     /// Its first address.
     pub fn address(&self) -> IpAddr {
         self.address_of(Side::Server)
     }
 
+    /// Whether others are in its network, behind links of their own.
+    pub fn shares_network(&self) -> bool {
+        self.place.shared
+    }
+
     /// All its addresses.
     pub fn addresses(&self) -> Vec<IpAddr> {
         (0..=self.further_addresses)
-            .map(|index| veth::address(self.family, self.place, Side::Server, index))
+            .map(|further| self.place.server(self.family, further))
             .collect()
     }
 
@@ -139,8 +162,11 @@ impl Remote {
     }
 
     /// The first address at an end of its link.
-    pub(super) fn address_of(&self, side: Side) -> IpAddr {
-        veth::address(self.family, self.place, side, 0)
+    pub(crate) fn address_of(&self, side: Side) -> IpAddr {
+        match side {
+            Side::Client => self.place.client(self.family),
+            Side::Server => self.place.server(self.family, 0),
+        }
     }
 
     /// Packets so far in the data direction, to this host.

@@ -25,22 +25,60 @@ pub(super) const FAR: &str = "far";
 const CLIENT_MAC: &str = "02:00:00:00:00:01";
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 
-/// The client's interface towards the server at a place.
-pub(super) fn towards(place: u8) -> String {
-    format!("link{place}")
+/// The place of a server among those of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Counted from 0.
+    pub(super) serial: u8,
+    /// Its network (a /24, or a /48), counted from 0.
+    pub(super) network: u8,
+    /// Its number in that network, counted from 0.
+    pub(super) index: u8,
+    /// Whether others are in that network, behind links of their own.
+    pub(super) shared: bool,
 }
 
-/// An address of a host on the link to the server at a place. The client has one there, the server
-/// several.
-pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAddr {
-    let host = match side {
-        Side::Client => 1,
-        Side::Server => 2 + u16::from(index),
-    };
+impl Place {
+    /// The places of servers, with so many in each network.
+    pub(super) fn all(networks: &[u8]) -> Vec<Self> {
+        let within = |(network, count): (usize, &u8)| {
+            let shared = *count > 1;
+            (0..*count).map(move |index| (network as u8, index, shared))
+        };
+        let places = networks.iter().enumerate().flat_map(within);
+        places
+            .enumerate()
+            .map(|(serial, (network, index, shared))| Self {
+                serial: serial as u8,
+                network,
+                index,
+                shared,
+            })
+            .collect()
+    }
+
+    /// The client's interface towards it.
+    pub(super) fn link(self) -> String {
+        format!("link{}", self.serial)
+    }
+
+    /// The client's address on the link to it. All links to one network have the same.
+    pub(super) fn client(self, family: Family) -> IpAddr {
+        address(family, self.network, 1)
+    }
+
+    /// The server's address, or a further one.
+    pub(super) fn server(self, family: Family, further: u8) -> IpAddr {
+        address(family, self.network, 2 + self.index + further)
+    }
+}
+
+fn address(family: Family, network: u8, host: u8) -> IpAddr {
+    let wide = u16::from(host);
     match family {
-        Family::Ipv4 => Ipv4Addr::new(10, 0, place, host as u8).into(),
+        Family::Ipv4 => Ipv4Addr::new(10, 0, network, host).into(),
         // Several /64: a learner may treat a /64 as one host.
-        Family::Ipv6 => Ipv6Addr::new(0xfd00, 0, place.into(), host, 0, 0, 0, host).into(),
+        Family::Ipv6 => Ipv6Addr::new(0xfd00, 0, network.into(), wide, 0, 0, 0, wide).into(),
     }
 }
 
@@ -49,8 +87,7 @@ pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAdd
 pub(super) struct Ends<'a> {
     pub(super) client: &'a Namespace,
     pub(super) server: &'a Namespace,
-    /// The server's place, counted from 0.
-    pub(super) place: u8,
+    pub(super) place: Place,
     pub(super) further_addresses: u8,
     /// Hosts on stacks. Their namespaces forward.
     pub(super) stacks: &'a [Side],
@@ -73,7 +110,7 @@ impl Ends<'_> {
     /// Each host with its interface.
     pub(super) fn hosts(&self) -> [(&Namespace, Side, String); 2] {
         [
-            (self.client, Side::Client, towards(self.place)),
+            (self.client, Side::Client, self.place.link()),
             (self.server, Side::Server, INTERFACE.to_owned()),
         ]
     }
@@ -85,7 +122,7 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
     let wires = Wires::of(ends, path);
     // One call of `ip` per namespace: each is a process, which is slow in user-mode Linux.
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let client_interface = towards(ends.place);
+    let client_interface = ends.place.link();
     let mut near = (ends.client.name(), client_interface.as_str());
     for far in relays
         .iter()
@@ -136,7 +173,12 @@ pub(super) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<Strin
     let wires = Wires {
         family: path.family,
         mtu: path.mtu,
-        place: 0,
+        place: Place {
+            serial: 0,
+            network: 0,
+            index: 0,
+            shared: false,
+        },
         further_addresses: 0,
     };
     let (mac, up) = match side {
@@ -162,7 +204,7 @@ fn one_segment(interface: &str) -> String {
 struct Wires {
     family: Family,
     mtu: u32,
-    place: u8,
+    place: Place,
     further_addresses: u8,
 }
 
@@ -253,20 +295,31 @@ impl Wires {
             Family::Ipv4 => (24, ""),
             Family::Ipv6 => (48, " nodad"),
         };
-        let give = |address: IpAddr| format!("address add {address}/{bits} dev {interface}{nodad}");
+        let give = |address: IpAddr, bits: u8| {
+            format!("address add {address}/{bits} dev {interface}{nodad}")
+        };
         match side {
-            Side::Client => vec![give(self.client())],
-            Side::Server => self.servers().map(give).collect(),
+            // The network lies behind several links: each has a route to its own server.
+            Side::Client if self.place.shared => {
+                let client = self.client();
+                let alone = if client.is_ipv4() { 32 } else { 128 };
+                let route = |server| format!("route add {server} dev {interface} src {client}");
+                std::iter::once(give(client, alone))
+                    .chain(self.servers().map(route))
+                    .collect()
+            }
+            Side::Client => vec![give(self.client(), bits)],
+            Side::Server => self.servers().map(|server| give(server, bits)).collect(),
         }
     }
 
     fn client(&self) -> IpAddr {
-        address(self.family, self.place, Side::Client, 0)
+        self.place.client(self.family)
     }
 
     fn servers(&self) -> impl Iterator<Item = IpAddr> {
         let (family, place) = (self.family, self.place);
-        (0..=self.further_addresses).map(move |index| address(family, place, Side::Server, index))
+        (0..=self.further_addresses).map(move |further| place.server(family, further))
     }
 }
 
@@ -281,4 +334,40 @@ fn up(interface: &str) -> Vec<String> {
 
 fn know(interface: &str, address: IpAddr, mac: &str) -> String {
     format!("neighbour replace {address} lladdr {mac} dev {interface} nud permanent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_a_network_share_its_prefix_and_the_clients_address() {
+        let places = Place::all(&[1, 3]);
+        let of = |family| -> Vec<String> {
+            let server = |place: &Place| place.server(family, 0).to_string();
+            places.iter().map(server).collect()
+        };
+        let servers = ["10.0.0.2", "10.0.1.2", "10.0.1.3", "10.0.1.4"];
+        assert_eq!(of(Family::Ipv4), servers);
+        assert_eq!(of(Family::Ipv6)[3], "fd00:0:1:4::4");
+        let links: Vec<String> = places.iter().map(|place| place.link()).collect();
+        assert_eq!(links, ["link0", "link1", "link2", "link3"]);
+        let commands = |place: Place| {
+            let wires = Wires {
+                family: Family::Ipv4,
+                mtu: 1500,
+                place,
+                further_addresses: 0,
+            };
+            wires.addresses(Side::Client, "l")
+        };
+        assert_eq!(commands(places[0]), ["address add 10.0.0.1/24 dev l"]);
+        assert_eq!(
+            commands(places[2]),
+            [
+                "address add 10.0.1.1/32 dev l",
+                "route add 10.0.1.3 dev l src 10.0.1.1"
+            ]
+        );
+    }
 }

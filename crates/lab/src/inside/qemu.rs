@@ -9,10 +9,12 @@ use thalweg_guest::kernels::Stock;
 use thalweg_guest::qemu::{JOB, Machine, Needs, program};
 use thalweg_guest::ticks::Timers;
 use thalweg_guest::{Kind, OUT, SERIAL};
+use thalweg_process::tool;
 use thalweg_report::escape;
 
 use super::Follower;
 use crate::error::Error;
+use crate::http;
 use crate::options::{KernelOptions, Options, Origin, Place};
 use crate::report::{self, Finished};
 use crate::scenario::{self, Scenario};
@@ -40,7 +42,7 @@ pub(crate) fn run(
     let copies: Vec<Copy> = files
         .map(|(index, (file, scenario))| copy(index, file, scenario))
         .collect();
-    let needs = needs(options, scenarios, &copies);
+    let needs = needs(options, scenarios, &copies)?;
     machine.modules(&needs)?;
     let own = super::program(options)?;
     // Checked now, so that a fault does not appear after a minute.
@@ -85,7 +87,7 @@ pub(crate) fn run(
 }
 
 /// Files and modules that the run needs.
-fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
+fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Result<Needs, Error> {
     // A congestion control that a scenario brings along need not be a module.
     let arms = scenarios.iter().flat_map(|scenario| &scenario.arms);
     let brought = |name: &String| arms.clone().any(|arm| format!("tcp_{}", arm.name) == *name);
@@ -95,6 +97,15 @@ fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
         wished,
         ..Needs::default()
     };
+    if scenarios.iter().any(Scenario::has_nginx) {
+        let missing = thalweg_guest::missing(http::TOOLS);
+        if !missing.is_empty() {
+            return Err(Error::Options(missing.join("; ")));
+        }
+        needs.programs = (http::TOOLS.iter())
+            .filter_map(|(name, _)| Some((Path::new("/usr/bin").join(name), tool::find(name)?)))
+            .collect();
+    }
     for (copy, file) in copies.iter().zip(&options.scenarios) {
         let named = copy.named.iter();
         needs.data.push((copy.file.clone(), file.clone()));
@@ -103,7 +114,7 @@ fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
             .extend(named.map(|(place, file)| (place.clone(), file.clone())));
         needs.directories.extend(copy.passed.iter().cloned());
     }
-    needs
+    Ok(needs)
 }
 
 /// A scenario in the guest, with the files that it names.
@@ -124,8 +135,11 @@ fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     let of_policies = scenario.policies.iter().map(|policy| &policy.file);
     let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
     let here = scenario::folder(file);
+    let paths = scenario.remotes().into_iter().map(|(_, path)| path);
+    let traces = paths.filter_map(|path| path.trace.as_ref());
     let names: Vec<(&PathBuf, &Path)> = of_policies
         .chain(of_arms)
+        .chain(traces.map(|trace| &trace.file))
         .map(|path| (path, path.strip_prefix(here).unwrap_or(path)))
         .collect();
     let ups = |name: &Path| {

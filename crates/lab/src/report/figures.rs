@@ -10,7 +10,7 @@ use crate::statistic::{Scope, Statistic};
 
 /// Statistics that a round has by itself. The others are of a whole run: how it converged, its
 /// last half, the packets that its path dropped.
-const OF_A_ROUND: [Statistic; 20] = [
+const OF_A_ROUND: [Statistic; 25] = [
     Statistic::Median,
     Statistic::Mean,
     Statistic::LowerQuartile,
@@ -24,9 +24,14 @@ const OF_A_ROUND: [Statistic; 20] = [
     Statistic::SrttP99,
     Statistic::QueueDelayMedian,
     Statistic::QueueDelayP95,
+    Statistic::FctMean,
     Statistic::FctMedian,
     Statistic::FctP95,
     Statistic::FctP99,
+    Statistic::PageMean,
+    Statistic::PageMedian,
+    Statistic::PageP95,
+    Statistic::PageP99,
     Statistic::Share,
     Statistic::Jain,
     Statistic::Fairness,

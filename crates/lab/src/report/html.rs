@@ -10,6 +10,7 @@ use crate::outcome::{Environment, ScenarioOutcome};
 use crate::several;
 use crate::statistic::Statistic;
 use crate::table;
+use crate::web;
 use crate::words;
 
 /// The whole page of a scenario.
@@ -32,6 +33,10 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
     if let Some(hosts) = several::table(outcome) {
         page.push_str("<h2>All hosts</h2>\n");
         page.push_str(&html_table(&hosts, &hosts.title, ""));
+    }
+    if let Some(times) = web::table(outcome) {
+        page.push_str("<h2>Pages and objects</h2>\n");
+        page.push_str(&html_table(&times, &times.title, ""));
     }
     let views = outcome.by_host();
     for (place, path) in table::paths(outcome, &views).into_iter().enumerate() {
@@ -114,8 +119,8 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
         ("System's own", scenario.system.default_cc.clone()),
         (
             "Traffic",
-            match scenario.hosts.len() {
-                0 => scenario.traffic.describe(),
+            match scenario.remotes().len() {
+                1 => scenario.traffic.describe(),
                 count => format!(
                     "{}, to each of {count} hosts at once",
                     scenario.traffic.describe()

@@ -37,6 +37,8 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 retransmits: 1,
                 arm: HOSTILE.into(),
                 mean_rtt_us: Some(1.0),
+                page: None,
+                page_us: None,
                 wall_s: 1.0,
                 cpu: None,
                 error: (round == 1).then(|| HOSTILE.into()),
@@ -192,6 +194,7 @@ fn each_host_has_its_pictures_and_every_identifier_is_there_once() {
             .map(|(name, address)| crate::outcome::RemoteOutcome {
                 name: name.into(),
                 address: address.parse().unwrap(),
+                others: Vec::new(),
                 forward: LossCounters::default(),
                 reverse: LossCounters::default(),
                 least_rtt_us: Some(10.0),

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use thalweg_units::file::replace;
 
@@ -14,11 +15,13 @@ use crate::error::Error;
 use crate::flows::{self, Round};
 use crate::gain::Gain;
 use crate::host::{Pair, PairOptions, Remote, Side, available_congestion_controls};
+use crate::http;
 use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
 use crate::policy::PolicyInForce;
-use crate::scenario::{End, Kind, Scenario};
+use crate::scenario::trace::STEP_MS;
+use crate::scenario::{End, Kind, Scenario, Traffic};
 use crate::traffic::{self, Bulk, Pause, Server};
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
@@ -28,8 +31,9 @@ const PORT: u16 = 5201;
 pub(super) struct Rig {
     agent: Option<Agent>,
     policy: Option<PolicyInForce>,
-    /// One for each remote host.
+    /// One for each remote host; none where nginx serves.
     servers: Vec<Server>,
+    nginx: Option<Server>,
     /// The client, if it is a stack.
     sender: Option<Mutex<Sender>>,
     pair: Pair,
@@ -56,6 +60,7 @@ impl Rig {
         let first = paths.next().unwrap_or(&scenario.path);
         let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
         settings.further_paths = paths.cloned().collect();
+        settings.networks = scenario.networks();
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
@@ -92,11 +97,17 @@ impl Rig {
             }
             _ => None,
         };
-        let servers = pair
-            .remotes()
-            .iter()
-            .map(|remote| server(bench, &pair, remote, mode))
-            .collect::<Result<_, _>>()?;
+        let (mut servers, mut nginx) = (Vec::new(), None);
+        if scenario.has_nginx() {
+            let directory = directory.join(format!("nginx-{}", mode.label()));
+            nginx = Some(http::serve(&pair, &mode.to_string(), &directory)?);
+        } else {
+            servers = pair
+                .remotes()
+                .iter()
+                .map(|remote| server(bench, &pair, remote, mode))
+                .collect::<Result<_, _>>()?;
+        }
         let mut arms = Vec::new();
         if *mode == Mode::Random {
             arms = available_congestion_controls()?;
@@ -107,6 +118,7 @@ impl Rig {
             agent,
             policy,
             servers,
+            nginx,
             sender: sender(bench, &pair, mode)?,
             pair,
             arms,
@@ -128,6 +140,14 @@ impl Rig {
                 *running = server(bench, &self.pair, remote, &self.mode)?;
                 running.await_turn()?;
             }
+        }
+        if let Some(running) = &mut self.nginx
+            && !running.await_turn()?
+        {
+            return Err(Error::Server {
+                mode: self.mode.to_string(),
+                why: "nginx has ended".to_owned(),
+            });
         }
         if let Some(running) = &mut self.sender {
             let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -158,8 +178,16 @@ impl Rig {
             for (pauses, remote) in pauses.iter_mut().zip(remotes) {
                 pauses.push(Pause {
                     after: warmup.duration(),
+                    meanwhile: false,
                     act: Box::new(|| self.pair.take_round_trips(remote.address()).map(drop)),
                 });
+                pauses.sort_by_key(|pause| pause.after);
+            }
+        }
+        for ((pauses, remote), (_, path)) in pauses.iter_mut().zip(remotes).zip(scenario.remotes())
+        {
+            if path.trace.is_some() {
+                pauses.extend(rates(remote, &scenario.traffic, round));
                 pauses.sort_by_key(|pause| pause.after);
             }
         }
@@ -169,12 +197,16 @@ impl Rig {
             .zip(remotes)
             .zip(pauses)
             .map(|(((name, path), remote), pauses)| Way {
-                servers: (remote.addresses().into_iter())
-                    .map(|address| SocketAddr::new(address, PORT))
-                    .collect(),
+                servers: match self.nginx {
+                    Some(_) => vec![http::address(remote.address_of(Side::Client))],
+                    None => (remote.addresses().into_iter())
+                        .map(|address| SocketAddr::new(address, PORT))
+                        .collect(),
+                },
+                remote,
                 seed: path.seed,
                 host: name,
-                raw: raw.join(self.raw_name(round, name)),
+                raw: raw.join(self.raw_name(round, name, remote)),
                 pauses,
             })
             .collect();
@@ -192,15 +224,15 @@ impl Rig {
         {
             only.cpu = used(before, self.cpu(options)?);
         }
-        for ((connections, running), remote) in
-            results.into_iter().zip(&mut self.servers).zip(remotes)
-        {
+        for ((place, connections), remote) in results.into_iter().enumerate().zip(remotes) {
             let failed = connections.iter().find_map(|one| one.error.as_ref());
             if let Some(error) = failed {
                 tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
-                // The server may still wait for the client that is gone.
-                running.stop();
-                *running = server(bench, &self.pair, remote, &self.mode)?;
+                // The server may still wait for the client that is gone. nginx waits for none.
+                if let Some(running) = self.servers.get_mut(place) {
+                    running.stop();
+                    *running = server(bench, &self.pair, remote, &self.mode)?;
+                }
             }
             self.connections.extend(connections);
         }
@@ -208,10 +240,14 @@ impl Rig {
     }
 
     /// The file of a round's raw result towards a host.
-    fn raw_name(&self, round: u32, host: &str) -> String {
+    fn raw_name(&self, round: u32, host: &str, remote: &Remote) -> String {
+        let label = self.mode.label();
         match host {
-            "" => format!("{}-{round:04}.json", self.mode.label()),
-            name => format!("{}-{round:04}-{name}.json", self.mode.label()),
+            "" => format!("{label}-{round:04}.json"),
+            name if remote.shares_network() => {
+                format!("{label}-{round:04}-{name}-{}.json", remote.address())
+            }
+            name => format!("{label}-{round:04}-{name}.json"),
         }
     }
 
@@ -240,6 +276,7 @@ impl Rig {
             agent,
             policy,
             servers,
+            nginx,
             sender,
             pair,
             mode,
@@ -247,8 +284,7 @@ impl Rig {
             connections,
             changed: _,
         } = self;
-        drop(servers);
-        drop(sender);
+        drop((servers, nginx, sender));
         let (mut hosts, mut gain) = (Vec::new(), None);
         if let Some(agent) = agent {
             if mode == Mode::Gain {
@@ -268,7 +304,7 @@ impl Rig {
             let file = report.join(format!("{}.json", mode.label()));
             replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
         }
-        let mut remotes = scenario
+        let remotes = scenario
             .remotes()
             .into_iter()
             .zip(pair.remotes())
@@ -276,6 +312,7 @@ impl Rig {
                 Ok(RemoteOutcome {
                     name: name.to_owned(),
                     address: remote.address(),
+                    others: Vec::new(),
                     forward: remote.forward()?,
                     reverse: remote.reverse()?,
                     least_rtt_us: None,
@@ -291,9 +328,10 @@ impl Rig {
                 several.iter().map(|remote| remote.reverse).sum(),
             ),
         };
-        if scenario.hosts.is_empty() {
-            remotes.clear();
-        }
+        let remotes = match scenario.hosts.is_empty() {
+            true => Vec::new(),
+            false => by_name(remotes),
+        };
         Ok(ModeOutcome {
             mode,
             rounds: scenario.traffic.connections,
@@ -307,6 +345,22 @@ impl Rig {
             gain,
         })
     }
+}
+
+/// The hosts of one name as one.
+fn by_name(remotes: Vec<RemoteOutcome>) -> Vec<RemoteOutcome> {
+    let mut all: Vec<RemoteOutcome> = Vec::new();
+    for remote in remotes {
+        match all.last_mut().filter(|last| last.name == remote.name) {
+            Some(last) => {
+                last.others.push(remote.address);
+                last.forward = [last.forward, remote.forward].into_iter().sum();
+                last.reverse = [last.reverse, remote.reverse].into_iter().sum();
+            }
+            None => all.push(remote),
+        }
+    }
+    all
 }
 
 /// Processor time between two moments.
@@ -326,6 +380,7 @@ struct Way<'a> {
     /// Seed of its path.
     seed: u64,
     host: &'a str,
+    remote: &'a Remote,
     /// File of the raw result.
     raw: PathBuf,
     /// Changes of its path meanwhile.
@@ -352,7 +407,7 @@ fn transfer(
         let mut connections = match flows::plan(&scenario.traffic, &round) {
             Some(plan) => {
                 let worker = &options.agent_binary;
-                flows::transfer(pair, worker, &plan, number, raw, pauses)?
+                flows::transfer((pair, way.remote), worker, &plan, number, raw, pauses)?
             }
             None => {
                 let bulk = Bulk {
@@ -366,6 +421,9 @@ fn transfer(
         };
         for connection in &mut connections {
             way.host.clone_into(&mut connection.host);
+            if way.remote.shares_network() {
+                connection.address = Some(way.remote.address());
+            }
         }
         Ok(connections)
     };
@@ -431,6 +489,22 @@ fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sen
     }
 }
 
+/// The rates of a traced path during a round, as long as its client may last. Each round goes on
+/// where the one before ended by plan, so that they are the same in all modes.
+fn rates<'a>(remote: &'a Remote, traffic: &Traffic, round: u32) -> impl Iterator<Item = Pause<'a>> {
+    let steps = |duration: Duration| duration.as_millis() as u64 / STEP_MS;
+    let by_plan = steps(traffic.duration.duration()).max(1);
+    let first = u64::from(round) * by_plan;
+    (0..by_plan + steps(LATE)).map(move |step| Pause {
+        after: Duration::from_millis(step * STEP_MS),
+        meanwhile: true,
+        act: Box::new(move || remote.tune(first + step)),
+    })
+}
+
+/// Time beyond a round's for which its rates are planned. The last one stays.
+const LATE: Duration = Duration::from_secs(60);
+
 /// Carries out the changes of paths that are due before a round, and returns those due within it,
 /// by remote host. A reference may have skipped earlier rounds.
 fn changes<'a>(
@@ -450,6 +524,7 @@ fn changes<'a>(
         match change.within {
             Some(within) if change.at == round + 1 => pauses[place].push(Pause {
                 after: within.duration(),
+                meanwhile: false,
                 act: Box::new(|| remote.change(&change.path)),
             }),
             _ if change.at <= round + 1 => remote.change(&change.path)?,

@@ -48,6 +48,17 @@ pub(super) fn read(
                 .collect(),
             _ => Vec::new(),
         };
+        if let Some(several) = hosts
+            .into_iter()
+            .flatten()
+            .find(|one| one.count() > 1 && host.as_ref().is_none_or(|name| one.name == *name))
+        {
+            let found = format!("a change of {:?}", several.name);
+            table.fault_here(
+                &found,
+                "changes of single hosts: a [[host]] without `count`",
+            );
+        }
         let moment = (at.unwrap_or_default(), within);
         if at.is_some() && is_late(&changes, moment, &beginnings) {
             table.wrong(
@@ -100,6 +111,9 @@ fn after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) ->
             "a rate",
             format!("none: {whose} begins without one, so it has no bottleneck"),
         );
+    }
+    if table.has("rate") && before.trace.is_some() {
+        table.wrong("rate", "a rate", "none: the path's `trace` changes it");
     }
     let mut path = before.clone();
     if table.has("loss") || table.has("gilbert_elliott") {

@@ -1,24 +1,53 @@
 //! The `[[host]]` tables: several remote hosts, each with a path of its own.
 
+use std::path::Path;
+
 use serde::Serialize;
 use thalweg_units::reader::Table;
 use thalweg_units::schema;
 use toml::de::DeValue;
 
 use super::{Kind, PathModel, Traffic};
+use crate::units::{Delay, Rate};
 
 /// Most hosts: each costs namespaces and a process in every mode.
-const MOST: usize = 16;
+const MOST: u32 = 64;
+/// Most values in the lists of a host that stands for several.
+const MOST_VALUES: usize = 64;
 /// The longest name, bytes.
 const NAME_BYTES: usize = 16;
 
-/// A remote host.
+/// A remote host, or several in one network, each behind a path of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Host {
     /// Its name in the scenario and the report; empty if it is the only one.
     pub name: String,
-    /// The path between it and the client.
+    /// The path between it, or the first of several, and the client.
     pub path: PathModel,
+    /// The paths to the others of its network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<PathModel>,
+}
+
+impl Host {
+    /// The paths to it, or to all that it stands for.
+    pub fn paths(&self) -> impl Iterator<Item = &PathModel> {
+        std::iter::once(&self.path).chain(&self.others)
+    }
+
+    /// The number of hosts that it stands for.
+    pub fn count(&self) -> u32 {
+        1 + self.others.len() as u32
+    }
+
+    /// The paths in one line, for a reader.
+    pub(super) fn describe(&self) -> String {
+        let first = self.path.describe();
+        match self.count() {
+            1 => format!("{}: {first}", self.name),
+            count => format!("{}, {count} hosts, the first: {first}", self.name),
+        }
+    }
 }
 
 fn name(value: &DeValue<'_>) -> Option<String> {
@@ -31,15 +60,17 @@ fn name(value: &DeValue<'_>) -> Option<String> {
 /// a host lacks are taken from `path`.
 pub(super) fn read(
     tables: Vec<Table<'_>>,
+    folder: &Path,
     path: Option<&PathModel>,
     traffic: Option<&Traffic>,
 ) -> Option<Vec<Host>> {
-    let count = tables.len();
+    let tables_count = tables.len();
+    let mut count = 0;
     let mut all_sound = true;
     let mut hosts: Vec<Host> = Vec::new();
     for (place, mut table) in tables.into_iter().enumerate() {
         if place == 0 {
-            check(&table, count, traffic);
+            check(&table, tables_count, traffic);
         }
         let expected = format!("1 to {NAME_BYTES} letters, digits, - or _");
         let name = table.required("name", "a name", name, &expected, || {
@@ -47,37 +78,83 @@ pub(super) fn read(
         });
         let mut own = path.cloned().unwrap_or_default();
         // Each host has its own seed: equal losses at equal packets would not be random.
-        own.seed = own.seed.wrapping_add(place as u64);
-        own.read(&mut table);
+        own.seed = own.seed.wrapping_add(count.into());
+        own.read(&mut table, folder);
+        let paths = several(&mut table, own);
         table.finish();
         if path.is_some() {
-            own.check(&table);
+            paths.iter().for_each(|path| path.check(&table));
+        }
+        if paths.len() > 1 && traffic.is_some_and(|it| it.kind.hosts() > 1) {
+            let expected = "1 beside `hosts` of [traffic], which counts addresses behind one path";
+            table.wrong("count", paths.len().to_string(), expected);
+        }
+        let before = count;
+        count += paths.len() as u32;
+        if count > MOST && before <= MOST {
+            let expected = format!("at most {MOST} hosts, with those that a [[host]] stands for");
+            table.fault_here(&format!("{count} hosts"), &expected);
         }
         let name = name.unwrap_or_default();
         if !name.is_empty() && hosts.iter().any(|host| host.name == name) {
             table.wrong("name", format!("{name:?} again"), "each host once");
         }
         all_sound &= table.is_sound();
-        hosts.push(Host { name, path: own });
+        let mut paths = paths.into_iter();
+        hosts.push(Host {
+            name,
+            // There is at least one.
+            path: paths.next().unwrap_or_default(),
+            others: paths.collect(),
+        });
     }
     all_sound.then_some(hosts)
 }
 
+/// Takes the keys of a table that stands for several hosts. Each has its own seed, and of each list
+/// the next value, over and over.
+fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
+    let count = table.count("count", 1..=MOST);
+    let rates: Vec<Rate> = table.values("rates", MOST_VALUES, |_| None);
+    let delays: Vec<Delay> = table.values("delays", MOST_VALUES, |_| None);
+    for (list, one) in [("rates", "rate"), ("delays", "delay")] {
+        if table.has(list) && count.is_none_or(|count| count < 2) {
+            table.wrong(
+                list,
+                "a list for one host",
+                "`count` of 2 or more beside it",
+            );
+        }
+        if table.has(list) && table.has(one) {
+            table.wrong(list, format!("it beside `{one}`"), "one of the two");
+        }
+    }
+    (0..count.unwrap_or(1))
+        .map(|place| {
+            let mut path = own.clone();
+            path.seed = path.seed.wrapping_add(place.into());
+            let turn = |length: usize| (place as usize).checked_rem(length);
+            if let Some(at) = turn(rates.len()) {
+                (path.rate, path.trace) = (Some(rates[at]), None);
+            }
+            path.delay = turn(delays.len()).map_or(path.delay, |at| delays[at]);
+            path
+        })
+        .collect()
+}
+
 /// Checks the number of hosts; `first` is the first table.
 fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
-    if traffic.is_some_and(|it| !matches!(it.kind, Kind::Bulk | Kind::Short { .. })) {
+    let kinds = |it: &Traffic| matches!(it.kind, Kind::Bulk | Kind::Short { .. } | Kind::Web(_));
+    if traffic.is_some_and(|it| !kinds(it)) {
         first.fault_here(
             "[[host]] with another kind of traffic",
-            "kind \"bulk\" or \"short\": flows to different hosts share no bottleneck",
+            "kind \"bulk\", \"short\" or \"web\": flows to different hosts share no bottleneck",
         );
     }
-    if !(2..=MOST).contains(&count) {
+    if count == 1 && first.peek("count").is_none() {
         let expected = format!("2 to {MOST} hosts (one host is what [path] describes)");
-        let found = match count {
-            1 => "one host".to_owned(),
-            count => format!("{count} hosts"),
-        };
-        first.fault_here(&found, &expected);
+        first.fault_here("one host", &expected);
     }
 }
 

@@ -22,6 +22,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         reverse_loss: "2%".parse().unwrap(),
         drop: Drop::Reported,
         rate: Some("20mbit".parse().unwrap()),
+        trace: None,
         queue: Some("50kb".parse().unwrap()),
         aqm: Aqm::Red,
         ecn: true,
@@ -71,7 +72,7 @@ fn faults_of_hosts_have_their_place() {
             "[[host]]\nname = \"a\"\n".to_owned(),
             2,
             1,
-            "found one host, expected 2 to 16 hosts",
+            "found one host, expected 2 to 64 hosts",
         ),
         (
             "[[host]]\nloss = \"1%\"\n[[host]]\nname = \"b\"\n".to_owned(),
@@ -103,13 +104,13 @@ fn faults_of_hosts_have_their_place() {
             format!("[traffic]\nkind = \"incast\"\n{two}"),
             4,
             1,
-            "expected kind \"bulk\" or \"short\"",
+            "expected kind \"bulk\", \"short\" or \"web\"",
         ),
         (
             format!("[traffic]\nkind = \"competing\"\nagainst = {{ cc = \"reno\" }}\n{two}"),
             5,
             1,
-            "expected kind \"bulk\" or \"short\"",
+            "expected kind \"bulk\", \"short\" or \"web\"",
         ),
         (
             format!("{two}[[change]]\nat = 2\nhost = \"c\"\nloss = \"1%\"\n"),
@@ -177,9 +178,84 @@ fn faults_of_hosts_have_their_place() {
         assert_eq!(place, (line, column), "{text}\n{fault}");
         assert!(fault.to_string().contains(words), "{text}\n{fault}");
     }
-    let many: String = (0..17)
+    let many: String = (0..65)
         .map(|n| format!("[[host]]\nname = \"h{n}\"\n"))
         .collect();
     let fault = fault(&format!("name = \"x\"\n{many}"));
-    assert!(fault.to_string().contains("found 17"), "{fault}");
+    assert!(fault.to_string().contains("found 65"), "{fault}");
+}
+
+#[test]
+fn a_table_may_stand_for_several_hosts_of_a_network() {
+    let scenario = parse(
+        "name = \"x\"\n[path]\nrate = \"10mbit\"\nseed = 7\n\
+         [[host]]\nname = \"alone\"\n\
+         [[host]]\nname = \"line\"\ncount = 3\nrates = [\"20mbit\", \"30mbit\"]\n\
+         delays = [\"1ms\", \"2ms\", \"3ms\"]\n\
+         [[host]]\nname = \"last\"\n",
+    )
+    .unwrap();
+    let paths: Vec<(&str, u64, u64, u64)> = scenario
+        .remotes()
+        .iter()
+        .map(|(name, path)| {
+            let mbits = path.rate.unwrap().bps() / 1_000_000;
+            (*name, mbits, path.delay.us() / 1000, path.seed)
+        })
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            ("alone", 10, 0, 7),
+            ("line", 20, 1, 8),
+            ("line", 30, 2, 9),
+            ("line", 20, 3, 10),
+            ("last", 10, 0, 11),
+        ]
+    );
+    assert_eq!(scenario.networks(), [1, 3, 1]);
+    let paths = scenario.describe_paths();
+    assert!(paths.contains("; line, 3 hosts, the first: "), "{paths}");
+}
+
+#[test]
+fn faults_of_several_hosts_in_a_table_have_their_place() {
+    let table = "[[host]]\nname = \"a\"\nrate = \"1mbit\"\n";
+    for (text, place, words) in [
+        (
+            format!("{table}count = 65\n"),
+            (5, 9),
+            "expected a whole number from 1 to 64",
+        ),
+        (
+            format!("{table}count = 40\n[[host]]\nname = \"b\"\ncount = 40\n"),
+            (6, 1),
+            "found 80 hosts, expected at most 64",
+        ),
+        (
+            format!("{table}delays = [\"1ms\"]\n[[host]]\nname = \"b\"\n"),
+            (5, 10),
+            "found a list for one host",
+        ),
+        (
+            format!("{table}count = 2\nrates = [\"1mbit\"]\n"),
+            (6, 9),
+            "found it beside `rate`",
+        ),
+        (
+            format!("{table}count = 2\n[[change]]\nat = 2\nloss = \"1%\"\n"),
+            (6, 1),
+            "found a change of \"a\", expected changes of single hosts",
+        ),
+        (
+            format!("[traffic]\nkind = \"short\"\nhosts = 2\n{table}count = 2\n"),
+            (8, 9),
+            "which counts addresses behind one path",
+        ),
+    ] {
+        let fault = fault(&format!("name = \"x\"\n{text}"));
+        let at = (fault.at.line, fault.at.column);
+        assert_eq!(at, place, "{text}\n{fault}");
+        assert!(fault.to_string().contains(words), "{text}\n{fault}");
+    }
 }

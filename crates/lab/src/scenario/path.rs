@@ -1,12 +1,14 @@
 //! The link between two hosts: `[path]`, and its keys in `[[host]]` and `[[change]]`.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use thalweg_units::reader::{Table, whole};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
+use super::trace::Trace;
 use crate::units::{Delay, Probability, Rate, Size};
 
 /// The keys that may change during a run.
@@ -29,6 +31,9 @@ pub struct PathModel {
     pub drop: Drop,
     /// Bottleneck rate in the data direction; none: as fast as the machine.
     pub rate: Option<Rate>,
+    /// What `rate`, its mean, is from time to time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// Bytes that may queue at the bottleneck; more are dropped. With `rate` only.
     pub queue: Option<Size>,
     /// Active queue management of the bottleneck. With `rate` only.
@@ -66,6 +71,7 @@ impl Default for PathModel {
             reverse_loss: Probability::ZERO,
             drop: Drop::Silent,
             rate: None,
+            trace: None,
             queue: None,
             aqm: Aqm::default(),
             ecn: false,
@@ -156,8 +162,17 @@ impl PathModel {
     }
 
     /// Takes the keys of a path; missing ones stay.
-    pub(super) fn read(&mut self, table: &mut Table<'_>) {
+    pub(super) fn read(&mut self, table: &mut Table<'_>, folder: &Path) {
         self.read_change(table);
+        if table.has("rate") {
+            self.trace = None;
+        }
+        if let Some(trace) = Trace::read(table, folder) {
+            if table.has("rate") {
+                table.wrong("trace", "it beside `rate`", "one of the two");
+            }
+            (self.rate, self.trace) = (Some(trace.mean()), Some(trace));
+        }
         self.drop = table.value("drop").unwrap_or(self.drop);
         self.aqm = table.value("aqm").unwrap_or(self.aqm);
         self.ecn = table.value("ecn").unwrap_or(self.ecn);
@@ -192,6 +207,11 @@ impl PathModel {
             if self.aqm != Aqm::TailDrop {
                 wrong("aqm", "an aqm without `rate`", expected);
             }
+        }
+        if self.trace.is_some() && (self.offload || self.aqm != Aqm::TailDrop) {
+            let expected = "`offload = false` and no `aqm` beside it: a burst of packets could \
+                            exceed the bucket of a lower rate";
+            wrong("trace", "a trace", expected);
         }
         if self.aqm == Aqm::Step && (self.mark.is_none() || !self.ecn) {
             let expected = "`ecn = true` and `mark`, such as \"500us\", beside it";
@@ -270,7 +290,11 @@ impl PathModel {
         }
         match self.rate {
             Some(rate) => parts.push(format!(
-                "{rate} bottleneck with a queue of {}{}",
+                "{}{rate} bottleneck with a queue of {}{}",
+                match &self.trace {
+                    Some(trace) => format!("{}, on average ", trace.name.display()),
+                    None => String::new(),
+                },
                 self.queue.unwrap_or(DEFAULT_QUEUE),
                 match (self.aqm, self.ecn) {
                     (Aqm::TailDrop, _) => String::new(),

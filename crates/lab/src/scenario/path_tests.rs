@@ -117,3 +117,47 @@ fn faults_of_marks_have_their_place() {
         ],
     );
 }
+
+#[test]
+fn a_trace_gives_the_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.trace"), "100\n300\n400\n").unwrap();
+    let file = folder.path().join("x.toml");
+    let parse = |path: &str| {
+        let text = format!("name = \"x\"\n[path]\ntrace = \"a.trace\"\n{path}\n");
+        crate::scenario::Scenario::parse(&text, &file)
+    };
+    let path = parse("offload = false\nqueue = \"50kb\"").unwrap().path;
+    let rates: Vec<u64> = path
+        .trace
+        .as_ref()
+        .unwrap()
+        .rates
+        .iter()
+        .map(|rate| rate.bps())
+        .collect();
+    assert_eq!(rates, [100_000, 100_000]);
+    assert_eq!(path.rate.unwrap().bps(), 100_000);
+    assert!(
+        path.describe().contains("a.trace, on average 100kbit"),
+        "{}",
+        path.describe()
+    );
+    for (path, words) in [
+        ("", "a trace, expected `offload = false`"),
+        ("offload = false\nrate = \"1mbit\"", "it beside `rate`"),
+        (
+            "offload = false\n[[change]]\nat = 2\nrate = \"1mbit\"",
+            "the path's `trace` changes it",
+        ),
+    ] {
+        let faults = parse(path).unwrap_err();
+        assert!(faults.to_string().contains(words), "{faults}");
+    }
+    std::fs::write(folder.path().join("a.trace"), "100\n99\n").unwrap();
+    let faults = parse("offload = false").unwrap_err().to_string();
+    assert!(
+        faults.contains("x.toml:3:9: path.trace: found ") && faults.contains("a.trace:2:1: 99 ms"),
+        "{faults}"
+    );
+}

@@ -4,11 +4,11 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use thalweg_units::reader::{Table, whole};
+use thalweg_units::reader::{Table, number, whole};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
-use crate::units::{Delay, Size};
+use crate::units::{Delay, Probability, Size};
 
 /// The number of flows at once in each round.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Serialize for Flows {
 }
 
 /// The bytes of each flow or response.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Sizes {
     /// All alike.
     #[serde(rename = "bytes")]
@@ -84,8 +84,57 @@ pub enum Sizes {
         median: Size,
         /// Their mean.
         mean: Size,
+        /// What the largest are instead.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tail: Option<Tail>,
     },
 }
+
+/// A part of the sizes by a Pareto distribution, cut off at its end: a size above `least` exceeds x
+/// with a probability of (`least` / x)^`shape`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Tail {
+    /// The part.
+    pub share: Probability,
+    /// The smallest of them.
+    pub least: Size,
+    /// The exponent: the smaller, the larger are the largest.
+    pub shape: f64,
+    /// Larger ones, of the rest too, count as this.
+    pub most: Size,
+}
+
+impl Tail {
+    fn read(mut table: Table<'_>) -> Option<Self> {
+        let share = table.needed("share");
+        let least: Option<Size> = table.needed("least");
+        let exponent = |value: &DeValue<'_>| {
+            number(value).filter(|shape| (LEAST_SHAPE..=MOST_SHAPE).contains(shape))
+        };
+        let expected = format!("a number from {LEAST_SHAPE} to {MOST_SHAPE}");
+        let shape = table.required("shape", "the exponent", exponent, &expected, || {
+            serde_json::json!({ "type": "number", "minimum": LEAST_SHAPE, "maximum": MOST_SHAPE })
+        });
+        let most: Option<Size> = table.needed("most");
+        table.finish();
+        if let (Some(least), Some(most)) = (least, most)
+            && (least.bytes() == 0 || most <= least)
+        {
+            let expected = format!("more than `least`, {least}, which is more than 0");
+            table.wrong("most", most.to_string(), expected);
+        }
+        Some(Self {
+            share: share?,
+            least: least?,
+            shape: shape?,
+            most: most?,
+        })
+    }
+}
+
+/// The exponents of a [`Tail`] that make sense.
+const LEAST_SHAPE: f64 = 0.1;
+const MOST_SHAPE: f64 = 10.0;
 
 impl Sizes {
     /// Takes `bytes` or `sizes`, of at least this many bytes.
@@ -104,6 +153,7 @@ impl Sizes {
         };
         let median: Option<Size> = sizes.needed("median");
         let mean: Option<Size> = sizes.needed("mean");
+        let tail = sizes.sub("tail").and_then(Tail::read);
         sizes.finish();
         if let (Some(median), Some(mean)) = (median, mean)
             && (median.bytes() == 0 || mean <= median)
@@ -118,6 +168,7 @@ impl Sizes {
         Self::Lognormal {
             median: median.unwrap_or(default),
             mean: mean.unwrap_or(default),
+            tail,
         }
     }
 }
@@ -130,8 +181,21 @@ impl fmt::Display for Sizes {
                 let sizes: Vec<String> = sizes.iter().map(Size::to_string).collect();
                 write!(f, "{} by round", sizes.join(", "))
             }
-            Self::Lognormal { median, mean } => {
-                write!(f, "lognormal sizes (median {median}, mean {mean})")
+            Self::Lognormal { median, mean, tail } => {
+                write!(f, "lognormal sizes (median {median}, mean {mean}")?;
+                if let Some(Tail {
+                    share,
+                    least,
+                    shape,
+                    most,
+                }) = tail
+                {
+                    write!(
+                        f,
+                        "; {share} Pareto from {least} to {most}, exponent {shape}"
+                    )?;
+                }
+                f.write_str(")")
             }
         }
     }

@@ -6,12 +6,13 @@ use thalweg_units::schema;
 
 use super::congestion_control;
 use super::sizes::{self, Flows, Idle, Sizes};
+use super::web::{OBJECTS, Web};
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
 use crate::worker::HEAD;
 
 /// The traffic of a scenario.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Traffic {
     /// Number of rounds of each mode. A round is one connection or one group of flows.
     pub connections: u32,
@@ -37,7 +38,7 @@ impl Default for Traffic {
 }
 
 /// The traffic of one round.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
     /// One iperf3 connection that sends for a time.
@@ -64,6 +65,8 @@ pub enum Kind {
         #[serde(flatten)]
         idle: Idle,
     },
+    /// Pages of several objects.
+    Web(Web),
     /// Flows whose congestion control the mode decides, at the same time as flows whose application
     /// sets one.
     Competing {
@@ -150,6 +153,7 @@ impl Kind {
             Self::Bulk | Self::Short { .. } | Self::Streams { .. } | Self::Responses { .. } => {
                 Vec::new()
             }
+            Self::Web(_) => OBJECTS.iter().map(|(class, _)| *class).collect(),
             Self::LongShort { .. } => vec![LONG, SHORT],
             Self::Competing { .. } => vec![INCUMBENT],
             Self::Incast { senders, rpcs } => INCAST
@@ -191,6 +195,7 @@ impl Traffic {
                 "{connections} rounds of {duration}: {flows} connections at once, each with \
                  responses of {sizes}, {idle}"
             ),
+            Kind::Web(web) => format!("{connections} rounds of {duration}: {web}"),
             Kind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
                 against.flows, against.cc
@@ -232,6 +237,7 @@ enum Name {
     Streams,
     LongShort,
     Responses,
+    Web,
 }
 
 impl Traffic {
@@ -268,6 +274,7 @@ impl Traffic {
                 sizes: Sizes::read(&mut table, HEAD as u64),
                 idle: Idle::read(&mut table),
             },
+            Name::Web => Kind::Web(Web::read(&mut table)),
             Name::LongShort => Kind::LongShort {
                 flows: table.count("flows", 2..=MOST_AT_ONCE).unwrap_or(2),
                 burst: sizes::at_least(&mut table, "burst", HEAD as u64)

@@ -1,5 +1,6 @@
 use super::*;
 use crate::scenario::tests::{faults_are, parse};
+use crate::scenario::{Tail, WebServer};
 
 #[test]
 fn every_kind_of_traffic_is_read() {
@@ -66,6 +67,7 @@ fn servers_traffic_is_read_and_told() {
     let sizes = Sizes::Lognormal {
         median: Size::from_bytes(17_000),
         mean: Size::from_bytes(340_000),
+        tail: None,
     };
     let expected = Kind::Short {
         flows: 20,
@@ -128,9 +130,9 @@ fn faults_of_traffic_have_their_place() {
             ("duration = \"0s\"", (3, 12), "whole seconds"),
             ("duration = 1", (3, 12), "expected a time in whole seconds"),
             (
-                "kind = \"web\"",
+                "kind = \"mail\"",
                 (3, 8),
-                "found the string \"web\", expected \"bulk\" or \"short\"",
+                "found the string \"mail\", expected \"bulk\" or \"short\"",
             ),
             (
                 "bytes = \"10kb\"",
@@ -215,6 +217,80 @@ fn faults_of_traffic_have_their_place() {
                 "kind = \"streams\"\nidle = \"1ms\"",
                 (4, 1),
                 "with kind \"streams\"",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn web_traffic_is_read_and_told() {
+    let text = "name = \"x\"\n[traffic]\nkind = \"web\"\nconnections = 3\nduration = \"20s\"\n\
+                every = \"4s\"\nobjects = 8\nat_once = 2\npersistent = \"25%\"\n\
+                sizes = { median = \"12kb\", mean = \"28kb\", \
+                tail = { share = \"7%\", least = \"133kb\", shape = 1.1, most = \"5mb\" } }\n\
+                [[expect]]\nmode = \"thalweg\"\nstatistic = \"fct-mean\"\nclass = \"small\"\nat_most = \"1s\"\n";
+    let traffic = parse(text)
+        .unwrap_or_else(|error| panic!("{error}"))
+        .traffic;
+    let sizes = Sizes::Lognormal {
+        median: Size::from_bytes(12_000),
+        mean: Size::from_bytes(28_000),
+        tail: Some(Tail {
+            share: "7%".parse().unwrap(),
+            least: Size::from_bytes(133_000),
+            shape: 1.1,
+            most: Size::from_bytes(5_000_000),
+        }),
+    };
+    let expected = Web {
+        server: WebServer::Worker,
+        every: "4s".parse().unwrap(),
+        objects: 8,
+        at_once: 2,
+        persistent: "25%".parse().unwrap(),
+        sizes,
+    };
+    assert_eq!(traffic.kind, Kind::Web(expected));
+    assert_eq!(traffic.kind.classes(), ["small", "medium", "large"]);
+    assert_eq!(
+        traffic.describe(),
+        "3 rounds of 20s: pages every 4s on average, of 8 objects on average (lognormal sizes \
+         (median 12kb, mean 28kb; 7% Pareto from 133kb to 5mb, exponent 1.1)), over up to 2 \
+         connections, 25% of which stay open"
+    );
+    let json = serde_json::to_value(&traffic.kind).unwrap();
+    assert_eq!(
+        (&json["kind"], &json["objects"]),
+        (&"web".into(), &8.into())
+    );
+    assert_eq!(json["sizes"]["tail"]["shape"], 1.1);
+}
+
+#[test]
+fn faults_of_web_traffic_have_their_place() {
+    faults_are(
+        "[traffic]\nkind = \"web\"\n",
+        &[
+            ("every = \"0ms\"", (4, 9), "above 0"),
+            ("objects = 0", (4, 11), "from 1 to 100"),
+            ("at_once = 21", (4, 11), "from 1 to 20"),
+            ("persistent = 1", (4, 14), "expected a percentage"),
+            ("hosts = 2", (4, 1), "with kind \"web\""),
+            (
+                "server = \"nginx\"\npersistent = \"0%\"",
+                (5, 14),
+                "each page has its own curl",
+            ),
+            ("bytes = 7", (4, 9), "at least 8 bytes"),
+            (
+                "sizes = { median = 9, mean = 10, tail = { share = \"1%\", least = 9, shape = 0, most = 10 } }",
+                (4, 76),
+                "sizes.tail.shape: found the number 0, expected a number from 0.1 to 10",
+            ),
+            (
+                "sizes = { median = 9, mean = 10, tail = { share = \"1%\", least = 9, shape = 1, most = 9 } }",
+                (4, 86),
+                "more than `least`, 9b",
             ),
         ],
     );

@@ -31,7 +31,7 @@ pub(super) fn calls(plan: &Plan, place: usize, ms: u64, bytes: Bytes, pause: Pau
         begun_ns: now_ns(),
         ..Flow::default()
     };
-    let mut caller = match Caller::connect(plan, place) {
+    let mut caller = match Caller::connect(plan, place, 0) {
         Ok(caller) => caller,
         Err(error) => {
             let error = Some(error.to_string());
@@ -56,7 +56,8 @@ pub(super) fn calls(plan: &Plan, place: usize, ms: u64, bytes: Bytes, pause: Pau
     flows
 }
 
-struct Caller {
+/// An open connection on which calls are made.
+pub(super) struct Caller {
     answers: BufReader<TcpStream>,
     /// The counters at the begin of the present call.
     before: tcp::Info,
@@ -64,10 +65,11 @@ struct Caller {
 }
 
 impl Caller {
-    fn connect(plan: &Plan, place: usize) -> io::Result<Self> {
+    /// Opens the sender's `n`-th connection.
+    pub(super) fn connect(plan: &Plan, place: usize, n: usize) -> io::Result<Self> {
         let patience = Duration::from_millis(PATIENCE_MS);
-        let server = plan.server(0);
-        let socket = tcp::socket(server, plan.cc(place, 0), patience)?;
+        let server = plan.server(n);
+        let socket = tcp::socket(server, plan.cc(place, n), patience)?;
         let stream = tcp::connect(socket, server)?;
         Ok(Self {
             before: tcp::info(&stream)?,
@@ -76,7 +78,8 @@ impl Caller {
         })
     }
 
-    fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+    /// Sends so many bytes and waits for the receipt; `end_ns` ends the sender's time.
+    pub(super) fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
         let stream = self.answers.get_ref();
         flow.local_port = stream.local_addr()?.port();
         flow.server = Some(stream.peer_addr()?.ip());

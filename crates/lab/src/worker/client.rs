@@ -53,6 +53,9 @@ fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
     if let Load::Calls { ms, bytes, pause } = sender.load {
         return calls(plan, place, ms, bytes, pause);
     }
+    if let Load::Web(web) = sender.load {
+        return web.send(plan, place);
+    }
     let end_ns = match sender.load {
         Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
         _ => u64::MAX,
@@ -66,7 +69,7 @@ fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
                 let failed = flows.last().is_some_and(|flow: &Flow| flow.error.is_some());
                 failed || now_ns() >= end_ns
             }
-            Load::Stream { .. } | Load::Calls { .. } => !flows.is_empty(),
+            Load::Stream { .. } | Load::Calls { .. } | Load::Web(_) => !flows.is_empty(),
         };
         if done {
             return flows;
@@ -79,7 +82,7 @@ fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
         flow.flow_bytes = match sender.load {
             Load::Flows { bytes, .. } => Some(bytes.of(n)),
             Load::FlowsFor { bytes, .. } => Some(bytes),
-            Load::Stream { .. } | Load::Calls { .. } => None,
+            Load::Stream { .. } | Load::Calls { .. } | Load::Web(_) => None,
         };
         let way = (plan.server(n), plan.cc(place, n));
         if let Err(error) = transfer(way, sender.load, end_ns, &mut flow) {
