@@ -73,7 +73,8 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	}
 	request.now_ns = bpf_ktime_get_ns();
 	request.decision.propensity_q16 = THALWEG_ONE_Q16;
-	if (!(draw(&c) & IN_CONTROL)) {
+	/* What is taken back as a whole includes windows. */
+	if (!(draw(&c) & IN_CONTROL) && !(c.arms->reverted & THALWEG_NO_TRIALS)) {
 		if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 			origin.flags = THALWEG_CONN_PASSIVE;
 		origin.handshake_rtt_us = tp->srtt_us >> 3;
