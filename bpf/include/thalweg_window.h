@@ -101,8 +101,8 @@ static __always_inline void thalweg_window_clear(struct thalweg_host *group, __u
 
 /*
  * Takes a step after a measurement. Down, below the smallest window that causes losses of
- * its own; the losses and the evidence of it and of larger ones are forgotten, so that they
- * are tried again. Up, by one window, if the largest that may be chosen is the best one.
+ * its own. Up, by one window, if the largest that may be chosen is the best one; what was
+ * counted of the new one before is forgotten, so that it is tried anew.
  */
 static __always_inline void thalweg_window_step(struct thalweg_host *group, __u32 windows)
 {
@@ -119,9 +119,6 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 		if (thalweg_window_overflows(group, i)) {
 			group->step = below;
 			group->step_scored = group->scored;
-			for (i = 1; i < THALWEG_WINDOWS; i++)
-				if (i > group->step)
-					thalweg_window_clear(group, i);
 			return;
 		}
 		if (group->arms[i].weight_q16 && group->arms[i].value < least)
@@ -133,6 +130,7 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 	if (!above || group->scored - group->step_scored < wait ||
 	    top->weight_q16 < THALWEG_WINDOW_KNOWN_Q16 || top->value > least)
 		return;
+	thalweg_window_clear(group, above);
 	group->step = above;
 	group->step_scored = group->scored;
 }

@@ -113,12 +113,6 @@ def take_step(group, windows):
         covered["the largest window causes losses"] += harmful[0] == tried[-1]
         covered["a smaller window causes losses"] += harmful[0] < tried[-1]
         group["step"], group["step_scored"] = below, group["scored"]
-        for index in range(below + 1, COUNT):
-            arm = group["arms"][index]
-            arm["segs"] = arm["retrans"] = 0
-            covered["a trace is left of a window"] += arm["weight_q16"] > 1
-            for evidence in ("weight_q16", "own_weight_q16"):
-                arm[evidence] = min(arm[evidence], 1)
         return
     if not further:
         covered["no larger window in the set"] += 1
@@ -139,6 +133,11 @@ def take_step(group, windows):
     covered["the first step up" if wait == FIRST else "a step up"] += 1
     covered["a step up over a gap"] += further[0] > group["step"] + 1
     group["step"], group["step_scored"] = further[0], group["scored"]
+    arm = group["arms"][further[0]]
+    arm["segs"] = arm["retrans"] = 0
+    covered["a trace is left of a window"] += arm["weight_q16"] > 1
+    for evidence in ("weight_q16", "own_weight_q16"):
+        arm[evidence] = min(arm[evidence], 1)
 
 
 def start(group, wider):
@@ -315,6 +314,7 @@ def plans():
             narrow_begun=ready,
             rescue_arm=3,
         ),
+        Plan("many segments", begun=ready, narrow_begun=ready, arms=(0, 0, 3), steps=600),
         Plan("few losses", samples=hardly, begun=ready, narrow_begun=ready, arms=(0, 3)),
         Plan("a wide record that knows too late", begun=ready, arms=(0,), steps=12),
         Plan(
@@ -440,6 +440,7 @@ BRANCHES = [
     "no record knows enough",
     "no window is a rescue arm",
     "retransmissions of a window cost",
+    "segments of a window halved",
     "the first step up",
     "the kernel's own once more",
     "the largest window causes losses",
