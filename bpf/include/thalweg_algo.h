@@ -226,11 +226,8 @@ static volatile __u64 thalweg_zero; /* never written */
 #define THALWEG_GROUP_EARN_Q16 (THALWEG_ONE_Q16 / 5)
 #define THALWEG_ADVANCE_Q16 (THALWEG_ONE_Q16 / 10)
 
-/*
- * Windows: the counts of an arm's segments and retransmissions are halved at this many
- * segments. A share of them per connection would round to no retransmission at all.
- */
-#define THALWEG_WINDOW_SEGS_MAX (1u << 15)
+/* Windows: older segments are not discounted by each connection (thalweg_window_halve()). */
+#define THALWEG_WINDOW_SEGS_SHIFT 31
 /* Windows: one connection in this many has the kernel's own, for comparison. */
 #define THALWEG_WINDOW_OWN_EACH 32
 
@@ -1195,8 +1192,7 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 
 /* Adds a stretch's segments to the count; a large number counts as SEGS_MAX. */
 static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics *arm,
-						   const struct thalweg_sample *sample,
-						   int is_window)
+						   const struct thalweg_sample *sample, __u32 shift)
 {
 	__u32 segs = sample->steady_segs, retrans = thalweg_min(sample->steady_retrans, segs);
 
@@ -1204,15 +1200,8 @@ static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics
 		retrans = (__u64)retrans * THALWEG_SEGS_MAX / segs;
 		segs = THALWEG_SEGS_MAX;
 	}
-	if (!is_window) {
-		arm->segs -= arm->segs >> THALWEG_SEGS_SHIFT;
-		arm->retrans -= arm->retrans >> THALWEG_SEGS_SHIFT;
-	} else if (arm->segs >= THALWEG_WINDOW_SEGS_MAX) {
-		arm->segs /= 2;
-		arm->retrans /= 2;
-	}
-	arm->segs += segs;
-	arm->retrans += retrans;
+	arm->segs = arm->segs - (arm->segs >> shift) + segs;
+	arm->retrans = arm->retrans - (arm->retrans >> shift) + retrans;
 }
 
 /*
@@ -1438,7 +1427,9 @@ static __always_inline void thalweg_take(struct thalweg_host *host, __u32 index,
 			    sample->end != THALWEG_END_STRETCH);
 	thalweg_learn(arm, statistics, host->level != THALWEG_LEVEL_HOST, measured, sample->srtt_us,
 		      params, sample->end == THALWEG_END_TIMEOUT);
-	thalweg_count_segments(statistics, sample, thalweg_is_window(host));
+	thalweg_count_segments(statistics, sample,
+			       thalweg_is_window(host) ? THALWEG_WINDOW_SEGS_SHIFT
+						       : THALWEG_SEGS_SHIFT);
 	thalweg_increment(&statistics->scored);
 	thalweg_increment(&host->scored);
 	thalweg_note_caution(host, system_arm, arm, statistics);

@@ -281,6 +281,8 @@ static void window_one(struct input *input, struct thalweg_host *group,
 	CHECK(report.system_q16 && report.weight_q16, "nothing to compare with");
 	thalweg_score_group(group, index, 0, &report, &sample, params, now_ns);
 	before = *group;
+	for (i = 0; i < THALWEG_WINDOWS; i++)
+		thalweg_window_halve(&before, i);
 	thalweg_window_step(group, windows);
 	for (i = 0; i < THALWEG_WINDOWS; i++)
 		CHECK(group->statistics[i].retrans <= group->statistics[i].segs,

@@ -53,7 +53,6 @@ GROUP_GAP = 32  # a group explores as if gaps were that much smaller
 GROUP_EARN = ONE // 5  # a group's credit for a measurement of full weight
 WINDOWS = 5  # the first level whose arms are initial windows
 WINDOW_OWN_EACH = 32  # the kernel's own has one connection in this many at least
-WINDOW_SEGS = 2**15  # segments at which the counts of a window are halved
 
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
@@ -719,21 +718,15 @@ def note_unsteady(host, index, system_arm):
 def remember(arm, sample, of_window):
     """Segments and retransmissions after slow start, 8192 at most; an eighth of the old goes.
 
-    Those of a window are halved when they are many."""
+    Of a window nothing goes here."""
     segs = sample["steady_segs"]
     retrans = min(sample["steady_retrans"], segs)
     if segs > SEGS_MAX:
         covered["many segments count as 8192"] += 1
         retrans = retrans * SEGS_MAX // segs
         segs = SEGS_MAX
-    full = arm["segs"] >= WINDOW_SEGS
-    covered["segments of a window halved"] += of_window and full
     for name, new in (("segs", segs), ("retrans", retrans)):
-        old = arm[name]
-        if not of_window:
-            old -= old // 8
-        elif full:
-            old //= 2
+        old = arm[name] if of_window else arm[name] - arm[name] // 8
         arm[name] = fits(old + new, 32)
 
 

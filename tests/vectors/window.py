@@ -39,6 +39,7 @@ FIRST = 128  # measurements before the first step up
 LATER = 1000  # ... and between a step and one up
 KNOWN = 8 * ONE  # evidence of the largest window before a step up
 SEGS = 2000  # no verdict on fewer segments
+FULL = 2**15  # segments at which the counts of a window are halved
 EXCESS = 3  # segments in 1000 beyond those of the kernel's own
 CHANCE = 8  # square of what chance adds, in roots of those expected
 PREFIX, NAMESPACE = 5, 7
@@ -101,6 +102,11 @@ def overflows(group, index):
 
 
 def take_step(group, windows):
+    for arm in group["arms"][:COUNT]:
+        if arm["segs"] >= FULL:
+            covered["segments of a window halved"] += 1
+            arm["segs"] //= 2
+            arm["retrans"] //= 2
     in_set = [i for i in members(windows) if 0 < i < COUNT]
     tried = [i for i in in_set if i <= group["step"]]
     further = [i for i in in_set if i > group["step"]]

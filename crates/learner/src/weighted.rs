@@ -668,7 +668,12 @@ pub(crate) fn take(
     let timeout = sample.end == End::Timeout;
     let state = &mut record.arms[arm];
     learn(state, level, measured, srtt_us, params, timeout);
-    count_segments(state, sample, level.is_window());
+    let shift = if level.is_window() {
+        window::SEGS_SHIFT
+    } else {
+        SEGS_SHIFT
+    };
+    count_segments(state, sample, shift);
     state.scored = state.scored.saturating_add(1);
     record.scored = record.scored.saturating_add(1);
     record.arms[arm].caution_q16 = caution_q16(record, arm, system_arm);
@@ -723,22 +728,15 @@ fn note_credit(
 }
 
 /// Adds a stretch's segments to the count; a large number counts as [`SEGS_MAX`].
-fn count_segments(arm: &mut ArmState, sample: &Sample, is_window: bool) {
+fn count_segments(arm: &mut ArmState, sample: &Sample, shift: u32) {
     let mut segs = sample.steady_segs;
     let mut retrans = sample.steady_retrans.min(segs);
     if segs > SEGS_MAX {
         retrans = (u64::from(retrans) * u64::from(SEGS_MAX) / u64::from(segs)) as u32;
         segs = SEGS_MAX;
     }
-    let is_full = arm.segs >= window::SEGS_MAX;
-    for (count, new) in [(&mut arm.segs, segs), (&mut arm.retrans, retrans)] {
-        *count -= match is_window {
-            true if is_full => *count - *count / 2,
-            true => 0,
-            false => *count >> SEGS_SHIFT,
-        };
-        *count += new;
-    }
+    arm.segs = arm.segs - (arm.segs >> shift) + segs;
+    arm.retrans = arm.retrans - (arm.retrans >> shift) + retrans;
 }
 
 /// Adds one cost to an arm's discounted estimate.

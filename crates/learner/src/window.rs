@@ -39,7 +39,9 @@ const CHANCE_SHIFT: u32 = 3;
 const SEGS: u64 = 2000;
 /// The counts of a window's segments and retransmissions are halved at this many segments. A share of
 /// them per connection would round to no retransmission at all.
-pub(crate) const SEGS_MAX: u32 = 1 << 15;
+const SEGS_MAX: u32 = 1 << 15;
+/// So no connection discounts the earlier ones: 1/2^this is none.
+pub(crate) const SEGS_SHIFT: u32 = 31;
 /// One connection in this many has the kernel's own window, for comparison.
 pub(crate) const OWN_EACH: u32 = 32;
 
@@ -110,11 +112,17 @@ fn overflows(group: &Host, arm: usize) -> bool {
     beyond * beyond > expected << CHANCE_SHIFT
 }
 
-/// Takes a step after a measurement. Down, below the smallest window that causes losses of its own. Up,
+/// Halves the counts of segments that are full, and takes a step after a measurement. Down, below the smallest window that causes losses of its own. Up,
 /// by one window, if the largest that may be chosen is the best one: after 128 measurements at first,
 /// then after 1,000 since the last step. What was counted of the new one before is forgotten, so that
 /// it is tried anew.
 pub fn step(group: &mut Host, windows: u16) {
+    for state in group.arms[..COUNT]
+        .iter_mut()
+        .filter(|arm| arm.segs >= SEGS_MAX)
+    {
+        (state.segs, state.retrans) = (state.segs / 2, state.retrans / 2);
+    }
     let is_set = |&i: &usize| windows >> i & 1 != 0;
     let chosen = |i: &usize| *i <= group.step as usize;
     let mut tried = (1..COUNT).filter(is_set).filter(chosen);
