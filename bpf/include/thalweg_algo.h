@@ -226,8 +226,8 @@ static volatile __u64 thalweg_zero; /* never written */
 #define THALWEG_GROUP_EARN_Q16 (THALWEG_ONE_Q16 / 5)
 #define THALWEG_ADVANCE_Q16 (THALWEG_ONE_Q16 / 10)
 
-/* Windows: discount of older segments, 1/2^this: those of many connections are compared. */
-#define THALWEG_WINDOW_SEGS_SHIFT 9
+/* Windows: older segments are not discounted by each connection (thalweg_window_halve()). */
+#define THALWEG_WINDOW_SEGS_SHIFT 31
 /* Windows: one connection in this many has the kernel's own, for comparison. */
 #define THALWEG_WINDOW_OWN_EACH 32
 
@@ -1192,8 +1192,7 @@ static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host
 
 /* Adds a stretch's segments to the count; a large number counts as SEGS_MAX. */
 static __always_inline void thalweg_count_segments(struct thalweg_arm_statistics *arm,
-						   const struct thalweg_sample *sample,
-						   __u32 shift)
+						   const struct thalweg_sample *sample, __u32 shift)
 {
 	__u32 segs = sample->steady_segs, retrans = thalweg_min(sample->steady_retrans, segs);
 

@@ -26,6 +26,11 @@
 #define THALWEG_WINDOW_EXCESS 3
 #define THALWEG_WINDOW_CHANCE_SHIFT 3
 #define THALWEG_WINDOW_SEGS 2000
+/*
+ * Windows: the counts of a window's segments and retransmissions are halved at this many
+ * segments. A share of them per connection would round to no retransmission at all.
+ */
+#define THALWEG_WINDOW_SEGS_MAX (1u << 15)
 
 /* Whether a connection says anything about its initial window: it is over, and was longer. */
 static __always_inline int thalweg_window_tells(const struct thalweg_sample *sample)
@@ -86,6 +91,17 @@ static __always_inline int thalweg_window_overflows(const struct thalweg_host *g
 					       expected << THALWEG_WINDOW_CHANCE_SHIFT;
 }
 
+/* Halves the counts of window `i` if they are full. */
+static __always_inline void thalweg_window_halve(struct thalweg_host *group, __u32 i)
+{
+	struct thalweg_arm_statistics *statistics = &group->statistics[i & THALWEG_ARM_MASK];
+
+	if (statistics->segs >= THALWEG_WINDOW_SEGS_MAX) {
+		statistics->segs /= 2;
+		statistics->retrans /= 2;
+	}
+}
+
 /* Forgets the losses of window `i`, and its evidence but for a trace, as with time. */
 static __always_inline void thalweg_window_clear(struct thalweg_host *group, __u32 i)
 {
@@ -100,15 +116,18 @@ static __always_inline void thalweg_window_clear(struct thalweg_host *group, __u
 }
 
 /*
- * Takes a step after a measurement. Down, below the smallest window that causes losses of
- * its own; the losses and the evidence of it and of larger ones are forgotten, so that they
- * are tried again. Up, by one window, if the largest that may be chosen is the best one.
+ * Halves the counts of segments that are full, and takes a step after a measurement. Down,
+ * below the smallest window that causes losses of its own. Up, by one window, if the
+ * largest that may be chosen is the best one; what was counted of the new one before is
+ * forgotten, so that it is tried anew.
  */
 static __always_inline void thalweg_window_step(struct thalweg_host *group, __u32 windows)
 {
 	__u32 i, below = 0, above = 0, wait, least = group->arms[0].value;
 	const struct thalweg_arm_state *top;
 
+	for (i = 0; i < THALWEG_WINDOWS; i++)
+		thalweg_window_halve(group, i);
 	for (i = 1; i < THALWEG_WINDOWS; i++) {
 		if (!(windows >> i & 1))
 			continue;
@@ -119,9 +138,6 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 		if (thalweg_window_overflows(group, i)) {
 			group->step = below;
 			group->step_scored = group->scored;
-			for (i = 1; i < THALWEG_WINDOWS; i++)
-				if (i > group->step)
-					thalweg_window_clear(group, i);
 			return;
 		}
 		if (group->arms[i].weight_q16 && group->arms[i].value < least)
@@ -133,6 +149,7 @@ static __always_inline void thalweg_window_step(struct thalweg_host *group, __u3
 	if (!above || group->scored - group->step_scored < wait ||
 	    top->weight_q16 < THALWEG_WINDOW_KNOWN_Q16 || top->value > least)
 		return;
+	thalweg_window_clear(group, above);
 	group->step = above;
 	group->step_scored = group->scored;
 }

@@ -281,6 +281,8 @@ static void window_one(struct input *input, struct thalweg_host *group,
 	CHECK(report.system_q16 && report.weight_q16, "nothing to compare with");
 	thalweg_score_group(group, index, 0, &report, &sample, params, now_ns);
 	before = *group;
+	for (i = 0; i < THALWEG_WINDOWS; i++)
+		thalweg_window_halve(&before, i);
 	thalweg_window_step(group, windows);
 	for (i = 0; i < THALWEG_WINDOWS; i++)
 		CHECK(group->statistics[i].retrans <= group->statistics[i].segs,
@@ -298,13 +300,12 @@ static void window_one(struct input *input, struct thalweg_host *group,
 		      group->scored - before.step_scored);
 		for (i = before.step + 1; i < group->step; i++)
 			CHECK(!(windows >> i & 1), "window %u was left out", i);
+		CHECK(!group->statistics[group->step].segs &&
+			      group->arms[group->step].weight_q16 <= 1,
+		      "window %u is not forgotten", group->step);
 		return;
 	}
 	CHECK(group->step < before.step, "a step that stays");
-	for (i = group->step + 1; i < THALWEG_WINDOWS; i++)
-		CHECK(!group->statistics[i].segs && group->arms[i].weight_q16 <= 1 &&
-			      group->arms[i].weight_q16 <= before.arms[i].weight_q16,
-		      "window %u is not forgotten", i);
 }
 
 /* Functions of plain numbers against wider arithmetic. */

@@ -53,7 +53,6 @@ GROUP_GAP = 32  # a group explores as if gaps were that much smaller
 GROUP_EARN = ONE // 5  # a group's credit for a measurement of full weight
 WINDOWS = 5  # the first level whose arms are initial windows
 WINDOW_OWN_EACH = 32  # the kernel's own has one connection in this many at least
-WINDOW_SEGS = 512  # a measurement takes such a part of the older segments
 
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
@@ -716,16 +715,19 @@ def note_unsteady(host, index, system_arm):
         covered["steady again"] += before >> index & 1
 
 
-def remember(arm, sample, part):
-    """Segments and retransmissions after slow start, 8192 at most; a part of the old goes."""
+def remember(arm, sample, of_window):
+    """Segments and retransmissions after slow start, 8192 at most; an eighth of the old goes.
+
+    Of a window nothing goes here."""
     segs = sample["steady_segs"]
     retrans = min(sample["steady_retrans"], segs)
     if segs > SEGS_MAX:
         covered["many segments count as 8192"] += 1
         retrans = retrans * SEGS_MAX // segs
         segs = SEGS_MAX
-    arm["segs"] = fits(arm["segs"] - arm["segs"] // part + segs, 32)
-    arm["retrans"] = fits(arm["retrans"] - arm["retrans"] // part + retrans, 32)
+    for name, new in (("segs", segs), ("retrans", retrans)):
+        old = arm[name] if of_window else arm[name] - arm[name] // 8
+        arm[name] = fits(old + new, 32)
 
 
 def classic_score(host, arm, sample):
@@ -773,7 +775,7 @@ def take(host, index, system_arm, cost, log_rate, weight, sample, params):
     is_group = host["level"] > 0
     memory = fits(params["weight_max_q16"] * (GROUP_MEMORY if is_group else 1), 32)
     learn(arm, is_group, cost, log_rate, sample["srtt_us"], weight, memory, timeout)
-    remember(arm, sample, WINDOW_SEGS if is_window(host) else 8)
+    remember(arm, sample, is_window(host))
     for holder in (arm, host):
         holder["scored"] = min(holder["scored"] + 1, U32)
     note_caution(host, index, system_arm)

@@ -39,6 +39,7 @@ FIRST = 128  # measurements before the first step up
 LATER = 1000  # ... and between a step and one up
 KNOWN = 8 * ONE  # evidence of the largest window before a step up
 SEGS = 2000  # no verdict on fewer segments
+FULL = 2**15  # segments at which the counts of a window are halved
 EXCESS = 3  # segments in 1000 beyond those of the kernel's own
 CHANCE = 8  # square of what chance adds, in roots of those expected
 PREFIX, NAMESPACE = 5, 7
@@ -101,6 +102,11 @@ def overflows(group, index):
 
 
 def take_step(group, windows):
+    for arm in group["arms"][:COUNT]:
+        if arm["segs"] >= FULL:
+            covered["segments of a window halved"] += 1
+            arm["segs"] //= 2
+            arm["retrans"] //= 2
     in_set = [i for i in members(windows) if 0 < i < COUNT]
     tried = [i for i in in_set if i <= group["step"]]
     further = [i for i in in_set if i > group["step"]]
@@ -113,12 +119,6 @@ def take_step(group, windows):
         covered["the largest window causes losses"] += harmful[0] == tried[-1]
         covered["a smaller window causes losses"] += harmful[0] < tried[-1]
         group["step"], group["step_scored"] = below, group["scored"]
-        for index in range(below + 1, COUNT):
-            arm = group["arms"][index]
-            arm["segs"] = arm["retrans"] = 0
-            covered["a trace is left of a window"] += arm["weight_q16"] > 1
-            for evidence in ("weight_q16", "own_weight_q16"):
-                arm[evidence] = min(arm[evidence], 1)
         return
     if not further:
         covered["no larger window in the set"] += 1
@@ -139,6 +139,11 @@ def take_step(group, windows):
     covered["the first step up" if wait == FIRST else "a step up"] += 1
     covered["a step up over a gap"] += further[0] > group["step"] + 1
     group["step"], group["step_scored"] = further[0], group["scored"]
+    arm = group["arms"][further[0]]
+    arm["segs"] = arm["retrans"] = 0
+    covered["a trace is left of a window"] += arm["weight_q16"] > 1
+    for evidence in ("weight_q16", "own_weight_q16"):
+        arm[evidence] = min(arm[evidence], 1)
 
 
 def start(group, wider):
@@ -315,6 +320,7 @@ def plans():
             narrow_begun=ready,
             rescue_arm=3,
         ),
+        Plan("many segments", begun=ready, narrow_begun=ready, arms=(0, 0, 3), steps=600),
         Plan("few losses", samples=hardly, begun=ready, narrow_begun=ready, arms=(0, 3)),
         Plan("a wide record that knows too late", begun=ready, arms=(0,), steps=12),
         Plan(
@@ -440,6 +446,7 @@ BRANCHES = [
     "no record knows enough",
     "no window is a rescue arm",
     "retransmissions of a window cost",
+    "segments of a window halved",
     "the first step up",
     "the kernel's own once more",
     "the largest window causes losses",

@@ -37,8 +37,11 @@ const EXCESS: u64 = 3;
 const CHANCE_SHIFT: u32 = 3;
 /// No verdict on fewer segments.
 const SEGS: u64 = 2000;
-/// A connection discounts the earlier segments by 1/2^this: those of many are compared.
-pub(crate) const SEGS_SHIFT: u32 = 9;
+/// The counts of a window's segments and retransmissions are halved at this many segments. A share of
+/// them per connection would round to no retransmission at all.
+const SEGS_MAX: u32 = 1 << 15;
+/// So no connection discounts the earlier ones: 1/2^this is none.
+pub(crate) const SEGS_SHIFT: u32 = 31;
 /// One connection in this many has the kernel's own window, for comparison.
 pub(crate) const OWN_EACH: u32 = 32;
 
@@ -109,23 +112,23 @@ fn overflows(group: &Host, arm: usize) -> bool {
     beyond * beyond > expected << CHANCE_SHIFT
 }
 
-/// Takes a step after a measurement. Down, below the smallest window that causes losses of its own;
-/// the losses and the evidence of it and of larger ones are forgotten, so that they are tried again. Up, by one
-/// window, if the largest that may be chosen is the best one: after 128 measurements at first, then
-/// after 1,000 since the last step.
+/// Halves the counts of segments that are full, and takes a step after a measurement. Down, below the smallest window that causes losses of its own. Up,
+/// by one window, if the largest that may be chosen is the best one: after 128 measurements at first,
+/// then after 1,000 since the last step. What was counted of the new one before is forgotten, so that
+/// it is tried anew.
 pub fn step(group: &mut Host, windows: u16) {
+    for state in group.arms[..COUNT]
+        .iter_mut()
+        .filter(|arm| arm.segs >= SEGS_MAX)
+    {
+        (state.segs, state.retrans) = (state.segs / 2, state.retrans / 2);
+    }
     let is_set = |&i: &usize| windows >> i & 1 != 0;
     let chosen = |i: &usize| *i <= group.step as usize;
     let mut tried = (1..COUNT).filter(is_set).filter(chosen);
     if let Some(harmful) = tried.clone().find(|&i| overflows(group, i)) {
         let below = (1..harmful).rev().find(is_set).unwrap_or(OWN);
         (group.step, group.step_scored) = (below as u32, group.scored);
-        for state in &mut group.arms[below + 1..COUNT] {
-            (state.segs, state.retrans) = (0, 0);
-            // A trace, as with time.
-            state.weight_q16 = state.weight_q16.min(1);
-            state.own_weight_q16 = state.own_weight_q16.min(1);
-        }
         return;
     }
     let top = &group.arms[tried.clone().next_back().unwrap_or(OWN)];
@@ -139,6 +142,11 @@ pub fn step(group: &mut Host, windows: u16) {
         && group.scored.wrapping_sub(group.step_scored) >= wait
     {
         (group.step, group.step_scored) = (above as u32, group.scored);
+        let state = &mut group.arms[above];
+        (state.segs, state.retrans) = (0, 0);
+        // A trace is left, as with time.
+        state.weight_q16 = state.weight_q16.min(1);
+        state.own_weight_q16 = state.own_weight_q16.min(1);
     }
 }
 

@@ -331,6 +331,26 @@ fn a_window_that_overflows_a_buffer_is_left() {
 }
 
 #[test]
+fn a_window_that_causes_no_losses_stays() {
+    for seed in 0..SEEDS.div_ceil(5) {
+        let mut world = World::new(seed, &SET);
+        let path = path(165, true);
+        world.run(&path, 2 * FOUND);
+        for _ in 0..30 {
+            world.run(&path, 1000);
+            for record in &world.records {
+                let step = window::segments(record.step as usize);
+                assert_eq!(
+                    step, 32,
+                    "seed {seed}: {:?}, {}",
+                    record.level, record.scored
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_path_that_becomes_shallow_is_noticed() {
     for seed in 0..SEEDS / 5 {
         let mut world = World::new(seed, &SET);
