@@ -27,6 +27,7 @@ use crate::error::Error;
 
 pub(crate) use bytes::{Bytes, Tail};
 pub(crate) use calls::HEAD;
+pub use web::OBJECTS;
 pub(crate) use web::Web;
 
 /// The line that a server prints when it listens.
