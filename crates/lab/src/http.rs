@@ -9,8 +9,6 @@ use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::traffic::Server;
 
-/// The programs, with the packages that have them.
-pub(crate) const TOOLS: [(&str, &str); 2] = [("nginx", "nginx"), ("curl", "curl")];
 /// The port.
 const PORT: u16 = 80;
 /// What nginx says once it accepts connections.

@@ -1,6 +1,7 @@
 //! The run itself: set up, interleave the modes, take down.
 
 mod environment;
+mod paths;
 mod rig;
 
 use std::fs;

@@ -44,7 +44,7 @@ pub use policy::PolicyFile;
 pub use sizes::{Flows, Idle, Sizes, Tail};
 pub use trace::Trace;
 pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
-pub use web::{OBJECTS, Web, WebServer};
+pub use web::{Web, WebServer};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -195,6 +195,14 @@ impl Scenario {
     /// Whether a web server answers clients.
     pub(crate) fn has_nginx(&self) -> bool {
         matches!(&self.traffic.kind, Kind::Web(web) if web.server == WebServer::Nginx)
+    }
+
+    /// The programs that its traffic needs beyond the laboratory's own, with their packages.
+    pub(crate) fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        match &self.traffic.kind {
+            Kind::Web(web) => web.server.programs(),
+            _ => &[],
+        }
     }
 
     /// The paths in one line, for a reader.

@@ -14,9 +14,10 @@ use crate::figure::Unit;
 use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::query::Query;
-use crate::scenario::{Kind, OBJECTS};
+use crate::scenario::Kind;
 use crate::statistic::Statistic;
 use crate::table::Table;
+use crate::worker::OBJECTS;
 
 /// Resamples of the bootstrap, its seed, and the confidence level of its intervals.
 const RESAMPLES: u32 = 1000;

@@ -27,6 +27,7 @@ use crate::error::Error;
 
 pub(crate) use bytes::{Bytes, Tail};
 pub(crate) use calls::HEAD;
+pub use web::OBJECTS;
 pub(crate) use web::Web;
 
 /// The line that a server prints when it listens.
@@ -98,9 +99,8 @@ impl Plan {
     pub(crate) fn ms(&self) -> Option<u64> {
         let times = self.senders.iter().map(|sender| match sender.load {
             Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } => Some(ms),
-            Load::Web(web) => Some(web.ms),
             Load::Stream { ms, skip_ms } => Some(ms - skip_ms),
-            Load::Flows { .. } => None,
+            Load::Flows { .. } | Load::Web(_) => None,
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().max()
     }

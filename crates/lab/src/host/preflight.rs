@@ -13,7 +13,6 @@ use thalweg_process::tool;
 use super::{WireKind, cgroup};
 use crate::arms;
 use crate::error::Error;
-use crate::http;
 use crate::mode::Mode;
 use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
 use crate::ticks::Ticks;
@@ -63,9 +62,8 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
     let senders = || scenarios.iter().filter(is_sender);
-    if wants(&Scenario::has_nginx) {
-        missing.extend(thalweg_guest::missing(http::TOOLS));
-    }
+    let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
+    missing.extend(thalweg_guest::missing(programs.into_iter().copied()));
     let netem = wants(&|scenario| {
         let paths = scenario.remotes();
         paths.iter().any(|(_, path)| path.delay > Delay::ZERO)

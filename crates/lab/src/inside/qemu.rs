@@ -1,7 +1,7 @@
 //! A run on a stock kernel in QEMU, which sees no file of the machine. Scenarios and their files
 //! are copied in, and reports are copied out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,7 +14,6 @@ use thalweg_report::escape;
 
 use super::Follower;
 use crate::error::Error;
-use crate::http;
 use crate::options::{KernelOptions, Options, Origin, Place};
 use crate::report::{self, Finished};
 use crate::scenario::{self, Scenario};
@@ -97,15 +96,14 @@ fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Result<N
         wished,
         ..Needs::default()
     };
-    if scenarios.iter().any(Scenario::has_nginx) {
-        let missing = thalweg_guest::missing(http::TOOLS);
-        if !missing.is_empty() {
-            return Err(Error::Options(missing.join("; ")));
-        }
-        needs.programs = (http::TOOLS.iter())
-            .filter_map(|(name, _)| Some((Path::new("/usr/bin").join(name), tool::find(name)?)))
-            .collect();
+    let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
+    let missing = thalweg_guest::missing(programs.iter().copied().copied());
+    if !missing.is_empty() {
+        return Err(Error::Options(missing.join("; ")));
     }
+    needs.programs = (programs.into_iter())
+        .filter_map(|(name, _)| Some((Path::new("/usr/bin").join(name), tool::find(name)?)))
+        .collect();
     for (copy, file) in copies.iter().zip(&options.scenarios) {
         let named = copy.named.iter();
         needs.data.push((copy.file.clone(), file.clone()));

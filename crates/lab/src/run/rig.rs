@@ -4,11 +4,11 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use thalweg_units::file::replace;
 
 use super::Bench;
+use super::paths::{changes, rates};
 use crate::agent::{self, Agent, Learner, Places};
 use crate::ends::{self, Sender};
 use crate::error::Error;
@@ -20,8 +20,7 @@ use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
 use crate::policy::PolicyInForce;
-use crate::scenario::trace::STEP_MS;
-use crate::scenario::{End, Kind, Scenario, Traffic};
+use crate::scenario::{End, Kind, Scenario};
 use crate::traffic::{self, Bulk, Pause, Server};
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
@@ -487,50 +486,4 @@ fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sen
             .map(|sender| Some(Mutex::new(sender))),
         _ => Ok(None),
     }
-}
-
-/// The rates of a traced path during a round, as long as its client may last. Each round goes on
-/// where the one before ended by plan, so that they are the same in all modes.
-fn rates<'a>(remote: &'a Remote, traffic: &Traffic, round: u32) -> impl Iterator<Item = Pause<'a>> {
-    let steps = |duration: Duration| duration.as_millis() as u64 / STEP_MS;
-    let by_plan = steps(traffic.duration.duration()).max(1);
-    let first = u64::from(round) * by_plan;
-    (0..by_plan + steps(LATE)).map(move |step| Pause {
-        after: Duration::from_millis(step * STEP_MS),
-        meanwhile: true,
-        act: Box::new(move || remote.tune(first + step)),
-    })
-}
-
-/// Time beyond a round's for which its rates are planned. The last one stays.
-const LATE: Duration = Duration::from_secs(60);
-
-/// Carries out the changes of paths that are due before a round, and returns those due within it,
-/// by remote host. A reference may have skipped earlier rounds.
-fn changes<'a>(
-    pair: &'a Pair,
-    scenario: &'a Scenario,
-    round: u32,
-    changed: &mut usize,
-) -> Result<Vec<Vec<Pause<'a>>>, Error> {
-    let names = scenario.remotes();
-    let mut pauses: Vec<Vec<Pause<'a>>> = names.iter().map(|_| Vec::new()).collect();
-    for change in &scenario.changes[*changed..] {
-        let place = names
-            .iter()
-            .position(|(name, _)| *name == change.host)
-            .unwrap_or(0);
-        let remote = &pair.remotes()[place];
-        match change.within {
-            Some(within) if change.at == round + 1 => pauses[place].push(Pause {
-                after: within.duration(),
-                meanwhile: false,
-                act: Box::new(|| remote.change(&change.path)),
-            }),
-            _ if change.at <= round + 1 => remote.change(&change.path)?,
-            _ => break,
-        }
-        *changed += 1;
-    }
-    Ok(pauses)
 }

@@ -8,7 +8,7 @@ use thalweg_units::schema;
 use toml::de::DeValue;
 
 use super::{Kind, PathModel, Traffic};
-use crate::units::{Delay, Rate};
+use crate::units::{Delay, Probability, Rate};
 
 /// Most hosts: each costs namespaces and a process in every mode.
 const MOST: u32 = 64;
@@ -117,7 +117,8 @@ fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
     let count = table.count("count", 1..=MOST);
     let rates: Vec<Rate> = table.values("rates", MOST_VALUES, |_| None);
     let delays: Vec<Delay> = table.values("delays", MOST_VALUES, |_| None);
-    for (list, one) in [("rates", "rate"), ("delays", "delay")] {
+    let losses: Vec<Probability> = table.values("losses", MOST_VALUES, |_| None);
+    for (list, one) in [("rates", "rate"), ("delays", "delay"), ("losses", "loss")] {
         if table.has(list) && count.is_none_or(|count| count < 2) {
             table.wrong(
                 list,
@@ -136,6 +137,9 @@ fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
             let turn = |length: usize| (place as usize).checked_rem(length);
             if let Some(at) = turn(rates.len()) {
                 (path.rate, path.trace) = (Some(rates[at]), None);
+            }
+            if let Some(at) = turn(losses.len()) {
+                (path.loss, path.gilbert_elliott) = (Some(losses[at]), None);
             }
             path.delay = turn(delays.len()).map_or(path.delay, |at| delays[at]);
             path

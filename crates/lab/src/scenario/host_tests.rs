@@ -191,7 +191,7 @@ fn a_table_may_stand_for_several_hosts_of_a_network() {
         "name = \"x\"\n[path]\nrate = \"10mbit\"\nseed = 7\n\
          [[host]]\nname = \"alone\"\n\
          [[host]]\nname = \"line\"\ncount = 3\nrates = [\"20mbit\", \"30mbit\"]\n\
-         delays = [\"1ms\", \"2ms\", \"3ms\"]\n\
+         delays = [\"1ms\", \"2ms\", \"3ms\"]\nlosses = [\"1%\", \"2%\"]\n\
          [[host]]\nname = \"last\"\n",
     )
     .unwrap();
@@ -214,6 +214,9 @@ fn a_table_may_stand_for_several_hosts_of_a_network() {
         ]
     );
     assert_eq!(scenario.networks(), [1, 3, 1]);
+    let losses: Vec<_> = scenario.hosts[1].paths().map(|path| path.loss).collect();
+    let percent = |text: &str| Some(text.parse().unwrap());
+    assert_eq!(losses, [percent("1%"), percent("2%"), percent("1%")]);
     let paths = scenario.describe_paths();
     assert!(paths.contains("; line, 3 hosts, the first: "), "{paths}");
 }

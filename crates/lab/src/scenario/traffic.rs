@@ -6,10 +6,10 @@ use thalweg_units::schema;
 
 use super::congestion_control;
 use super::sizes::{self, Flows, Idle, Sizes};
-use super::web::{OBJECTS, Web};
+use super::web::Web;
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
-use crate::worker::HEAD;
+use crate::worker::{HEAD, OBJECTS};
 
 /// The traffic of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,10 +9,6 @@ use super::sizes::Sizes;
 use crate::units::{Delay, Probability};
 use crate::worker::HEAD;
 
-/// The classes of objects, with the bytes up to which they reach. The first fit into the initial
-/// window of ten segments (RFC 6928).
-pub const OBJECTS: [(&str, u64); 3] = [("small", 14_000), ("medium", 100_000), ("large", u64::MAX)];
-
 /// Most objects of a page, and most connections that it has at once.
 const MOST_OBJECTS: u32 = 100;
 const MOST_AT_ONCE: u32 = 20;
@@ -50,6 +46,14 @@ pub enum WebServer {
 }
 
 impl WebServer {
+    /// The programs that it needs, with the packages that have them.
+    pub(crate) fn programs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Worker => &[],
+            Self::Nginx => &[("nginx", "nginx"), ("curl", "curl")],
+        }
+    }
+
     fn is_worker(&self) -> bool {
         *self == Self::Worker
     }

@@ -98,8 +98,6 @@ fn load(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
                     }
                 }
             }
-            let in_time = moment_ns as f64 + flow.page_us * 1e3 <= web.ms as f64 * 1e6;
-            flow.in_time_bytes = if in_time { flow.received_bytes } else { 0 };
             flow
         })
         .collect()

@@ -14,7 +14,10 @@ use thalweg_units::random::{Random, mix};
 
 use super::calls::Caller;
 use super::{Bytes, Flow, Plan, now_ns};
-use crate::scenario::OBJECTS;
+
+/// The classes of objects, with the bytes up to which they reach. The first fit into the initial
+/// window of ten segments (RFC 6928).
+pub const OBJECTS: [(&str, u64); 3] = [("small", 14_000), ("medium", 100_000), ("large", u64::MAX)];
 
 /// Most objects of a page.
 const MOST_OBJECTS: f64 = 1000.0;
