@@ -14,8 +14,8 @@ const GROUP_WEIGHT_MAX_Q16: u64 = 8 * WEIGHT_MAX_Q16 + (512 << 16);
 /// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
 /// ones.
 const SEGS_MAX: u64 = 8 * 8192 + 7;
-/// The same of windows, which remember 512 times as many as one connection has.
-const WINDOW_SEGS_MAX: u64 = 512 * 8192 + 511;
+/// The same of windows, whose counts are halved at 32,768.
+const WINDOW_SEGS_MAX: u64 = 32_768 + 8192;
 
 /// The logarithm of the highest rate, bits in Q16.
 const LOG_MAX_Q16: u64 = 64 << 16;
