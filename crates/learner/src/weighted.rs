@@ -6,7 +6,6 @@ use crate::key::Level;
 use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
 use crate::sample::{End, Outcome, Sample};
-use crate::window;
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
@@ -116,6 +115,10 @@ const HARM_Q16: u64 = 4 << 16;
 const SEGS_MAX: u32 = 8192;
 /// A stretch discounts the earlier count by 1/2^this.
 const SEGS_SHIFT: u32 = 3;
+/// Windows: older segments are not discounted by each connection ([`step`](crate::window::step)).
+const WINDOW_SEGS_SHIFT: u32 = 31;
+/// Windows: one connection in this many has the kernel's own, for comparison.
+const WINDOW_OWN_EACH: u32 = 32;
 /// Largest number of open trials per host.
 const TRIALS: u32 = 2;
 /// A trial expires after this time: 10 s.
@@ -354,7 +357,7 @@ fn default_share_q16(host: &Host, system_arm: usize, gap_q16: u64) -> u32 {
     let each = host.scored.min(ONE_Q16) + inherited + DEFAULT_SHARE;
     ONE_Q16
         / if host.level.is_window() {
-            each.min(window::OWN_EACH)
+            each.min(WINDOW_OWN_EACH)
         } else {
             each
         }
@@ -669,7 +672,7 @@ pub(crate) fn take(
     let state = &mut record.arms[arm];
     learn(state, level, measured, srtt_us, params, timeout);
     let shift = if level.is_window() {
-        window::SEGS_SHIFT
+        WINDOW_SEGS_SHIFT
     } else {
         SEGS_SHIFT
     };

@@ -1,7 +1,7 @@
 //! Initial windows: a second choice for a connection, by what its groups know.
 //!
 //! Most connections are so short that a congestion control hardly matters, but the first flight does.
-//! The record has the form of a [group](crate::group)'s, and its arms are windows: arm *i* is
+//! The record has the form of a [group](crate::Level)'s, and its arms are windows: arm *i* is
 //! [`segments`]`(i)`. Arm [`OWN`] is the kernel's own window (RFC 6928), and takes the place of the
 //! system's arm. A connection reports to all of its groups, the widest first ([`report`],
 //! [`score_group`](crate::score_group), [`step`], [`adopt`](crate::adopt), [`start`]); the narrowest
@@ -40,10 +40,6 @@ const SEGS: u64 = 2000;
 /// The counts of a window's segments and retransmissions are halved at this many segments. A share of
 /// them per connection would round to no retransmission at all.
 const SEGS_MAX: u32 = 1 << 15;
-/// So no connection discounts the earlier ones: 1/2^this is none.
-pub(crate) const SEGS_SHIFT: u32 = 31;
-/// One connection in this many has the kernel's own window, for comparison.
-pub(crate) const OWN_EACH: u32 = 32;
 
 /// The window of an arm, segments.
 pub fn segments(arm: usize) -> u32 {
