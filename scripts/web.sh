@@ -3,7 +3,8 @@
 #
 # web.sh DIR [SEEDS [NAME…]]: the scenarios scenarios/lab/web-NAME.toml in virtual time, with and
 # without the agent, from each of the seeds 1 to SEEDS (default: 3). Reports lie in DIR/SEED/NAME.
-# Prints the times of pages and objects of each. Exits with 1 if an expectation is missed.
+# Prints the times of pages and objects of each, and of all seeds together. Exits with 1 if an
+# expectation is missed.
 # Needs target/release/thalweg, `thalweg lab kernels add`, and nginx (scripts/setup.sh --test).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,4 +35,6 @@ for ((seed = 1; seed <= seeds; seed++)); do
 		sed -n '/times of pages/,/^$/p; /Expected outcome/,/^$/p' "$work/log"
 	done
 done
+printf '\n== all seeds\n'
+scripts/web_times.py "$out"
 exit $status
