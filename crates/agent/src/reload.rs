@@ -97,7 +97,8 @@ impl Reload {
             system::check_cgroup2(cgroup).map_err(Refused::Cgroup)?;
         }
         let next_named = Named::read(next.networks.table.as_deref());
-        let next_named = next_named.map_err(|why| Refused::Faults(ConfigError::Table(why).into()))?;
+        let next_named =
+            next_named.map_err(|why| Refused::Faults(ConfigError::Table(why).into()))?;
         let mut plan = self.plan();
         let planned = match &*plan {
             Plan::Next(planned) => planned.front.as_ref(),
@@ -108,9 +109,7 @@ impl Reload {
         match *plan {
             Plan::End => Err(Refused::Ending),
             // The file of the token may have another content.
-            Plan::None
-                if next == *now && next_front.as_ref() == front && next_named == **named =>
-            {
+            Plan::None if next == *now && next_front.as_ref() == front && next_named == **named => {
                 Ok(false)
             }
             // Also the present one takes the place of a planned one.
@@ -214,10 +213,16 @@ mod tests {
     #[test]
     fn faults_and_keys_of_the_start_are_refused_whole() {
         let way = reload("mode = \"fast\"\nwarmup = 1\n");
-        let refused = way.prepare(&config(""), None, &Arc::default()).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("thalweg.toml:1:8"), "{refused}");
         let way = reload("[paths]\npin = \"/sys/fs/bpf/other\"\n[arms]\nload = []\n");
-        let refused = way.prepare(&config(""), None, &Arc::default()).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(
             refused.starts_with("paths.pin, arms.load changed"),
             "{refused}"
@@ -230,7 +235,10 @@ mod tests {
             Err(Refused::Ending)
         ));
         let way = reload("cgroup = \"/proc/self\"\n");
-        let refused = way.prepare(&config(""), None, &Arc::default()).unwrap_err().to_string();
+        let refused = way
+            .prepare(&config(""), None, &Arc::default())
+            .unwrap_err()
+            .to_string();
         assert!(
             refused.starts_with("`cgroup` of the configuration"),
             "{refused}"
