@@ -231,6 +231,8 @@ impl Keeper {
         // The others are for the comparison with the control group.
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.life.count(&told, &arms);
+        let setup = self.shared.kernel.setup();
+        self.shared.life.limits.take(raw_events, setup);
         self.shared.gain(|gain| gain.take(raw_events, &arms));
         let stand_for: Vec<f64> = self.shared.sampling(|sampling| {
             sampling.advance(system::monotonic_ns());
@@ -417,6 +419,7 @@ impl Keeper {
         for namespace in &found {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
+        self.shared.life.limits.note_buffers(&found);
         self.namespaces = found;
         self.shared.name_containers(&self.namespaces);
         for netns in self.defaults.keys().copied().collect::<Vec<_>>() {

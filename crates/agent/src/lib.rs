@@ -14,6 +14,7 @@ mod gain;
 mod keeper;
 pub mod kernel;
 mod life;
+mod limits;
 mod lock;
 mod looks;
 mod metrics;

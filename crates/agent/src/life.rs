@@ -11,6 +11,7 @@ use thalweg_control::system;
 
 use crate::events;
 use crate::kernel::ArmTable;
+use crate::limits::Networks;
 use crate::looks;
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; at ten seconds requests
@@ -42,6 +43,8 @@ pub struct Life {
     pub record_writes: Histogram,
     /// Looks at long connections.
     pub looks: looks::Figures,
+    /// What limits connections, network by network.
+    pub limits: Networks,
     counted: Mutex<Counted>,
 }
 
@@ -81,6 +84,7 @@ impl Life {
             event_writes: Histogram::new(WRITES_S),
             record_writes: Histogram::new(WRITES_S),
             looks: looks::Figures::default(),
+            limits: Networks::new(),
             counted: Mutex::new(Counted::default()),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thalweg_control::system;
+use thalweg_gain::Account;
 use thalweg_learner::{
     Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, knows,
     propensities_q16, window,
@@ -11,6 +12,7 @@ use thalweg_learner::{
 
 use crate::events::{level, metric};
 use crate::kernel::{ArmTable, error_text};
+use crate::limits::{self, Buffers};
 use crate::named::Named;
 use crate::view;
 
@@ -155,6 +157,32 @@ impl Presenter<'_> {
                 })
                 .collect(),
         }
+    }
+
+    /// What limits the connections of a network.
+    pub fn limits(
+        &self,
+        key: &HostKey,
+        account: &Account,
+        buffers: Buffers,
+    ) -> Option<view::NetworkLimits> {
+        let name = self.network_name(key);
+        let network = limits::Network {
+            account,
+            prefix: (key.level == Level::Prefix).then_some(&name),
+        };
+        let limits = limits::presented(&account.limits, buffers, Some(network))?;
+        let free = &account.free;
+        Some(view::NetworkLimits {
+            level: level(key.level as u32).to_string(),
+            netns: key.netns,
+            container: self.containers.get(&key.netns).cloned(),
+            limits,
+            free_connections: free.connections,
+            free_bytes_per_s: (free.connections > 0).then(|| free.rate()),
+            fastest_bytes_per_s: account.fastest,
+            name,
+        })
     }
 
     /// A group in words.

@@ -267,6 +267,34 @@ pub struct HostArm {
 pub struct Networks {
     /// The narrowest first.
     pub networks: Vec<Network>,
+    /// What limits the connections of the busiest 512, the busiest first.
+    #[serde(default)]
+    pub limits: Vec<NetworkLimits>,
+    /// Why limits are not known; `None`: they are.
+    #[serde(default)]
+    pub limits_untold: Option<String>,
+}
+
+/// What limits the connections of a network, since yesterday.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct NetworkLimits {
+    /// As in [`Network`].
+    pub name: String,
+    /// `prefix`, `named` or `namespace`.
+    pub level: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Shares of the time, and what would help.
+    pub limits: AdviceLimits,
+    /// Connections of 128 KiB or more that neither receiver nor send buffer held up ...
+    pub free_connections: u64,
+    /// ... and their rate, bytes per second; `None`: there are none.
+    pub free_bytes_per_s: Option<f64>,
+    /// The highest rate of any connection of 128 KiB or more, bytes per second.
+    pub fastest_bytes_per_s: f64,
 }
 
 /// A group of hosts: a prefix, a network that the operator names, a service's hosts with a similar
@@ -672,6 +700,9 @@ pub struct Advice {
     pub limits_untold: Option<String>,
     /// The groups that were asked for.
     pub groups: Vec<AdviceGroup>,
+    /// The busiest networks that a buffer or window holds up, where all connections were asked for.
+    #[serde(default)]
+    pub networks: Vec<NetworkLimits>,
 }
 
 /// Connections of one kind.
@@ -747,9 +778,13 @@ pub struct AdviceLimit {
     pub setting: String,
     /// That number now, bytes; `None`: not known here.
     pub now_bytes: Option<u64>,
-    /// What twice the rate needs there, bytes: four times the bandwidth-delay product, as half of a
-    /// buffer is the kernel's overhead.
+    /// What the predicted rate needs there, or else twice the rate, bytes: two bandwidth-delay
+    /// products, as half of a buffer is the kernel's overhead.
     pub needed_bytes: u64,
+    /// Rate without the limit, by connections of the network that nothing holds up, bytes per second;
+    /// `None`: not known.
+    #[serde(default)]
+    pub predicted_bytes_per_s: Option<f64>,
     /// Rate of the connections that it holds up, bytes per second.
     pub rate_bytes_per_s: f64,
     /// Their smoothed RTT, µs.

@@ -83,6 +83,13 @@ pub fn default_cc() -> Result<String> {
     Ok(text.trim().to_string())
 }
 
+/// The most that a send buffer grows to in the caller's network namespace, bytes: the third number of
+/// `net.ipv4.tcp_wmem`.
+pub fn send_buffer_max() -> Option<u64> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok()?;
+    text.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// Asks modprobe for `tcp_NAME` of each name that the kernel does not offer yet. Without the
 /// module, or without modprobe, nothing changes.
 pub fn load_modules(names: &[String]) {
@@ -182,6 +189,8 @@ pub struct NetworkNamespace {
     pub file: u64,
     /// Its default congestion control.
     pub default_cc: String,
+    /// Third number of its `net.ipv4.tcp_wmem`, bytes; `None`: it cannot be read.
+    pub send_buffer_max: Option<u64>,
 }
 
 /// The network namespaces of all processes that can be entered. Others (no CAP_SYS_ADMIN, or
@@ -193,6 +202,7 @@ pub fn entered_namespaces(users: bool) -> Vec<NetworkNamespace> {
             cookie: netns_cookie().ok()?,
             file: fs::metadata("/proc/thread-self/ns/net").ok()?.ino(),
             default_cc: default_cc().ok()?,
+            send_buffer_max: send_buffer_max(),
         })
     };
     if users {

@@ -20,6 +20,7 @@
 
 mod advice;
 mod baseline;
+mod busiest;
 mod class;
 mod cluster;
 mod compare;
@@ -34,6 +35,7 @@ mod verdict;
 
 pub use advice::{Advised, Choice, Conclusion, Found, advise};
 pub use baseline::{Baseline, Connection, Stratum};
+pub use busiest::{Account, Busiest, Lifted};
 pub use class::{RTTS, SIZES, rtt_class, size_class, size_words};
 pub use cluster::{CLUSTER_CAP, Cluster, Moments};
 pub use compare::{CLUSTERS_MIN, Comparison, compare};

@@ -26,6 +26,15 @@ pub enum Limit {
     Buffer,
 }
 
+impl Connection {
+    /// Whether the receiver or the send buffer held it up.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some_and(|held| {
+            (held.receiver_us + held.buffer_us) as f64 > HELD * self.busy_us as f64
+        })
+    }
+}
+
 /// What one limit holds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
@@ -43,7 +52,7 @@ pub struct Held {
 }
 
 impl Held {
-    fn add(&mut self, connection: &Connection, limited_us: u64) {
+    pub(crate) fn add(&mut self, connection: &Connection, limited_us: u64) {
         let busy_us = connection.busy_us as f64;
         self.limited_us += limited_us as f64;
         if limited_us as f64 > HELD * busy_us {
@@ -54,7 +63,7 @@ impl Held {
         }
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.limited_us += other.limited_us;
         self.connections += other.connections;
         self.bytes += other.bytes;

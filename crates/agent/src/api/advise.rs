@@ -9,8 +9,12 @@ use thalweg_learner::Mode;
 use thalweg_units::prefix::{Prefix, PrefixError};
 
 use super::answer::{Answer, Failure, Query};
+use super::networks;
 use super::work::Api;
 use crate::view;
+
+/// Most networks that are told of.
+const NETWORKS_MAX: usize = 10;
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -51,7 +55,17 @@ pub(super) async fn advise(
         return Err(Failure(StatusCode::CONFLICT, text.to_owned()));
     }
     api.work(move |shared| {
-        let advice = shared.advice_view(scope, prefix)?;
+        let mut advice = shared.advice_view(scope, prefix)?;
+        if scope == Scope::All {
+            let table = shared.kernel.arms()?;
+            advice.networks = networks::limits(shared, &shared.presenter(&table));
+            // That of all is among the groups.
+            let is_held = |it: &view::NetworkLimits| {
+                it.level != "namespace" && !it.limits.findings.is_empty()
+            };
+            advice.networks.retain(is_held);
+            advice.networks.truncate(NETWORKS_MAX);
+        }
         match prefix {
             Some(prefix) if advice.groups.iter().all(|group| group.by != "prefix") => Err(Failure(
                 StatusCode::NOT_FOUND,

@@ -8,8 +8,9 @@ use thalweg_learner::{HostKey, Level, window};
 
 use super::answer::Answer;
 use super::work::Api;
+use crate::present::Presenter;
 use crate::shared::Shared;
-use crate::view::{Networks, Windows};
+use crate::view::{NetworkLimits, Networks, Windows};
 
 /// All groups of hosts, the narrowest first, then by name.
 pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
@@ -30,6 +31,8 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
             .map(|(key, group)| presenter.network(key, group, hosts(key)));
         Ok(Json(Networks {
             networks: networks.collect(),
+            limits: limits(shared, &presenter),
+            limits_untold: shared.limits_untold(),
         }))
     })
     .await
@@ -53,6 +56,16 @@ pub(super) async fn windows(State(api): State<Api>) -> Answer<Json<Windows>> {
         }))
     })
     .await
+}
+
+/// What limits the connections of each network, the busiest first.
+pub(super) fn limits(shared: &Shared, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
+    let known = &shared.life.limits;
+    let accounts = known.all();
+    let presented = accounts
+        .iter()
+        .filter_map(|(key, account)| presenter.limits(key, account, known.buffers(key.netns)));
+    presented.collect()
 }
 
 /// Number of host records in each prefix, named network and namespace.

@@ -12,7 +12,6 @@ use crate::kernel::ArmTable;
 use crate::store::{KeptGain, Store, StoreError};
 use crate::view;
 
-mod limits;
 mod present;
 
 pub use present::{Question, Source, of_learner};

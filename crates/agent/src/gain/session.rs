@@ -190,18 +190,23 @@ impl Shared {
                 },
             },
             system: system::default_cc()?,
-            untold: (!setup.kernel_btf).then(|| self.untold()),
+            untold: self.limits_untold(),
         };
         Ok(self.gain(|gain| gain.advise(&question)))
     }
 
-    /// Why the kernel does not tell what holds connections up.
-    fn untold(&self) -> String {
+    /// Why the kernel does not tell what holds connections up; `None`: it does.
+    pub fn limits_untold(&self) -> Option<String> {
+        if self.kernel.setup().kernel_btf {
+            return None;
+        }
         let why = match self.kernel.without_btf() {
             Some(_) => "it refused the program that reads its own structures",
             None => "it has no BTF (CONFIG_DEBUG_INFO_BTF)",
         };
-        format!("The kernel does not tell what holds connections up: {why}.")
+        Some(format!(
+            "The kernel does not tell what holds connections up: {why}."
+        ))
     }
 
     /// The answer of `GET /v1/gain?rule=NAME`; within it, why there is none.

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
 use thalweg_units::figures::three;
 
-use super::gain;
+use super::{gain, networks};
 use crate::client::encode;
 use crate::options::{Global, host};
 use crate::output::{self, span};
@@ -82,6 +82,7 @@ fn text(advice: &Advice, by_arm: bool) -> String {
         text += &format!("\n{}", output::table(&header, &[2, 3, 4], rows));
     }
     text += &limits(advice, &all, if by_arm { &[] } else { &others });
+    text += &networks::findings(&advice.networks);
     for (count, what) in [
         (
             advice.left_out,

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use thalweg_agent::view::{Network, NetworkArm, Networks};
+use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
 use thalweg_control::object::printable;
 use thalweg_units::figures::three;
 
 use crate::options::Global;
-use crate::output::{self, percent};
+use crate::output::{self, percent, rate};
 
 /// Which networks.
 #[derive(Debug, Args)]
@@ -18,6 +18,10 @@ pub struct Options {
     /// Only those that know enough to decide about a new host.
     #[arg(long)]
     decides: bool,
+    /// What limits their connections instead, the busiest networks first, and what would help: since
+    /// yesterday, or the agent's start.
+    #[arg(long, conflicts_with = "decides")]
+    limits: bool,
     /// Show at most this many networks. Default: all.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -55,8 +59,84 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         networks.retain(|network| network.level == level.name());
     }
     networks.retain(|network| network.decides || !options.decides);
-    networks.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(global, &found, || table(&found.networks))
+    let most = options.limit.unwrap_or(usize::MAX);
+    networks.truncate(most);
+    let limits = &mut found.limits;
+    if let Some(level) = options.level {
+        limits.retain(|network| network.level == level.name());
+    }
+    limits.truncate(most);
+    output::show(global, &found, || {
+        match (options.limits, &found.limits_untold) {
+            (false, _) => table(&found.networks),
+            (true, Some(why)) => format!("{why}\n"),
+            (true, None) => limits_table(&found.limits),
+        }
+    })
+}
+
+fn limits_table(networks: &[NetworkLimits]) -> String {
+    if networks.is_empty() {
+        return "no connection has ended yet\n".to_owned();
+    }
+    let header = [
+        "Network",
+        "Receiver",
+        "Send buffer",
+        "Congestion",
+        "Idle",
+        "Free",
+        "Fastest",
+        "Connections",
+    ];
+    let rows = networks.iter().map(|network| {
+        let limits = &network.limits;
+        let shares = [limits.receiver, limits.buffer, limits.network, limits.idle];
+        let name = with_container(&network.name, network.container.as_deref());
+        let free = network.free_bytes_per_s;
+        [name]
+            .into_iter()
+            .chain(shares.map(percent_of))
+            .chain([
+                free.map_or_else(|| "-".to_owned(), rate),
+                match network.fastest_bytes_per_s > 0.0 {
+                    true => rate(network.fastest_bytes_per_s),
+                    false => "-".to_owned(),
+                },
+                limits.connections.to_string(),
+            ])
+            .collect()
+    });
+    let mut text = output::table(&header, &[1, 2, 3, 4, 5, 6, 7], rows.collect());
+    text.push_str(
+        "\nShares of the time with data outstanding; idle: of the time open, the application had\n\
+         nothing to send. Free: rate of connections that neither receiver nor send buffer held up.\n",
+    );
+    text + &findings(networks)
+}
+
+/// What holds networks up, and what would help.
+pub(super) fn findings(networks: &[NetworkLimits]) -> String {
+    let all = networks.iter().flat_map(|network| {
+        let findings = network.limits.findings.iter();
+        findings.map(|finding| {
+            let words = format!("{}: {}", printable(&network.name), finding.words);
+            let lines = output::wrap(&words, usize::from(output::WIDTH));
+            format!("\n{}\n", lines.join("\n"))
+        })
+    });
+    all.collect()
+}
+
+fn percent_of(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+fn with_container(name: &str, container: Option<&str>) -> String {
+    match container {
+        Some(container) => format!("{name} ({})", printable(container)),
+        None => name.to_owned(),
+    }
 }
 
 /// Networks with what each knows of the arms.
@@ -93,12 +173,8 @@ pub(super) fn table(networks: &[Network]) -> String {
 }
 
 fn first(network: &Network) -> Vec<String> {
-    let name = match &network.container {
-        Some(container) => format!("{} ({})", network.name, printable(container)),
-        None => network.name.clone(),
-    };
     vec![
-        name,
+        with_container(&network.name, network.container.as_deref()),
         network
             .hosts
             .map_or_else(|| "-".to_owned(), |hosts| hosts.to_string()),

@@ -3,6 +3,7 @@
 
 mod advise;
 mod agent;
+mod agent_buffers;
 mod agent_limited;
 mod agent_long;
 mod agent_loss;

@@ -8,7 +8,7 @@ use thalweg_units::prefix::Prefix;
 use super::super::words::{
     about, amount, direction, host_hours, known_in, presented_row, seconds, sorted,
 };
-use super::limits::{self, Buffers};
+use crate::limits::{self, Buffers};
 use crate::store::KeptGain;
 use crate::view::{self, AdviceChoice, AdviceGroup};
 
@@ -102,6 +102,7 @@ pub(super) fn view(
         left_out: kept.ledger.left_out,
         events_dropped: question.events_dropped,
         limits_untold: question.untold.clone(),
+        networks: Vec::new(),
         groups,
     }
 }
@@ -154,7 +155,7 @@ impl Table<'_> {
                 .iter()
                 .map(|choice| self.choice(choice, scope, name))
                 .collect(),
-            limits: limits::presented(&group.limits, self.buffers),
+            limits: limits::presented(&group.limits, self.buffers, None),
         }
     }
 

@@ -1,0 +1,187 @@
+//! What limits the connections of each network: in every mode, from the ends of connections.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use thalweg_bpf_types::raw;
+use thalweg_control::system::{self, NetworkNamespace};
+use thalweg_gain::{Account, Busiest, Chronographs, Connection};
+use thalweg_learner::{HostKey, Level};
+
+use super::Buffers;
+use crate::kernel::Setup;
+
+/// Most networks that have an account.
+const NETWORKS_MAX: usize = 512;
+/// Accounts are of this period and the one before.
+const PERIOD_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Round trips from which the mean of what is in flight is not that of slow start.
+const LONG_ROUNDS: u64 = 10;
+
+/// The accounts of the busiest networks; they outlive a change of the configuration.
+pub struct Networks(Mutex<Known>);
+
+struct Known {
+    accounts: Busiest<HostKey>,
+    /// By the cookie of the network namespace.
+    buffers: HashMap<u64, Buffers>,
+}
+
+impl Networks {
+    /// Without any.
+    pub fn new() -> Self {
+        Self(Mutex::new(Known {
+            accounts: Busiest::of(NETWORKS_MAX),
+            buffers: HashMap::new(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the buffers of the network namespaces in scope.
+    pub fn note_buffers(&self, namespaces: &[NetworkNamespace]) {
+        let buffers = namespaces.iter().map(|namespace| {
+            let send_max = namespace.send_buffer_max;
+            (namespace.cookie, Buffers { send_max })
+        });
+        self.lock().buffers = buffers.collect();
+    }
+
+    /// The buffers of a network namespace.
+    pub fn buffers(&self, netns: u64) -> Buffers {
+        self.lock().buffers.get(&netns).copied().unwrap_or_default()
+    }
+
+    /// Counts ended stretches of connections of which the kernel tells what held them up.
+    pub fn take(&self, events: &[raw::thalweg_event], setup: &Setup) {
+        let mut known = self.lock();
+        let Known { accounts, buffers } = &mut *known;
+        for event in events {
+            let buffers = buffers.get(&event.host.netns).copied();
+            let Some(connection) = stretch(event, buffers.unwrap_or_default()) else {
+                continue;
+            };
+            let period = event.time_ns / PERIOD_NS;
+            for key in keys(event, setup) {
+                accounts.add(key, period, &connection);
+            }
+        }
+    }
+
+    /// All accounts, the busiest first.
+    pub fn all(&self) -> Vec<(HostKey, Account)> {
+        self.lock().accounts.all(system::monotonic_ns() / PERIOD_NS)
+    }
+}
+
+/// The measured stretch that an event ends: a long connection has several, with different limits.
+fn stretch(event: &raw::thalweg_event, buffers: Buffers) -> Option<Connection> {
+    let is_close = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
+    if !is_close || u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME == 0 {
+        return None;
+    }
+    Some(Connection {
+        bytes: event.bytes,
+        busy_us: event.duration_us,
+        srtt_us: event.srtt_us,
+        held: Some(Chronographs {
+            open_us: event.wall_us,
+            receiver_us: event.receiver_us.into(),
+            buffer_us: match fills_buffer(event, buffers) {
+                true => event.duration_us,
+                false => event.buffer_us.into(),
+            },
+        }),
+        ..Connection::default()
+    })
+}
+
+/// Whether the send buffer held a stretch up. The kernel counts a twentieth of that: only while all
+/// that the application had written was sent. It lets a buffer grow to twice what is in flight
+/// (tcp_sndbuf_expand). So where half of the largest buffer or more was in flight, on the mean, the
+/// buffer was at its limit; and where nothing was lost, and no queue stood, the path was not.
+fn fills_buffer(event: &raw::thalweg_event, buffers: Buffers) -> bool {
+    let Some(most) = buffers.send_max else {
+        return false;
+    };
+    let (rtt_us, busy_us) = (u64::from(event.srtt_us), event.duration_us);
+    let in_flight = u128::from(event.bytes) * u128::from(rtt_us) / u128::from(busy_us.max(1));
+    busy_us >= LONG_ROUNDS * rtt_us
+        && event.retrans == 0
+        && 4 * rtt_us <= 5 * u64::from(event.min_rtt_us)
+        && 4 * u64::from(event.receiver_us) <= busy_us
+        && 2 * in_flight >= u128::from(most)
+}
+
+/// The networks of an event's remote host: those of `thalweg networks`, but for services.
+fn keys(event: &raw::thalweg_event, setup: &Setup) -> impl Iterator<Item = HostKey> {
+    let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
+    let netns = event.host.netns;
+    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+    let prefix = HostKey::of_remote(netns, remote, v4, v6).ok();
+    let prefix = prefix.map(|prefix| HostKey {
+        level: Level::Prefix,
+        ..prefix
+    });
+    let named = setup.named.find(remote);
+    let named = named.map(|number| HostKey::of_named(netns, number));
+    let all = HostKey::of_namespace(netns);
+    prefix.into_iter().chain(named).chain([all])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One as on Linux 6.18 with 262,144 bytes of buffer and 200 ms: 4 MB at 770 kB/s.
+    fn event() -> raw::thalweg_event {
+        raw::thalweg_event {
+            kind: raw::THALWEG_EVENT_CLOSE as u8,
+            sample_flags: raw::THALWEG_SAMPLE_BUSY_TIME,
+            bytes: 4_000_000,
+            duration_us: 5_200_000,
+            wall_us: 5_200_000,
+            srtt_us: 200_300,
+            min_rtt_us: 200_020,
+            buffer_us: 250_000,
+            ..Default::default()
+        }
+    }
+
+    fn buffer_us(event: &raw::thalweg_event, most: u64) -> u64 {
+        let buffers = Buffers {
+            send_max: Some(most),
+        };
+        stretch(event, buffers).unwrap().held.unwrap().buffer_us
+    }
+
+    #[test]
+    fn a_buffer_that_is_at_its_limit_holds_a_transfer_up() {
+        assert_eq!(buffer_us(&event(), 262_144), 5_200_000);
+        // A larger one has room. Of what is not known, the kernel alone tells.
+        assert_eq!(buffer_us(&event(), 4 << 20), 250_000);
+        let told = stretch(&event(), Buffers::default()).unwrap();
+        assert_eq!(told.held.unwrap().buffer_us, 250_000);
+    }
+
+    #[test]
+    fn where_the_path_or_the_receiver_is_full_the_buffer_is_not_to_blame() {
+        for change in [
+            |event: &mut raw::thalweg_event| event.retrans = 1,
+            |event: &mut raw::thalweg_event| event.srtt_us = 260_000,
+            |event: &mut raw::thalweg_event| event.receiver_us = 2_000_000,
+            // Too short to tell.
+            |event: &mut raw::thalweg_event| {
+                (event.bytes, event.duration_us) = (1_000_000, 1_300_000);
+            },
+        ] {
+            let mut other = event();
+            change(&mut other);
+            assert_eq!(buffer_us(&other, 262_144), 250_000);
+        }
+    }
+}
