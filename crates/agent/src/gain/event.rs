@@ -35,7 +35,7 @@ pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
 /// others.
 pub fn service_port(event: &raw::thalweg_event) -> u16 {
     match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
-        true => event.local_port as u16,
-        false => event.remote_port as u16,
+        true => event.local_port,
+        false => event.remote_port,
     }
 }

@@ -141,7 +141,7 @@ mod tests {
     fn event() -> raw::thalweg_event {
         raw::thalweg_event {
             kind: raw::THALWEG_EVENT_CLOSE as u8,
-            sample_flags: raw::THALWEG_SAMPLE_BUSY_TIME,
+            sample_flags: raw::THALWEG_SAMPLE_BUSY_TIME as u16,
             bytes: 4_000_000,
             duration_us: 5_200_000,
             wall_us: 5_200_000,

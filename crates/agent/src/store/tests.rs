@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_learner::{ArmState, Host, HostKey, Mode, Params};
 
 use super::*;
-use crate::view::{Event, Measurement};
+use crate::view::{Event, Measurement, Window};
 
 mod clock;
 mod damage;
@@ -142,6 +142,12 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
         level: "prefix".to_owned(),
         switched: false,
         error: Some("Operation not permitted".to_owned()),
+        window: measured.then(|| Window {
+            segments: 10,
+            chosen: 32,
+            propensity: 0.25,
+            cost_bits: Some(-0.5),
+        }),
         measurement: measured.then(|| Measurement {
             end: "fin-local".to_owned(),
             outcome: "scored".to_owned(),
