@@ -539,6 +539,7 @@ fn advice_is_told_in_a_sentence_tables_and_what_buffers_need() {
         "htcp  itself: no experiment  -3.00 %           too few        12  not known yet; about 1 d 1 h",
         "all                 3 %         41 %     56 %  20 %         4321",
         "\nThe send buffer holds transfers up for 41 % of their busy time.\n",
+        "\n198.51.100.0/24: The window holds transfers up.\n",
     ] {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(squeezed(&text).contains(&squeezed(part)), "{part}:\n{text}");
@@ -564,6 +565,18 @@ fn advice_is_told_in_a_sentence_tables_and_what_buffers_need() {
     }
     let value: Value = serde_json::from_str(&agent.run(&["--json", "advise"]).ok()).unwrap();
     assert_eq!(value, advice(&[]));
+    let text = agent.run(&["networks", "--limits"]).ok();
+    for part in [
+        "Network Receiver Send buffer Congestion Idle Free Fastest Connections",
+        "198.51.100.0/24 60 % 10 % 30 % 20 % 40.0 Mbit/s 48.0 Mbit/s 17",
+        "198.51.100.0/24: The window holds transfers up.",
+    ] {
+        assert!(words(&text).contains(part), "{part}:\n{text}");
+    }
+    let text = agent
+        .run(&["networks", "--limits", "--level", "named"])
+        .ok();
+    assert_eq!(text, "no connection has ended yet\n");
     // Without the kernel's chronographs.
     let text = agent.run(&["advise", "--by", "port"]).ok();
     assert!(

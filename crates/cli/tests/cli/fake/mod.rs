@@ -238,10 +238,15 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             json!([event(2, true), event(1, false)])
         }
         ("GET", "/v1/gain" | "/v1/gain?by=port") => gain(),
+        ("GET", "/v1/networks") => json!({
+            "networks": [], "limits_untold": null,
+            "limits": advice(&[])["networks"]
+        }),
         ("GET", "/v1/advise" | "/v1/advise?by=arm") => advice(&[]),
         ("GET", "/v1/advise?by=prefix" | "/v1/advise?prefix=192.0.2.7") => advice(&["prefix"]),
         ("GET", "/v1/advise?by=port") => {
             let mut advice = advice(&[]);
+            advice["networks"] = json!([]);
             advice["limits_untold"] = "The kernel does not tell what holds connections up.".into();
             advice
         }
@@ -353,7 +358,8 @@ pub fn advice(by: &[&str]) -> Value {
     let finding = |words: &str| {
         json!({
             "limit": "buffer", "setting": "net.ipv4.tcp_wmem", "now_bytes": 4_194_304,
-            "needed_bytes": 8_000_000, "rate_bytes_per_s": 20e6, "rtt_us": 100_000, "words": words
+            "needed_bytes": 8_000_000, "predicted_bytes_per_s": null, "rate_bytes_per_s": 20e6,
+            "rtt_us": 100_000, "words": words
         })
     };
     let full = "The send buffer holds transfers up for 41 % of their busy time.";
@@ -379,7 +385,20 @@ pub fn advice(by: &[&str]) -> Value {
     json!({
         "summary": "bbr would take 23 % less time than cubic.", "source": "advice",
         "system_arm": "cubic", "trials": 0.05, "age_s": 604_800, "left_out": 0,
-        "events_dropped": 0, "limits_untold": null, "groups": groups
+        "events_dropped": 0, "limits_untold": null, "groups": groups,
+        "networks": [network_limits(finding("The window holds transfers up."))]
+    })
+}
+
+/// What limits a network's connections, with a finding.
+fn network_limits(finding: Value) -> Value {
+    json!({
+        "name": "198.51.100.0/24", "level": "prefix", "netns": 1,
+        "limits": {
+            "connections": 17, "busy_s": 12.5, "receiver": 0.6, "buffer": 0.1, "network": 0.3,
+            "idle": 0.2, "findings": [finding]
+        },
+        "free_connections": 3, "free_bytes_per_s": 5e6, "fastest_bytes_per_s": 6e6
     })
 }
 
