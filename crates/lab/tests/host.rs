@@ -455,6 +455,38 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
 }
 
 #[test]
+fn servers_of_one_network_are_reached_by_links_of_their_own() {
+    if !common::possible() {
+        return;
+    }
+    for wire in [WireKind::Veth, WireKind::Tun] {
+        let pair = Pair::new(&PairOptions {
+            label: "network".into(),
+            further_paths: vec![PathModel::default(); 2],
+            networks: vec![1, 2],
+            wire,
+            ..Default::default()
+        })
+        .unwrap();
+        let remotes = pair.remotes();
+        let addresses: Vec<String> = (remotes.iter())
+            .map(|remote| remote.address().to_string())
+            .collect();
+        assert_eq!(addresses, ["10.0.0.2", "10.0.1.2", "10.0.1.3"]);
+        for (count, address) in addresses.iter().enumerate() {
+            send_datagrams(&pair, address, count as u32 + 1);
+        }
+        for (place, remote) in remotes.iter().enumerate() {
+            let seen = remote.forward().unwrap().seen_packets;
+            assert_eq!(
+                (seen, remote.shares_network()),
+                (place as u64 + 1, place > 0)
+            );
+        }
+    }
+}
+
+#[test]
 fn a_fault_of_a_further_path_leaves_nothing() {
     if !common::possible() {
         return;
