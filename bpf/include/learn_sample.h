@@ -332,7 +332,8 @@ static __always_inline void send_close(struct context *c, const struct thalweg_s
 			event->window_cost_q10 = handed->cost_q10;
 	}
 	/* By busy time, what is limited would have been scored if it had said something new. */
-	if (event->window_cost_q10 || verdict->outcome == THALWEG_SCORED || c->origin->flags & THALWEG_CONN_LONG ||
+	if (event->window_cost_q10 || verdict->outcome == THALWEG_SCORED ||
+	    c->origin->flags & THALWEG_CONN_LONG ||
 	    (verdict->outcome == THALWEG_SKIPPED_APP_LIMITED &&
 	     sample->flags & THALWEG_SAMPLE_BUSY_TIME))
 		COUNT(c, events);

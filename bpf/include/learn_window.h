@@ -128,7 +128,8 @@ static __noinline int score_window(struct bpf_sock_ops *ops)
 	news->tag = request.tag;
 	news->is_new = 0;
 	news->wider.tag = 0;
-	handed->cost_q10 = thalweg_relative_q16(news->report.cost_q16, news->report.system_q16) >> 6;
+	handed->cost_q10 =
+		thalweg_relative_q16(news->report.cost_q16, news->report.system_q16) >> 6;
 	handed->cookie = c.cookie;
 	request.arm = (segments - THALWEG_WINDOW_LEAST) / 2;
 	request.system_arm = 0;
