@@ -442,17 +442,19 @@ impl<'s> Section<'s> {
                     Wrong::new(item, each)
                 })
             };
-            let (mut mask, mut wrong) = (1 << window::OWN, Vec::new());
+            let (mut mask, mut wrong) = (0u16, Vec::new());
             for item in items.iter() {
                 match arm(item) {
+                    Ok(arm) if mask >> arm & 1 != 0 => {
+                        wrong.push(Wrong::new(item, "each window once"));
+                    }
                     Ok(arm) => mask |= 1 << arm,
                     Err(fault) => wrong.push(fault),
                 }
             }
-            if wrong.is_empty() {
-                Ok(mask)
-            } else {
-                Err(wrong)
+            match wrong.is_empty() {
+                true => Ok(mask | 1 << window::OWN),
+                false => Err(wrong),
             }
         });
         read.value

@@ -70,6 +70,9 @@ fn every_key_takes_effect() {
         (config.hosts.ipv4_prefix, config.hosts.ipv6_prefix),
         (24, 48)
     );
+    // 10 and 20 segments.
+    assert!(config.initial_window.enabled);
+    assert_eq!(config.initial_window.mask, 0b10_0001);
     let params = config.params();
     assert_eq!(params.mode, Mode::Classic);
     assert_eq!(params.warm_up, 3);
@@ -121,7 +124,22 @@ fn faults_say_where_and_what() {
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [networks], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
+             [paths], [arms], [hosts], [networks], [initial_window], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
+        ),
+        (
+            "[initial_window]\nsegments = [16, 0]",
+            "t.toml:2:17: initial_window.segments: found the number 0, expected an even number from \
+             10 to 32",
+        ),
+        (
+            "[initial_window]\nsegments = [10000]",
+            "t.toml:2:13: initial_window.segments: found the number 10000, expected an even number \
+             from 10 to 32",
+        ),
+        (
+            "[initial_window]\nsegments = []",
+            "t.toml:2:12: initial_window.segments: found a list of 0, expected a list of even numbers \
+             from 10 to 32, the initial windows in segments",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",
@@ -209,7 +227,7 @@ fn all_faults_are_told_at_once() {
     let expected = format!(
         "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
          t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `mode`\n\
+         [initial_window], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `mode`\n\
          t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
          t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
          t.toml:6:26: arms.allow: found the number 3, expected {name}\n\
@@ -219,9 +237,9 @@ fn all_faults_are_told_at_once() {
          loss_min_segments, rescue, stretch; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
          t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`\n\
+         [initial_window], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`\n\
          t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [learning], [control], [advise], [events], [snapshot], [http]; perhaps `events`"
+         [initial_window], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `events`"
     );
     let faults = parse(text).unwrap_err();
     assert_eq!(faults.to_string(), expected);

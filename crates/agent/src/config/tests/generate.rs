@@ -30,6 +30,9 @@ enabled = false
 ipv4_prefix = 20
 ipv6_prefix = 40
 table = "/etc/n"
+[initial_window]
+enabled = true
+segments = [10, 20]
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -128,6 +131,8 @@ enum Accepts {
     Arms(usize, usize, bool),
     /// IPv4 and IPv6 prefixes.
     Prefixes,
+    /// Even numbers from 10 to 32.
+    Windows,
 }
 
 use Accepts::*;
@@ -157,6 +162,8 @@ const KEYS: &[(&str, Accepts)] = &[
     ("networks.ipv4_prefix", Whole(1, 32)),
     ("networks.ipv6_prefix", Whole(1, 128)),
     ("networks.table", PathOrNone),
+    ("initial_window.enabled", Boolean),
+    ("initial_window.segments", Windows),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
@@ -245,6 +252,9 @@ fn right(key: &str, random: &mut Random) -> String {
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
         GroupOrNone => random
             .pick(&["\"\"", "\"adm\"", "\"Net.Ops-1\""])
+            .to_string(),
+        Windows => random
+            .pick(&["[10]", "[10, 16, 24, 32]", "[32, 12]"])
             .to_string(),
         Prefixes => random
             .pick(&[
@@ -363,6 +373,11 @@ fn wrong(key: &str, random: &mut Random) -> String {
             }
             random.pick(&all).clone()
         }
+        Windows => random
+            .pick(&[
+                "[]", "16", "[0]", "[10000]", "[11]", "[-16]", "[16, 16]", "[\"16\"]", "[16.0]",
+            ])
+            .to_string(),
         Prefixes => random
             .pick(&[
                 "\"10.0.0.0/8\"",
