@@ -249,8 +249,12 @@ def test_hosts_and_the_story_of_one(opened, place):
     # A link leads there as well, and an unknown host is said to be one.
     watched.go("host/192.0.2.2", VIEWS["host/192.0.2.2"])
     assert "MB in" in page.inner_text("#host-story")
-    watched.go("host/192.0.2.99", "#host [role=alert]")
-    assert "nothing is known of 192.0.2.99" in page.inner_text("#host")
+    # Its networks may know something.
+    watched.go("host/192.0.2.99", "#host tbody tr")
+    assert "No record of its own" in page.inner_text("#host .summary")
+    assert page.inner_text("#host-story") == ""
+    watched.go("host/127.0.0.9", "#host [role=alert]")
+    assert "nothing is known of 127.0.0.9" in page.inner_text("#host")
     # The browser reports the 404 itself.
     watched.faults = [text for text in watched.faults if "404" not in text]
 

@@ -109,7 +109,17 @@ function armTable(host) {
     ]));
 }
 
-function told({ host, summary }, several) {
+/** What the networks of a host without a record know. */
+function networkTable(networks) {
+  return table("What its networks know, the narrowest first",
+    [["Network"], ["Decides"], ["A new host gets"], ["Measured", "number"]],
+    networks.map((network) => [
+      network.name, network.decides ? "yes" : "not yet", network.best ?? "the system's default", count(network.scored),
+    ]));
+}
+
+function told({ host, summary, networks }, several) {
+  if (networks?.length) return [el("p", { class: "summary" }, summary), networkTable(networks)];
   return [
     several && el("h2", {}, `Network namespace ${host.netns}`),
     el("p", { class: "summary" }, summary),
@@ -151,6 +161,11 @@ export async function story(address) {
   if (late()) return;
   // The record may cover a prefix; events bear its name.
   const name = found[0].host.address;
+  if (found.every((one) => one.networks?.length)) {
+    replace(byId("host-arms"));
+    replace(byId("host-story"));
+    return replace(byId("host"), found.map((one) => told(one, false)).flat());
+  }
   replace(byId("host"), name !== address && note(`Its record is that of ${name}.`),
     found.map((one) => told(one, found.length > 1)).flat());
   chart ??= new Arms(byId("host-arms"), name);

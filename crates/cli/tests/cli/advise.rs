@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use thalweg_control::system;
 use thalweg_lab::host::{PairOptions, Side};
-use thalweg_learner::{Control, HostKey};
+use thalweg_learner::{Control, HostKey, ONE_Q16};
 
 use crate::support::policies::policy;
 use crate::support::virtual_time::in_virtual_time;
@@ -165,23 +165,29 @@ fn nothing_is_set_without_trials() {
 /// The arm of each of some remote addresses, as a side sees them, in the present hour: drawn by the
 /// reference.
 fn drawn(bed: &Bed, group: Control, side: Side, remotes: &[String]) -> BTreeMap<String, String> {
+    let draw = draws(bed, side);
+    let of = |remote: &String| (remote.clone(), draw(group, remote));
+    remotes.iter().map(of).collect()
+}
+
+/// What draws the arm of a remote address in the present hour.
+fn draws(bed: &Bed, side: Side) -> impl Fn(Control, &str) -> String + use<> {
     let file = Path::new("/run/netns").join(bed.pair.namespace(side));
     let netns = system::netns_cookie_of(&file).unwrap();
     let table = bed.json(&["arms"]);
-    let arms = table.as_array().unwrap();
+    let arms = table.as_array().unwrap().clone();
     let present = arms.iter().filter(|arm| arm["present"] == true);
     let allowed = present.fold(0, |mask, arm| mask | 1 << arm["index"].as_u64().unwrap());
     let now_ns = system::monotonic_ns();
-    let of = |address: &String| {
-        let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
+    move |group, remote| {
+        let key = HostKey::new(netns, remote.parse().unwrap(), 32, 64).unwrap();
         if group.holds(key.tag(), now_ns) {
-            return (address.clone(), "cubic".to_owned());
+            return "cubic".to_owned();
         }
         let index = group.arm(key.tag(), allowed, now_ns).unwrap();
         let arm = arms.iter().find(|arm| arm["index"] == index).unwrap();
-        (address.clone(), arm["name"].as_str().unwrap().to_owned())
-    };
-    remotes.iter().map(of).collect()
+        arm["name"].as_str().unwrap().to_owned()
+    }
 }
 
 fn only_the_drawn_clusters_have_trials() {
@@ -283,11 +289,29 @@ fn an_arm_twice_as_fast_is_advised_with_the_truth_in_its_interval() {
     };
     let truth = 100.0 * ((mean("bbr") - mean("cubic")).exp2() - 1.0);
     println!("bbr takes {truth:.1} % of the time more than cubic");
-    // A salt that gives bbr enough of the 201 hosts in the first hour.
-    bed.configure("[arms]\nallow = [\"cubic\", \"bbr\"]\n[control]\npermanent = 0\nsalt = 3\n");
-    let mut command = bed.run_command();
-    command.args(["--advise", "0.7"]);
-    bed.start_by(command);
+    let advise = |bed: &mut Bed, salt: u64| {
+        bed.configure(&format!(
+            "[arms]\nallow = [\"cubic\", \"bbr\"]\n[control]\npermanent = 0\nsalt = {salt}\n"
+        ));
+        let mut command = bed.run_command();
+        command.args(["--advise", "0.7"]);
+        bed.start_by(command);
+    };
+    // A salt that gives bbr enough of the 201 hosts: what is drawn depends on the namespace's number.
+    advise(&mut bed, 0);
+    let draw = draws(&bed, Side::Client);
+    let enough = |salt: &u64| {
+        let group = Control {
+            share_q16: (f64::from(ONE_Q16) * 0.3).round() as u32,
+            permanent_q16: 0,
+            salt: *salt,
+        };
+        let of_bbr = addresses.iter().filter(|it| draw(group, it) == "bbr");
+        of_bbr.count() >= 85
+    };
+    let salt = (1..).find(enough).unwrap();
+    bed.end(nix::sys::signal::Signal::SIGTERM);
+    advise(&mut bed, salt);
     let client = Client {
         bed: &bed,
         bytes: 250_000,

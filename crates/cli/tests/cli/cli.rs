@@ -19,6 +19,7 @@ fn status_is_told() {
         "memory            61.0 MB in the kernel, 12.3 MB in the agent\n",
         "450 changed",
         "40 decided by what is known of their networks",
+        "20 with a larger initial window",
         "700 of 980 ended connections scored, by wall time",
         "25.0 % of the host-hours are kept, 5600 left out by this agent\n",
         "problems          kernel BTF is absent\n                  the store is full\n",
