@@ -24,6 +24,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "learn_clamp.h"
 #include "learn_steps.h"
 #include "learn_window.h"
 
@@ -443,6 +444,10 @@ int learn_sockops(struct bpf_sock_ops *ops)
 		if (params.windows)
 			choose_window(ops);
 		established(ops);
+#ifdef THALWEG_KERNEL_BTF
+		if (params.clamps)
+			clamp_new(ops);
+#endif
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
 		if (decision)

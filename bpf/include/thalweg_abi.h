@@ -70,6 +70,17 @@
 #define THALWEG_NAMESPACE_SHIFT 22
 /* Remote prefixes where arms that need ECN may be chosen. */
 #define THALWEG_ECN_PREFIXES 1024
+/* Remote prefixes where the congestion window has a learned clamp. */
+#define THALWEG_CLAMP_PREFIXES 1024
+/* Remote hosts with a learned clamp at a time. */
+#define THALWEG_CLAMPS 16384
+/*
+ * One connection in THALWEG_CLAMP_TURNS may have THALWEG_CLAMP_ROOM times the clamp of its
+ * host, until the next 2^THALWEG_CLAMP_TURN_SHIFT ns are over.
+ */
+#define THALWEG_CLAMP_TURNS 16
+#define THALWEG_CLAMP_ROOM 4
+#define THALWEG_CLAMP_TURN_SHIFT 28
 /* Locks shared by writers of host records: LRU maps cannot hold their own. */
 #define THALWEG_LOCKS 1024
 /* Default size of the event ring in bytes: a power of two, a multiple of the page size. */
@@ -376,7 +387,7 @@ struct thalweg_params {
 	__u32 group_ipv4; /* prefix of the narrowest groups, 1..32 */
 	__u32 group_ipv6; /* 1..128 */
 	__u32 windows; /* mask of the initial windows that may be chosen; 0: none is chosen */
-	__u32 reserved; /* 0 */
+	__u32 clamps; /* 0 or 1: new connections get the clamp of their host */
 };
 
 /* One arm of the table. */
@@ -398,6 +409,33 @@ struct thalweg_arms {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC of the agent's last sign */
 	__u32 reverted; /* mask of arms taken away everywhere; THALWEG_NO_TRIALS */
 	__u32 used; /* highest index of a name + 1 */
+};
+
+/* Key of a host's learned clamp. */
+struct thalweg_clamp_key {
+	__u64 netns; /* network namespace cookie */
+	__u8 addr[16]; /* network byte order, IPv4 mapped */
+};
+
+/* What the iterator over open connections tells of one in the prefixes of learned clamps. */
+struct thalweg_clamp_report {
+	__u64 cookie; /* of the socket */
+	struct thalweg_clamp_key host;
+	__u64 bytes_acked;
+	__u64 rate_delivered_bytes; /* kernel's last rate sample: delivered packets * MSS ... */
+	__u32 rate_interval_us; /* ... over this time */
+	__u32 min_rtt_us; /* all ones: not measured yet */
+	__u32 mss;
+	__u32 segments; /* the clamp that it has from the agent; 0: none */
+	__s32 error; /* negative errno of a refused change, or 0 */
+	__u32 flags; /* enum thalweg_clamp_flag */
+};
+
+enum thalweg_clamp_flag {
+	/* The clamp was changed now. */
+	THALWEG_CLAMP_SET = 1 << 0,
+	/* A policy, or a route, bounds the congestion window: it is left alone. */
+	THALWEG_CLAMP_LEFT = 1 << 1,
 };
 
 /* Flag beside a mask of arms: none is tried. */
@@ -640,6 +678,8 @@ THALWEG_ASSERT_SIZE(thalweg_worth, 64);
 THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 152);
+THALWEG_ASSERT_SIZE(thalweg_clamp_key, 24);
+THALWEG_ASSERT_SIZE(thalweg_clamp_report, 72);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS + 16);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);

@@ -10,9 +10,10 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 9] = [
+const OBJECTS: [&str; 10] = [
     "learn",
     "learn_open",
+    "learn_clamp",
     "policy",
     "policy_mark",
     "policy_existing",

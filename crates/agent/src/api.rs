@@ -28,6 +28,7 @@ use crate::view;
 mod advise;
 mod answer;
 mod best;
+mod clamps;
 mod connections;
 mod explain;
 mod gain;
@@ -82,6 +83,7 @@ fn router(shared: Arc<Shared>) -> Router {
         )
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
+        .route("/v1/clamps", get(clamps::clamps))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))

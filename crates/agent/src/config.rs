@@ -36,6 +36,8 @@ const PATH_MAX: usize = 4095;
 const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;
 /// Largest number of prefixes for arms that need ECN.
 const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
+/// Largest number of prefixes of learned clamps.
+const CLAMP_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_CLAMP_PREFIXES as usize;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -61,6 +63,8 @@ pub struct Config {
     pub networks: Networks,
     /// `[initial_window]`.
     pub initial_window: InitialWindow,
+    /// `[clamp]`.
+    pub clamp: Clamp,
     /// `[learning]`.
     pub learning: Learning,
     /// `[control]`.
@@ -145,6 +149,13 @@ pub struct InitialWindow {
     pub enabled: bool,
     /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
     pub mask: u16,
+}
+
+/// `[clamp]`: inside datacenters the congestion window has a clamp by what its path carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clamp {
+    /// `prefixes`: remote prefixes where it has; none: nowhere.
+    pub prefixes: Vec<Prefix>,
 }
 
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
@@ -387,6 +398,7 @@ impl Config {
             hosts: root.section("hosts", Hosts::read),
             networks: root.section("networks", Networks::read),
             initial_window: root.section("initial_window", InitialWindow::read),
+            clamp: root.section("clamp", Clamp::read),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),
             advise: root.section("advise", |section| Advise::read(section, mode, dry_run)),
@@ -462,6 +474,14 @@ impl Networks {
             ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
             ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
             table: section.path_or_none("table", PATH_MAX),
+        }
+    }
+}
+
+impl Clamp {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            prefixes: section.prefixes("prefixes", CLAMP_PREFIXES_MAX),
         }
     }
 }

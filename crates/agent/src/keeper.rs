@@ -15,6 +15,7 @@ use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
 
+use crate::clamps;
 use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
 use crate::looks::{Looks, Stopwatch};
@@ -75,6 +76,7 @@ pub struct Keeper {
     gain_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
     looks: Looks,
+    clamps: Looks,
     dropped: u64,
     log: log::Limit,
     silence: Silence,
@@ -101,6 +103,7 @@ impl Keeper {
             gain_seen: None,
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
+            clamps: Looks::every(shared.kernel.has_clamps().then_some(clamps::INTERVAL)),
             dropped: 0,
             log: log::Limit::new(shared.config.events),
             silence: Silence::new(),
@@ -114,7 +117,8 @@ impl Keeper {
     /// Runs until told to end, then handles the remaining events and saves.
     pub fn run(mut self) -> Result<()> {
         let outcome = self.attend();
-        outcome.and(self.writer.end())
+        let lifted = self.lift_clamps();
+        outcome.and(lifted).and(self.writer.end())
     }
 
     fn attend(&mut self) -> Result<()> {
@@ -155,10 +159,36 @@ impl Keeper {
             if self.looks.are_due() {
                 self.look_at_long(take_all)?;
             }
+            if self.clamps.are_due() {
+                self.look_at_clamps();
+            }
         }
         take_all(self)?;
         self.take_outcomes(&mut outcomes);
         Ok(())
+    }
+
+    /// Gives open connections the clamps of their hosts.
+    fn look_at_clamps(&mut self) {
+        let began = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let mut watch = Stopwatch::default();
+        let outcome = watch.timed(|| shared.life.clamps.look(&shared.kernel, shared.own_netns));
+        self.clamps
+            .note(began, watch.total(), &shared.life.clamp_looks);
+        let fault = outcome.err().map(|error| format!("{error:#}"));
+        shared.problem("clamps", fault);
+    }
+
+    /// Nobody would lift them once the agent is gone.
+    fn lift_clamps(&self) -> Result<()> {
+        if !self.shared.kernel.has_clamps() {
+            return Ok(());
+        }
+        let (clamps, kernel) = (&self.shared.life.clamps, &self.shared.kernel);
+        clamps
+            .lift(kernel, self.shared.own_netns)
+            .context("lifting the clamps of congestion windows")
     }
 
     /// Scores long connections on their way. The programs' events are taken meanwhile.

@@ -8,6 +8,7 @@
 
 mod arms;
 mod carried;
+mod clamps;
 mod groups;
 mod maps;
 mod named;
@@ -33,6 +34,7 @@ use thalweg_learner::{Control, Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
+pub use clamps::Remote;
 pub use maps::HostBatch;
 pub use open::Candidates;
 
@@ -87,6 +89,8 @@ pub struct Setup {
     pub remembered: Vec<String>,
     /// Remote prefixes where arms that need ECN may be chosen.
     pub ecn_prefixes: Vec<Prefix>,
+    /// Remote prefixes where the congestion window has a learned clamp.
+    pub clamp_prefixes: Vec<Prefix>,
     /// Default congestion control by network namespace cookie; other namespaces are not touched.
     pub defaults: Vec<(u64, String)>,
     /// Whether to use the variant that reads the kernel's own structures.
@@ -157,6 +161,8 @@ pub struct Kernel {
     without_btf: Option<String>,
     /// The iterator over long connections, unless it is not wanted or why it cannot be had.
     open: Result<Option<Iterator>, String>,
+    /// Likewise, the one over connections with a learned clamp.
+    clamps: Result<Option<Iterator>, String>,
     map_bytes: u64,
     /// The program that clears arms of a record, under its lock.
     forget: OwnedFd,
@@ -232,6 +238,7 @@ impl Kernel {
             took_over,
             without_btf,
             open: Ok(None),
+            clamps: Ok(None),
             map_bytes: 0,
             forget,
             object,
@@ -239,6 +246,7 @@ impl Kernel {
             setup,
         };
         kernel.open = kernel.load_iterator();
+        kernel.clamps = kernel.load_clamps();
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.write_named()?;
@@ -491,6 +499,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         cluster_ipv6: setup.cluster.1,
         heartbeat_max_ns: SILENCE.as_nanos() as u64,
         advise: u32::from(setup.advise.only),
+        clamps: u32::from(setup.sets_clamps()),
         ..learner
     }
 }

@@ -6,6 +6,7 @@
 extern crate thalweg_control;
 
 pub mod api;
+mod clamps;
 pub mod config;
 pub mod doctor;
 mod events;

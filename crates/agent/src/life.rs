@@ -9,6 +9,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use thalweg_bpf_types::raw;
 use thalweg_control::system;
 
+use crate::clamps::Clamps;
 use crate::events;
 use crate::kernel::ArmTable;
 use crate::limits::Networks;
@@ -45,6 +46,10 @@ pub struct Life {
     pub looks: looks::Figures,
     /// What limits connections, network by network.
     pub limits: Networks,
+    /// Clamps of congestion windows.
+    pub clamps: Clamps,
+    /// Looks at connections with them.
+    pub clamp_looks: looks::Figures,
     counted: Mutex<Counted>,
 }
 
@@ -85,6 +90,8 @@ impl Life {
             record_writes: Histogram::new(WRITES_S),
             looks: looks::Figures::default(),
             limits: Networks::new(),
+            clamps: Clamps::default(),
+            clamp_looks: looks::Figures::default(),
             counted: Mutex::new(Counted::default()),
         }
     }

@@ -1,10 +1,14 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 22] = [
+const REMEDIES: [(&str, &str); 23] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
+    ),
+    (
+        "clamps",
+        "Look at `thalweg doctor`: learned clamps need the kernel's BTF and its iterators. Windows have no clamp meanwhile.",
     ),
     (
         "configuration",

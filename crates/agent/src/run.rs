@@ -219,6 +219,8 @@ impl Session {
         let without_iterator = shared.kernel.without_iterator();
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
+        let without_clamps = shared.kernel.without_clamps();
+        shared.problem("clamps", without_clamps.map(without_clamps_in_words));
         log_start(&shared)?;
         restore_policy(&shared);
         let keeper = Keeper::new(Arc::clone(&shared))?;
@@ -268,6 +270,10 @@ fn without_iterator_in_words(why: &str) -> String {
         "the kernel refused the program that looks at long connections, so they are scored only \
          when they end ({why})"
     )
+}
+
+fn without_clamps_in_words(why: &str) -> String {
+    format!("congestion windows get no learned clamp: {why}")
 }
 
 /// Fails unless a directory belongs to the agent: it would obey changes by others.
@@ -340,6 +346,7 @@ fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> 
         arms: wanted_arms(config)?,
         remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
+        clamp_prefixes: config.clamp.prefixes.clone(),
         defaults: system::entered_namespaces(config.hosts.user_namespaces)
             .into_iter()
             .map(|namespace| (namespace.cookie, namespace.default_cc))

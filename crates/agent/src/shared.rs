@@ -453,6 +453,10 @@ impl Shared {
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
             looks: self.kernel.has_iterator().then(|| self.life.looks.shown()),
+            clamps: self.kernel.has_clamps().then(|| {
+                let shown = self.life.clamp_looks.shown();
+                self.life.clamps.figures(shown)
+            }),
             events_stored: self.life.stored.load(Ordering::Relaxed),
             events_lost: self.life.lost.load(Ordering::Relaxed),
             events_share: self.sampling(|sampling| sampling.share()),

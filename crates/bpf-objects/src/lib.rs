@@ -52,6 +52,9 @@ pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf
 /// The iterator `learn_open`, for long connections of the learner: needs kernel BTF.
 pub const LEARN_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_open.bpf.o"));
 
+/// The iterator `learn_clamp`, for learned clamps of open connections: needs kernel BTF.
+pub const LEARN_CLAMP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_clamp.bpf.o"));
+
 /// The egress limiter (`limit.bpf.c`), against the UAPI only.
 pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o"));
 
@@ -79,10 +82,11 @@ pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
 
 /// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
 /// and `policy.bpf.c`.
-pub const OBJECTS: [(&str, &[u8]); 11] = [
+pub const OBJECTS: [(&str, &[u8]); 12] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("learn_open", LEARN_OPEN),
+    ("learn_clamp", LEARN_CLAMP),
     ("policy", POLICY),
     ("policy_btf", POLICY_BTF),
     ("policy_mark", POLICY_MARK),

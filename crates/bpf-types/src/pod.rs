@@ -22,6 +22,8 @@ pod!(
     thalweg_host,
     thalweg_params,
     thalweg_arms,
+    thalweg_clamp_key,
+    thalweg_clamp_report,
     thalweg_meta,
     thalweg_conn,
     thalweg_event,

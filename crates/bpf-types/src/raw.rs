@@ -51,6 +51,11 @@ pub const THALWEG_NAMESPACES: u32 = 1024;
 pub const THALWEG_NAMESPACE_FACTOR: u32 = 2654435761;
 pub const THALWEG_NAMESPACE_SHIFT: u32 = 22;
 pub const THALWEG_ECN_PREFIXES: u32 = 1024;
+pub const THALWEG_CLAMP_PREFIXES: u32 = 1024;
+pub const THALWEG_CLAMPS: u32 = 16384;
+pub const THALWEG_CLAMP_TURNS: u32 = 16;
+pub const THALWEG_CLAMP_ROOM: u32 = 4;
+pub const THALWEG_CLAMP_TURN_SHIFT: u32 = 28;
 pub const THALWEG_LOCKS: u32 = 1024;
 pub const THALWEG_DEFAULT_RING: u32 = 4194304;
 pub const THALWEG_ONE_Q16: u32 = 65536;
@@ -1363,7 +1368,7 @@ pub struct thalweg_params {
     pub group_ipv4: __u32,
     pub group_ipv6: __u32,
     pub windows: __u32,
-    pub reserved: __u32,
+    pub clamps: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1431,8 +1436,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_params, group_ipv6) - 140usize];
     ["Offset of field: thalweg_params::windows"]
         [::std::mem::offset_of!(thalweg_params, windows) - 144usize];
-    ["Offset of field: thalweg_params::reserved"]
-        [::std::mem::offset_of!(thalweg_params, reserved) - 148usize];
+    ["Offset of field: thalweg_params::clamps"]
+        [::std::mem::offset_of!(thalweg_params, clamps) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1478,6 +1483,63 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_arms, reverted) - 528usize];
     ["Offset of field: thalweg_arms::used"][::std::mem::offset_of!(thalweg_arms, used) - 532usize];
 };
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_clamp_key {
+    pub netns: __u64,
+    pub addr: [__u8; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_clamp_key"][::std::mem::size_of::<thalweg_clamp_key>() - 24usize];
+    ["Alignment of thalweg_clamp_key"][::std::mem::align_of::<thalweg_clamp_key>() - 8usize];
+    ["Offset of field: thalweg_clamp_key::netns"]
+        [::std::mem::offset_of!(thalweg_clamp_key, netns) - 0usize];
+    ["Offset of field: thalweg_clamp_key::addr"]
+        [::std::mem::offset_of!(thalweg_clamp_key, addr) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_clamp_report {
+    pub cookie: __u64,
+    pub host: thalweg_clamp_key,
+    pub bytes_acked: __u64,
+    pub rate_delivered_bytes: __u64,
+    pub rate_interval_us: __u32,
+    pub min_rtt_us: __u32,
+    pub mss: __u32,
+    pub segments: __u32,
+    pub error: __s32,
+    pub flags: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_clamp_report"][::std::mem::size_of::<thalweg_clamp_report>() - 72usize];
+    ["Alignment of thalweg_clamp_report"][::std::mem::align_of::<thalweg_clamp_report>() - 8usize];
+    ["Offset of field: thalweg_clamp_report::cookie"]
+        [::std::mem::offset_of!(thalweg_clamp_report, cookie) - 0usize];
+    ["Offset of field: thalweg_clamp_report::host"]
+        [::std::mem::offset_of!(thalweg_clamp_report, host) - 8usize];
+    ["Offset of field: thalweg_clamp_report::bytes_acked"]
+        [::std::mem::offset_of!(thalweg_clamp_report, bytes_acked) - 32usize];
+    ["Offset of field: thalweg_clamp_report::rate_delivered_bytes"]
+        [::std::mem::offset_of!(thalweg_clamp_report, rate_delivered_bytes) - 40usize];
+    ["Offset of field: thalweg_clamp_report::rate_interval_us"]
+        [::std::mem::offset_of!(thalweg_clamp_report, rate_interval_us) - 48usize];
+    ["Offset of field: thalweg_clamp_report::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_clamp_report, min_rtt_us) - 52usize];
+    ["Offset of field: thalweg_clamp_report::mss"]
+        [::std::mem::offset_of!(thalweg_clamp_report, mss) - 56usize];
+    ["Offset of field: thalweg_clamp_report::segments"]
+        [::std::mem::offset_of!(thalweg_clamp_report, segments) - 60usize];
+    ["Offset of field: thalweg_clamp_report::error"]
+        [::std::mem::offset_of!(thalweg_clamp_report, error) - 64usize];
+    ["Offset of field: thalweg_clamp_report::flags"]
+        [::std::mem::offset_of!(thalweg_clamp_report, flags) - 68usize];
+};
+pub const THALWEG_CLAMP_SET: thalweg_clamp_flag = 1;
+pub const THALWEG_CLAMP_LEFT: thalweg_clamp_flag = 2;
+pub type thalweg_clamp_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_meta {

@@ -3,6 +3,7 @@
 pub mod advise;
 pub mod arms;
 pub mod cc;
+pub mod clamps;
 pub mod completions;
 pub mod config;
 pub mod detach;

@@ -11,8 +11,8 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
         "The agent, which learns per remote host which congestion control works best",
         &[
             "run", "reload", "status", "top", "metrics", "web", "arms", "hosts", "networks",
-            "windows", "explain", "events", "advise", "gain", "replay", "reset", "export",
-            "import", "detach",
+            "windows", "clamps", "explain", "events", "advise", "gain", "replay", "reset",
+            "export", "import", "detach",
         ],
         "thalweg explain 192.0.2.7",
     ),

@@ -204,6 +204,8 @@ pub enum Command {
     Networks(commands::networks::Options),
     /// List what is known of initial windows, by network.
     Windows(commands::windows::Options),
+    /// List the learned clamps of congestion windows, by remote host.
+    Clamps(commands::clamps::Options),
     /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.

@@ -29,9 +29,18 @@ impl Visit {
     /// # Errors
     /// The kernel's.
     pub fn go_on(&mut self) -> Result<bool> {
+        Ok(self.read(&mut [0])? != 0)
+    }
+
+    /// Goes on from any namespace until the program has written something; returns its bytes, 0 at the
+    /// end.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         loop {
-            match self.0.read(&mut [0]) {
-                Ok(read) => return Ok(read != 0),
+            match self.0.read(buffer) {
+                Ok(read) => return Ok(read),
                 // The kernel pauses after a million sockets.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}

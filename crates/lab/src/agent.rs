@@ -37,6 +37,8 @@ pub(crate) struct Learner<'a> {
     pub(crate) arms: &'a [String],
     /// The initial windows, segments; none: it leaves these alone.
     pub(crate) windows: &'a [u32],
+    /// Whether congestion windows have a learned clamp.
+    pub(crate) clamp: bool,
     /// Seed of the control group.
     pub(crate) seed: u64,
 }
@@ -282,6 +284,9 @@ fn configuration_text(
                 learner.windows
             );
         }
+        if learner.clamp && *learner.mode != Mode::Classic {
+            window += &format!("\n[clamp]\nprefixes = {HOSTS:?}\n");
+        }
         if *learner.mode == Mode::Gain {
             // A salt has 63 bits.
             let salt = mix(learner.seed) >> 1;
@@ -327,6 +332,7 @@ mod tests {
             mode: &Mode::Classic,
             arms: &[],
             windows: &[],
+            clamp: false,
             seed: 1,
         };
         let text = configuration_text(
@@ -351,6 +357,7 @@ mod tests {
             mode: &Mode::Gain,
             arms: &arms,
             windows: &[10, 32],
+            clamp: true,
             seed: u64::MAX,
         };
         let place = Path::new("/p");
@@ -361,6 +368,7 @@ mod tests {
         let windows = &table["initial_window"];
         assert_eq!(windows["enabled"].as_bool(), Some(true));
         assert_eq!(windows["segments"][1].as_integer(), Some(32));
+        assert_eq!(table["clamp"]["prefixes"][1].as_str(), Some("fd00::/8"));
         assert_eq!(table["control"]["share"].as_float(), Some(0.5));
         assert!(table["control"]["salt"].as_integer().unwrap() >= 0);
     }

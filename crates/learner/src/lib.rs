@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod classic;
+pub mod clamp;
 mod control;
 mod fixed;
 mod group;

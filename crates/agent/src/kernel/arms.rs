@@ -351,6 +351,11 @@ impl Kernel {
         self.reverted.load(Ordering::Relaxed)
     }
 
+    /// Whether all that the agent sets is taken back.
+    pub fn is_taken_back(&self) -> bool {
+        self.reverted() & raw::THALWEG_NO_TRIALS != 0
+    }
+
     /// Mask of the slots that open connections or namespaces refer to.
     fn used_slots(&self) -> Result<u16> {
         let mut used: HashSet<usize> = self.defaults()?.into_values().flatten().collect();

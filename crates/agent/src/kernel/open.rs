@@ -19,9 +19,15 @@ use super::{Kernel, raw_params};
 
 /// The loaded iterator. It is not pinned: without the agent nobody runs it.
 pub(super) struct Iterator {
-    link: Arc<OwnedFd>,
-    // Only dropped.
-    _loaded: (Link, Object),
+    pub(super) link: Arc<OwnedFd>,
+    loaded: (Link, Object),
+}
+
+impl Iterator {
+    /// What was loaded.
+    pub(super) fn object(&self) -> &Object {
+        &self.loaded.1
+    }
 }
 
 /// Where there are connections that may be due.
@@ -107,15 +113,23 @@ impl Kernel {
             return Ok(None);
         }
         object::listening(|| {
-            self.try_iterator().map(Some).map_err(|error| {
+            let bytes = thalweg_bpf_objects::LEARN_OPEN;
+            let loaded = self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN);
+            loaded.map(Some).map_err(|error| {
                 let said = object::last_words(&object::take_said());
                 format!("{error:#}: {said}")
             })
         })
     }
 
-    fn try_iterator(&self) -> Result<Iterator> {
-        let mut object = object::open("thalweg_open", thalweg_bpf_objects::LEARN_OPEN)?;
+    /// Loads an iterator with the learner's maps.
+    pub(super) fn try_iterator(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        program: &str,
+    ) -> Result<Iterator> {
+        let mut object = object::open(name, bytes)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -128,11 +142,11 @@ impl Kernel {
             }
         }
         let object = object.load().context("loading the iterator")?;
-        let program = object::program(&object, programs::LEARN_OPEN)?;
+        let program = object::program(&object, program)?;
         let link = program.attach().context("making a TCP iterator")?;
         Ok(Iterator {
             link: Arc::new(link.as_fd().try_clone_to_owned()?),
-            _loaded: (link, object),
+            loaded: (link, object),
         })
     }
 

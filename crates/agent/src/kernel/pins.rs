@@ -34,7 +34,7 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 }
 
 /// Maps that are pinned.
-pub(super) const MAPS: [PinnedMap; 14] = [
+pub(super) const MAPS: [PinnedMap; 16] = [
     map(names::HOSTS, MapType::LruHash, 32),
     map(names::LOCKS, MapType::Array, 4),
     map(names::ARMS, MapType::Array, 4),
@@ -45,6 +45,8 @@ pub(super) const MAPS: [PinnedMap; 14] = [
     map(names::ECN_PREFIXES, MapType::LpmTrie, 20),
     map(names::WORTH, MapType::Array, 4),
     map(names::NAMED, MapType::LpmTrie, 20),
+    map(names::CLAMPS, MapType::Hash, 24),
+    map(names::CLAMPED, MapType::SkStorage, 4),
     map(names::CONNS, MapType::Array, 4),
     map(OWNED, MapType::SkStorage, 4),
     map(names::COUNTERS, MapType::PercpuArray, 4),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::view::Status;
+use thalweg_agent::view::{ClampFigures, Looks, Status};
 use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
@@ -125,6 +125,7 @@ fn text(status: &Status) -> String {
         ),
     ];
     rows.extend(counted(status));
+    rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps(it))));
     if status.problems.is_empty() {
         rows.push(("problems", "none".to_owned()));
     }
@@ -140,17 +141,33 @@ fn long(status: &Status) -> String {
     let Some(looks) = &status.looks else {
         return "scored when they end".to_owned();
     };
-    let each_us = looks.cpu_us as f64 / looks.number.max(1) as f64;
-    let share = match looks.interval_s > 0.0 {
-        true => each_us / looks.interval_s / 10_000.0,
-        false => 0.0,
-    };
     format!(
-        "{} scored on their way, {} decided anew, {} moved; looks take {share:.3} % of a processor",
+        "{} scored on their way, {} decided anew, {} moved; looks take {:.3} % of a processor",
         output::count(c.stretches, "time"),
         c.anew,
-        c.moved
+        c.moved,
+        share(looks)
     )
+}
+
+/// Learned clamps, and what looks at their connections cost.
+fn clamps(figures: &ClampFigures) -> String {
+    format!(
+        "{} to {} with a learned one, {} refused; looks take {:.3} % of a processor",
+        output::count(figures.connections, "connection"),
+        output::count(figures.hosts, "host"),
+        figures.refused,
+        share(&figures.looks)
+    )
+}
+
+/// Share of a processor that looks take, percent.
+fn share(looks: &Looks) -> f64 {
+    let each_us = looks.cpu_us as f64 / looks.number.max(1) as f64;
+    match looks.interval_s > 0.0 {
+        true => each_us / looks.interval_s / 10_000.0,
+        false => 0.0,
+    }
 }
 
 /// Counters since the programs were attached.

@@ -84,6 +84,7 @@ impl Rig {
                     mode,
                     arms: &scenario.agent.arms,
                     windows: &scenario.agent.windows,
+                    clamp: scenario.agent.clamp,
                     seed: scenario.path.seed,
                 };
                 Some(Agent::start(&options.agent_binary, learner, places)?)

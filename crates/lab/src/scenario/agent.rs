@@ -24,6 +24,9 @@ pub struct Learning {
     /// The initial windows that they choose among, segments; empty: they leave these alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<u32>,
+    /// Whether congestion windows have a learned clamp.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub clamp: bool,
 }
 
 impl Learning {
@@ -49,8 +52,13 @@ impl Learning {
         let expected = format!("a list of even numbers from {least} to {most}, in segments");
         let form = || schema::whole(WINDOWS);
         let windows = table.list("windows", MOST, &expected, window, form);
+        let clamp = table.value("clamp").unwrap_or(false);
         table.finish();
-        table.is_sound().then_some(Self { arms, windows })
+        table.is_sound().then_some(Self {
+            arms,
+            windows,
+            clamp,
+        })
     }
 }
 
@@ -78,6 +86,7 @@ mod tests {
             ("arm = [\"cubic\"]", "arms"),
             ("windows = [10, 0]", "3:16"),
             ("windows = [10, 10000]", "even numbers from 10 to 32"),
+            ("clamp = 1", "expected a boolean"),
             ("windows = [11]", "even numbers from 10 to 32"),
         ] {
             let fault = read(text).unwrap_err();

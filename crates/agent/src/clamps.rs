@@ -1,0 +1,316 @@
+//! Clamps of congestion windows: what looks at open connections tell of the remote hosts in the
+//! prefixes of `[clamp]`, and the clamp of each.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use thalweg_bpf_types::raw;
+use thalweg_control::system;
+use thalweg_learner::HostKey;
+use thalweg_learner::clamp::{Path, Reading};
+
+use crate::kernel::{Kernel, Remote, Setup};
+use crate::view;
+
+/// Interval of looks.
+pub const INTERVAL: Duration = Duration::from_millis(200);
+/// Interval of looks at the network namespaces where there were no such connections. One takes 1 % of
+/// the time at most.
+const SEARCH: Duration = Duration::from_secs(2);
+const SEARCH_PAUSE: u32 = 100;
+/// A host without connections is forgotten after this time.
+const IDLE_NS: u64 = 600_000_000_000;
+/// A clamp stays while the new one differs by less than one part in this many.
+const STEPS: u32 = 8;
+
+/// The clamps; what is known of the paths outlives a change of the configuration.
+#[derive(Default)]
+pub struct Clamps {
+    known: Mutex<Known>,
+    /// Times that a clamp was set, and that the kernel refused one.
+    set: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Known {
+    hosts: HashMap<Remote, Entry>,
+    /// Acknowledged bytes of each connection at the last look, by its cookie.
+    acked: HashMap<u64, u64>,
+    /// When the next search for their namespaces is due; `None`: now.
+    search: Option<Instant>,
+}
+
+/// What is known of a host, and what was done about it.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// The path to it.
+    pub path: Path,
+    /// Its clamp, segments.
+    pub segments: Option<u32>,
+    /// Its connections at the last look.
+    pub connections: u64,
+    /// Those of them that have a clamp from the agent.
+    pub clamped: u64,
+    /// Those of them that are left to a policy or a route.
+    pub left: u64,
+    seen_ns: u64,
+}
+
+/// What a look found.
+#[derive(Default)]
+struct Look {
+    readings: HashMap<Remote, Found>,
+    acked: HashMap<u64, u64>,
+    set: u64,
+    refused: u64,
+}
+
+#[derive(Default)]
+struct Found {
+    readings: Vec<Reading>,
+    connections: u64,
+    clamped: u64,
+    left: u64,
+}
+
+impl Look {
+    /// Takes the report of one connection; `before`: bytes acknowledged at the last look.
+    fn take(&mut self, report: &raw::thalweg_clamp_report, before: Option<u64>) {
+        let found = self.readings.entry(Remote::from(&report.host)).or_default();
+        let is = |flag| report.flags & flag != 0;
+        found.connections += 1;
+        found.clamped += u64::from(report.segments != 0);
+        found.left += u64::from(is(raw::THALWEG_CLAMP_LEFT));
+        self.set += u64::from(is(raw::THALWEG_CLAMP_SET) && report.segments != 0);
+        self.refused += u64::from(report.error != 0);
+        self.acked.insert(report.cookie, report.bytes_acked);
+        let sends = before.is_some_and(|before| report.bytes_acked > before);
+        if sends && report.min_rtt_us != u32::MAX {
+            found.readings.push(Reading {
+                delivered: report.rate_delivered_bytes,
+                interval_us: report.rate_interval_us,
+                min_rtt_us: report.min_rtt_us,
+                mss: report.mss,
+            });
+        }
+    }
+}
+
+impl Clamps {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the open connections, gives them the clamps of the last look, and computes those of
+    /// the next one. `own` is the cookie of the caller's namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn look(&self, kernel: &Kernel, own: u64) -> Result<()> {
+        let now_ns = system::monotonic_ns();
+        let mut known = self.lock();
+        let began = Instant::now();
+        let is_search = known.search.is_none_or(|at| at <= began);
+        let namespaces = (!is_search).then(|| known.namespaces(own));
+        let mut look = Look::default();
+        kernel.visit_clamps(namespaces, own, |report| {
+            look.take(report, known.acked.get(&report.cookie).copied());
+            Ok(())
+        })?;
+        if is_search {
+            let pause = SEARCH.max(began.elapsed().saturating_mul(SEARCH_PAUSE));
+            known.search = Some(began + pause);
+        }
+        self.set.fetch_add(look.set, Ordering::Relaxed);
+        self.refused.fetch_add(look.refused, Ordering::Relaxed);
+        known.acked = look.acked;
+        known.adopt(look.readings, now_ns);
+        let is_back = kernel.is_taken_back();
+        for (remote, entry) in &mut known.hosts {
+            let wanted = match is_back || is_control(kernel.setup(), remote, now_ns) {
+                true => None,
+                false => entry.path.segments(),
+            };
+            if !differs(entry.segments, wanted) {
+                continue;
+            }
+            if kernel.setup().sets_clamps() {
+                kernel.set_clamp(remote, wanted)?;
+            }
+            entry.segments = wanted;
+        }
+        known.forget(kernel, now_ns)
+    }
+
+    /// Gives all connections their own windows back.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn lift(&self, kernel: &Kernel, own: u64) -> Result<()> {
+        let mut known = self.lock();
+        for entry in known.hosts.values_mut() {
+            (entry.segments, entry.clamped) = (None, 0);
+        }
+        known.search = None;
+        kernel.clear_clamps()?;
+        kernel.visit_clamps(None, own, |_| Ok(()))
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> Vec<(Remote, Entry)> {
+        let known = self.lock();
+        let mut hosts: Vec<_> = known
+            .hosts
+            .iter()
+            .map(|(remote, entry)| (*remote, entry.clone()))
+            .collect();
+        hosts.sort_by_key(|(remote, _)| *remote);
+        hosts
+    }
+
+    /// Figures since the agent's start, with those of the looks.
+    pub fn figures(&self, looks: view::Looks) -> view::ClampFigures {
+        let known = self.lock();
+        let with = known.hosts.values().filter(|it| it.segments.is_some());
+        view::ClampFigures {
+            hosts: with.count() as u64,
+            connections: known.hosts.values().map(|it| it.clamped).sum(),
+            set: self.set.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            looks,
+        }
+    }
+}
+
+impl Known {
+    /// Where such connections were at the last look, and the agent's own.
+    fn namespaces(&self, own: u64) -> HashSet<u64> {
+        let with = self.hosts.iter().filter(|(_, entry)| entry.connections > 0);
+        with.map(|(remote, _)| remote.netns).chain([own]).collect()
+    }
+
+    fn adopt(&mut self, mut readings: HashMap<Remote, Found>, now_ns: u64) {
+        for remote in readings.keys() {
+            self.hosts.entry(*remote).or_default();
+        }
+        for (remote, entry) in &mut self.hosts {
+            let found = readings.remove(remote).unwrap_or_default();
+            if found.connections > 0 {
+                entry.seen_ns = now_ns;
+            }
+            entry.connections = found.connections;
+            entry.clamped = found.clamped;
+            entry.left = found.left;
+            entry.path.look(now_ns, found.readings);
+        }
+    }
+
+    fn forget(&mut self, kernel: &Kernel, now_ns: u64) -> Result<()> {
+        let mut outcome = Ok(());
+        self.hosts.retain(|remote, entry| {
+            if now_ns.saturating_sub(entry.seen_ns) < IDLE_NS {
+                return true;
+            }
+            if entry.segments.is_some() && outcome.is_ok() {
+                outcome = kernel.set_clamp(remote, None);
+            }
+            false
+        });
+        outcome
+    }
+}
+
+/// Whether a host is in the control group, whose connections keep their own windows.
+fn is_control(setup: &Setup, remote: &Remote, now_ns: u64) -> bool {
+    let (v4, v6) = setup.cluster;
+    let key = HostKey::new(remote.netns, remote.address(), v4, v6);
+    key.is_ok_and(|key| setup.control.holds(key.tag(), now_ns))
+}
+
+/// Whether a new clamp is worth a change.
+fn differs(before: Option<u32>, now: Option<u32>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => before.abs_diff(now) > before / STEPS,
+        _ => before != now,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+mod tests {
+    use super::*;
+
+    fn report(cookie: u64, last: u8, bytes_acked: u64) -> raw::thalweg_clamp_report {
+        let mut addr = [0; 16];
+        (addr[10], addr[11], addr[12], addr[15]) = (0xff, 0xff, 10, last);
+        raw::thalweg_clamp_report {
+            cookie,
+            host: raw::thalweg_clamp_key { netns: 1, addr },
+            bytes_acked,
+            rate_delivered_bytes: 100_000,
+            rate_interval_us: 1000,
+            min_rtt_us: 50,
+            mss: 1000,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn connections_that_send_are_measured() {
+        let mut look = Look::default();
+        look.take(&report(1, 1, 5000), Some(4000));
+        // At rest; new; not measured yet.
+        look.take(&report(2, 1, 5000), Some(5000));
+        look.take(&report(3, 1, 5000), None);
+        let unknown = raw::thalweg_clamp_report {
+            min_rtt_us: u32::MAX,
+            ..report(4, 2, 5000)
+        };
+        look.take(&unknown, Some(0));
+        assert_eq!(look.acked.len(), 4);
+        let mut known = Known::default();
+        known.adopt(look.readings, 7);
+        let hosts: Vec<_> = known.hosts.values().map(|entry| entry.connections).collect();
+        assert_eq!(hosts.iter().sum::<u64>(), 4);
+        let first = Remote::from(&report(1, 1, 0).host);
+        assert_eq!(first.address().to_string(), "10.0.0.1");
+        let path = &known.hosts[&first].path;
+        assert_eq!((path.rate(), path.min_rtt_us()), (100_000_000, 50));
+        // Gone: it stays known, without connections.
+        known.adopt(HashMap::new(), 8);
+        assert_eq!(known.hosts[&first].connections, 0);
+        assert_eq!(known.namespaces(9), HashSet::from([9]));
+    }
+
+    #[test]
+    fn what_was_done_is_counted() {
+        let mut look = Look::default();
+        let flagged = |flags, segments, error| raw::thalweg_clamp_report {
+            flags,
+            segments,
+            error,
+            ..report(1, 1, 0)
+        };
+        look.take(&flagged(raw::THALWEG_CLAMP_SET, 20, 0), None);
+        look.take(&flagged(raw::THALWEG_CLAMP_SET, 0, 0), None);
+        look.take(&flagged(raw::THALWEG_CLAMP_LEFT, 0, 0), None);
+        look.take(&flagged(0, 20, -1), None);
+        let found = look.readings.values().next().unwrap();
+        assert_eq!((found.connections, found.clamped, found.left), (4, 2, 1));
+        assert_eq!((look.set, look.refused), (1, 1));
+    }
+
+    #[test]
+    fn small_differences_change_nothing() {
+        assert!(!differs(Some(80), Some(90)));
+        assert!(differs(Some(80), Some(91)));
+        assert!(differs(Some(10), Some(12)));
+        assert!(!differs(Some(10), Some(11)));
+        assert!(differs(None, Some(10)) && differs(Some(10), None));
+        assert!(!differs(None, None));
+    }
+}
