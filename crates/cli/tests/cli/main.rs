@@ -17,6 +17,7 @@ mod cc_rate;
 mod cc_rate_paths;
 mod cc_rate_stall;
 mod cli;
+mod clamps;
 mod completions;
 mod containers;
 mod control;

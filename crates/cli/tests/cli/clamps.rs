@@ -1,0 +1,214 @@
+//! Learned clamps of congestion windows, on real connections.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use thalweg_control::system;
+use thalweg_lab::host::{PairOptions, Side};
+use thalweg_learner::{Control, HostKey};
+
+use crate::support::virtual_time::in_virtual_time;
+use crate::support::{Bed, Traffic, plain, wait_for};
+
+const ENABLED: &str = "[arms]\nallow = [\"cubic\"]\n[control]\nshare = 0.0\npermanent = 0.0\n[clamp]\nprefixes = [\"10.0.0.0/8\"]\n";
+
+/// The least clamp, which is right for the path: it carries one segment in a millisecond, without delay.
+const LEAST: u64 = 10;
+/// What a connection may have on its turn.
+const ROOM: u64 = 4 * LEAST;
+
+/// Sends without end, and for each line of input prints its congestion window.
+const ENDLESS: &str = r#"
+import socket, struct, sys, threading
+connection = socket.create_connection((sys.argv[1], 5001))
+over = threading.Event()
+def send():
+    while not over.is_set():
+        connection.sendall(bytes(20000))
+sender = threading.Thread(target=send)
+sender.start()
+print("up")
+for line in sys.stdin:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    print(struct.unpack_from("I", info, 80)[0])
+over.set()
+sender.join()
+connection.close()
+"#;
+
+/// A path with room for 160 segments in its queue.
+fn path(label: &str) -> PairOptions {
+    let mut options = plain(label);
+    options.path.rate = Some("10mbit".parse().unwrap());
+    options.path.queue = Some("240kb".parse().unwrap());
+    options
+}
+
+fn running(label: &str, settings: &str) -> (Bed, Traffic, Traffic) {
+    let mut bed = Bed::new(&path(label), settings);
+    bed.start();
+    let sink = bed.sink(&bed.server_address());
+    let flow = endless(&bed);
+    (bed, sink, flow)
+}
+
+/// A flow that sends from now on.
+fn endless(bed: &Bed) -> Traffic {
+    let mut flow = bed.python(Side::Client, ENDLESS, &[&bed.server_address()]);
+    assert_eq!(flow.line(), "up");
+    flow
+}
+
+fn window(flow: &mut Traffic) -> u64 {
+    flow.go_on();
+    flow.line().parse().unwrap()
+}
+
+/// What the agent says of the server.
+fn host(bed: &Bed) -> Option<Value> {
+    let found = bed.json(&["clamps"]);
+    let server = bed.server_address();
+    let mut hosts = found["hosts"].as_array().unwrap().iter();
+    hosts.find(|host| host["address"] == *server).cloned()
+}
+
+fn host_where(bed: &Bed, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    wait_for(what, || host(bed).filter(|host| is(host)))
+}
+
+/// Waits until this many of the server's connections have a clamp.
+fn clamped(bed: &Bed, number: u64) -> Value {
+    host_where(bed, "a clamp", |host| host["clamped"] == number)
+}
+
+/// Waits until the window is that of a flow without a clamp, which fills the queue.
+fn fills_the_queue(flow: &mut Traffic) {
+    wait_for("a full queue", || (window(flow) > 2 * ROOM).then_some(()));
+}
+
+/// Waits until the window is that of a flow with the least clamp.
+fn is_bounded(flow: &mut Traffic) {
+    wait_for("a short queue", || (window(flow) <= ROOM).then_some(()));
+}
+
+fn open_and_new_connections_have_what_the_path_carries_until_the_agent_ends() {
+    let (mut bed, _sink, mut flow) = running("clamp", ENABLED);
+    // Its rate is seen first.
+    fills_the_queue(&mut flow);
+    let found = clamped(&bed, 1);
+    assert_eq!(found["segments"], LEAST, "{found}");
+    // 10 Mbit/s are 1.25 MB/s.
+    let rate = found["max_rate_bytes_per_s"].as_f64().unwrap();
+    assert!((1e6..=3e6).contains(&rate), "{found}");
+    is_bounded(&mut flow);
+    // A new connection has it before the next look.
+    let mut new = endless(&bed);
+    for _ in 0..50 {
+        assert!(window(&mut new) <= ROOM);
+    }
+    clamped(&bed, 2);
+    let said = String::from_utf8(bed.thalweg(&["status"]).stdout).unwrap();
+    assert!(said.contains("2 connections to 1 host"), "{said}");
+    let metrics = String::from_utf8(bed.thalweg(&["metrics"]).stdout).unwrap();
+    assert!(metrics.contains("thalweg_clamp_connections 2"), "{metrics}");
+    assert!(bed.end(Signal::SIGTERM).success());
+    fills_the_queue(&mut flow);
+    new.finish();
+    // The programs go on, without clamps.
+    fills_the_queue(&mut endless(&bed));
+    flow.finish();
+}
+
+fn clamps_outlive_a_killed_agent_and_the_next_one_knows_them() {
+    let (mut bed, _sink, mut flow) = running("killed", ENABLED);
+    clamped(&bed, 1);
+    bed.end(Signal::SIGKILL);
+    is_bounded(&mut flow);
+    bed.start();
+    // The path is not known yet, so that the connection has its own window back.
+    fills_the_queue(&mut flow);
+    clamped(&bed, 1);
+    is_bounded(&mut flow);
+    assert!(bed.end(Signal::SIGTERM).success());
+    fills_the_queue(&mut flow);
+}
+
+fn a_reload_without_the_prefix_lifts_them() {
+    let (bed, _sink, mut flow) = running("reload", ENABLED);
+    clamped(&bed, 1);
+    is_bounded(&mut flow);
+    bed.configure(&ENABLED.replace("10.0.0.0/8", "192.0.2.0/24"));
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    fills_the_queue(&mut flow);
+    assert_eq!(bed.json(&["clamps"])["prefixes"], json!(["192.0.2.0/24"]));
+    bed.configure(ENABLED);
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    clamped(&bed, 1);
+    is_bounded(&mut flow);
+    // All of it may go, too.
+    bed.configure(&ENABLED.replace("\"10.0.0.0/8\"", ""));
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    fills_the_queue(&mut flow);
+    assert_eq!(bed.json(&["status"])["clamps"], Value::Null);
+}
+
+fn what_a_policy_bounds_is_left_alone() {
+    let (bed, _sink, flow) = running("owned", ENABLED);
+    flow.finish();
+    bed.apply("name = \"mine\"\n[[rule]]\nname = \"all\"\nset = { cwnd_clamp = 100 }\n");
+    let mut flow = endless(&bed);
+    let found = host_where(&bed, "a clamp of the host", |host| {
+        host["segments"] == LEAST && host["left"] == 1
+    });
+    assert_eq!(found["clamped"], 0, "{found}");
+    wait_for("the policy's clamp", || {
+        (window(&mut flow) == 100).then_some(())
+    });
+}
+
+fn the_control_group_keeps_its_windows() {
+    let mut bed = Bed::new(&path("control"), "");
+    let address = bed.server_address();
+    let client = std::path::Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let netns = system::netns_cookie_of(&client).unwrap();
+    let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
+    let group = |salt| Control {
+        share_q16: 0,
+        permanent_q16: 1 << 15,
+        salt,
+    };
+    let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0)).unwrap();
+    let half = format!("permanent = 0.5\nsalt = {salt}");
+    bed.configure(&ENABLED.replace("permanent = 0.0", &half));
+    bed.start();
+    let _sink = bed.sink(&address);
+    let mut flow = endless(&bed);
+    let path = host_where(&bed, "a rate", |host| {
+        host["max_rate_bytes_per_s"].as_u64() > Some(1_000_000)
+    });
+    let looks = || bed.json(&["status"])["clamps"]["looks"]["number"].as_u64();
+    let until = looks().unwrap() + 30;
+    wait_for("looks", || (looks() >= Some(until)).then_some(()));
+    let found = host(&bed).unwrap();
+    assert_eq!(found["segments"], Value::Null, "{path} {found}");
+    fills_the_queue(&mut flow);
+}
+
+fn a_dry_run_tells_and_sets_nothing() {
+    let (bed, _sink, mut flow) = running("dry", &format!("dry_run = true\n{ENABLED}"));
+    let found = host_where(&bed, "a clamp of the host", |host| host["segments"] == LEAST);
+    assert_eq!(found["clamped"], 0, "{found}");
+    assert_eq!(bed.json(&["clamps"])["sets"], false);
+    fills_the_queue(&mut flow);
+    let said = String::from_utf8(bed.thalweg(&["clamps"]).stdout).unwrap();
+    assert!(said.contains("Nothing is set"), "{said}");
+}
+
+in_virtual_time!(
+    [],
+    open_and_new_connections_have_what_the_path_carries_until_the_agent_ends,
+    clamps_outlive_a_killed_agent_and_the_next_one_knows_them,
+    a_reload_without_the_prefix_lifts_them,
+    what_a_policy_bounds_is_left_alone,
+    the_control_group_keeps_its_windows,
+    a_dry_run_tells_and_sets_nothing,
+);
