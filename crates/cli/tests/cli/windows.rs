@@ -138,6 +138,20 @@ fn a_larger_window_is_tried_and_kept_where_it_saves_round_trips() {
         "{said}"
     );
 
+    // Its transfers were too small for a record of the host; those of its networks tell of it.
+    let address = bed.server_address();
+    let explained = bed.json(&["explain", &address]);
+    let levels = explained[0]["windows"].as_array().unwrap().iter();
+    let levels: Vec<_> = levels.map(|network| &network["level"]).collect();
+    assert_eq!(levels, ["prefix", "namespace"], "{explained}");
+    let text = bed.thalweg(&["explain", &address]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let after = text
+        .split_once("\nInitial windows:\nNetwork ")
+        .map(|(_, after)| after);
+    assert!(text.contains("No record of its own"), "{text}");
+    assert!(after.is_some_and(|after| after.contains("16 *")), "{text}");
+
     // It outlives the agent.
     bed.end(Signal::SIGTERM);
     bed.start();
