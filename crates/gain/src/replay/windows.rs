@@ -2,9 +2,9 @@
 //!
 //! An event has the probability of the window that was chosen, not of the others. That suffices for
 //! weights. Where another window had no chance is not in the log, so it is taken from the past: a
-//! connection counts for a window if its network chose that for one of its last connections. The
-//! present choice has no part in it, so that it favours no window. The kernel's own window always has
-//! a chance.
+//! connection counts for a window that its network chose before, if that one or a larger one was
+//! chosen for one of its last connections: a record permits all windows up to the largest. The present
+//! choice has no part in it, so that it favours no window. The kernel's own always has a chance.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use thalweg_learner::window::{COUNT, OWN};
 use super::rule::class;
 use super::{ARMS, Decided, Estimate, Estimator, Size, TooSmall};
 
-/// A connection counts for a window that its network chose for one of this many connections before.
+/// A connection counts for a window if its network chose it or a larger one for one of this many
+/// connections before.
 const LAST: u64 = 100;
 /// Least [overlap](Size::overlap). Below it the log gave the window no chance in many connections
 /// that count.
@@ -149,8 +150,8 @@ impl Windows {
         }
         let network = self.networks.entry(first.network).or_default();
         let counts: [bool; COUNT] = std::array::from_fn(|arm| {
-            let last = network.last[arm];
-            arm == OWN || last > 0 && network.connections - last < LAST
+            let last = network.last[arm..].iter().max().copied().unwrap_or(0);
+            arm == OWN || network.last[arm] > 0 && network.connections - last < LAST
         });
         network.connections += 1;
         network.last[first.arm] = network.connections;
