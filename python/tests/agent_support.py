@@ -19,10 +19,10 @@ BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalwe
 PATIENCE_S = 30
 
 # In a network namespace of its own, as loopback is left alone: reads connections to their end, and
-# sends a megabyte from 192.0.2.1 to each address that it is told.
+# sends so many bytes from 192.0.2.1 to each address as it is told, in segments as on Ethernet.
 TRAFFIC = """
 import selectors, socket, subprocess, sys, threading
-subprocess.run("ip link set lo up; for n in $(seq 16); do ip address add 192.0.2.$n/32 dev lo; done",
+subprocess.run("ip link set lo mtu 1500 up; for n in $(seq 16); do ip address add 192.0.2.$n/32 dev lo; done",
                shell=True, check=True)
 listener = socket.create_server(("0.0.0.0", 5001), backlog=256)
 def sink():
@@ -36,12 +36,11 @@ def sink():
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
 threading.Thread(target=sink, daemon=True).start()
-data = bytes(1 << 20)
 print("ready", flush=True)
 for line in sys.stdin:
-    address = (line.strip(), 5001)
-    with socket.create_connection(address, source_address=("192.0.2.1", 0)) as connection:
-        connection.sendall(data)
+    address, size = line.split()
+    with socket.create_connection((address, 5001), source_address=("192.0.2.1", 0)) as connection:
+        connection.sendall(bytes(int(size)))
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
     print("done", flush=True)
@@ -159,10 +158,10 @@ class Agent:
         assert started.stdout.readline() == "ready\n"
         return started
 
-    def connect(self, *addresses):
-        """Sends a megabyte to each address of 192.0.2.0/28, one after the other."""
+    def connect(self, *addresses, size=1 << 20):
+        """Sends so many bytes to each address of 192.0.2.0/28, one after the other."""
         for address in addresses:
-            say(self.others[0], address)
+            say(self.others[0], f"{address} {size}")
             assert self.others[0].stdout.readline() == "done\n"
 
     def close(self):

@@ -23,6 +23,9 @@ allow = ["cubic", "reno"]
 [learning]
 warm_up = 0
 score_min = "64KiB"
+[initial_window]
+enabled = true
+segments = [16]
 """
 POLICY = """
 name = "front"
@@ -117,6 +120,8 @@ def place(tmp_path_factory):
         hosts.write_text(json.dumps(document(400)))
         agent.run("import", hosts)
         agent.connect(*[f"192.0.2.{n}" for n in range(2, 6)] * 8)
+        # Then 16 segments are tried.
+        agent.connect(*["192.0.2.6"] * 160, size=50_000)
         agent.web = Web(agent)
         try:
             yield agent
@@ -201,6 +206,7 @@ VIEWS = {
     "overview": "#arms svg",
     "hosts": "#hosts tbody tr",
     "host/192.0.2.2": "#host-story tbody tr",
+    "networks": "#networks tbody tr, #windows tbody tr",
     "kernel": "#cost:not(:empty)",
 }
 
@@ -257,6 +263,128 @@ def test_hosts_and_the_story_of_one(opened, place):
     assert "nothing is known of 127.0.0.9" in page.inner_text("#host")
     # The browser reports the 404 itself.
     watched.faults = [text for text in watched.faults if "404" not in text]
+
+
+def cells(page, row):
+    """The cells of a row by their headings; "" has the row's own."""
+    found = page.locator(row).first
+    names = found.locator("td").evaluate_all("cells => cells.map(cell => cell.dataset.label)")
+    texts = found.locator("td").all_inner_texts()
+    return {"": found.locator("th").inner_text()} | dict(zip(names, texts, strict=True))
+
+
+def network(answer, level):
+    return next(one for one in answer["networks"] if one["level"] == level)
+
+
+def test_networks_and_their_initial_windows(opened, place):
+    watched = opened()
+    page = watched.page
+    known = wait_for("windows", lambda: network(place.get("/v1/windows"), "prefix"))
+    assert (known["name"], known["largest"]) == ("192.0.2.0/24", 16)
+    watched.go("networks", "#windows tbody tr")
+    page.wait_for_selector("#networks tbody tr")
+    assert page.title().startswith("Networks")
+    assert page.inner_text("#windows").startswith("Chosen among 10, 16 segments.")
+    row = cells(page, "#windows tbody tr")
+    assert (row[""], row["Level"], row["At most now"]) == ("192.0.2.0/24", "prefix", "16")
+    assert row["A connection gets"] == f"{known['best']} segments"
+    shares = dict(part.split(": ") for part in row["Shares"].split(", "))
+    assert set(shares) <= {"10", "16"} and len(shares) == 2, row
+    assert sum(float(share.removesuffix(" %")) for share in shares.values()) == pytest.approx(
+        100, abs=0.2
+    )
+    assert int(row["Measured"]) >= 160
+    assert {one["level"] for one in place.get("/v1/windows")["networks"]} == {
+        "prefix", "service", "namespace",
+    }  # fmt: skip
+    assert page.locator("#windows tbody tr").count() == len(place.get("/v1/windows")["networks"])
+    row = cells(page, "#networks tbody tr")
+    known = network(place.get("/v1/networks"), "prefix")
+    assert (row[""], row["Hosts"]) == ("192.0.2.0/24", str(known["hosts"]))
+    assert row["A new host gets"] == (known["best"] or "the system's default")
+
+    # A host that had nothing but small transfers has no record, and its network has.
+    watched.go("host/192.0.2.6", "#host tbody tr")
+    assert "No record of its own" in page.inner_text("#host .summary")
+    windows = page.locator("#host table", has_text="Initial windows of its networks")
+    text = windows.inner_text()
+    assert "192.0.2.0/24" in text and "all" in text, text
+    # One that is known has both, and its connections their windows.
+    watched.go("host/192.0.2.2", VIEWS["host/192.0.2.2"])
+    windows.wait_for()
+    assert page.locator("#host table", has_text="What each arm costs").count() == 1
+    told = page.inner_text("#host-story")
+    assert "initial window 10 segments (probability " in told, told
+    watched.faults = [text for text in watched.faults if "404" not in text]
+
+
+def test_windows_of_many_networks_and_of_none(opened, place):
+    watched = opened()
+    page = watched.page
+    asked = []
+    windows = [
+        {
+            "segments": segments, "difference_bits": bits, "error_bits": 0.1, "evidence": 20,
+            "own_evidence": 12, "retransmitted": resent, "scored": 900, "count": 800,
+            "next_probability": share,
+        }
+        for segments, bits, resent, share in [(10, 0, 0.001, 0.25), (16, -1, 0.02, 0.75), (24, 0.5, 0, 0)]
+    ]  # fmt: skip
+    one = {
+        "name": HOSTILE, "level": "prefix", "netns": 1, "container": HOSTILE, "decides": True,
+        "decided": 1234, "scored": 2000, "idle_s": 5, "largest": 16, "best": 16, "windows": windows,
+    }  # fmt: skip
+    few = one | {"decides": False, "best": 10, "windows": [windows[0] | {"next_probability": 1}]}
+    given = {"segments": [10, 16, 24], "networks": [one, few] + [few] * 48}
+
+    def fulfil(route):
+        asked.append(route.request.url)
+        route.fulfill(json=given)
+
+    page.route("**/v1/windows?*", fulfil)
+    watched.go("networks", "#windows tbody tr")
+    assert asked[0].endswith("/v1/windows?limit=50")
+    seen = HOSTILE.replace("\u202e", "\\u{202e}")
+    row = cells(page, "#windows tbody tr")
+    # Half of the time is one bit less; 0.1 bits are 7.2 %.
+    assert row == {
+        "": f"{seen} ({seen})", "Level": "prefix", "A connection gets": "16 segments",
+        "Shares": "10: 25.0 %, 16: 75.0 %", "Time": "-50.0 % ± 7.2 %",
+        "Retransmitted": "2.0 % / 0.1 %", "At most now": "16", "Decided": "1,234",
+        "Measured": "2,000", "Last": "5 s ago",
+    }  # fmt: skip
+    row = cells(page, "#windows tbody tr:nth-child(2)")
+    assert (row["A connection gets"], row["Time"]) == ("10, too little is known", "–")
+    assert "The 50 with most measurements." in page.inner_text("#windows")
+    assert page.locator("main img").count() == 0
+    for segments, said in [
+        ([10, 16], "Nothing is known yet"),
+        ([], "They are not learned: [initial_window] enabled"),
+    ]:
+        given |= {"segments": segments, "networks": []}
+        watched.go("overview", VIEWS["overview"])
+        watched.go("networks", "#windows .note")
+        page.locator("#windows").get_by_text(said).wait_for()
+    page.unroute("**/v1/windows?*")
+    page.route("**/v1/networks?*", lambda route: route.abort())
+    watched.go("overview", VIEWS["overview"])
+    watched.go("networks", "#networks [role=alert]")
+    assert page.inner_text("#networks") == "The networks cannot be had: no answer."
+    page.wait_for_selector("#windows tbody tr")
+    watched.faults = [text for text in watched.faults if "ERR_FAILED" not in text]
+
+
+def test_only_so_many_networks_are_told_of(place):
+    for resource in ("networks", "windows"):
+        every = place.get(f"/v1/{resource}")["networks"]
+        assert len(every) >= 3
+        most = max(one["scored"] for one in every)
+        found = place.get(f"/v1/{resource}?limit=1")["networks"]
+        assert [one["scored"] for one in found] == [most]
+        kept = place.get(f"/v1/{resource}?limit={len(every)}")["networks"]
+        assert [one["name"] for one in kept] == [one["name"] for one in every]
+        assert place.front.ask(f"/v1/{resource}?limit=x")[0] == 400
 
 
 def test_hostile_names_are_text(opened, place):

@@ -475,6 +475,10 @@ pub struct Explanation {
     /// that decides would.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
+    /// What the prefix and the namespace of the host know of initial windows, the narrowest first;
+    /// empty: nothing, or these are not learned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowNetwork>,
     /// One sentence on the choice and its reason.
     pub summary: String,
     /// The latest events of the host, newest first.

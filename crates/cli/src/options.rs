@@ -213,7 +213,8 @@ pub enum Command {
     /// Estimate what another rule of choice would have cost, from logged decisions.
     ///
     /// Needs no agent. Each host begins without a record. The rule learns from connections whose arm
-    /// it could have chosen. Exit code 1 if the log says too little about it.
+    /// it could have chosen. Where initial windows were learned, each window for all connections is
+    /// compared with what ran, too. Exit code 1 if the log says too little about all of it.
     Replay(commands::replay::Options),
     /// Show what the learner gains against its control group, or what a policy's rule gains.
     ///

@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 mod model;
 mod rule;
 mod student;
+mod windows;
 
 use model::Model;
 pub use rule::{Connection, Outcome, Replay, Rule, Stretch};
+pub use windows::{Cost, First, Judged, OVERLAP_MIN, OfWindow, Untold, Windows};
 
 /// Largest number of arms.
 pub const ARMS: usize = thalweg_learner::MAX_ARMS;
@@ -96,6 +98,9 @@ pub struct Size {
     pub effective: f64,
     /// Effective number of hosts, likewise.
     pub effective_hosts: f64,
+    /// Mean weight of the connections: about 1 if the log gave the rule's choice a chance in all of
+    /// them, and if its probabilities are true.
+    pub overlap: f64,
 }
 
 /// A sample too small for an estimate.
@@ -198,16 +203,23 @@ impl Estimator {
     /// to the outcome it explains. The first one of all is not judged: without a model its whole
     /// outcome would count as unexplained.
     pub fn add(&mut self, decided: &Decided<'_>) {
-        if self.model.is_empty() {
-            return self.model.learn(decided);
-        }
         let Decided { logged, rule, .. } = decided;
-        let chance = logged[decided.arm];
         let uncovered: f64 = (0..ARMS)
             .filter(|&i| logged[i] <= 0.0)
             .map(|i| rule[i])
             .sum();
-        if chance <= 0.0 || uncovered > UNCOVERED_MAX || decided.pace <= 0.0 {
+        self.add_drawn(decided, logged[decided.arm], uncovered <= UNCOVERED_MAX);
+    }
+
+    /// Adds a decision of which the log has the probability of its own arm alone: `chance`.
+    /// [`Decided::logged`] has that arm as certain, so that the log's outcome stands for itself.
+    /// `covered`: the log gave a chance to what the rule chooses. It must not depend on the arm.
+    pub fn add_drawn(&mut self, decided: &Decided<'_>, chance: f64, covered: bool) {
+        if self.model.is_empty() {
+            return self.model.learn(decided);
+        }
+        let Decided { logged, rule, .. } = decided;
+        if chance <= 0.0 || !covered || decided.pace <= 0.0 {
             self.uncovered += 1;
         } else {
             let expected = self.model.outcomes(decided.host, decided.class);
@@ -240,7 +252,8 @@ impl Estimator {
     pub fn size(&self) -> Size {
         let sums = self.sums();
         let of_hosts: f64 = sums.iter().map(|host| host.weight.powi(2)).sum();
-        let square = total(&sums).weight.powi(2);
+        let total = total(&sums);
+        let square = total.weight.powi(2);
         let effective = |squares: f64| if squares > 0.0 { square / squares } else { 0.0 };
         Size {
             connections: self.connections,
@@ -250,6 +263,11 @@ impl Estimator {
             decisions: sums.iter().map(|host| host.own).sum(),
             effective: effective(sums.iter().map(|host| host.squares).sum()),
             effective_hosts: effective(of_hosts),
+            overlap: if total.count > 0.0 {
+                total.weight / total.count
+            } else {
+                0.0
+            },
         }
     }
 

@@ -11,7 +11,7 @@ use super::work::Api;
 use super::{RECENT, Wanted, hosts_of, latest, unknown, wanted};
 use crate::present::Presenter;
 use crate::shared::Shared;
-use crate::view::{Explanation, Network};
+use crate::view::{Explanation, Network, WindowNetwork};
 
 /// One explanation for each network namespace that knows the host, or else its networks.
 pub(super) async fn explain(
@@ -30,13 +30,15 @@ pub(super) async fn explain(
         for (key, host) in hosts_of(shared, &wanted)? {
             out.push(Explanation {
                 summary: format!("{unset}{}", presenter.summary(&key, &host)),
+                windows: windows(shared, &presenter, key.netns, &wanted)?,
                 ..explanation(shared, &presenter, &key, &host)?
             });
         }
         if out.is_empty() {
             for netns in namespaces(shared)? {
                 let networks = networks(shared, &presenter, netns, &wanted)?;
-                if networks.is_empty() {
+                let windows = windows(shared, &presenter, netns, &wanted)?;
+                if networks.is_empty() && windows.is_empty() {
                     continue;
                 }
                 let key = HostKey {
@@ -46,6 +48,7 @@ pub(super) async fn explain(
                 out.push(Explanation {
                     summary: format!("{unset}{}", presenter.stranger(&networks)),
                     networks,
+                    windows,
                     ..explanation(shared, &presenter, &key, &Host::default())?
                 });
             }
@@ -68,6 +71,7 @@ fn explanation(
         summary: String::new(),
         host: presenter.host(key, host),
         networks: Vec::new(),
+        windows: Vec::new(),
         recent: latest::of_host(shared, &key.to_string(), RECENT)?,
         events_share: shared.sampling(|sampling| sampling.share()),
     })
@@ -121,6 +125,38 @@ fn networks(
         }
     }
     add(HostKey::of_namespace(netns))?;
+    Ok(found)
+}
+
+/// What is known of initial windows towards a host, the narrowest first: of its prefix and of its
+/// namespace. The service in between is known only once it is connected to.
+fn windows(
+    shared: &Shared,
+    presenter: &Presenter<'_>,
+    netns: u64,
+    wanted: &Wanted,
+) -> anyhow::Result<Vec<WindowNetwork>> {
+    let setup = shared.kernel.setup();
+    let allowed = setup.windows();
+    if allowed == 0 || is_local(wanted.address) {
+        return Ok(Vec::new());
+    }
+    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+    let prefix = HostKey {
+        level: Level::WindowPrefix,
+        ..HostKey::of_remote(netns, wanted.address, v4, v6)?
+    };
+    let namespace = HostKey {
+        level: Level::WindowNamespace,
+        ..HostKey::of_namespace(netns)
+    };
+    let mut found = Vec::new();
+    let has_prefix = prefix.prefix_len < wanted.key.prefix_len;
+    for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
+        if let Some(record) = shared.kernel.host(&key)? {
+            found.push(presenter.windows(&key, &record, allowed));
+        }
+    }
     Ok(found)
 }
 

@@ -1,24 +1,51 @@
 //! `GET /v1/networks` and `GET /v1/windows`: what is known of networks.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use axum::Json;
 use axum::extract::State;
-use thalweg_learner::{HostKey, Level, window};
+use serde::Deserialize;
+use thalweg_learner::{Host, HostKey, Level, window};
 
-use super::answer::Answer;
+use super::answer::{Answer, Query};
 use super::work::Api;
 use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{NetworkLimits, Networks, Windows};
 
-/// All groups of hosts, the narrowest first, then by name.
-pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
-    api.work(|shared| {
+/// How many networks.
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    /// Those with most measurements; `None`: all.
+    limit: Option<usize>,
+}
+
+impl Asked {
+    /// Keeps so many records, the narrowest first, then by address.
+    fn keep(&self, records: &mut Vec<(HostKey, Host)>) {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        if limit < records.len() {
+            records.sort_by_key(|(key, record)| {
+                let place = (key.level, key.addr, key.prefix_len, key.netns);
+                (Reverse(record.scored), place)
+            });
+            records.truncate(limit);
+        }
+        records.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+    }
+}
+
+/// Groups of hosts, the narrowest first, then by name.
+pub(super) async fn networks(
+    State(api): State<Api>,
+    Query(asked): Query<Asked>,
+) -> Answer<Json<Networks>> {
+    api.work(move |shared| {
         let table = shared.kernel.arms()?;
         let presenter = shared.presenter(&table);
         let mut groups = shared.kernel.groups()?;
-        groups.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+        asked.keep(&mut groups);
         let counts = hosts_by_group(shared)?;
         let hosts = |key: &HostKey| match key.level {
             Level::Prefix | Level::Named | Level::Namespace => {
@@ -29,9 +56,11 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
         let networks = groups
             .iter()
             .map(|(key, group)| presenter.network(key, group, hosts(key)));
+        let mut limits = limits(shared, &presenter);
+        limits.truncate(asked.limit.unwrap_or(usize::MAX));
         Ok(Json(Networks {
             networks: networks.collect(),
-            limits: limits(shared, &presenter),
+            limits,
             limits_untold: shared.limits_untold(),
         }))
     })
@@ -39,13 +68,16 @@ pub(super) async fn networks(State(api): State<Api>) -> Answer<Json<Networks>> {
 }
 
 /// Initial windows by network, the narrowest first, then by name.
-pub(super) async fn windows(State(api): State<Api>) -> Answer<Json<Windows>> {
-    api.work(|shared| {
+pub(super) async fn windows(
+    State(api): State<Api>,
+    Query(asked): Query<Asked>,
+) -> Answer<Json<Windows>> {
+    api.work(move |shared| {
         let table = shared.kernel.arms()?;
         let presenter = shared.presenter(&table);
         let allowed = shared.kernel.setup().windows();
         let mut records = shared.kernel.windows()?;
-        records.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+        asked.keep(&mut records);
         let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
         Ok(Json(Windows {
             segments: segments.map(window::segments).collect(),

@@ -14,7 +14,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Path, type and text of each file.
-const FILES: [(&str, &str, &str); 12] = [
+const FILES: [(&str, &str, &str); 13] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -42,6 +42,11 @@ const FILES: [(&str, &str, &str); 12] = [
     ("/page/gain.js", SCRIPT, include_str!("../page/gain.js")),
     ("/page/arms.js", SCRIPT, include_str!("../page/arms.js")),
     ("/page/hosts.js", SCRIPT, include_str!("../page/hosts.js")),
+    (
+        "/page/networks.js",
+        SCRIPT,
+        include_str!("../page/networks.js"),
+    ),
     ("/page/kernel.js", SCRIPT, include_str!("../page/kernel.js")),
 ];
 

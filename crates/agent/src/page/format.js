@@ -1,6 +1,6 @@
 // Figures for readers, in the units of the commands.
 
-import { el } from "./dom.js";
+import { el, svg } from "./dom.js";
 
 const whole = new Intl.NumberFormat();
 
@@ -31,6 +31,16 @@ export const rate = (value) => bits(value * 8);
 export const micros = (value) => scaled(value, [[1e6, "s"], [1e3, "ms"]], "µs");
 export const nanos = (value) => (value < 1000 ? `${Math.round(value)} ns` : scaled(value / 1e3, [[1e6, "s"], [1e3, "ms"], [1, "µs"]], "µs"));
 export const percent = (share) => `${(share * 100).toFixed(1)} %`;
+
+/** A share as a bar, and in figures. */
+export function bar(share) {
+  return [
+    svg("svg", { class: "bar", width: 60, height: 10, viewBox: "0 0 60 10", "aria-hidden": "true" },
+      svg("rect", { class: "track", width: 60, height: 10 }),
+      svg("rect", { class: "part", width: Math.max(share > 0 ? 1 : 0, 60 * share), height: 10 })),
+    ` ${percent(share)}`,
+  ];
+}
 
 /** Seconds in their two largest units. */
 export function span(seconds) {

@@ -1,9 +1,10 @@
 // What is known of remote hosts, and the story of one.
 
-import { byId, code, el, facts, fault, hostLink, note, paragraph, replace, svg, table } from "./dom.js";
-import { ago, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
+import { byId, code, el, facts, fault, hostLink, note, paragraph, replace, table } from "./dom.js";
+import { ago, bar, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
 import { ask } from "./agent.js";
 import { Arms } from "./arms.js";
+import { windowTable } from "./networks.js";
 
 const LIMIT = 50;
 const EVENTS = 30;
@@ -43,6 +44,13 @@ function measured(event) {
     `round trip ${micros(m.srtt_us)}, ${count(m.retrans)} of ${counted(m.segs_out, "segment")} retransmitted`;
 }
 
+/** A connection's initial window, where these are learned. */
+function firstWindow({ window: first }) {
+  if (!first) return "";
+  const chosen = first.chosen === first.segments ? "" : `${first.chosen} were chosen, `;
+  return `; initial window ${first.segments} segments (${chosen}probability ${percent(first.propensity)})`;
+}
+
 const typical = (host) => host.arms.find((arm) => arm.arm === host.best && arm.evidence > 0);
 
 /** Fills the list of hosts. */
@@ -74,15 +82,6 @@ export async function hosts(sort) {
   });
   replace(box, table("Hosts; the name leads to its story",
     [["Host"], ["Costs least"], ["Connections", "number"], ["Typical rate", "number"], ["Lowest RTT", "number"], ["Cost", "number"], ["Last used"]], rows));
-}
-
-function bar(share) {
-  return [
-    svg("svg", { class: "bar", width: 60, height: 10, viewBox: "0 0 60 10", "aria-hidden": "true" },
-      svg("rect", { class: "track", width: 60, height: 10 }),
-      svg("rect", { class: "part", width: Math.max(share > 0 ? 1 : 0, 60 * share), height: 10 })),
-    ` ${percent(share)}`,
-  ];
 }
 
 function against(arm, best) {
@@ -118,8 +117,15 @@ function networkTable(networks) {
     ]));
 }
 
-function told({ host, summary, networks }, several) {
-  if (networks?.length) return [el("p", { class: "summary" }, summary), networkTable(networks)];
+/** Whether an explanation is of a host without record, by what its networks know. */
+const isStranger = ({ host }) => !host.connections && !host.scored;
+
+function told(one, several) {
+  const { host, summary, networks, windows } = one;
+  const first = windows?.length > 0 && windowTable(windows);
+  if (isStranger(one)) {
+    return [el("p", { class: "summary" }, summary), networks?.length > 0 && networkTable(networks), first];
+  }
   return [
     several && el("h2", {}, `Network namespace ${host.netns}`),
     el("p", { class: "summary" }, summary),
@@ -132,6 +138,7 @@ function told({ host, summary, networks }, several) {
     ]),
     host.arms.length ? armTable(host) : note("No arm has been chosen or measured yet."),
     host.arms.length > 0 && note("Cost in bits: one less is twice the rate. ± is the mean deviation."),
+    first,
   ];
 }
 
@@ -161,7 +168,7 @@ export async function story(address) {
   if (late()) return;
   // The record may cover a prefix; events bear its name.
   const name = found[0].host.address;
-  if (found.every((one) => one.networks?.length)) {
+  if (found.every(isStranger)) {
     replace(byId("host-arms"));
     replace(byId("host-story"));
     return replace(byId("host"), found.map((one) => told(one, false)).flat());
@@ -185,7 +192,7 @@ async function connections(name, late) {
   if (!events.length) return replace(box, note("No event of it is stored: its connections were too few, too small, or too long ago."));
   const rows = events.map((event) => [
     time(event.time_ms), `${event.remote}:${event.remote_port}${event.passive ? ", accepted" : ""}`, event.arm ?? "unknown",
-    event.measurement ? measured(event) : `Decision: ${because(event)}`,
+    (event.measurement ? measured(event) : `Decision: ${because(event)}`) + firstWindow(event),
   ]);
   replace(box, table(`The latest ${EVENTS} decisions and measurements, newest first`,
     [["Time"], ["Peer", "long"], ["Arm"], ["What happened"]], rows));

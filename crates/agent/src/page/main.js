@@ -7,9 +7,10 @@ import { time } from "./format.js";
 import { advice, gain } from "./gain.js";
 import { hosts, story } from "./hosts.js";
 import { kernel } from "./kernel.js";
+import { networks } from "./networks.js";
 import { begin, decided, overview, unknown } from "./overview.js";
 
-const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", kernel: "Policies and cost" };
+const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", networks: "Networks", kernel: "Policies and cost" };
 // Lists are asked for again at most this often, and only where something has changed.
 const REFRESH_MS = 5000;
 
@@ -31,6 +32,7 @@ function refresh() {
   }
   else if (view === "hosts") hosts(byId("sort").value);
   else if (view === "host") story(address);
+  else if (view === "networks") networks();
   else if (view === "kernel") kernel();
 }
 

@@ -6,7 +6,7 @@ use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_control::object::printable;
 use thalweg_units::figures::three;
 
-use super::{events, networks};
+use super::{events, networks, windows};
 use crate::client::encode;
 use crate::options::{Global, host};
 use crate::output::{self, milliseconds, percent, rate, span};
@@ -38,9 +38,16 @@ fn text(explanation: &Explanation, several: bool) -> String {
         None => String::new(),
     };
     let mut text = format!("{}{namespace}: {}\n\n", host.address, explanation.summary);
+    let known = match explanation.windows.as_slice() {
+        [] => String::new(),
+        of => format!("\nInitial windows:\n{}", windows::of(of)),
+    };
     if !explanation.networks.is_empty() {
         text.push_str(&networks::table(&explanation.networks));
-        return text;
+    }
+    // A host without record.
+    if host.connections == 0 && host.scored == 0 {
+        return text + &known;
     }
     text.push_str(&output::pairs(vec![
         (
@@ -83,6 +90,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
         text.push_str(" ~ is much slower now and then.");
     }
     text.push('\n');
+    text.push_str(&known);
     if !explanation.recent.is_empty() {
         text.push_str("\nLatest events, newest first:\n");
         for event in &explanation.recent {

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use thalweg_agent::config::Config;
 use thalweg_gain::replay::{
     Connection, EFFECTIVE_HOSTS_MIN, EFFECTIVE_MIN, Estimate, Interval, Outcome, Replay, Rule,
+    TooSmall,
 };
 use thalweg_learner::{Mode, Params};
 
@@ -15,6 +16,7 @@ use crate::options::Global;
 use crate::output;
 
 pub mod file;
+mod windows;
 
 /// What is judged, and by which decisions.
 #[derive(Debug, Args)]
@@ -79,7 +81,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         bail!("--set: the rule {} has no parameters", options.rule.name());
     }
     let config = settings(&options.set)?;
-    let decisions = file::read(&options.file)?;
+    let decisions = file::read(&options.file, &config.networks)?;
     let rule = match (learns, options.rule) {
         (Some(mode), _) => Rule::Learner(params(&config, mode, &decisions.arms)),
         (None, Choice::Random) => Rule::Random,
@@ -87,20 +89,49 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let mut replay = Replay::new(rule);
     decisions.connections.iter().for_each(|it| replay.add(it));
-    let name = options.file.display();
-    let outcome = replay.outcome().map_err(|small| {
-        let left = match small.size.uncovered {
-            0 => String::new(),
-            n => format!("; for {n} more the log gave its choice no chance"),
-        };
-        anyhow!("{name}: {}: {small}{left}", counted(small.size.connections))
-    })?;
+    let windows = windows::judged(&decisions.windows, config.initial_window.mask);
     let name = options.rule.name();
+    let outcome = match replay.outcome() {
+        Ok(outcome) => Ok(outcome),
+        Err(small) => {
+            let why = too_few(&small);
+            if !windows.as_ref().is_some_and(windows::Section::tells) {
+                bail!("{}: {why}", options.file.display());
+            }
+            Err(why)
+        }
+    };
     let moved = decisions.connections.iter().filter(|it| is_moved(it));
     let moved = moved.count() as u64;
-    output::show(global, &document(name, &outcome, moved), || {
-        text(name, &outcome, moved)
+    let document = || {
+        let mut document = match &outcome {
+            Ok(outcome) => document(name, outcome, moved),
+            Err(why) => json!({ "rule": name, "untold": why }),
+        };
+        if let Some(windows) = &windows {
+            document["initial_windows"] = windows.document();
+        }
+        document
+    };
+    output::show(global, &document(), || {
+        let mut text = match &outcome {
+            Ok(outcome) => text(name, outcome, moved),
+            Err(why) => format!("Not known what {name} takes: {why}.\n"),
+        };
+        if let Some(windows) = &windows {
+            text += &format!("\n{}", windows.text());
+        }
+        text
     })
+}
+
+/// Why a rule cannot be judged.
+fn too_few(small: &TooSmall) -> String {
+    let left = match small.size.uncovered {
+        0 => String::new(),
+        n => format!("; for {n} more the log gave its choice no chance"),
+    };
+    format!("{}: {small}{left}", counted(small.size.connections))
 }
 
 /// The configuration with these lines in `[learning]`.
@@ -129,17 +160,24 @@ fn counted(connections: u64) -> String {
     output::count(connections, "connection")
 }
 
+/// An estimate as JSON.
+fn estimate(it: &Estimate) -> Value {
+    let interval = |it: &Interval| json!({ "mean": it.mean, "low": it.low, "high": it.high });
+    json!({
+        "logged": it.logged,
+        "rule": it.logged + it.robust.mean,
+        "doubly_robust": interval(&it.robust),
+        "propensity_weighted": interval(&it.weighted),
+    })
+}
+
+/// The difference of a logarithm (base 2) in per cent.
+fn percent(log2: f64) -> f64 {
+    100.0 * (log2.exp2() - 1.0)
+}
+
 /// The estimates as JSON.
 fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
-    let interval = |it: &Interval| json!({ "mean": it.mean, "low": it.low, "high": it.high });
-    let estimate = |it: &Estimate| {
-        json!({
-            "logged": it.logged,
-            "rule": it.logged + it.robust.mean,
-            "doubly_robust": interval(&it.robust),
-            "propensity_weighted": interval(&it.weighted),
-        })
-    };
     let size = &outcome.size;
     json!({
         "rule": rule,
@@ -161,7 +199,6 @@ fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
 /// The estimates for people.
 fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let size = &outcome.size;
-    let percent = |log2: f64| 100.0 * (log2.exp2() - 1.0);
     let row = |name: &str, it: &Interval, scale: &dyn Fn(f64) -> f64, unit: &str| {
         let figure = |value: f64| format!("{:+.2}{unit}", scale(value));
         vec![
@@ -191,7 +228,7 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let mut text = format!(
         "{}\n\n{}\nCost: {:.2} bits logged, {:.2} by the rule. {} to {}; as much as {:.0} connections \
          to {:.0} hosts\nthat it decided itself ({EFFECTIVE_MIN} and {EFFECTIVE_HOSTS_MIN} are needed).\n",
-        sentence(rule, &time.robust, percent),
+        sentence(rule, "takes", &time.robust),
         output::table(
             &["Rule less log", "Difference", "95 % interval"],
             &[1, 2],
@@ -236,15 +273,15 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
 }
 
 /// The answer in words.
-fn sentence(rule: &str, time: &Interval, percent: impl Fn(f64) -> f64) -> String {
+fn sentence(rule: &str, takes: &str, time: &Interval) -> String {
     let (low, high) = (percent(time.low), percent(time.high));
     match time.covers(0.0) {
         true => format!(
-            "Not known whether {rule} takes less or more time than what ran: {low:+.1} % to \
+            "Not known whether {rule} {takes} less or more time than what ran: {low:+.1} % to \
              {high:+.1} %."
         ),
         false => format!(
-            "{rule} takes {:.1} % {} time than what ran ({low:+.1} % to {high:+.1} %).",
+            "{rule} {takes} {:.1} % {} time than what ran ({low:+.1} % to {high:+.1} %).",
             percent(time.mean).abs(),
             if time.mean < 0.0 { "less" } else { "more" },
         ),

@@ -36,10 +36,15 @@ fn table(found: &Windows) -> String {
     if found.networks.is_empty() {
         return "nothing is known of initial windows yet\n".to_owned();
     }
+    of(&found.networks)
+}
+
+/// What networks know.
+pub fn of(networks: &[WindowNetwork]) -> String {
     let header = [
         "Network", "Decided", "Segments", "Next", "Time", "+/-", "Resent", "Evidence", "Scored",
     ];
-    let rows = found.networks.iter().flat_map(|network| {
+    let rows = networks.iter().flat_map(|network| {
         network.windows.iter().enumerate().map(|(number, window)| {
             let mut row = match number {
                 0 => first(network),

@@ -100,6 +100,58 @@ fn a_larger_window_is_tried_and_kept_where_it_saves_round_trips() {
         "{event}"
     );
 
+    // A replay gets each with the probability of what it was.
+    let file = bed.directory.path().join("decisions");
+    let name = file.to_str().unwrap();
+    let lines = wait_for("all decisions", || {
+        assert!(
+            bed.thalweg(&["export", "--decisions", name])
+                .status
+                .success()
+        );
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let lines: Vec<Value> = lines
+            .filter(|line: &Value| line["window"].is_object())
+            .collect();
+        (lines.len() == 248).then_some(lines)
+    });
+    let mut raised = 0;
+    for line in &lines {
+        let window = &line["window"];
+        let propensity = window["propensity"].as_f64().unwrap();
+        assert!(
+            window["cost_bits"].is_f64() && (0.0..=1.0).contains(&propensity),
+            "{line}"
+        );
+        raised += u64::from(window["segments"] == 16);
+        // A larger window is never certain: 10 segments are for comparison.
+        assert!(window["segments"] == 10 || propensity < 1.0, "{line}");
+    }
+    assert_eq!(raised, larger);
+    let said = bed.thalweg(&["replay", name]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.contains("an effective sample of 1 hosts is too small"),
+        "{said}"
+    );
+
+    // Its transfers were too small for a record of the host; those of its networks tell of it.
+    let address = bed.server_address();
+    let explained = bed.json(&["explain", &address]);
+    let levels = explained[0]["windows"].as_array().unwrap().iter();
+    let levels: Vec<_> = levels.map(|network| &network["level"]).collect();
+    assert_eq!(levels, ["prefix", "namespace"], "{explained}");
+    let text = bed.thalweg(&["explain", &address]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let after = text
+        .split_once("\nInitial windows:\nNetwork ")
+        .map(|(_, after)| after);
+    assert!(text.contains("No record of its own"), "{text}");
+    assert!(after.is_some_and(|after| after.contains("16 *")), "{text}");
+
     // It outlives the agent.
     bed.end(Signal::SIGTERM);
     bed.start();

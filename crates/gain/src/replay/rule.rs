@@ -311,7 +311,7 @@ impl Replay {
 }
 
 /// Class of a size: powers of four from 4 KiB.
-fn class(bytes: u64) -> usize {
+pub(super) fn class(bytes: u64) -> usize {
     let log2 = bytes.max(1).ilog2() as usize;
     (log2.saturating_sub(10) / 2).min(CLASSES - 1)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use thalweg_agent::view::{Arm, Event, Measurement};
 
 use crate::client::Client;
-use crate::commands::replay::file::{FORMAT, Head, Line, Measured, Tail, VERSION};
+use crate::commands::replay::file::{FORMAT, Head, Line, Measured, Tail, VERSION, Window};
 
 /// Events per request.
 const PAGE: usize = 10_000;
@@ -73,6 +73,7 @@ impl Open {
             self.lines.insert(key, self.warm_up(event, measurement)?);
         }
         let line = self.lines.get_mut(&key)?;
+        line.window = window(event);
         line.stretches.push(measured(event, measurement));
         let goes_on = matches!(measurement.end.as_str(), "switch" | "stretch");
         if goes_on {
@@ -131,7 +132,26 @@ fn decision(event: &Event) -> Option<Line> {
         rule: event.rule,
         parameters: event.parameters,
         stands_for: event.stands_for,
+        window: None,
         stretches: Vec::new(),
+    })
+}
+
+/// The initial window with the probability of what it was. A dry run had no choice. One that the
+/// kernel refused is left out: it is neither what was chosen nor a choice of 10 segments.
+fn window(event: &Event) -> Option<Window> {
+    let window = event.window.as_ref()?;
+    if !event.dry_run && window.segments != window.chosen {
+        return None;
+    }
+    Some(Window {
+        segments: window.segments.into(),
+        propensity: if event.dry_run {
+            1.0
+        } else {
+            window.propensity
+        },
+        cost_bits: window.cost_bits,
     })
 }
 
@@ -214,6 +234,45 @@ mod tests {
             .map(|it| it.arm.as_deref())
             .collect();
         assert_eq!(arms, [Some("bbr"), Some("cubic")]);
+    }
+
+    #[test]
+    fn an_initial_window_has_the_probability_of_what_it_was() {
+        let with = |changes: Value, window: Value| {
+            let mut changes = changes;
+            changes["window"] = window;
+            changes["measurement"] = end("fin-local");
+            changes
+        };
+        let found = lines(&[
+            json!({}),
+            with(
+                json!({}),
+                json!({ "segments": 16, "chosen": 16, "propensity": 0.25, "cost_bits": -0.5 }),
+            ),
+            json!({}),
+            with(
+                json!({ "dry_run": true }),
+                json!({ "segments": 10, "chosen": 16, "propensity": 0.25, "cost_bits": 0.5 }),
+            ),
+            // The kernel refused it.
+            json!({}),
+            with(
+                json!({}),
+                json!({ "segments": 10, "chosen": 16, "propensity": 0.25 }),
+            ),
+            json!({}),
+            json!({ "measurement": end("fin-local") }),
+        ]);
+        let windows: Vec<_> = found.iter().map(|line| line.window.clone()).collect();
+        let of = |segments, propensity, cost| {
+            Some(Window {
+                segments,
+                propensity,
+                cost_bits: Some(cost),
+            })
+        };
+        assert_eq!(windows, [of(16, 0.25, -0.5), of(10, 1.0, 0.5), None, None]);
     }
 
     #[test]

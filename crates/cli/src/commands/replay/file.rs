@@ -6,9 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use thalweg_gain::replay::{ARMS, Connection, Stretch};
-use thalweg_learner::{End, Sample};
+use thalweg_agent::config::Networks;
+use thalweg_gain::replay::{ARMS, Connection, Cost, First, Stretch};
+use thalweg_learner::{End, Sample, window};
 use thalweg_units::file;
+use thalweg_units::prefix::{MAPPED, Prefix};
 
 use crate::output;
 
@@ -20,6 +22,10 @@ pub const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 4 << 30;
 /// Error of a sum of probabilities, each of which has 16 bits.
 const ROUNDING: f64 = 0.01;
+/// Largest cost of an initial window, bits, and the least below 0.
+const COST_MAX: f64 = 32.0;
+/// What a retransmission of all segments costs, bits (`thalweg_learner::window::report`).
+const WASTE_BITS: f64 = 3.0;
 
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,8 +69,25 @@ pub struct Line {
     pub parameters: u32,
     /// Number of connections that it stands for: one over the share of host-hours kept.
     pub stands_for: f64,
+    /// Its initial window, where these are learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
     /// Its measured stretches.
     pub stretches: Vec<Measured>,
+}
+
+/// The initial window of a connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// What it had, segments.
+    pub segments: u32,
+    /// Probability of that.
+    pub propensity: f64,
+    /// The time of the transfer in units of the round trips that it takes with the kernel's own
+    /// window, bits; `None`: it said nothing about the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_bits: Option<f64>,
 }
 
 /// A measured stretch.
@@ -123,13 +146,15 @@ pub struct Decisions {
     pub arms: Vec<String>,
     /// Connections in order of time.
     pub connections: Vec<Connection>,
+    /// Those with an initial window that was chosen, in order of time.
+    pub windows: Vec<First>,
 }
 
-/// Reads a file whole.
+/// Reads a file whole. `networks`: how long the prefixes are whose records choose windows.
 ///
 /// # Errors
 /// What is wrong with it, with file and line.
-pub fn read(path: &Path) -> Result<Decisions> {
+pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
     let name = path.display().to_string();
     let mut lines = BufReader::new(file::open(path, MAX_BYTES)?).split(b'\n');
     let head = match lines.next() {
@@ -138,7 +163,7 @@ pub fn read(path: &Path) -> Result<Decisions> {
             head(&line.with_context(|| name.clone())?).with_context(|| place(&name, 1))?
         }
     };
-    let mut reader = Reader::new(head.arms);
+    let mut reader = Reader::new(head.arms, networks);
     for (line, number) in lines.zip(2..) {
         let line = line.with_context(|| name.clone())?;
         let count = reader.connections.len();
@@ -194,27 +219,35 @@ fn head(line: &[u8]) -> Result<Head> {
 }
 
 /// Turns lines into connections.
-struct Reader {
+struct Reader<'a> {
     arms: Vec<String>,
+    lengths: &'a Networks,
     hosts: HashMap<(u64, String), u64>,
+    networks: HashMap<(u64, String), u64>,
     connections: Vec<Connection>,
+    windows: Vec<First>,
 }
 
-impl Reader {
-    fn new(arms: Vec<String>) -> Self {
+impl<'a> Reader<'a> {
+    fn new(arms: Vec<String>, lengths: &'a Networks) -> Self {
         Self {
             arms,
+            lengths,
             hosts: HashMap::new(),
+            networks: HashMap::new(),
             connections: Vec::new(),
+            windows: Vec::new(),
         }
     }
 
     fn sorted(mut self) -> Decisions {
         self.connections
             .sort_by_key(|connection| connection.start_ns);
+        self.windows.sort_by_key(|first| first.start_ns);
         Decisions {
             arms: self.arms,
             connections: self.connections,
+            windows: self.windows,
         }
     }
 
@@ -244,8 +277,13 @@ impl Reader {
         let stretches = stretches.collect::<Result<_>>()?;
         let next = self.hosts.len() as u64;
         let host = (line.netns, line.host.clone());
+        let host = *self.hosts.entry(host).or_insert(next);
+        if let Some(window) = &line.window {
+            let first = self.first(line, window, host);
+            self.windows.push(first.context("window")?);
+        }
         self.connections.push(Connection {
-            host: *self.hosts.entry(host).or_insert(next),
+            host,
             start_ns: nanoseconds(line.time_ms)?,
             system: self.optional(line.system.as_ref())?,
             arm,
@@ -256,6 +294,54 @@ impl Reader {
             stretches,
         });
         Ok(())
+    }
+
+    /// The choice of an initial window.
+    fn first(&mut self, line: &Line, window: &Window, host: u64) -> Result<First> {
+        let &Window {
+            segments,
+            propensity,
+            cost_bits,
+        } = window;
+        let Some(arm) = window::arm(segments) else {
+            bail!(
+                "segments: found {segments}, expected an even number from {} to {}",
+                window::LEAST,
+                window::MOST
+            )
+        };
+        if !(propensity > 0.0 && propensity <= 1.0) {
+            bail!("propensity: found {propensity}, expected more than 0, and 1 at most");
+        }
+        let last = line.stretches.last();
+        let cost = match (cost_bits, last) {
+            (None, _) => None,
+            (Some(bits), _) if bits.is_nan() || bits.abs() > COST_MAX => {
+                bail!("cost_bits: found {bits:?}, expected -{COST_MAX} to {COST_MAX}")
+            }
+            (Some(_), None) => bail!("cost_bits: found one without a stretch"),
+            (Some(bits), Some(last)) => {
+                let segs = f64::from(last.segs_out.max(1));
+                let waste = WASTE_BITS * (f64::from(last.retrans) / segs).min(1.0);
+                Some(Cost {
+                    bits,
+                    time_bits: bits - waste,
+                })
+            }
+        };
+        let next = self.networks.len() as u64;
+        let network = (line.netns, network(&line.host, self.lengths));
+        Ok(First {
+            host,
+            network: *self.networks.entry(network).or_insert(next),
+            start_ns: nanoseconds(line.time_ms)?,
+            arm,
+            propensity,
+            control: line.control,
+            stands_for: line.stands_for,
+            bytes: line.stretches.iter().map(|it| it.bytes).sum(),
+            cost,
+        })
     }
 
     fn propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
@@ -287,6 +373,20 @@ impl Reader {
             sample: sample(measured, *end),
         })
     }
+}
+
+/// The network of a host, as text. A host without address is one by itself.
+fn network(host: &str, lengths: &Networks) -> String {
+    let Ok(prefix) = Prefix::parse(host) else {
+        return host.to_owned();
+    };
+    let length = match prefix.is_ipv4() {
+        true => u32::from(MAPPED) + lengths.ipv4_prefix,
+        false => lengths.ipv6_prefix,
+    };
+    let whole = prefix.length128();
+    let cut = prefix.cut(u8::try_from(length).map_or(whole, |length| length.min(whole)));
+    format!("{}/{}", cut.address(), cut.length())
 }
 
 /// What a rule is taught. Events have no rate sample, which would show pauses in wall time, and do

@@ -1,0 +1,137 @@
+//! The initial windows of a log: one window for all, compared with what ran.
+
+use serde_json::{Value, json};
+use thalweg_gain::replay::{First, Interval, Judged, OfWindow, Size, Windows};
+use thalweg_learner::window;
+
+use super::{counted, estimate, percent, sentence};
+use crate::output;
+
+/// What a log tells of initial windows.
+pub struct Section {
+    known: Windows,
+    windows: Vec<OfWindow>,
+}
+
+/// Judges each window of the log, and those of a mask; `None`: none was chosen.
+pub fn judged(log: &[First], mask: u16) -> Option<Section> {
+    if log.is_empty() {
+        return None;
+    }
+    let mut known = Windows::default();
+    log.iter().for_each(|first| known.add(first));
+    let windows = known.outcomes(mask);
+    Some(Section { known, windows })
+}
+
+impl Section {
+    /// Whether it tells of any window.
+    pub fn tells(&self) -> bool {
+        self.windows.iter().any(|of| of.judged.is_ok())
+    }
+
+    /// The estimates as JSON.
+    pub fn document(&self) -> Value {
+        let windows = self.windows.iter().map(|of| {
+            let mut document = match &of.judged {
+                Ok(judged) => sample(&judged.size),
+                Err(untold) => untold.size().map_or(json!({}), sample),
+            };
+            document["segments"] = window::segments(of.arm).into();
+            document["had"] = of.had.into();
+            match &of.judged {
+                Ok(judged) => {
+                    document["cost_bits"] = estimate(&judged.cost);
+                    document["time_bits"] = estimate(&judged.time);
+                }
+                Err(untold) => document["untold"] = untold.to_string().into(),
+            }
+            document
+        });
+        json!({
+            "connections": self.known.connections(),
+            "control": self.known.control(),
+            "without_cost": self.known.without_cost(),
+            "windows": windows.collect::<Vec<_>>(),
+        })
+    }
+
+    /// The estimates for people.
+    pub fn text(&self) -> String {
+        let judged = |of: &OfWindow| of.judged.ok().map(|judged| (of.arm, of.had, judged));
+        let rows: Vec<_> = self.windows.iter().filter_map(judged).collect();
+        let mut text = String::from("Initial windows. ");
+        text += &match rows.first() {
+            Some((window::OWN, _, own)) => {
+                let rule = format!("{} segments for all", window::LEAST);
+                sentence(&rule, "take", &own.time.robust)
+            }
+            _ => format!("Not known what {} segments for all take.", window::LEAST),
+        };
+        text.push('\n');
+        if !rows.is_empty() {
+            let header = [
+                "For all, less log",
+                "Time",
+                "95 % interval",
+                "Cost in bits",
+                "95 % interval",
+                "Had it",
+                "Counted",
+            ];
+            let rows = rows.iter().map(row).collect();
+            let table = output::table(&header, &[1, 2, 3, 4, 5, 6], rows);
+            text += &format!(
+                "\n{table}Doubly robust. Counted: where the log gave the window a chance, of {}.\n",
+                counted(self.known.connections()),
+            );
+        }
+        for of in &self.windows {
+            if let Err(untold) = &of.judged {
+                let segments = window::segments(of.arm);
+                text += &format!("Not known of {segments} segments: {untold}.\n");
+            }
+        }
+        for (count, what) in [
+            (self.known.control(), "control group, always 10 segments"),
+            (
+                self.known.without_cost(),
+                "they tell nothing of their window",
+            ),
+        ] {
+            if count > 0 {
+                text += &format!("Left out: {} ({what}).\n", counted(count));
+            }
+        }
+        text
+    }
+}
+
+fn sample(size: &Size) -> Value {
+    json!({
+        "connections": size.connections,
+        "stand_for": size.stand_for,
+        "hosts": size.hosts,
+        "effective_connections": size.effective,
+        "effective_hosts": size.effective_hosts,
+        "uncovered": size.uncovered,
+        "overlap": size.overlap,
+    })
+}
+
+fn row((arm, had, judged): &(usize, u64, Judged)) -> Vec<String> {
+    let time = |log2: f64| format!("{:+.2} %", percent(log2));
+    let bits = |value: f64| format!("{value:+.2}");
+    let between = |it: &Interval, words: &dyn Fn(f64) -> String| {
+        format!("{} to {}", words(it.low), words(it.high))
+    };
+    vec![
+        format!("{} segments", window::segments(*arm)),
+        time(judged.time.robust.mean),
+        between(&judged.time.robust, &time),
+        bits(judged.cost.robust.mean),
+        between(&judged.cost.robust, &bits),
+        had.to_string(),
+        judged.size.connections.to_string(),
+    ]
+}
