@@ -110,12 +110,13 @@ fn open_and_new_connections_have_what_the_path_carries_until_the_agent_ends() {
     assert!(said.contains("2 connections to 1 host"), "{said}");
     let metrics = String::from_utf8(bed.thalweg(&["metrics"]).stdout).unwrap();
     assert!(metrics.contains("thalweg_clamp_connections 2"), "{metrics}");
+    // Together they could not fill it twice.
+    new.finish();
     assert!(bed.end(Signal::SIGTERM).success());
     fills_the_queue(&mut flow);
-    new.finish();
+    flow.finish();
     // The programs go on, without clamps.
     fills_the_queue(&mut endless(&bed));
-    flow.finish();
 }
 
 fn clamps_outlive_a_killed_agent_and_the_next_one_knows_them() {

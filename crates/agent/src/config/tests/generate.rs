@@ -33,6 +33,8 @@ table = "/etc/n"
 [initial_window]
 enabled = true
 segments = [10, 20]
+[clamp]
+prefixes = ["10.0.0.0/8"]
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -164,6 +166,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("networks.table", PathOrNone),
     ("initial_window.enabled", Boolean),
     ("initial_window.segments", Windows),
+    ("clamp.prefixes", Prefixes),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
