@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use thalweg_lab::host::Side;
 
 use super::probe::{BYTES, Bench, PATIENCE, Sockets};
 use crate::bed::{self, Agent};
@@ -83,6 +84,30 @@ impl Bench<'_> {
         })?;
         sockets.send_until("reno")?;
         Ok("a connection scored and moved on its way".to_owned())
+    }
+
+    /// A connection that stays open gets the clamp of its host.
+    pub fn clamps(&self) -> Result<String> {
+        let pair = bed::pair("clamps")?;
+        let server = pair.address(Side::Server);
+        let keys = format!(
+            "[arms]\nallow = [\"cubic\"]\n[control]\nshare = 0.0\npermanent = 0.0\n\
+             [clamp]\nprefixes = [\"{server}/32\"]\n"
+        );
+        let agent = Agent::start_with(self.binary, &pair, "clamps", &keys)?;
+        let status = agent.status()?;
+        if !status["clamps"].is_object() {
+            let problem = status["problems"][0].as_str();
+            bail!("{}", problem.unwrap_or("nobody looks at connections"));
+        }
+        let mut sockets = Sockets::open(&pair, pair.cgroup())?;
+        sockets.expect("cubic")?;
+        until(|| {
+            sockets.send()?;
+            Ok(agent.figure("/clamps/connections")? > 0)
+        })
+        .context("no connection got a clamp")?;
+        Ok("a connection bounded on its way".to_owned())
     }
 }
 

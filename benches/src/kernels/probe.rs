@@ -250,6 +250,7 @@ impl Bench<'_> {
             // The parameters decide what is verified: each object counts where it is tried.
             let counts = |object: &str| match (types, feature.id) {
                 (true, Id::LongConnections) => object == "learn_open",
+                (true, Id::LearnedClamps) => object == "learn_clamp",
                 (true, Id::BusyTime) => !["learn", "learn_open", "policy"].contains(&object),
                 (true, _) => !["learn_btf", "learn_open", "policy"].contains(&object),
                 (false, _) => !["learn_btf", "policy_btf"].contains(&object),
@@ -275,6 +276,7 @@ impl Bench<'_> {
             Id::Learning => self.learn(false),
             Id::BusyTime => self.learn(true),
             Id::LongConnections => self.long(),
+            Id::LearnedClamps => self.clamps(),
             Id::Policies => self.policy(),
             Id::OpenConnections => self.existing(false),
             Id::LaterStages => self.existing(true),

@@ -38,6 +38,8 @@ pub enum Id {
     BusyTime,
     /// Long connections, scored on their way.
     LongConnections,
+    /// Learned clamps of congestion windows.
+    LearnedClamps,
     /// `thalweg policy apply`.
     Policies,
     /// `thalweg policy apply --existing`.
@@ -116,6 +118,10 @@ features! {
     LongConnections, "learning from long connections", (5, 15),
         [SockOps, CgroupSockopt, KernelBtf, TcpIterator],
         "long connections are scored on their way, and leave a bad arm; else only their end is scored",
+        "`bpf_setsockopt` in TCP iterators";
+    LearnedClamps, "learned clamps", (5, 15),
+        [SockOps, CgroupSockopt, KernelBtf, TcpIterator],
+        "congestion windows to datacenters are bounded by what their paths carry (`[clamp]`)",
         "`bpf_setsockopt` in TCP iterators";
     Policies, "policies", (5, 15), [SockOps],
         "`thalweg policy apply`, `statistics` and `on.rtt` included",
