@@ -274,7 +274,11 @@ mod tests {
         assert_eq!(look.acked.len(), 4);
         let mut known = Known::default();
         known.adopt(look.readings, 7);
-        let hosts: Vec<_> = known.hosts.values().map(|entry| entry.connections).collect();
+        let hosts: Vec<_> = known
+            .hosts
+            .values()
+            .map(|entry| entry.connections)
+            .collect();
         assert_eq!(hosts.iter().sum::<u64>(), 4);
         let first = Remote::from(&report(1, 1, 0).host);
         assert_eq!(first.address().to_string(), "10.0.0.1");

@@ -10,8 +10,8 @@
 //! describes both.
 #![forbid(unsafe_code)]
 
-mod classic;
 pub mod clamp;
+mod classic;
 mod control;
 mod fixed;
 mod group;

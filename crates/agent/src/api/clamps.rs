@@ -15,7 +15,11 @@ pub(super) async fn clamps(State(api): State<Api>) -> Answer<Json<Clamps>> {
         let setup = shared.kernel.setup();
         let hosts = shared.life.clamps.hosts();
         Ok(Json(Clamps {
-            prefixes: setup.clamp_prefixes.iter().map(ToString::to_string).collect(),
+            prefixes: setup
+                .clamp_prefixes
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             sets: setup.sets_clamps() && shared.kernel.has_clamps(),
             hosts: hosts
                 .iter()

@@ -123,12 +123,7 @@ impl Kernel {
     }
 
     /// Loads an iterator with the learner's maps.
-    pub(super) fn try_iterator(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        program: &str,
-    ) -> Result<Iterator> {
+    pub(super) fn try_iterator(&self, name: &str, bytes: &[u8], program: &str) -> Result<Iterator> {
         let mut object = object::open(name, bytes)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {

@@ -261,7 +261,11 @@ impl Figures {
                 clamps.connections,
             )?;
             for (name, help, value) in [
-                ("thalweg_clamps_set", "Times that a learned clamp was set.", clamps.set),
+                (
+                    "thalweg_clamps_set",
+                    "Times that a learned clamp was set.",
+                    clamps.set,
+                ),
                 (
                     "thalweg_clamps_refused",
                     "Times that the kernel refused a learned clamp.",

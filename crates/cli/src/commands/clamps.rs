@@ -34,7 +34,9 @@ fn table(found: &Clamps) -> String {
     let header = ["Host", "Segments", "Rate", "RTT", "Connections", "Clamped"];
     let rows = found.hosts.iter().map(row).collect();
     let mut text = output::table(&header, &[1, 2, 3, 4, 5], rows);
-    text.push_str("\nLargest rate of a connection, and least RTT. - is not known yet, or has no clamp.\n");
+    text.push_str(
+        "\nLargest rate of a connection, and least RTT. - is not known yet, or has no clamp.\n",
+    );
     if !found.sets {
         text.push_str("Nothing is set: `thalweg status` and `thalweg config show` tell why.\n");
     }

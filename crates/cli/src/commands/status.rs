@@ -153,7 +153,7 @@ fn long(status: &Status) -> String {
 /// Learned clamps, and what looks at their connections cost.
 fn clamps(figures: &ClampFigures) -> String {
     format!(
-        "{} to {} with a learned one, {} refused; looks take {:.3} % of a processor",
+        "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
         output::count(figures.connections, "connection"),
         output::count(figures.hosts, "host"),
         figures.refused,

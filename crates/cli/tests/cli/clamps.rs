@@ -196,7 +196,9 @@ fn the_control_group_keeps_its_windows() {
 
 fn a_dry_run_tells_and_sets_nothing() {
     let (bed, _sink, mut flow) = running("dry", &format!("dry_run = true\n{ENABLED}"));
-    let found = host_where(&bed, "a clamp of the host", |host| host["segments"] == LEAST);
+    let found = host_where(&bed, "a clamp of the host", |host| {
+        host["segments"] == LEAST
+    });
     assert_eq!(found["clamped"], 0, "{found}");
     assert_eq!(bed.json(&["clamps"])["sets"], false);
     fills_the_queue(&mut flow);

@@ -20,6 +20,7 @@ fn status_is_told() {
         "450 changed",
         "40 decided by what is known of their networks",
         "20 with a larger initial window",
+        "8 connections to 1 host clamped, 2 refused; looks take 0.500 % of a processor\n",
         "700 of 980 ended connections scored, by wall time",
         "25.0 % of the host-hours are kept, 5600 left out by this agent\n",
         "problems          kernel BTF is absent\n                  the store is full\n",
@@ -51,6 +52,26 @@ fn arms_are_listed() {
             "permitted"
         ]
     );
+}
+
+#[test]
+fn clamps_are_listed() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["clamps"]).ok();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows[0],
+        ["10.0.0.7", "83", "1.00", "Gbit/s", "380", "µs", "9", "8"]
+    );
+    assert_eq!(rows[1], ["10.0.0.8", "(web)", "-", "-", "-", "1", "0"]);
+    assert!(text.contains("Nothing is set"), "{text}");
+    let one = agent.run(&["--json", "clamps", "--limit", "1"]).ok();
+    let one: Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(one["hosts"].as_array().unwrap().len(), 1);
 }
 
 #[test]

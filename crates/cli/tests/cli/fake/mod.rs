@@ -213,7 +213,10 @@ pub fn status() -> Value {
         "version": "0.1.0", "machine": "web1", "pid": 4242, "uptime_s": 3725, "session": 1, "mode": "thalweg", "dry_run": true,
         "cgroup": "/sys/fs/cgroup", "pin": "/sys/fs/bpf/thalweg",
         "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
-        "kernel_busy_time": false, "looks": null, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
+        "kernel_busy_time": false, "looks": null,
+        "clamps": { "hosts": 1, "connections": 8, "set": 90, "refused": 2,
+                    "looks": { "number": 100, "cpu_us": 100_000, "interval_s": 0.2 } },
+        "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
         "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
         "fixes": ["use a kernel with BTF", "free space"]
@@ -229,6 +232,12 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             { "index": 1, "name": "dctcp", "present": true, "needs_ecn": true,
               "system_default": false, "refused": "Operation not permitted", "refusals": 3 },
         ]),
+        ("GET", "/v1/clamps") => json!({ "prefixes": ["10.0.0.0/8"], "sets": false, "hosts": [
+            { "address": "10.0.0.7", "netns": 1, "segments": 83, "max_rate_bytes_per_s": 125_000_000u64,
+              "min_rtt_us": 380, "connections": 9, "clamped": 8, "left": 1 },
+            { "address": "10.0.0.8", "netns": 1, "container": "web", "segments": null, "max_rate_bytes_per_s": 0,
+              "min_rtt_us": 0, "connections": 1, "clamped": 0, "left": 0 },
+        ] }),
         ("GET", "/v1/hosts") => hosts(),
         ("GET", "/v1/hosts/192.0.2.10" | "/v1/hosts/2001%3Adb8%3A%3A1") => json!([{
             "host": host("192.0.2.10", 9, &[arm("bbr", 0.9375, 8.0), arm("cubic", 0.0625, 0.0)]),
