@@ -14,6 +14,13 @@ pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
     }
 }
 
+/// Notes that the group of a key has a record, where `group_word` and `group_bit` of `learn_group.h`
+/// look for it.
+pub fn note_record(worths: &mut raw::thalweg_worths, key: &HostKey) {
+    let bit = (key.tag() >> 16) as usize % raw::THALWEG_GROUP_BITS as usize;
+    worths.groups[bit / 64] |= 1 << (bit % 64);
+}
+
 /// A key from the kernel's form.
 pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
     HostKey {
