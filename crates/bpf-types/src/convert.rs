@@ -205,3 +205,23 @@ pub fn arm_name_bytes(name: &str) -> Option<[std::ffi::c_char; raw::THALWEG_CC_N
     }
     Some(bytes)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_noted_where_the_program_looks_for_it() {
+        let group = HostKey::new(7, "192.0.2.0".parse().unwrap(), 24, 64).unwrap();
+        let level = Level::Prefix;
+        let key = HostKey { level, ..group };
+        let mut worths = raw::thalweg_worths::default();
+        note_record(&mut worths, &key);
+        // group_word() and group_bit().
+        let word = worths.groups[(key.tag() >> 22 & 1023) as usize];
+        assert_eq!(word, 1 << (key.tag() >> 16 & 63));
+        let noted: u32 = worths.groups.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(noted, 1);
+    }
+}
