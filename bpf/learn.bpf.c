@@ -71,13 +71,15 @@ static __always_inline void ask_groups(struct context *c, struct shares *shares)
 	__u32 level;
 
 	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++) {
-		if (!group_key(c->ops, r, c->origin, level) || !choose(r, shares))
+		if (!has_level(level) || !asked_key(c->ops, r, c->origin, level) ||
+		    !choose(r, shares))
 			continue;
 		COUNT(c, by_group);
 		c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
 		break;
 	}
-	find_key(c);
+	/* The tag is not used any more. */
+	host_key(c);
 }
 
 /* Decides, and applies the decision; 0 or -errno of a refused arm. */

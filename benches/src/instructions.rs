@@ -16,7 +16,7 @@ use thalweg_lab::units::Size;
 
 use crate::kernels::inside;
 use crate::table::spread;
-use crate::{cc, kernel, limit, long, policy};
+use crate::{cc, decisions, kernel, limit, long, policy};
 
 /// Rounds of connections: in virtual time a second round equals the first.
 const ROUNDS: usize = 1;
@@ -88,7 +88,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
             before.qemu
         );
         for (name, count) in &costs.instructions {
-            println!("{name:<45} {count:>6} instructions");
+            println!("{name:<85} {count:>6} instructions");
         }
         return Ok(true);
     };
@@ -96,7 +96,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
         let earlier = change.earlier.map_or("not".into(), |it| it.to_string());
         let verdict = if change.grown { "GREW" } else { "met" };
         println!(
-            "{:<45} {:>6} instructions, {earlier:>6} in the file, \
+            "{:<85} {:>6} instructions, {earlier:>6} in the file, \
              target ≤ +{GROWTH_PERCENT} % {verdict}",
             change.name, change.count
         );
@@ -124,13 +124,14 @@ impl Costs {
 }
 
 /// Each cost on this kernel, ns, by name.
-pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64>> {
+pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
     let connections = kernel::measure(binary, ROUNDS)?;
     let of = |us: &[f64]| spread(us).median * 1000.0;
     let (none, one) = policy::lookup(binary)?;
     let looks = long::measure(binary, long::FEW)?;
     let (acknowledgement, decision) = cc::learned(binary, model)?;
-    Ok(BTreeMap::from([
+    let mut costs = decisions::measure(binary)?.instructions;
+    let others = [
         ("establishment", of(&connections.established_us)),
         ("close", of(&connections.closed_us)),
         (
@@ -149,7 +150,9 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64
         ("limit: a packet", limit::packet(binary)?),
         ("thalweg_rl: an acknowledgement", acknowledgement),
         ("thalweg_rl: a decision", decision),
-    ]))
+    ];
+    costs.extend(others.map(|(name, count)| (name.into(), count)));
+    Ok(costs)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
+//! thalweg-bench decisions      what decisions cost, with networks and windows and without, in QEMU; needs no root
 //! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/reference/kernels.md)
 //! thalweg-bench soak     hours of connections, reloads and restarts: memory, files, pins, disk
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
@@ -23,6 +24,7 @@ mod agent;
 mod bed;
 mod busy;
 mod cc;
+mod decisions;
 mod instructions;
 mod kernel;
 mod kernels;
@@ -95,6 +97,19 @@ enum What {
         #[arg(default_value = cc::MODEL)]
         model: PathBuf,
     },
+    /// Instructions of decisions with networks and initial windows against those without, and memory
+    /// of maps, on a stock kernel in QEMU.
+    Decisions {
+        /// The kernel, of `thalweg lab kernels list`, or the file of its image; the newest.
+        #[arg(long)]
+        kernel: Option<OsString>,
+    },
+    /// (internal) The counts of `decisions`, on this kernel.
+    #[command(hide = true)]
+    CountDecisions {
+        /// Unused.
+        model: PathBuf,
+    },
     /// Features on Debian's kernels in QEMU and on this one, and the verifier's figures.
     Kernels {
         /// A kernel, of `thalweg lab kernels list`, or the file of its image; may be given several
@@ -155,6 +170,12 @@ fn main() -> Result<ExitCode> {
         }
         What::Count { model } => {
             let costs = instructions::measure(&arguments.binary, &model)?;
+            println!("{}", serde_json::to_string(&costs)?);
+            true
+        }
+        What::Decisions { kernel } => decisions::run(&arguments.binary, kernel.as_deref())?,
+        What::CountDecisions { .. } => {
+            let costs = decisions::measure(&arguments.binary)?;
             println!("{}", serde_json::to_string(&costs)?);
             true
         }

@@ -25,6 +25,12 @@ struct {
 /* Whether there is such a table: without one the verifier removes the search. */
 const volatile __u32 has_named SEC(".rodata.named") = 0;
 
+/* Whether there can be groups of a level. */
+static __always_inline int has_level(__u32 level)
+{
+	return level != THALWEG_LEVEL_NAMED || has_named;
+}
+
 static __always_inline struct thalweg_worths *get_worths(void)
 {
 	__u32 zero = 0;
@@ -40,37 +46,58 @@ static __always_inline int groups_know(__u64 netns)
 	return worths && worths->known >> (netns & 63) & 1;
 }
 
+/* Likewise of initial windows. */
+static __always_inline int windows_known(__u64 netns)
+{
+	struct thalweg_worths *worths = get_worths();
+
+	return worths && worths->known_windows >> (netns & 63) & 1;
+}
+
+/* The word, and the bit in it, that say whether the group of a tag may have a record. */
+static __always_inline __u64 *group_word(struct thalweg_worths *worths, __u64 tag)
+{
+	return &worths->groups[tag >> 22 & (THALWEG_GROUP_BITS / 64 - 1)];
+}
+
+static __always_inline __u64 group_bit(__u64 tag)
+{
+	return 1ull << (tag >> 16 & 63);
+}
+
 /* Class of an RTT: below 0.5, 2, 8, 16, 33, 66, 131 ms, and above. */
 static __always_inline __u32 rtt_class(__u32 rtt_us)
 {
-	__u32 doublings = thalweg_log2_q16(rtt_us) >> 16;
+	__u32 class;
 
-	if (doublings < 9)
-		return 0;
-	if (doublings < 13)
-		return (doublings - 9) / 2 + 1;
-	return doublings > 17 ? 7 : doublings - 10;
+	if (rtt_us < 1 << 13)
+		class = (rtt_us >= 1 << 9) + (rtt_us >= 1 << 11);
+	else if (rtt_us < 1 << 15)
+		class = 3 + (rtt_us >= 1 << 14);
+	else
+		class = 5 + (rtt_us >= 1 << 16) + (rtt_us >= 1 << 17);
+	return THALWEG_UNKNOWN(class);
 }
 
 /* The addresses around the remote one; 0 where a host's record has as many already. */
 static __always_inline int prefix_key(const struct thalweg_params *p, struct learn_handle *ops,
 				      struct thalweg_host_key *key)
 {
-	__u32 *remote = (__u32 *)key->addr, host_bits, bits, i;
+	__u32 *remote = (__u32 *)key->addr, bits, i;
 
 	if (!remote_of(ops, remote))
 		return 0;
-	if (!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff)) {
-		host_bits = 96 + p->ipv4_prefix;
-		bits = 96 + p->group_ipv4;
-	} else if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
-		host_bits = 96 + p->ipv4_prefix;
-		bits = 96 + p->group_ipv4;
-	} else {
-		host_bits = p->ipv6_prefix;
-		bits = p->group_ipv6;
+	if ((!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff)) ||
+	    (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2])) {
+		bits = p->group_ipv4;
+		if (bits >= p->ipv4_prefix)
+			return 0;
+		key->prefix_len = 96 + bits;
+		remote[3] &= prefix_mask(bits, 0);
+		return 1;
 	}
-	if (bits >= host_bits)
+	bits = p->group_ipv6;
+	if (bits >= p->ipv6_prefix)
 		return 0;
 	key->prefix_len = bits;
 	for (i = 0; i < 4; i++)
@@ -113,14 +140,16 @@ static __always_inline __u32 level_of_groups(__u32 level)
 	return level == THALWEG_LEVEL_WINDOW_NAMESPACE ? THALWEG_LEVEL_NAMESPACE : level;
 }
 
-/* Puts the key of a connection's group of a level into the request; 0 if it has none. */
-static __noinline int group_key(struct learn_handle *ops, struct request *r,
-				const struct thalweg_origin *origin, __u32 level)
+/*
+ * Puts the key of a connection's group of a level into the request, which has its namespace
+ * already; 0 if it has none.
+ */
+static __always_inline int make_group_key(struct learn_handle *ops, struct request *r,
+					  const struct thalweg_origin *origin, __u32 level)
 {
 	struct thalweg_host_key *key = &r->key;
 	__u32 port;
 
-	key->netns = netns_of(ops);
 	key->level = level;
 	key->prefix_len = 128;
 	level = level_of_groups(level);
@@ -128,7 +157,7 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 		if (!prefix_key(load_params(), ops, key))
 			return 0;
 	} else if (level == THALWEG_LEVEL_NAMED) {
-		if (!has_named || !named_key(ops, key))
+		if (!named_key(ops, key))
 			return 0;
 	} else if (level == THALWEG_LEVEL_SERVICE) {
 		if (!origin->handshake_rtt_us)
@@ -149,6 +178,24 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 	}
 	r->tag = thalweg_tag(key);
 	return 1;
+}
+
+/* The same, not inlined: callers have no stack for it. */
+static __noinline int group_key(struct learn_handle *ops, struct request *r,
+				const struct thalweg_origin *origin, __u32 level)
+{
+	return make_group_key(ops, r, origin, level);
+}
+
+/* Likewise, of a group to be asked; 0 also if it has no record. */
+static __noinline __attribute__((unused)) int asked_key(struct learn_handle *ops, struct request *r,
+							const struct thalweg_origin *origin,
+							__u32 level)
+{
+	struct thalweg_worths *worths = get_worths();
+
+	return worths && make_group_key(ops, r, origin, level) &&
+	       *group_word(worths, r->tag) & group_bit(r->tag);
 }
 
 /* Copies what narrower records take over. */
@@ -226,9 +273,14 @@ __noinline int adopt_group(struct request *r)
 	struct news *news = get_news();
 	struct thalweg_host *group;
 	struct thalweg_lock *lock;
+	__u64 *known;
 
 	if (!r || !news || !worths)
 		return 0;
+	if (!(*group_word(worths, r->tag) & group_bit(r->tag)))
+		__sync_fetch_and_or(group_word(worths, r->tag), group_bit(r->tag));
+	known = r->key.level < THALWEG_LEVEL_WINDOW_PREFIX ? &worths->known
+							   : &worths->known_windows;
 	group = find_host(r);
 	lock = host_lock(r);
 	if (!group || !lock)
@@ -245,9 +297,8 @@ __noinline int adopt_group(struct request *r)
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
 			/* A bit that is lost to another CPU is set by the next measurement. */
-			if (!thalweg_is_window(group) &&
-			    !(worths->known >> (r->key.netns & 63) & 1))
-				worths->known |= 1ull << (r->key.netns & 63);
+			if (!(*known >> (r->key.netns & 63) & 1))
+				*known |= 1ull << (r->key.netns & 63);
 		}
 		close_host(group);
 	}
@@ -301,7 +352,7 @@ static __always_inline int tell(struct context *c, struct lesson *l)
 		thalweg_log2_q16(thalweg_rate(l->sample.bytes, l->sample.duration_us));
 	news->report.queue_q16 = l->sample.loss_srtt_us;
 	for (level = THALWEG_LEVEL_NAMESPACE; level; level--)
-		if (group_key(c->ops, r, c->origin, level) && learn_group(r, l))
+		if (has_level(level) && group_key(c->ops, r, c->origin, level) && learn_group(r, l))
 			adopt_group(r);
 	if (!find_key(c))
 		return 0;

@@ -230,10 +230,11 @@ static __always_inline __u32 cut_ipv6(const struct thalweg_params *p, __u32 *rem
 }
 
 /*
- * The key. Returns 0 for connections out of scope: no TCP over IP, loopback, and
- * link-local addresses, which mean another host on each interface.
+ * The host's key without its namespace, and without the tag. Returns 0 for connections out
+ * of scope: no TCP over IP, loopback, and link-local addresses, which mean another host on
+ * each interface.
  */
-static __always_inline int find_key(struct context *c)
+static __always_inline int host_key(struct context *c)
 {
 	struct thalweg_host_key *key = &c->request->key;
 	__u32 *remote = (__u32 *)key->addr, prefix_len;
@@ -246,10 +247,20 @@ static __always_inline int find_key(struct context *c)
 		prefix_len = cut_ipv6(c->params, remote);
 	if (!prefix_len)
 		return 0;
-	key->netns = netns_of(c->ops);
 	key->prefix_len = prefix_len;
 	key->level = THALWEG_LEVEL_HOST;
-	c->request->tag = thalweg_tag(key);
+	return 1;
+}
+
+/* The key with all of it; 0 for connections out of scope. */
+static __always_inline int find_key(struct context *c)
+{
+	struct request *r = c->request;
+
+	if (!host_key(c))
+		return 0;
+	r->key.netns = netns_of(c->ops);
+	r->tag = thalweg_tag(&r->key);
 	return 1;
 }
 
@@ -392,6 +403,14 @@ static __always_inline int owned_window(struct context *c)
 	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
 
 	return arms && *arms & THALWEG_OWNED_WINDOW;
+}
+
+/* Whether the socket's initial window must not be changed: its congestion control neither. */
+static __always_inline int leaves_window(struct context *c)
+{
+	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+
+	return arms && (*arms & THALWEG_OWNED_WINDOW || !(*arms & ~THALWEG_OWNED_BY_POLICY));
 }
 
 /* Whether the application, or a policy, chose the socket's congestion control. */

@@ -39,8 +39,10 @@ static __always_inline void ask_about_window(struct context *c, struct shares *s
 {
 	__u32 level;
 
+	if (!windows_known(c->request->key.netns))
+		return;
 	for (level = THALWEG_LEVEL_WINDOW_PREFIX; level < THALWEG_ALL_LEVELS; level++)
-		if (group_key(c->ops, c->request, c->origin, level) && choose(c->request, shares)) {
+		if (asked_key(c->ops, c->request, c->origin, level) && choose(c->request, shares)) {
 			COUNT(c, windows);
 			return;
 		}
@@ -67,7 +69,7 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
-	if (tp->snd_cwnd != THALWEG_WINDOW_LEAST || !permitted_arms(&c) || owned_window(&c)) {
+	if (tp->snd_cwnd != THALWEG_WINDOW_LEAST || leaves_window(&c)) {
 		COUNT(&c, windows_left);
 		return 0;
 	}

@@ -317,11 +317,17 @@ struct thalweg_worth {
 	__u32 arms_q16[THALWEG_MAX_ARMS];
 };
 
+/* Eight for each record of a group, at most. */
+#define THALWEG_GROUP_BITS 65536
+
 /* Value of the one-element map `worth`: by the level of the record that takes over. */
 struct thalweg_worths {
 	struct thalweg_worth levels[THALWEG_LEVEL_MASK + 1];
 	/* Bit netns % 64: a namespace may know enough. Of others no group is asked. */
 	__u64 known;
+	__u64 known_windows; /* likewise of initial windows */
+	/* Bit (tag >> 16) % THALWEG_GROUP_BITS: a group may have a record. Others are not asked. */
+	__u64 groups[THALWEG_GROUP_BITS / 64];
 };
 
 /* One measured stretch of a connection: the input of scoring. */
@@ -675,7 +681,7 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_worth, 64);
-THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 8);
+THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 16 + THALWEG_GROUP_BITS / 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 152);
 THALWEG_ASSERT_SIZE(thalweg_clamp_key, 24);

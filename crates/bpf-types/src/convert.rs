@@ -14,6 +14,13 @@ pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
     }
 }
 
+/// Notes that the group of a key has a record, where `group_word` and `group_bit` of `learn_group.h`
+/// look for it.
+pub fn note_record(worths: &mut raw::thalweg_worths, key: &HostKey) {
+    let bit = (key.tag() >> 16) as usize % raw::THALWEG_GROUP_BITS as usize;
+    worths.groups[bit / 64] |= 1 << (bit % 64);
+}
+
 /// A key from the kernel's form.
 pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
     HostKey {
@@ -197,4 +204,24 @@ pub fn arm_name_bytes(name: &str) -> Option<[std::ffi::c_char; raw::THALWEG_CC_N
         *to = from as std::ffi::c_char;
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_noted_where_the_program_looks_for_it() {
+        let group = HostKey::new(7, "192.0.2.0".parse().unwrap(), 24, 64).unwrap();
+        let level = Level::Prefix;
+        let key = HostKey { level, ..group };
+        let mut worths = raw::thalweg_worths::default();
+        note_record(&mut worths, &key);
+        // group_word() and group_bit().
+        let word = worths.groups[(key.tag() >> 22 & 1023) as usize];
+        assert_eq!(word, 1 << (key.tag() >> 16 & 63));
+        let noted: u32 = worths.groups.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(noted, 1);
+    }
 }

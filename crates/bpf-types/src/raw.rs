@@ -60,6 +60,7 @@ pub const THALWEG_LOCKS: u32 = 1024;
 pub const THALWEG_DEFAULT_RING: u32 = 4194304;
 pub const THALWEG_ONE_Q16: u32 = 65536;
 pub const THALWEG_HOUR_NS: u64 = 3600000000000;
+pub const THALWEG_GROUP_BITS: u32 = 65536;
 pub const THALWEG_NO_TRIALS: u32 = 2147483648;
 pub const THALWEG_LIMIT_VERSION: u32 = 2;
 pub const THALWEG_LIMIT_SLOTS: u32 = 8;
@@ -1264,20 +1265,35 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_worth, arms_q16) - 0usize];
 };
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct thalweg_worths {
     pub levels: [thalweg_worth; 8usize],
     pub known: __u64,
+    pub known_windows: __u64,
+    pub groups: [__u64; 1024usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 520usize];
+    ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 8720usize];
     ["Alignment of thalweg_worths"][::std::mem::align_of::<thalweg_worths>() - 8usize];
     ["Offset of field: thalweg_worths::levels"]
         [::std::mem::offset_of!(thalweg_worths, levels) - 0usize];
     ["Offset of field: thalweg_worths::known"]
         [::std::mem::offset_of!(thalweg_worths, known) - 512usize];
+    ["Offset of field: thalweg_worths::known_windows"]
+        [::std::mem::offset_of!(thalweg_worths, known_windows) - 520usize];
+    ["Offset of field: thalweg_worths::groups"]
+        [::std::mem::offset_of!(thalweg_worths, groups) - 528usize];
 };
+impl Default for thalweg_worths {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_sample {

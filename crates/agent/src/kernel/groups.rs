@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
-use thalweg_bpf_types::{bytes_of, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, note_record, raw};
 use thalweg_learner::{
     Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, knows, window, worth_q16,
 };
@@ -50,16 +50,16 @@ impl Kernel {
 
     /// Writes the worth of wider knowledge before anything is known of the spread.
     pub(super) fn write_first_worth(&self) -> Result<()> {
-        self.write_worth(&[], 0)
+        self.write_worth(&[], raw::thalweg_worths::default())
     }
 
-    /// Writes the worth to records of these levels; to others that before anything is known. `namespaces`
-    /// is a mask, by their cookies modulo 64, of those that decide.
-    fn write_worth(&self, known: &[(Level, [u32; MAX_ARMS])], namespaces: u64) -> Result<()> {
-        let mut value = raw::thalweg_worths {
-            known: namespaces,
-            ..Default::default()
-        };
+    /// Writes the worth to records of these levels; to others that before anything is known. `value` has
+    /// the masks of what there is to be asked.
+    fn write_worth(
+        &self,
+        known: &[(Level, [u32; MAX_ARMS])],
+        mut value: raw::thalweg_worths,
+    ) -> Result<()> {
         let first = Level::ALL.map(|level| match level {
             Level::Host => (level, WORTH_OF_GROUP_Q16),
             _ => (level, WORTH_Q16),
@@ -79,6 +79,7 @@ impl Kernel {
         if !has_groups && windows == 0 {
             return Ok(());
         }
+        let before = self.worths()?;
         let groups = self.records_of(Level::is_group)?;
         let defaults = self.defaults()?;
         let mut by_namespace: HashMap<u64, Vec<(Level, &Host)>> = HashMap::new();
@@ -109,11 +110,32 @@ impl Kernel {
             let narrow = narrow.map(|(_, group)| *group);
             known.push((level, worth_q16(narrow, wide, system)));
         }
-        let decide = groups.iter().filter(|(key, group)| {
+        let mut masks = raw::thalweg_worths::default();
+        for (key, group) in &groups {
+            note_record(&mut masks, key);
+            let namespace = 1 << (key.netns % 64);
             let system = defaults.get(&key.netns).copied().flatten();
-            key.level == Level::Namespace && knows(group, system)
-        });
-        let namespaces = decide.fold(0, |mask, (key, _)| mask | 1 << (key.netns % 64));
-        self.write_worth(&known, namespaces)
+            if key.level == Level::Namespace && knows(group, system) {
+                masks.known |= namespace;
+            }
+            if key.level.is_window() && knows(group, Some(window::OWN)) {
+                masks.known_windows |= namespace;
+            }
+        }
+        // The program may have noted records meanwhile that were not read.
+        let now = self.worths()?;
+        let noted = now.groups.iter().zip(&before.groups);
+        for (word, (now, before)) in masks.groups.iter_mut().zip(noted) {
+            *word |= now & !before;
+        }
+        self.write_worth(&known, masks)
+    }
+
+    fn worths(&self) -> Result<raw::thalweg_worths> {
+        let value = self
+            .map(names::WORTH)
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        let value = value.and_then(|bytes| from_bytes(&bytes));
+        value.context("the map `worth` has another form")
     }
 }
