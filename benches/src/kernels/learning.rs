@@ -90,10 +90,7 @@ impl Bench<'_> {
     pub fn clamps(&self) -> Result<String> {
         let pair = bed::pair("clamps")?;
         let server = pair.address(Side::Server);
-        let keys = format!(
-            "[arms]\nallow = [\"cubic\"]\n[control]\nshare = 0.0\npermanent = 0.0\n\
-             [clamp]\nprefixes = [\"{server}/32\"]\n"
-        );
+        let keys = format!("[arms]\nallow = [\"cubic\"]\n[clamp]\nprefixes = [\"{server}/32\"]\n");
         let agent = Agent::start_with(self.binary, &pair, "clamps", &keys)?;
         let status = agent.status()?;
         if !status["clamps"].is_object() {
