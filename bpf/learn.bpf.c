@@ -259,6 +259,17 @@ static __always_inline void unpack(struct request *r, __u64 number)
 	r->decision.arm = number & 0xff;
 }
 
+/*
+ * The change that is due for a connection to a host without record, by the network that
+ * decided about it. 0: none.
+ */
+static __always_inline int change_by_group(struct context *c)
+{
+	__u32 level = (c->origin->flags & THALWEG_CONN_LEVEL_MASK) >> THALWEG_CONN_LEVEL_SHIFT;
+
+	return level && group_key(c->ops, c->request, c->origin, level) && change(c->request) == 1;
+}
+
 /* Evaluates losses. Returns the decision that they lead to, packed, or 0. */
 static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 {
@@ -266,6 +277,7 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	struct context c = { .request = &request };
 	struct bpf_tcp_sock *tp;
 	__u32 ecn, permitted;
+	int due;
 
 	/*
 	 * The most frequent case comes first: too few retransmissions to matter. Callbacks are on
@@ -294,8 +306,10 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	request.arm = c.origin->arm;
 	request.system_arm = c.origin->system_arm;
 	request.allowed = allowed_arms(&c, ecn) & permitted & 0xffff;
-	/* Without a record no change is due: classic makes one per connection, thalweg needs one. */
-	return change(&request) ? packed(&request) : 0;
+	due = change(&request);
+	if (due == NO_RECORD)
+		due = change_by_group(&c);
+	return due == 1 ? packed(&request) : 0;
 }
 
 /*

@@ -307,7 +307,13 @@ __noinline int learn(struct request *r, struct lesson *l)
 	return found;
 }
 
-/* Decides on a change of arm mid-flow, and counts it; the result is r->decision. */
+/* Result of change(). */
+#define NO_RECORD -1
+
+/*
+ * Decides on a change of arm mid-flow, and counts it. 1: one is due, which is r->decision;
+ * NO_RECORD: nothing is known.
+ */
 __noinline int change(struct request *r)
 {
 	const struct thalweg_params *params = load_params();
@@ -315,10 +321,10 @@ __noinline int change(struct request *r)
 	struct thalweg_flow flow;
 	struct thalweg_lock *lock;
 	__u32 random;
-	int due = 0;
+	int due = NO_RECORD;
 
 	if (!r)
-		return 0;
+		return NO_RECORD;
 	flow.arm = r->arm;
 	flow.system_arm = r->system_arm;
 	flow.segs = r->segs;
@@ -326,7 +332,7 @@ __noinline int change(struct request *r)
 	host = find_host(r);
 	lock = host_lock(r);
 	if (!host || !lock)
-		return 0;
+		return NO_RECORD;
 	random = bpf_get_prandom_u32();
 	bpf_spin_lock(&lock->lock);
 	if (open_host(host, r->tag)) {

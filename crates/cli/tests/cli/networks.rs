@@ -243,9 +243,38 @@ fn a_new_host_of_a_known_network_gets_the_better_arm_at_once() {
     assert_eq!(bed.json(&["reload"])["changed"], true);
     assert_eq!(named(&bed, "home")["scored"], known);
 
+    loses_more_than_its_network_knows(&bed);
     let forgotten = bed.json(&["reset", "--yes"]);
     assert!(forgotten["removed"].as_u64() >= Some(54), "{forgotten}");
     assert_eq!(networks(&bed), Vec::<Value>::new());
+}
+
+/// A connection to a host without record goes back to the default on its way, by what its network knows
+/// of losses.
+fn loses_more_than_its_network_knows(bed: &Bed) {
+    let mut path = plain("networks").path;
+    path.delay = serde_json::from_value(json!("5ms")).unwrap();
+    path.loss = thalweg_lab::units::Probability::from_fraction(0.2);
+    bed.pair.change(&path).expect("a path that changes");
+    // Now and then the default is checked: not with all of them.
+    let hosts = [63, 64, 65].map(|host| address(bed, host));
+    let flows = hosts.each_ref().map(|host| {
+        let arguments = [&**host, "0", "1", "100000000"];
+        bed.python(Side::Client, VISITS, &arguments)
+    });
+    let back = wait_for("the way back", || {
+        let events = bed.events(1);
+        let taken_back = |event: &&Value| event["reason"] == "withdrawn";
+        events.iter().find(taken_back).cloned()
+    });
+    assert!(hosts.iter().any(|host| back["host"] == **host), "{back}");
+    assert_eq!(
+        (&back["level"], &back["arm"]),
+        (&json!("named"), &json!("cubic")),
+        "{back}"
+    );
+    assert!(hosts.iter().all(|host| bed.host(host).is_none()));
+    drop(flows);
 }
 
 fn networks_that_are_not_enabled_know_nothing() {
