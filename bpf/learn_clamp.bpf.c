@@ -22,6 +22,12 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* Levels from a socket's cgroup to the root: deeper ones are not reached. */
+#define LEVELS 32
+
+/* Id of the cgroup that the agent covers. A section of its own: the agent writes it before load. */
+const volatile __u64 covered SEC(".rodata.covered") = 0;
+
 /* Prefixes where there are clamps. Written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -30,6 +36,24 @@ struct {
 	__type(key, struct thalweg_policy_key6);
 	__type(value, __u32);
 } clamp_prefixes SEC(".maps");
+
+/* Whether a socket is in the cgroup that the agent covers: an iterator sees all of them. */
+static __always_inline int is_covered(struct tcp_sock *tp)
+{
+	struct cgroup *cgroup = ((struct sock *)tp)->sk_cgrp_data.cgroup;
+	struct cgroup_subsys_state *parent;
+	__u32 i;
+
+	for (i = 0; i < LEVELS && cgroup; i++) {
+		if (cgroup->kn->id == covered)
+			return 1;
+		parent = cgroup->self.parent;
+		if (!parent)
+			return 0;
+		cgroup = parent->cgroup;
+	}
+	return 0;
+}
 
 /*
  * Whether a connection has its turn to look for room. A larger clamp shows whether the
@@ -115,7 +139,7 @@ static __noinline int visit(struct tcp_sock *tp, struct seq_file *seq)
 	if (!inside && !mine)
 		return 0;
 	request.key.netns = report.host.netns = netns_of(tp);
-	inside = inside && !is_outside(&c, &default_arm);
+	inside = inside && !is_outside(&c, &default_arm) && is_covered(tp);
 	if (!inside && !mine)
 		return 0;
 	report.cookie = bpf_get_socket_cookie(tp);

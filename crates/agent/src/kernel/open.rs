@@ -1,6 +1,7 @@
 //! Long connections: the iterator that scores them on their way (`learn_open.bpf.c`).
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -9,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapHandle, Object};
 use thalweg_bpf_objects::names::learn::maps as names;
+use thalweg_bpf_objects::names::learn_clamp::maps as clamp_names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::iterator::Visit;
-use thalweg_control::{object, system};
+use thalweg_control::{links, object, system};
 use thalweg_learner::{Mode, is_due};
 
 use super::{Kernel, raw_params};
@@ -132,6 +134,9 @@ impl Kernel {
                 map.set_initial_value(bytes_of(&params))?;
             } else if name == names::RODATA_NAMED {
                 map.set_initial_value(&self.setup.named_flag())?;
+            } else if name == clamp_names::RODATA_COVERED {
+                let cgroup = File::open(&self.setup.cgroup).context("opening the cgroup")?;
+                map.set_initial_value(&links::cgroup_id(&cgroup)?.to_ne_bytes())?;
             } else if let Some(shared) = self.maps.get(name.as_str()) {
                 map.reuse_fd(shared.as_fd())?;
             }

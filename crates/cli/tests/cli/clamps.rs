@@ -16,9 +16,13 @@ const LEAST: u64 = 10;
 /// What a connection may have on its turn.
 const ROOM: u64 = 4 * LEAST;
 
-/// Sends without end, and for each line of input prints its congestion window.
+/// Sends without end, and for each line of input prints its congestion window. A further argument is the
+/// cgroup that it goes to first.
 const ENDLESS: &str = r#"
 import socket, struct, sys, threading
+if len(sys.argv) > 2:
+    with open(sys.argv[2] + "/cgroup.procs", "w") as elsewhere:
+        elsewhere.write("0")
 connection = socket.create_connection((sys.argv[1], 5001))
 over = threading.Event()
 def send():
@@ -166,6 +170,22 @@ fn what_a_policy_bounds_is_left_alone() {
     });
 }
 
+fn what_is_not_in_the_agents_cgroup_is_left_alone() {
+    let (bed, _sink, mut flow) = running("elsewhere", ENABLED);
+    clamped(&bed, 1);
+    let root = thalweg_lab::host::cgroup_mount().unwrap();
+    let (server, root) = (bed.server_address(), root.display().to_string());
+    let mut other = bed.python(Side::Client, ENDLESS, &[&server, &root]);
+    assert_eq!(other.line(), "up");
+    fills_the_queue(&mut other);
+    let found = host(&bed).unwrap();
+    assert_eq!(
+        (&found["connections"], &found["clamped"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(window(&mut flow) <= ROOM);
+}
+
 fn the_control_group_keeps_its_windows() {
     let mut bed = Bed::new(&path("control"), "");
     let address = bed.server_address();
@@ -212,6 +232,7 @@ in_virtual_time!(
     clamps_outlive_a_killed_agent_and_the_next_one_knows_them,
     a_reload_without_the_prefix_lifts_them,
     what_a_policy_bounds_is_left_alone,
+    what_is_not_in_the_agents_cgroup_is_left_alone,
     the_control_group_keeps_its_windows,
     a_dry_run_tells_and_sets_nothing,
 );
