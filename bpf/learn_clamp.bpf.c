@@ -23,7 +23,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 /* Levels from a socket's cgroup to the root: deeper ones are not reached. */
-#define LEVELS 32
+#define LEVELS 64
 
 /* Id of the cgroup that the agent covers. A section of its own: the agent writes it before load. */
 const volatile __u64 covered SEC(".rodata.covered") = 0;
