@@ -273,7 +273,6 @@ fn loses_more_than_its_network_knows(bed: &Bed) {
         (&json!("named"), &json!("cubic")),
         "{back}"
     );
-    assert!(hosts.iter().all(|host| bed.host(host).is_none()));
     drop(flows);
 }
 
