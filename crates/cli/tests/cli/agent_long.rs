@@ -6,9 +6,7 @@ use std::time::Duration;
 use libbpf_rs::query::ProgInfoIter;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use thalweg_control::system;
 use thalweg_lab::host::{PairOptions, Side};
-use thalweg_learner::{Control, HostKey};
 
 use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, THALWEG, Traffic, plain, privileged, wait_for};
@@ -212,18 +210,7 @@ fn a_flow_goes_to_a_better_arm_and_then_stays_for_an_hour() {
 fn a_flow_of_the_control_group_is_scored_and_never_moved() {
     let mut bed = Bed::new(&path("group"), "");
     let address = bed.server_address();
-    let client = std::path::Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
-    let netns = system::netns_cookie_of(&client).unwrap();
-    let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
-    let group = |salt| Control {
-        share_q16: 0,
-        permanent_q16: 1 << 15,
-        salt,
-    };
-    let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0)).unwrap();
-    bed.configure(&format!(
-        "{LOOKS}[control]\nshare = 0\npermanent = 0.5\nsalt = {salt}\n"
-    ));
+    bed.configure(&format!("{LOOKS}[control]\n{}", bed.control_half(true)));
     bed.start();
     let _sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);

@@ -2,9 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use thalweg_control::system;
 use thalweg_lab::host::{PairOptions, Side};
-use thalweg_learner::{Control, HostKey};
 
 use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, Traffic, plain, wait_for};
@@ -189,17 +187,8 @@ fn what_is_not_in_the_agents_cgroup_is_left_alone() {
 fn the_control_group_keeps_its_windows() {
     let mut bed = Bed::new(&path("control"), "");
     let address = bed.server_address();
-    let client = std::path::Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
-    let netns = system::netns_cookie_of(&client).unwrap();
-    let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
-    let group = |salt| Control {
-        share_q16: 0,
-        permanent_q16: 1 << 15,
-        salt,
-    };
-    let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0)).unwrap();
-    let half = format!("permanent = 0.5\nsalt = {salt}");
-    bed.configure(&ENABLED.replace("permanent = 0.0", &half));
+    let group = bed.control_half(true);
+    bed.configure(&ENABLED.replace("share = 0.0\npermanent = 0.0\n", &group));
     bed.start();
     let _sink = bed.sink(&address);
     let mut flow = endless(&bed);

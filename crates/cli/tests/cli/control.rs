@@ -1,14 +1,10 @@
 //! The control group, and what stops the learner: arms taken away, and an agent that is silent.
 
-use std::path::Path;
-
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
-use thalweg_control::system;
 use thalweg_lab::host::Side;
-use thalweg_learner::{Control, HostKey};
 
 use crate::support::{Bed, CONNECTIONS, plain, privileged};
 
@@ -18,19 +14,7 @@ const ARMS: &str = "[arms]\nallow = [\"cubic\", \"reno\"]\n";
 fn drawn(label: &str, held: bool) -> (Bed, String) {
     let mut bed = Bed::new(&plain(label), "");
     let address = bed.server_address();
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
-    let netns = system::netns_cookie_of(&client).unwrap();
-    let key = HostKey::new(netns, address.parse().unwrap(), 32, 64).unwrap();
-    let group = |salt| Control {
-        share_q16: 0,
-        permanent_q16: 1 << 15,
-        salt,
-    };
-    let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0) == held);
-    bed.configure(&format!(
-        "{ARMS}[control]\nshare = 0\npermanent = 0.5\nsalt = {}\n",
-        salt.unwrap()
-    ));
+    bed.configure(&format!("{ARMS}[control]\n{}", bed.control_half(held)));
     bed.start();
     (bed, address)
 }

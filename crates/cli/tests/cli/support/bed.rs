@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use serde_json::Value;
+use thalweg_control::system;
 use thalweg_lab::host::{Pair, PairOptions, Side};
+use thalweg_learner::{Control, HostKey};
 
 use super::traffic::LOAD;
 use super::{
@@ -318,6 +320,23 @@ impl Bed {
     /// The server's first address.
     pub fn server_address(&self) -> String {
         self.pair.address(Side::Server).to_string()
+    }
+
+    /// Keys of `[control]`: a control group of half of the hosts, for good, in which the server, as its
+    /// client sees it, is or is not.
+    pub fn control_half(&self, held: bool) -> String {
+        let client = Path::new("/run/netns").join(self.pair.namespace(Side::Client));
+        let netns = system::netns_cookie_of(&client).expect("the client's namespace");
+        let address = self.pair.address(Side::Server);
+        let key = HostKey::new(netns, address, 32, 64).expect("prefixes");
+        let group = |salt| Control {
+            share_q16: 0,
+            permanent_q16: 1 << 15,
+            salt,
+        };
+        let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0) == held);
+        let salt = salt.expect("one of them does");
+        format!("share = 0.0\npermanent = 0.5\nsalt = {salt}\n")
     }
 
     /// Runs `ip` in a side's namespace.
