@@ -22,6 +22,14 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* TCP_CA_Disorder: beyond, TCP recovers from losses. */
+#define CA_DISORDER 1
+
+/* States in which data may be left to send. */
+#define SENDING                                                                        \
+	(1 << BPF_TCP_ESTABLISHED | 1 << BPF_TCP_CLOSE_WAIT | 1 << BPF_TCP_FIN_WAIT1 | \
+	 1 << BPF_TCP_CLOSING | 1 << BPF_TCP_LAST_ACK)
+
 /* Levels from a socket's cgroup to the root: deeper ones are not reached. */
 #define LEVELS 64
 
@@ -68,6 +76,17 @@ static __always_inline int has_turn(__u64 cookie)
 	       0;
 }
 
+/*
+ * Whether a clamp may be set now. It is TCP's slow-start threshold as well, to which a
+ * recovery from losses returns.
+ */
+static __always_inline int is_calm(struct tcp_sock *tp)
+{
+	struct inet_connection_sock *icsk = (void *)tp;
+
+	return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) <= CA_DISORDER;
+}
+
 /* Sets the clamp; 0 or -errno. */
 static __always_inline int set_clamp(struct tcp_sock *tp, __u32 segments)
 {
@@ -97,21 +116,19 @@ static __always_inline void adjust(struct context *c, struct tcp_sock *tp, int i
 {
 	__u32 wanted = 0;
 
-	if (!is_free(tp, mine)) {
+	if (!is_free(tp, mine) || owned_window(c)) {
 		/* Somebody else's from now on. */
 		if (mine)
 			bpf_sk_storage_delete(&clamped, tp);
 		report->flags = THALWEG_CLAMP_LEFT;
 		return;
 	}
-	if (inside && owned_window(c))
-		report->flags = THALWEG_CLAMP_LEFT;
-	else if (inside)
+	if (inside)
 		wanted = host_clamp(&report->host);
 	if (wanted && has_turn(report->cookie))
 		wanted *= THALWEG_CLAMP_ROOM;
 	report->segments = mine ? *mine : 0;
-	if (wanted ? wanted == tp->snd_cwnd_clamp : !mine)
+	if (wanted ? wanted == tp->snd_cwnd_clamp || !is_calm(tp) : !mine)
 		return;
 	report->error = wanted ? set_clamp(tp, wanted) : lift_clamp(tp);
 	if (!report->error) {
@@ -161,7 +178,7 @@ int learn_clamp(struct bpf_iter__tcp *ctx)
 
 	if (!skc)
 		return 0;
-	if (skc->skc_state != BPF_TCP_ESTABLISHED && skc->skc_state != BPF_TCP_CLOSE_WAIT)
+	if (!(SENDING & 1 << skc->skc_state))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
 	return tp ? visit(tp, ctx->meta->seq) : 0;

@@ -32,6 +32,12 @@ struct {
 	__type(value, __u32);
 } clamped SEC(".maps");
 
+/* Whether a socket has a clamp from here. */
+static __always_inline int has_clamp(struct context *c)
+{
+	return bpf_sk_storage_get(&clamped, c->sk, 0, 0) != 0;
+}
+
 /* The clamp of a connection's host; 0: none. */
 static __always_inline __u32 host_clamp(const struct thalweg_clamp_key *host)
 {

@@ -3,6 +3,7 @@
 #ifndef THALWEG_LEARN_WINDOW_H
 #define THALWEG_LEARN_WINDOW_H
 
+#include "learn_clamp.h"
 #include "learn_steps.h"
 
 /* The largest finite pacing rate, bytes per second in 32 bits; TCP then paces by itself. */
@@ -117,7 +118,7 @@ static __noinline int score_window(struct bpf_sock_ops *ops)
 	handed->cookie = 0;
 	segments = c.conn->window.segments;
 	if (!segments || c.origin->flags & (THALWEG_CONN_SWITCHED | THALWEG_CONN_LONG) ||
-	    owned_window(&c))
+	    owned_window(&c) || (c.params->clamps && has_clamp(&c)))
 		return 0;
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)

@@ -62,6 +62,7 @@ struct tcp_congestion_ops {
 
 struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
+	__u8 icsk_ca_state : 5;
 };
 
 struct minmax_sample {

@@ -21,6 +21,8 @@ pub const INTERVAL: Duration = Duration::from_millis(200);
 /// the time at most.
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_PAUSE: u32 = 100;
+/// Most hosts; others have no clamp.
+const HOSTS_MAX: usize = raw::THALWEG_CLAMPS as usize;
 /// A host without connections is forgotten after this time.
 const IDLE_NS: u64 = 600_000_000_000;
 /// A clamp stays while the new one differs by less than one part in this many.
@@ -58,6 +60,13 @@ pub struct Entry {
     /// Those of them that are left to a policy or a route.
     pub left: u64,
     seen_ns: u64,
+}
+
+impl Entry {
+    /// Whether it has had no connection for long.
+    fn is_idle(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.seen_ns) >= IDLE_NS
+    }
 }
 
 /// What a look found.
@@ -109,55 +118,40 @@ impl Clamps {
     /// the next one. `own` is the cookie of the caller's namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, once all is done that can be.
     pub fn look(&self, kernel: &Kernel, own: u64) -> Result<()> {
         let now_ns = system::monotonic_ns();
         let mut known = self.lock();
         let began = Instant::now();
         let is_search = known.search.is_none_or(|at| at <= began);
         let namespaces = (!is_search).then(|| known.namespaces(own));
-        let mut look = Look::default();
-        kernel.visit_clamps(namespaces, own, |report| {
-            look.take(report, known.acked.get(&report.cookie).copied());
-            Ok(())
-        })?;
+        let (reports, visited) = kernel.visit_clamps(namespaces, own);
         if is_search {
             let pause = SEARCH.max(began.elapsed().saturating_mul(SEARCH_PAUSE));
             known.search = Some(began + pause);
+        }
+        let mut look = Look::default();
+        for report in &reports {
+            look.take(report, known.acked.get(&report.cookie).copied());
         }
         self.set.fetch_add(look.set, Ordering::Relaxed);
         self.refused.fetch_add(look.refused, Ordering::Relaxed);
         known.acked = look.acked;
         known.adopt(look.readings, now_ns);
         let is_back = kernel.is_taken_back();
-        for (remote, entry) in &mut known.hosts {
-            let wanted = match is_back || is_control(kernel.setup(), remote, now_ns) {
-                true => None,
-                false => entry.path.segments(),
-            };
-            if !differs(entry.segments, wanted) {
-                continue;
-            }
-            if kernel.setup().sets_clamps() {
-                kernel.set_clamp(remote, wanted)?;
-            }
-            entry.segments = wanted;
-        }
-        known.forget(kernel, now_ns)
+        let wanted = |remote: &Remote, entry: &Entry| match is_back
+            || entry.is_idle(now_ns)
+            || is_control(kernel.setup(), remote, now_ns)
+        {
+            true => None,
+            false => entry.path.segments(),
+        };
+        visited.and(known.change(kernel, now_ns, wanted))
     }
 
-    /// Gives all connections their own windows back.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn lift(&self, kernel: &Kernel, own: u64) -> Result<()> {
-        let mut known = self.lock();
-        for entry in known.hosts.values_mut() {
-            (entry.segments, entry.clamped) = (None, 0);
-        }
-        known.search = None;
-        kernel.clear_clamps()?;
-        kernel.visit_clamps(None, own, |_| Ok(()))
+    /// Forgets all hosts.
+    pub fn forget(&self) {
+        *self.lock() = Known::default();
     }
 
     /// All hosts.
@@ -195,7 +189,9 @@ impl Known {
 
     fn adopt(&mut self, mut readings: HashMap<Remote, Found>, now_ns: u64) {
         for remote in readings.keys() {
-            self.hosts.entry(*remote).or_default();
+            if self.hosts.len() < HOSTS_MAX {
+                self.hosts.entry(*remote).or_default();
+            }
         }
         for (remote, entry) in &mut self.hosts {
             let found = readings.remove(remote).unwrap_or_default();
@@ -209,17 +205,30 @@ impl Known {
         }
     }
 
-    fn forget(&mut self, kernel: &Kernel, now_ns: u64) -> Result<()> {
+    /// Puts the wanted clamps in force, and forgets who is idle. The table has room for all hosts.
+    fn change(
+        &mut self,
+        kernel: &Kernel,
+        now_ns: u64,
+        wanted: impl Fn(&Remote, &Entry) -> Option<u32>,
+    ) -> Result<()> {
         let mut outcome = Ok(());
-        self.hosts.retain(|remote, entry| {
-            if now_ns.saturating_sub(entry.seen_ns) < IDLE_NS {
-                return true;
+        for (remote, entry) in &mut self.hosts {
+            let wanted = wanted(remote, entry);
+            if !differs(entry.segments, wanted) {
+                continue;
             }
-            if entry.segments.is_some() && outcome.is_ok() {
-                outcome = kernel.set_clamp(remote, None);
+            let changed = match kernel.setup().sets_clamps() {
+                true => kernel.set_clamp(remote, wanted),
+                false => Ok(()),
+            };
+            if changed.is_ok() {
+                entry.segments = wanted;
             }
-            false
-        });
+            outcome = outcome.and(changed);
+        }
+        self.hosts
+            .retain(|_, entry| entry.segments.is_some() || !entry.is_idle(now_ns));
         outcome
     }
 }
@@ -227,7 +236,7 @@ impl Known {
 /// Whether a host is in the control group, whose connections keep their own windows.
 fn is_control(setup: &Setup, remote: &Remote, now_ns: u64) -> bool {
     let (v4, v6) = setup.cluster;
-    let key = HostKey::new(remote.netns, remote.address(), v4, v6);
+    let key = HostKey::of_remote(remote.netns, remote.address(), v4, v6);
     key.is_ok_and(|key| setup.control.holds(key.tag(), now_ns))
 }
 

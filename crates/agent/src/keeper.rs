@@ -172,10 +172,10 @@ impl Keeper {
     fn look_at_clamps(&mut self) {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let mut watch = Stopwatch::default();
-        let outcome = watch.timed(|| shared.life.clamps.look(&shared.kernel, shared.own_netns));
+        let outcome = shared.life.clamps.look(&shared.kernel, shared.own_netns);
+        // Threads that enter other namespaces work, too.
         self.clamps
-            .note(began, watch.total(), &shared.life.clamp_looks);
+            .note(began, began.elapsed(), &shared.life.clamp_looks);
         let fault = outcome.err().map(|error| format!("{error:#}"));
         shared.problem("clamps", fault);
     }
@@ -185,10 +185,9 @@ impl Keeper {
         if !self.shared.kernel.has_clamps() {
             return Ok(());
         }
-        let (clamps, kernel) = (&self.shared.life.clamps, &self.shared.kernel);
-        clamps
-            .lift(kernel, self.shared.own_netns)
-            .context("lifting the clamps of congestion windows")
+        self.shared.life.clamps.forget();
+        let lifted = self.shared.kernel.lift_clamps(self.shared.own_netns);
+        lifted.context("lifting the clamps of congestion windows")
     }
 
     /// Scores long connections on their way. The programs' events are taken meanwhile.

@@ -89,6 +89,8 @@ pub struct Setup {
     pub remembered: Vec<String>,
     /// Remote prefixes where arms that need ECN may be chosen.
     pub ecn_prefixes: Vec<Prefix>,
+    /// Whether network namespaces of ordinary users are in scope.
+    pub user_namespaces: bool,
     /// Remote prefixes where the congestion window has a learned clamp.
     pub clamp_prefixes: Vec<Prefix>,
     /// Default congestion control by network namespace cookie; other namespaces are not touched.
@@ -246,7 +248,7 @@ impl Kernel {
             setup,
         };
         kernel.open = kernel.load_iterator();
-        kernel.clamps = kernel.load_clamps();
+        kernel.clamps = kernel.load_clamps(reused.contains_key(names::CLAMPED));
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.write_named()?;

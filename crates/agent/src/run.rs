@@ -219,6 +219,10 @@ impl Session {
         let without_iterator = shared.kernel.without_iterator();
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
+        if !shared.kernel.has_clamps() {
+            // Those of an agent that was killed.
+            shared.kernel.lift_clamps(ground.own_netns)?;
+        }
         let without_clamps = shared.kernel.without_clamps();
         shared.problem("clamps", without_clamps.map(without_clamps_in_words));
         log_start(&shared)?;
@@ -346,6 +350,7 @@ fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> 
         arms: wanted_arms(config)?,
         remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
+        user_namespaces: config.hosts.user_namespaces,
         clamp_prefixes: config.clamp.prefixes.clone(),
         defaults: system::entered_namespaces(config.hosts.user_namespaces)
             .into_iter()

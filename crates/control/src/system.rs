@@ -205,11 +205,12 @@ pub fn entered_namespaces(users: bool) -> Vec<NetworkNamespace> {
             send_buffer_max: send_buffer_max(),
         })
     };
-    if users {
-        in_namespaces(|_| true, ask)
-    } else {
-        in_namespaces(|file| owner(file) == own_user_namespace(), ask)
-    }
+    in_namespaces(move |file| is_entered(file, users), ask)
+}
+
+/// Whether a network namespace is none of a user namespace, unless `users` is set.
+pub fn is_entered(namespace: &fs::File, users: bool) -> bool {
+    users || owner(namespace) == own_user_namespace()
 }
 
 /// Identity of the user namespace that owns a network namespace; `None` if it is an ancestor of

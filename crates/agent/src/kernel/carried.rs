@@ -98,6 +98,9 @@ impl Carried {
             arms: ArmTable::from_pinned(&pin.join(names::ARMS))?,
             ..Self::default()
         };
+        if let Some(clamped) = pins::open(&pin.join(names::CLAMPED))? {
+            carried.reused.insert(names::CLAMPED, clamped);
+        }
         let hosts = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         if let Some(mode) = other_mode(setup, meta.mode) {
             // Arm numbers and costs have another meaning now.
@@ -116,13 +119,7 @@ impl Carried {
         } else {
             carried.left.hosts = maps::read_all(&hosts)?;
         }
-        for name in [
-            names::LOCKS,
-            names::CONNS,
-            names::CLAMPED,
-            names::COUNTERS,
-            names::EVENTS,
-        ] {
+        for name in [names::LOCKS, names::CONNS, names::COUNTERS, names::EVENTS] {
             if let Some(map) = pins::open(&pin.join(name))? {
                 carried.reused.insert(name, map);
             }

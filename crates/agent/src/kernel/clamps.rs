@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -20,6 +20,8 @@ use super::{Kernel, Setup};
 
 /// Bytes of one report.
 const REPORT: usize = size_of::<raw::thalweg_clamp_report>();
+/// Visits that lift clamps, at most.
+const LIFTS: usize = 4;
 /// Reports that one read returns at most.
 const AT_ONCE: usize = 512;
 
@@ -68,10 +70,11 @@ impl Setup {
 }
 
 impl Kernel {
-    /// Loads the iterator with the learner's maps; `None` if there are no clamps. In words why there
-    /// cannot be any.
-    pub(super) fn load_clamps(&self) -> Result<Option<Iterator>, String> {
-        if !self.setup.has_clamps() {
+    /// Loads the iterator with the learner's maps; `None` if there are no clamps, nor any of an agent
+    /// before, which are to be lifted. In words why there cannot be any.
+    pub(super) fn load_clamps(&self, are_left: bool) -> Result<Option<Iterator>, String> {
+        let lifts = are_left && self.setup.kernel_btf;
+        if !self.setup.has_clamps() && !lifts {
             return Ok(None);
         }
         if !self.setup.kernel_btf {
@@ -90,7 +93,11 @@ impl Kernel {
 
     fn write_clamp_prefixes(&self, iterator: &Iterator) -> Result<()> {
         let map = object::map(iterator.object(), own_names::CLAMP_PREFIXES)?;
-        for prefix in &self.setup.clamp_prefixes {
+        let wanted = match self.setup.has_clamps() {
+            true => self.setup.clamp_prefixes.as_slice(),
+            false => &[],
+        };
+        for prefix in wanted {
             let key = raw::thalweg_policy_key6 {
                 prefix_len: prefix.length128().into(),
                 addr: prefix.bits().to_be_bytes(),
@@ -108,59 +115,43 @@ impl Kernel {
 
     /// Whether open connections are looked at for their clamps.
     pub fn has_clamps(&self) -> bool {
-        matches!(self.clamps, Ok(Some(_)))
+        self.setup.has_clamps() && matches!(self.clamps, Ok(Some(_)))
     }
 
-    /// Visits the open connections of these network namespaces, `None`: of all, and gives each the
-    /// clamp of its host. Calls `take` with what the program tells of each. `own` is the cookie of the
-    /// caller's namespace.
-    ///
-    /// # Errors
-    /// The kernel's, or one of `take`, which ends the visit.
+    /// Visits the open connections of these network namespaces, `None`: of all in scope, and gives each
+    /// the clamp of its host. Returns what the program tells of each, and the kernel's refusals: one
+    /// namespace's does not concern the others. `own` is the cookie of the caller's namespace.
     pub fn visit_clamps(
         &self,
         namespaces: Option<HashSet<u64>>,
         own: u64,
-        mut take: impl FnMut(&raw::thalweg_clamp_report) -> Result<()>,
-    ) -> Result<()> {
+    ) -> (Vec<raw::thalweg_clamp_report>, Result<()>) {
         let Ok(Some(iterator)) = &self.clamps else {
-            return Ok(());
+            return (Vec::new(), Ok(()));
         };
         let only_own = |wanted: &HashSet<u64>| wanted.iter().all(|netns| *netns == own);
         let visits = match namespaces {
             // The usual case needs no search for namespaces.
-            Some(wanted) if only_own(&wanted) => vec![Visit::begin(iterator.link.as_fd())?],
+            Some(wanted) if only_own(&wanted) => vec![visited(iterator.link.as_fd())],
             wanted => {
                 let link = Arc::clone(&iterator.link);
-                let begin = move || {
+                let users = self.setup.user_namespaces;
+                let visit = move || {
                     let netns = system::netns_cookie().ok()?;
                     let is_wanted = wanted.as_ref().is_none_or(|it| it.contains(&netns));
-                    is_wanted.then(|| Visit::begin(link.as_fd()))
+                    is_wanted.then(|| visited(link.as_fd()))
                 };
-                let visits = system::in_namespaces(|_| true, begin);
-                visits.into_iter().collect::<Result<_>>()?
+                system::in_namespaces(move |file| system::is_entered(file, users), visit)
             }
         };
-        let mut buffer = vec![0; AT_ONCE * REPORT];
-        for mut visit in visits {
-            let mut kept = 0;
-            loop {
-                let read = visit.read(&mut buffer[kept..])?;
-                if read == 0 {
-                    break;
-                }
-                // A read may end in the middle of a report.
-                let (whole, rest) = buffer[..kept + read].as_chunks::<REPORT>();
-                for report in whole {
-                    let report = from_bytes(report).context("a report has an unexpected size")?;
-                    take(&report)?;
-                }
-                kept = rest.len();
-                let end = whole.len() * REPORT;
-                buffer.copy_within(end..end + kept, 0);
+        let (mut reports, mut outcome) = (Vec::new(), Ok(()));
+        for visit in visits {
+            match visit {
+                Ok(more) => reports.extend(more),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        Ok(())
+        (reports, outcome)
     }
 
     /// Sets the clamp of a host, segments; `None`: it has none. Its connections get it at the next
@@ -184,15 +175,46 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes the clamps of all hosts, so that no new connection gets one.
+    /// Gives all connections their own windows back. No new one gets a clamp.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn clear_clamps(&self) -> Result<()> {
+    pub fn lift_clamps(&self, own: u64) -> Result<()> {
         let map = self.map(names::CLAMPS);
         for key in batch::keys(map)? {
             map.delete(&key)?;
         }
-        Ok(())
+        let mut outcome = Ok(());
+        // A visit may miss a socket where others of its place in the table end meanwhile.
+        for _ in 0..LIFTS {
+            let (reports, visited) = self.visit_clamps(None, own);
+            outcome = visited;
+            let had = |it: &raw::thalweg_clamp_report| it.flags & raw::THALWEG_CLAMP_SET != 0;
+            if outcome.is_ok() && !reports.iter().any(had) {
+                break;
+            }
+        }
+        outcome
+    }
+}
+
+/// Visits the sockets of the thread's network namespace, and returns what the program tells of each.
+fn visited(link: BorrowedFd<'_>) -> Result<Vec<raw::thalweg_clamp_report>> {
+    let mut visit = Visit::begin(link)?;
+    let mut buffer = vec![0; AT_ONCE * REPORT];
+    let (mut reports, mut kept) = (Vec::new(), 0);
+    loop {
+        let read = visit.read(&mut buffer[kept..])?;
+        if read == 0 {
+            return Ok(reports);
+        }
+        // A read may end in the middle of a report.
+        let (whole, rest) = buffer[..kept + read].as_chunks::<REPORT>();
+        for report in whole {
+            reports.push(from_bytes(report).context("a report has an unexpected size")?);
+        }
+        kept = rest.len();
+        let end = whole.len() * REPORT;
+        buffer.copy_within(end..end + kept, 0);
     }
 }
