@@ -175,7 +175,7 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     // arm is chosen, refused, and not chosen again, though the table still has it.
     let text = boot(&format!(
         "module tcp_htcp\n{CONFIGURATION}\nkill -STOP $!; rmmod tcp_htcp\n\
-         for _ in $(seq 40); do transfer; done\nkill -CONT $!\n\
+         for _ in $(seq 80); do transfer; done\nkill -CONT $!\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
          offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q 'htcp.,.present.:true'; }}\n\
          for _ in $(seq 150); do offered || break; sleep 0.1; done\n\
