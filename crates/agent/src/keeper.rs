@@ -117,8 +117,7 @@ impl Keeper {
     /// Runs until told to end, then handles the remaining events and saves.
     pub fn run(mut self) -> Result<()> {
         let outcome = self.attend();
-        let lifted = self.lift_clamps();
-        outcome.and(lifted).and(self.writer.end())
+        outcome.and(self.writer.end())
     }
 
     fn attend(&mut self) -> Result<()> {
@@ -178,16 +177,6 @@ impl Keeper {
             .note(began, began.elapsed(), &shared.life.clamp_looks);
         let fault = outcome.err().map(|error| format!("{error:#}"));
         shared.problem("clamps", fault);
-    }
-
-    /// Nobody would lift them once the agent is gone.
-    fn lift_clamps(&self) -> Result<()> {
-        if !self.shared.kernel.has_clamps() {
-            return Ok(());
-        }
-        self.shared.life.clamps.forget();
-        let lifted = self.shared.kernel.lift_clamps(self.shared.own_netns);
-        lifted.context("lifting the clamps of congestion windows")
     }
 
     /// Scores long connections on their way. The programs' events are taken meanwhile.

@@ -79,10 +79,16 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     loop {
         service::ready();
         let (before, number) = (session.ready(), session.shared.session + 1);
+        let shared = Arc::clone(&session.shared);
         let outcome = session.run(&ground, &mut ends);
+        // Nobody would lift them once the agent is gone, or the prefixes are others.
+        let lifted = lift_clamps(&shared);
+        drop(shared);
         let next = match (outcome, ground.reload.take()) {
+            // What is left is known to the next session, which tries again.
             (Ok(()), Some(next)) => next,
             (outcome, _) => {
+                let outcome = outcome.and(lifted);
                 service::stopping();
                 let left = match learner::is_attached(&before.config.paths.pin) {
                     true => "the programs stay attached and go on (`thalweg detach` removes them)",
@@ -219,12 +225,14 @@ impl Session {
         let without_iterator = shared.kernel.without_iterator();
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
+        let without_clamps = shared.kernel.without_clamps();
+        let mut without_clamps = without_clamps.map(without_clamps_in_words);
         if !shared.kernel.has_clamps() {
             // Those of an agent that was killed.
-            shared.kernel.lift_clamps(ground.own_netns)?;
+            let fault = lift_clamps(&shared).err();
+            without_clamps = without_clamps.or(fault.map(|error| format!("{error:#}")));
         }
-        let without_clamps = shared.kernel.without_clamps();
-        shared.problem("clamps", without_clamps.map(without_clamps_in_words));
+        shared.problem("clamps", without_clamps);
         log_start(&shared)?;
         restore_policy(&shared);
         let keeper = Keeper::new(Arc::clone(&shared))?;
@@ -274,6 +282,13 @@ fn without_iterator_in_words(why: &str) -> String {
         "the kernel refused the program that looks at long connections, so they are scored only \
          when they end ({why})"
     )
+}
+
+/// Gives all connections their own congestion windows back.
+fn lift_clamps(shared: &Shared) -> Result<()> {
+    shared.life.clamps.forget();
+    let lifted = shared.kernel.lift_clamps(shared.own_netns);
+    lifted.context("lifting the clamps of congestion windows")
 }
 
 fn without_clamps_in_words(why: &str) -> String {

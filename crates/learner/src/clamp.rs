@@ -222,10 +222,10 @@ mod tests {
         assert_eq!(path.segments(), None);
     }
 
-    /// A window that is too small for a path whose hosts answer late under load, finds its room by
-    /// connections that may have more now and then, and then has it.
+    /// Connections that may have more now and then show what a path carries. Where hosts answer later under
+    /// load than the guard allows for, the clamp stays below that all the same.
     #[test]
-    fn room_is_found() {
+    fn the_rate_is_found_and_the_clamp_keeps_to_its_guard() {
         // 1 Gbit/s; least RTT 50 us, 450 us under load.
         let (capacity, rtt_us) = (125_000_000.0, 450.0);
         let rate = |segments: f64| (segments * f64::from(MSS) * 1e6 / rtt_us).min(capacity);
