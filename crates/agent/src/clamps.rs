@@ -1,7 +1,8 @@
 //! Clamps of congestion windows: what looks at open connections tell of the remote hosts in the
 //! prefixes of `[clamp]`, and the clamp of each.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,8 +18,8 @@ use crate::view;
 
 /// Interval of looks.
 pub const INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of looks at the network namespaces where there were no such connections. One takes 1 % of
-/// the time at most.
+/// Interval of looks at all network namespaces, for those with such connections. They take 1 % of a
+/// processor at most.
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_PAUSE: u32 = 100;
 /// Most hosts; others have no clamp.
@@ -42,7 +43,10 @@ struct Known {
     hosts: HashMap<Remote, Entry>,
     /// Acknowledged bytes of each connection at the last look, by its cookie.
     acked: HashMap<u64, u64>,
-    /// When the next search for their namespaces is due; `None`: now.
+    /// Files of the network namespaces, by cookie. They are opened anew at each look: an open one would
+    /// keep a namespace alive.
+    files: HashMap<u64, PathBuf>,
+    /// When the next search for namespaces is due; `None`: now.
     search: Option<Instant>,
 }
 
@@ -115,23 +119,22 @@ impl Clamps {
     }
 
     /// Looks at the open connections, gives them the clamps of the last look, and computes those of
-    /// the next one. `own` is the cookie of the caller's namespace.
-    ///
-    /// # Errors
-    /// The kernel's, once all is done that can be.
-    pub fn look(&self, kernel: &Kernel, own: u64) -> Result<()> {
+    /// the next one. `own` is the cookie of the caller's namespace. Returns the processor time of other
+    /// threads, and the kernel's refusal once all is done that can be.
+    pub fn look(&self, kernel: &Kernel, own: u64) -> (Duration, Result<()>) {
         let now_ns = system::monotonic_ns();
         let mut known = self.lock();
         let began = Instant::now();
         let is_search = known.search.is_none_or(|at| at <= began);
-        let namespaces = (!is_search).then(|| known.namespaces(own));
-        let (reports, visited) = kernel.visit_clamps(namespaces, own);
+        let files = (!is_search).then(|| known.files_with_connections());
+        let visit = kernel.visit_clamps(files, own);
         if is_search {
-            let pause = SEARCH.max(began.elapsed().saturating_mul(SEARCH_PAUSE));
+            let pause = SEARCH.max(visit.elsewhere.saturating_mul(SEARCH_PAUSE));
             known.search = Some(began + pause);
+            known.files = visit.files;
         }
         let mut look = Look::default();
-        for report in &reports {
+        for report in &visit.reports {
             look.take(report, known.acked.get(&report.cookie).copied());
         }
         self.set.fetch_add(look.set, Ordering::Relaxed);
@@ -146,7 +149,8 @@ impl Clamps {
             true => None,
             false => entry.path.segments(),
         };
-        visited.and(known.change(kernel, now_ns, wanted))
+        let changed = known.change(kernel, now_ns, wanted);
+        (visit.elsewhere, visit.outcome.and(changed))
     }
 
     /// Forgets all hosts.
@@ -181,10 +185,11 @@ impl Clamps {
 }
 
 impl Known {
-    /// Where such connections were at the last look, and the agent's own.
-    fn namespaces(&self, own: u64) -> HashSet<u64> {
+    /// Files of the network namespaces where there were such connections at the last look, by cookie.
+    fn files_with_connections(&self) -> HashMap<u64, PathBuf> {
         let with = self.hosts.iter().filter(|(_, entry)| entry.connections > 0);
-        with.map(|(remote, _)| remote.netns).chain([own]).collect()
+        let file = |netns: u64| Some((netns, self.files.get(&netns)?.clone()));
+        with.filter_map(|(remote, _)| file(remote.netns)).collect()
     }
 
     fn adopt(&mut self, mut readings: HashMap<Remote, Found>, now_ns: u64) {
@@ -293,10 +298,13 @@ mod tests {
         assert_eq!(first.address().to_string(), "10.0.0.1");
         let path = &known.hosts[&first].path;
         assert_eq!((path.rate(), path.min_rtt_us()), (100_000_000, 50));
+        known.files = HashMap::from([(1, "/proc/1/ns/net".into()), (2, "/proc/2/ns/net".into())]);
+        let files = known.files_with_connections();
+        assert_eq!(files.into_keys().collect::<Vec<_>>(), [1]);
         // Gone: it stays known, without connections.
         known.adopt(HashMap::new(), 8);
         assert_eq!(known.hosts[&first].connections, 0);
-        assert_eq!(known.namespaces(9), HashSet::from([9]));
+        assert!(known.files_with_connections().is_empty());
     }
 
     #[test]

@@ -171,10 +171,11 @@ impl Keeper {
     fn look_at_clamps(&mut self) {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let outcome = shared.life.clamps.look(&shared.kernel, shared.own_netns);
-        // Threads that enter other namespaces work, too.
-        self.clamps
-            .note(began, began.elapsed(), &shared.life.clamp_looks);
+        let mut watch = Stopwatch::default();
+        let (elsewhere, outcome) =
+            watch.timed(|| shared.life.clamps.look(&shared.kernel, shared.own_netns));
+        let time = watch.total() + elsewhere;
+        self.clamps.note(began, time, &shared.life.clamp_looks);
         let fault = outcome.err().map(|error| format!("{error:#}"));
         shared.problem("clamps", fault);
     }

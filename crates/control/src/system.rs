@@ -16,6 +16,8 @@ use crate::privileges;
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+/// File of the process's own network namespace.
+const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 /// Magic number of bpffs (linux/magic.h, BPF_FS_MAGIC).
 const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 /// Magic number of cgroup v2 (linux/magic.h, CGROUP2_SUPER_MAGIC).
@@ -236,29 +238,63 @@ pub fn in_namespaces<T: Send + 'static>(
     wanted: impl Fn(&fs::File) -> bool + Send + 'static,
     ask: impl Fn() -> Option<T> + Send + 'static,
 ) -> Vec<T> {
+    let asked = in_namespaces_of(namespace_files, wanted, move |_| ask());
+    asked.answers
+}
+
+/// What a function returned in network namespaces.
+#[derive(Debug)]
+pub struct Asked<T> {
+    /// One for each namespace, the caller's own first.
+    pub answers: Vec<T>,
+    /// Processor time that it took.
+    pub time: Duration,
+}
+
+/// Calls a function, with the file's name, in every wanted network namespace of those of `files`,
+/// each once, and in the caller's own if it is among them. One that cannot be entered is left out.
+pub fn in_namespaces_of<T: Send + 'static>(
+    files: impl FnOnce() -> Vec<PathBuf> + Send + 'static,
+    wanted: impl Fn(&fs::File) -> bool + Send + 'static,
+    ask: impl Fn(&Path) -> Option<T> + Send + 'static,
+) -> Asked<T> {
     let work = move || {
-        // The first is our own, which needs no privilege to enter.
-        let mut answers: Vec<T> = ask().into_iter().collect();
-        let others = network_namespaces().skip(1);
-        answers.extend(
-            others
-                .filter(|(_, file)| wanted(file))
-                .filter_map(|(_, file)| {
-                    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-                    ask()
-                }),
-        );
-        answers
+        let own = Path::new(OWN_NAMESPACE);
+        // We are in our own: asked first, it needs no privilege.
+        let mut files = files();
+        files.sort_by_key(|path| path != own);
+        let enter = |path: &Path, file: &fs::File| {
+            path == own
+                || wanted(file)
+                    && nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).is_ok()
+        };
+        let answers = opened(files)
+            .filter(|(path, file)| enter(path, file))
+            .filter_map(|(path, _)| ask(&path))
+            .collect();
+        Asked {
+            answers,
+            time: Duration::from_nanos(thread_time_ns()),
+        }
     };
     let worker = std::thread::spawn(move || privileges::raised(work));
-    worker.join().unwrap_or_default()
+    worker.join().unwrap_or_else(|_| Asked {
+        answers: Vec::new(),
+        time: Duration::ZERO,
+    })
 }
 
 /// Open network namespaces, each once: the caller's own first, then those of all processes and the
 /// named ones. A namespace that cannot be opened (removed by now, or not visible to us) is left
 /// out.
 pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
-    let mut paths = vec![PathBuf::from("/proc/self/ns/net")];
+    opened(namespace_files())
+}
+
+/// Files of network namespaces: the process's own first, then those of all processes and the named
+/// ones. Several may be of the same one.
+pub fn namespace_files() -> Vec<PathBuf> {
+    let mut paths = vec![PathBuf::from(OWN_NAMESPACE)];
     if let Ok(entries) = fs::read_dir("/proc") {
         paths.extend(
             entries
@@ -271,6 +307,11 @@ pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
     if let Ok(entries) = fs::read_dir("/run/netns") {
         paths.extend(entries.flatten().map(|entry| entry.path()));
     }
+    paths
+}
+
+/// The namespaces of these files, each once.
+fn opened(paths: Vec<PathBuf>) -> impl Iterator<Item = (PathBuf, fs::File)> {
     let mut seen = HashSet::new();
     paths.into_iter().filter_map(move |path| {
         let file = fs::File::open(&path).ok()?;

@@ -1,10 +1,12 @@
 //! Learned clamps: the iterator over open connections in their prefixes (`learn_clamp.bpf.c`), and the
 //! clamps of hosts.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
@@ -53,6 +55,39 @@ impl From<&raw::thalweg_clamp_key> for Remote {
         Self {
             netns: key.netns,
             address: key.addr.into(),
+        }
+    }
+}
+
+/// A visit to open connections.
+pub struct ClampVisit {
+    /// What the program tells of each.
+    pub reports: Vec<raw::thalweg_clamp_report>,
+    /// The kernel's first refusal: one namespace's does not concern the others.
+    pub outcome: Result<()>,
+    /// A file of each other namespace that was entered, by its cookie.
+    pub files: HashMap<u64, PathBuf>,
+    /// Processor time of other threads.
+    pub elsewhere: Duration,
+}
+
+impl Default for ClampVisit {
+    fn default() -> Self {
+        Self {
+            reports: Vec::new(),
+            outcome: Ok(()),
+            files: HashMap::new(),
+            elsewhere: Duration::ZERO,
+        }
+    }
+}
+
+impl ClampVisit {
+    fn take(&mut self, visited: Result<Vec<raw::thalweg_clamp_report>>) {
+        match visited {
+            Ok(more) => self.reports.extend(more),
+            Err(error) if self.outcome.is_ok() => self.outcome = Err(error),
+            Err(_) => {}
         }
     }
 }
@@ -118,40 +153,41 @@ impl Kernel {
         self.setup.has_clamps() && matches!(self.clamps, Ok(Some(_)))
     }
 
-    /// Visits the open connections of these network namespaces, `None`: of all in scope, and gives each
-    /// the clamp of its host. Returns what the program tells of each, and the kernel's refusals: one
-    /// namespace's does not concern the others. `own` is the cookie of the caller's namespace.
-    pub fn visit_clamps(
-        &self,
-        namespaces: Option<HashSet<u64>>,
-        own: u64,
-    ) -> (Vec<raw::thalweg_clamp_report>, Result<()>) {
+    /// Visits the open connections in scope, and gives each the clamp of its host; `files`: of some
+    /// network namespaces only, by their cookies. `own` is the cookie of the caller's.
+    pub fn visit_clamps(&self, files: Option<HashMap<u64, PathBuf>>, own: u64) -> ClampVisit {
+        let mut found = ClampVisit::default();
         let Ok(Some(iterator)) = &self.clamps else {
-            return (Vec::new(), Ok(()));
+            return found;
         };
-        let only_own = |wanted: &HashSet<u64>| wanted.iter().all(|netns| *netns == own);
-        let visits = match namespaces {
-            // The usual case needs no search for namespaces.
-            Some(wanted) if only_own(&wanted) => vec![visited(iterator.link.as_fd())],
-            wanted => {
-                let link = Arc::clone(&iterator.link);
-                let users = self.setup.user_namespaces;
-                let visit = move || {
-                    let netns = system::netns_cookie().ok()?;
-                    let is_wanted = wanted.as_ref().is_none_or(|it| it.contains(&netns));
-                    is_wanted.then(|| visited(link.as_fd()))
-                };
-                system::in_namespaces(move |file| system::is_entered(file, users), visit)
-            }
-        };
-        let (mut reports, mut outcome) = (Vec::new(), Ok(()));
-        for visit in visits {
-            match visit {
-                Ok(more) => reports.extend(more),
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
+        // The usual case enters no other namespace.
+        if files
+            .as_ref()
+            .is_some_and(|files| files.keys().all(|it| *it == own))
+        {
+            found.take(visited(iterator.link.as_fd()));
+            return found;
         }
-        (reports, outcome)
+        let link = Arc::clone(&iterator.link);
+        let users = self.setup.user_namespaces;
+        let wanted = files.clone();
+        let visit = move |file: &Path| {
+            let netns = system::netns_cookie().ok()?;
+            // A process may have left the namespace that its file was of.
+            let is_wanted = wanted.as_ref().is_none_or(|it| it.contains_key(&netns));
+            is_wanted.then(|| (netns, file.to_owned(), visited(link.as_fd())))
+        };
+        let asked = system::in_namespaces_of(
+            || files.map_or_else(system::namespace_files, |it| it.into_values().collect()),
+            move |file| system::is_entered(file, users),
+            visit,
+        );
+        found.elsewhere = asked.time;
+        for (netns, file, visited) in asked.answers {
+            found.files.insert(netns, file);
+            found.take(visited);
+        }
+        found
     }
 
     /// Sets the clamp of a host, segments; `None`: it has none. Its connections get it at the next
@@ -187,10 +223,10 @@ impl Kernel {
         let mut outcome = Ok(());
         // A visit may miss a socket where others of its place in the table end meanwhile.
         for _ in 0..LIFTS {
-            let (reports, visited) = self.visit_clamps(None, own);
-            outcome = visited;
+            let visit = self.visit_clamps(None, own);
+            outcome = visit.outcome;
             let had = |it: &raw::thalweg_clamp_report| it.flags & raw::THALWEG_CLAMP_SET != 0;
-            if outcome.is_ok() && !reports.iter().any(had) {
+            if outcome.is_ok() && !visit.reports.iter().any(had) {
                 break;
             }
         }
