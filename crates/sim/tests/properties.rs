@@ -173,6 +173,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
                     Recovery::SelectiveRepeat
                 },
                 timeout: Time::from_us(200),
+                linux: None,
             },
             workload: Workload::Flows(flows),
             series: Some(Time::from_us(100)),
@@ -195,6 +196,7 @@ fn needs() -> impl Strategy<Value = Needs> {
             telemetry,
             sent,
             notifications: notify_us.map(Time::from_us),
+            ..Needs::default()
         })
 }
 

@@ -44,6 +44,7 @@ fn a_whole_scenario() {
             rate_bps: 100_000_000_000,
             delay: Time::from_us(1),
             queue_bytes: 10 << 20,
+            bucket_bytes: 0,
         }
     );
     assert_eq!(scenario.network.packet_bytes, 1024);
