@@ -215,6 +215,7 @@ pub(crate) fn run<'py>(
         }
         scenario.series = Some(interval);
     }
+    spec.fits(&scenario).map_err(spec_error)?;
     let mut interrupted = Ok(());
     let outcome = py.detach(|| {
         let mut asked = Instant::now();

@@ -147,7 +147,10 @@ impl Cubic {
         let Some(rtt_us) = sample.rtt_us else { return };
         // Not within a second after a reduction: the queue is still long.
         let now_us = socket.tcp_mstamp;
-        if self.epoch_us.is_some_and(|epoch_us| now_us < epoch_us + 1_000_000) {
+        if self
+            .epoch_us
+            .is_some_and(|epoch_us| now_us < epoch_us + 1_000_000)
+        {
             return;
         }
         let rtt_us = rtt_us.max(1);

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Scenario;
 
 use super::{
-    Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, dcqcn, dctcp, fixed,
-    cubic, hpcc, learned, proportional, swift, tcp, thalweg_rl, timely,
+    Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, cubic, dcqcn, dctcp,
+    fixed, hpcc, learned, proportional, swift, tcp, thalweg_rl, timely,
 };
 
 /// Generates the enums over all controllers.
@@ -418,8 +418,7 @@ impl Spec {
         }
         if name == THALWEG_RL {
             let (file, options) = program_of(&given)?;
-            let program =
-                thalweg_rl::Program::read(&file, options).map_err(SpecError::Program)?;
+            let program = thalweg_rl::Program::read(&file, options).map_err(SpecError::Program)?;
             return Ok(Self::ThalwegRl(Arc::new(program)));
         }
         Kind::named(name)?.with_parameters(given)
@@ -434,7 +433,10 @@ impl Spec {
         let is_of_nics =
             needs.probes || needs.telemetry || needs.sent || needs.notifications.is_some();
         let (found, expected) = match scenario.hosts.linux {
-            None if needs.tcp => ("of the sender \"nic\"", "`sender = \"linux\"` in [hosts] is expected"),
+            None if needs.tcp => (
+                "of the sender \"nic\"",
+                "`sender = \"linux\"` in [hosts] is expected",
+            ),
             Some(_) if is_of_nics => (
                 "of the sender \"linux\"",
                 "it goes by ACKs alone: cubic, dctcp, swift, fixed or thalweg-rl is expected",
@@ -499,7 +501,10 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
         }
     }
     let controller = LEARNED;
-    Ok((file.ok_or(SpecError::NoModel { controller })?.into(), options))
+    Ok((
+        file.ok_or(SpecError::NoModel { controller })?.into(),
+        options,
+    ))
 }
 
 /// A model file and the options of the kernel's rules.
@@ -540,7 +545,10 @@ fn program_of(given: &toml::Table) -> Result<(PathBuf, thalweg_rl::Options), Spe
             }
         }
     }
-    Ok((file.ok_or(SpecError::NoModel { controller })?.into(), options))
+    Ok((
+        file.ok_or(SpecError::NoModel { controller })?.into(),
+        options,
+    ))
 }
 
 /// Whether the controller of that name needs a model file.

@@ -164,8 +164,7 @@ impl Socket {
             let prior = i64::from(self.prior_cwnd);
             (ssthresh * delivered + prior - 1) / prior - i64::from(self.prr_out)
         } else {
-            let mut count =
-                (delivered - i64::from(self.prr_out)).max(sample.acked_sacked.into());
+            let mut count = (delivered - i64::from(self.prr_out)).max(sample.acked_sacked.into());
             if sample.is_una_advanced && sample.losses == 0 {
                 count += 1;
             }

@@ -230,9 +230,7 @@ mod tests {
         let spec: Spec = text.parse().unwrap();
         assert_eq!(
             spec.to_string(),
-            format!(
-                "thalweg-rl:model={file},reference_rate=1000000000,reference_rtt=500,ecn=true"
-            )
+            format!("thalweg-rl:model={file},reference_rate=1000000000,reference_rtt=500,ecn=true")
         );
         let spec: Spec = format!("thalweg-rl:model={file}").parse().unwrap();
         let Spec::ThalwegRl(program) = &spec else {

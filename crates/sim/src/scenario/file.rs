@@ -15,7 +15,8 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::check::{self, Tables};
 use super::{
-    Ecn, Expectation, Hosts, Link, Linux, LoadError, Network, Pause, Recovery, Scenario, Topology, kinds,
+    Ecn, Expectation, Hosts, Link, Linux, LoadError, Network, Pause, Recovery, Scenario, Topology,
+    kinds,
 };
 use crate::Time;
 use crate::cc::Spec;

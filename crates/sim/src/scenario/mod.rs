@@ -6,6 +6,7 @@ mod check;
 mod file;
 mod kinds;
 mod linux;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::metrics::Statistic;
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
 pub use linux::{Linux, Pacing, Rounds, RttSample};
+pub use set::{Setting, SettingError};
 
 /// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]

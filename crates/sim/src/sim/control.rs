@@ -93,7 +93,12 @@ pub(super) fn setups(
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Calls a flow's controller and applies its command.
     #[inline]
-    pub(super) fn call(&mut self, index: usize, now: Time, call: impl FnOnce(&mut C, &mut Context<'_>)) {
+    pub(super) fn call(
+        &mut self,
+        index: usize,
+        now: Time,
+        call: impl FnOnce(&mut C, &mut Context<'_>),
+    ) {
         let mut timers = if self.control.timed {
             self.control.timers[index]
         } else {

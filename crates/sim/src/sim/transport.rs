@@ -54,7 +54,12 @@ impl Transport {
 pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
     let longest = wiring.longest();
     // A faster interface saves a part of the first link's time.
-    let saved = match scenario.hosts.linux.as_ref().and_then(|linux| linux.nic_bps) {
+    let saved = match scenario
+        .hosts
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.nic_bps)
+    {
         None => Time::ZERO,
         Some(nic_bps) => {
             let packet_bytes = scenario.network.packet_bytes;
@@ -75,7 +80,11 @@ pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
 
 fn hosts(scenario: &Scenario, wiring: &Wiring) -> Vec<Host> {
     let packet_bytes = scenario.network.packet_bytes;
-    let nic_bps = scenario.hosts.linux.as_ref().and_then(|linux| linux.nic_bps);
+    let nic_bps = scenario
+        .hosts
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.nic_bps);
     (0..wiring.hosts as usize)
         .map(|host| {
             // A host's link is the same in both directions.

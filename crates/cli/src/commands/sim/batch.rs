@@ -70,7 +70,7 @@ pub struct Batch {
 fn controller(text: &str) -> Result<Spec> {
     text.parse().map_err(|error| match error {
         // The file is faulty, not the command line.
-        SpecError::Model(_) => anyhow::Error::from(error),
+        SpecError::Model(_) | SpecError::Program(_) => anyhow::Error::from(error),
         error => Failure::Usage(format!("--cc {text}: {error}")).into(),
     })
 }
@@ -92,6 +92,11 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let named = common.cc.iter().map(|text| controller(text));
         named.collect::<Result<_>>()?
     };
+    for scenario in &scenarios {
+        for controller in &controllers {
+            (controller.fits(scenario)).map_err(|error| Failure::Usage(error.to_string()))?;
+        }
+    }
     // The scenario for the first seed, and the one for the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
         .map(|scenario| {

@@ -104,13 +104,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         socket.snd_una = ack.number + 1;
         let delivered = socket.delivered;
         let since = |stamp: Time| (microseconds(now) - microseconds(stamp)) as u32;
-        let rtts = (acked.filter(|acked| !acked.is_retransmission)).map(|acked| match options.rtt {
-            RttSample::Burst => (since(acked.oldest), since(acked.newest)),
-            RttSample::Packet => {
-                let own = microseconds(ack.own_rtt) as u32;
-                (own, own)
-            }
-        });
+        let rtts =
+            (acked.filter(|acked| !acked.is_retransmission)).map(|acked| match options.rtt {
+                RttSample::Burst => (since(acked.oldest), since(acked.newest)),
+                RttSample::Packet => {
+                    let own = microseconds(ack.own_rtt) as u32;
+                    (own, own)
+                }
+            });
         let is_ack_delayed = ack.is_delayed && options.flag_delayed;
         if let Some((oldest_us, newest_us)) = rtts {
             connection.rtt_estimator(oldest_us);
@@ -197,7 +198,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A dropped packet has timed out: `tcp_enter_loss`.
     pub(in super::super) fn tcp_timed_out(&mut self, index: usize, number: u32) {
         let drops = &self.transport.losses[index].drops;
-        if drops.binary_search_by_key(&number, |drop| drop.number).is_err() {
+        if drops
+            .binary_search_by_key(&number, |drop| drop.number)
+            .is_err()
+        {
             // An ACK has told of it.
             return;
         }

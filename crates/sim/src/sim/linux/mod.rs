@@ -245,7 +245,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let Some(hosts) = &mut self.linux else { return };
         if self.now >= self.set.warmup {
             let started = (hosts.connections.iter()).filter(|one| one.socket.srtt_us > 0);
-            hosts.smoothed_us.extend(started.map(|one| one.socket.srtt_us >> 3));
+            hosts
+                .smoothed_us
+                .extend(started.map(|one| one.socket.srtt_us >> 3));
         }
         if self.now + INSPECTION < self.set.end {
             self.schedule(self.now + INSPECTION, Kind::Inspect, 0, 0);

@@ -47,7 +47,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             let drops = &self.transport.losses[index].drops;
             let known = flow.reported;
             let before = drops.iter().take_while(|drop| drop.number < packet.number);
-            lost.extend(before.filter(|drop| drop.number >= known).map(|drop| drop.index));
+            lost.extend(
+                before
+                    .filter(|drop| drop.number >= known)
+                    .map(|drop| drop.index),
+            );
             flow.reported = flow.reported.max(packet.number);
         }
         (self.meter).delivered(index, at, true, measured, packet.queued);
