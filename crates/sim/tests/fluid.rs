@@ -168,7 +168,6 @@ fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -
                 flow.ack_bytes += acked_bytes;
                 let hop = Hop {
                     queue_bytes: queue_bytes as u64,
-                    bucket_bytes: 0,
                     sent_bytes: sent_bytes as u64,
                     at: now,
                     rate_bps: LINE_BPS,

@@ -102,6 +102,7 @@ fn links() -> impl Strategy<Value = Link> {
         rate_bps: gbps * 1_000_000_000,
         delay: Time::from_ns(delay_ns),
         queue_bytes,
+        bucket_bytes: 0,
     })
 }
 

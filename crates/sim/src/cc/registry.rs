@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::Scenario;
-
 use super::{
     Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, cubic, dcqcn, dctcp,
     fixed, hpcc, learned, proportional, swift, tcp, thalweg_rl, timely,
@@ -422,33 +420,6 @@ impl Spec {
             return Ok(Self::ThalwegRl(Arc::new(program)));
         }
         Kind::named(name)?.with_parameters(given)
-    }
-
-    /// Checks that the hosts of a scenario can run the controller.
-    ///
-    /// # Errors
-    /// It needs Linux's TCP and the hosts have network cards, or it needs these.
-    pub fn fits(&self, scenario: &Scenario) -> Result<(), SpecError> {
-        let needs = self.build().needs();
-        let is_of_nics =
-            needs.probes || needs.telemetry || needs.sent || needs.notifications.is_some();
-        let (found, expected) = match scenario.hosts.linux {
-            None if needs.tcp => (
-                "of the sender \"nic\"",
-                "`sender = \"linux\"` in [hosts] is expected",
-            ),
-            Some(_) if is_of_nics => (
-                "of the sender \"linux\"",
-                "it goes by ACKs alone: cubic, dctcp, swift, fixed or thalweg-rl is expected",
-            ),
-            _ => return Ok(()),
-        };
-        Err(SpecError::Hosts {
-            controller: self.name(),
-            scenario: scenario.name.clone(),
-            found,
-            expected,
-        })
     }
 
     /// The model file and its options, from a text in the form of [`FromStr`]. The file is not

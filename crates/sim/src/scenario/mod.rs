@@ -6,6 +6,7 @@ mod check;
 mod file;
 mod kinds;
 mod linux;
+mod sender;
 mod set;
 #[cfg(test)]
 mod tests;

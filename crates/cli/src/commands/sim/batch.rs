@@ -92,11 +92,6 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let named = common.cc.iter().map(|text| controller(text));
         named.collect::<Result<_>>()?
     };
-    for scenario in &scenarios {
-        for controller in &controllers {
-            (controller.fits(scenario)).map_err(|error| Failure::Usage(error.to_string()))?;
-        }
-    }
     // The scenario for the first seed, and the one for the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
         .map(|scenario| {
@@ -120,6 +115,10 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
                 });
             }
         }
+    }
+    for job in &jobs {
+        job.check()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
     }
     let threads = match common.jobs {
         Some(jobs) => jobs.get(),

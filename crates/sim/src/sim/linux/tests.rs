@@ -389,7 +389,6 @@ fn losses_are_repaired() {
                 .collect(),
         );
         scenario.duration = Time::from_us(4_000_000);
-        assert!(spec.fits(&scenario).is_ok());
         let outcome = Simulation::new(&scenario, move |_, _| spec.build(), 1).run();
         assert!(outcome.counts.conserved());
         assert!(
