@@ -69,7 +69,7 @@ pub fn rate_init(tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) -> Rate {
     start_round(&mut ca, tp);
     let base_us = base_rtt_us(&ca, set);
     let rate = u64::from(tp.snd_cwnd) * mss_of(tp) * US_PER_S / u64::from(base_us);
-    ca.rate = rate.min(MAX_RATE).max(THALWEG_RATE_FLOOR);
+    ca.rate = rate.clamp(THALWEG_RATE_FLOOR, MAX_RATE);
     let rate = ca.rate;
     apply(&mut ca, tp, rate, base_us, rtt_us);
     tp.snd_ssthresh = 0x7fff_ffff;

@@ -74,7 +74,7 @@ pub struct Socket {
 pub struct Sample {
     /// Segments delivered when the newest acknowledged one was sent.
     pub prior_delivered: u32,
-    /// Round-trip time, µs; none if retransmissions were acknowledged.
+    /// Round-trip time, µs; in milliseconds, or none, if retransmissions were acknowledged.
     pub rtt_us: Option<u32>,
     /// Whether the ACK was delayed, as far as TCP knows.
     pub is_ack_delayed: bool,

@@ -18,8 +18,23 @@ pub(super) struct Acked {
     /// Of the newest.
     pub delivered: u32,
     pub is_app_limited: bool,
-    /// Whether one of them was a retransmission: then there is no round-trip time.
+    /// Whether one of them was a retransmission.
     pub is_retransmission: bool,
+}
+
+impl Acked {
+    /// Round-trip times of the oldest and of the newest burst, µs. With a retransmission among
+    /// them TCP goes by the time stamp that the ACK returns: that of the oldest, in milliseconds,
+    /// and only if it moved the first missing segment (`tcp_ack_update_rtt`).
+    pub(super) fn rtts_us(&self, now: Time, is_una_advanced: bool) -> Option<(u32, u32)> {
+        let since = |stamp: Time| (microseconds(now) - microseconds(stamp)) as u32;
+        if !self.is_retransmission {
+            return Some((since(self.oldest), since(self.newest)));
+        }
+        let milliseconds = |time: Time| microseconds(time) / 1000;
+        let rtt_us = (milliseconds(now) - milliseconds(self.oldest)).max(1) as u32 * 1000;
+        is_una_advanced.then_some((rtt_us, rtt_us))
+    }
 }
 
 impl Connection {
@@ -103,15 +118,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         socket.packets_out = underway;
         socket.snd_una = ack.number + 1;
         let delivered = socket.delivered;
-        let since = |stamp: Time| (microseconds(now) - microseconds(stamp)) as u32;
-        let rtts =
-            (acked.filter(|acked| !acked.is_retransmission)).map(|acked| match options.rtt {
-                RttSample::Burst => (since(acked.oldest), since(acked.newest)),
-                RttSample::Packet => {
-                    let own = microseconds(ack.own_rtt) as u32;
-                    (own, own)
-                }
-            });
+        let rtts = acked.and_then(|acked| match options.rtt {
+            RttSample::Burst => acked.rtts_us(now, is_una_advanced),
+            RttSample::Packet => {
+                let own = microseconds(ack.own_rtt) as u32;
+                Some((own, own))
+            }
+        });
         let is_ack_delayed = ack.is_delayed && options.flag_delayed;
         if let Some((oldest_us, newest_us)) = rtts {
             connection.rtt_estimator(oldest_us);

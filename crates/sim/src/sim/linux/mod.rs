@@ -179,11 +179,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         let rtt_us = microseconds(handshake).max(1) as u32;
         hosts.shortest_us = hosts.shortest_us.min(rtt_us);
-        let mut connection = Connection::default();
-        connection.timer_at = Time::MAX;
-        connection.receiver.flush_at = Time::MAX;
-        connection.receiver.delayed_at = Time::MAX;
-        connection.socket = Socket {
+        let receiver = Receiver {
+            flush_at: Time::MAX,
+            delayed_at: Time::MAX,
+            ..Receiver::default()
+        };
+        let socket = Socket {
             tcp_mstamp: microseconds(now),
             tai_ns: hosts.tai_ns + now.ps() / 1000,
             mss_cache: hosts.mss,
@@ -195,7 +196,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             snd_ssthresh: INFINITE_SSTHRESH,
             ..Socket::default()
         };
-        hosts.connections[index] = connection;
+        hosts.connections[index] = Connection {
+            socket,
+            timer_at: Time::MAX,
+            receiver,
+            ..Connection::default()
+        };
         if self.set.needs.tcp {
             self.tell(index, Event::Init);
         }

@@ -317,8 +317,22 @@ fn the_newest_burst_gives_the_sample() {
         (Time::from_us(200), Time::from_us(200))
     );
     assert_eq!(connection.clean_rtx_queue(19), None);
+    assert_eq!(
+        acked.rtts_us(Time::from_us(2_300), false),
+        Some((2_100, 2_100))
+    );
+    // A retransmission of 0.3 ms, acknowledged at 2.9 ms, by the clock of time stamps.
     connection.bursts[0].is_retransmission = true;
-    assert!(connection.clean_rtx_queue(29).unwrap().is_retransmission);
+    let acked = connection.clean_rtx_queue(29).unwrap();
+    assert_eq!(
+        acked.rtts_us(Time::from_us(2_900), true),
+        Some((2_000, 2_000))
+    );
+    assert_eq!(
+        acked.rtts_us(Time::from_us(900), true),
+        Some((1_000, 1_000))
+    );
+    assert_eq!(acked.rtts_us(Time::from_us(2_900), false), None);
 }
 
 /// A round ends with an ACK of what was sent in it: what was delivered before it is one round trip
