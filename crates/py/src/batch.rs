@@ -97,6 +97,12 @@ impl Batch {
             ))
         })?;
         let scenarios = scenarios_of(scenarios, seeds.len())?;
+        if let Some(place) = (scenarios.iter()).position(|one| one.hosts.linux.is_some()) {
+            return Err(PyValueError::new_err(format!(
+                "scenarios[{place}]: expected hosts of the sender \"nic\", whose probes ask for \
+                 decisions; found \"linux\""
+            )));
+        }
         let jobs = match jobs {
             Some(0) => return Err(PyValueError::new_err("jobs: expected at least 1, found 0")),
             Some(jobs) => jobs,

@@ -11,6 +11,7 @@ use thalweg_rate::models::{MAX_FILE_BYTES, ModelFile};
 use thalweg_sim::Simulation;
 use thalweg_sim::cc::learned::{self, Inference, Model};
 use thalweg_sim::cc::{Kind, Spec, SpecError};
+use thalweg_sim::sweep::Job;
 use thalweg_units::file::read;
 
 use crate::outcome;
@@ -215,6 +216,12 @@ pub(crate) fn run<'py>(
         }
         scenario.series = Some(interval);
     }
+    let job = Job {
+        scenario: &scenario,
+        controller: &spec,
+        seed,
+    };
+    job.check().map_err(spec_error)?;
     let mut interrupted = Ok(());
     let outcome = py.detach(|| {
         let mut asked = Instant::now();

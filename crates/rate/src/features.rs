@@ -220,12 +220,18 @@ impl Features {
         &flow.inputs[..self.inputs()]
     }
 
+    /// The signal that is compared with the target, Q24: below 2^40.
+    #[inline]
+    pub fn signal_q24(&self, measurement: &Measurement) -> u64 {
+        let excess_q16 = inflation_q16(measurement).saturating_sub(u64::from(self.offset_q16));
+        // Below 2^32 times at most 2^24.
+        (excess_q16 * root_share_q24(measurement)) >> 16
+    }
+
     /// Moves the flow's history on by one decision; returns the network's inputs, Q15.
     pub fn observe<'a>(&self, flow: &'a mut Flow, measurement: &Measurement) -> &'a [i16] {
         let inflation_q16 = inflation_q16(measurement);
-        let excess_q16 = inflation_q16.saturating_sub(u64::from(self.offset_q16));
-        // Below 2^32 times at most 2^24.
-        let signal_q24 = (excess_q16 * root_share_q24(measurement)) >> 16;
+        let signal_q24 = self.signal_q24(measurement);
         let previous = match flow.signal_q24 {
             NO_SIGNAL => signal_q24,
             previous => previous,

@@ -4,13 +4,14 @@
 //! `python/thalweg/fixed.py` is the measure of quantisation. Vectors made by
 //! `tests/vectors/network.py` keep all of them bit-identical. Nothing overflows: each module names
 //! the bounds it relies on. Fixed-point helpers come from `thalweg-learner`, as in C. This crate
-//! knows nothing of a kernel, a socket or a simulator. [`models`] reads model files and runs them
-//! in floating point.
+//! calls neither a kernel nor a simulator. [`models`] reads model files and runs them in floating
+//! point. [`kernel`] has the other rules of the controller in TCP.
 #![forbid(unsafe_code)]
 
 mod action;
 mod fault;
 mod features;
+pub mod kernel;
 mod model;
 pub mod models;
 mod network;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use crate::cc::Spec;
+use crate::cc::{Controller, Spec, SpecError};
 use crate::{Outcome, Scenario, Simulation};
 
 /// One run.
@@ -18,6 +18,34 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Checks that the scenario's hosts can run the controller.
+    ///
+    /// # Errors
+    /// It needs Linux's TCP and the hosts have network cards, or it needs these.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let needs = self.controller.build().needs();
+        let is_of_nics =
+            needs.probes || needs.telemetry || needs.sent || needs.notifications.is_some();
+        let (found, expected) = match self.scenario.hosts.linux {
+            None if needs.tcp => (
+                "of the sender \"nic\"",
+                "`sender = \"linux\"` in [hosts] is expected",
+            ),
+            Some(_) if is_of_nics => (
+                "of the sender \"linux\"",
+                "a controller that goes by ACKs alone is expected: cubic, dctcp, swift, fixed or \
+                 thalweg-rl",
+            ),
+            _ => return Ok(()),
+        };
+        Err(SpecError::Hosts {
+            controller: self.controller.name(),
+            scenario: self.scenario.name.clone(),
+            found,
+            expected,
+        })
+    }
+
     /// Runs the job; none if `stop` became true before the end.
     pub fn run(&self, stop: &AtomicBool) -> Option<Outcome> {
         let controller = self.controller.clone();
@@ -60,4 +88,40 @@ pub fn sweep(
         }
     });
     outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Linux;
+    use crate::sim::test_support::many_to_one;
+
+    #[test]
+    fn controllers_need_their_hosts() {
+        let nics = many_to_one(2);
+        let mut linux = nics.clone();
+        linux.hosts.linux = Some(Linux::default());
+        let check = |scenario: &Scenario, name: &str| {
+            let job = Job {
+                scenario,
+                controller: &name.parse().unwrap(),
+                seed: 1,
+            };
+            job.check().map_err(|error| error.to_string())
+        };
+        for name in ["dctcp", "swift", "fixed"] {
+            assert_eq!(check(&nics, name), Ok(()));
+            assert_eq!(check(&linux, name), Ok(()));
+        }
+        assert_eq!(check(&linux, "cubic"), Ok(()));
+        assert_eq!(
+            check(&nics, "cubic").unwrap_err(),
+            "cubic: the hosts of test are of the sender \"nic\"; `sender = \"linux\"` in [hosts] is \
+             expected"
+        );
+        for name in ["hpcc", "dcqcn", "timely", "proportional"] {
+            let error = check(&linux, name).unwrap_err();
+            assert!(error.contains("goes by ACKs alone is expected"), "{error}");
+        }
+    }
 }

@@ -102,6 +102,7 @@ fn links() -> impl Strategy<Value = Link> {
         rate_bps: gbps * 1_000_000_000,
         delay: Time::from_ns(delay_ns),
         queue_bytes,
+        bucket_bytes: 0,
     })
 }
 
@@ -173,6 +174,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
                     Recovery::SelectiveRepeat
                 },
                 timeout: Time::from_us(200),
+                linux: None,
             },
             workload: Workload::Flows(flows),
             series: Some(Time::from_us(100)),
@@ -195,6 +197,7 @@ fn needs() -> impl Strategy<Value = Needs> {
             telemetry,
             sent,
             notifications: notify_us.map(Time::from_us),
+            ..Needs::default()
         })
 }
 

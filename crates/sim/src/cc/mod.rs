@@ -5,6 +5,7 @@
 //! a file here and a line in the list of `registry.rs`. Scenario files and `--cc` look names up in
 //! that list.
 
+pub mod cubic;
 pub mod dcqcn;
 pub mod dctcp;
 pub mod fixed;
@@ -14,12 +15,14 @@ mod parameter;
 pub mod proportional;
 mod registry;
 pub mod swift;
+pub mod tcp;
 #[cfg(test)]
 mod testing;
+pub mod thalweg_rl;
 pub mod timely;
 
 pub use parameter::ParameterError;
-pub use registry::{AnyController, Kind, LEARNED, Spec, SpecError};
+pub use registry::{AnyController, Kind, LEARNED, Spec, SpecError, THALWEG_RL};
 
 use crate::Time;
 
@@ -138,6 +141,8 @@ pub struct Needs {
     pub notifications: Option<Time>,
     /// [`Controller::on_sent`].
     pub sent: bool,
+    /// [`Controller::on_tcp`] instead of ACKs and losses: the controller runs on Linux's TCP only.
+    pub tcp: bool,
 }
 
 impl Needs {
@@ -148,6 +153,7 @@ impl Needs {
         telemetry: false,
         notifications: None,
         sent: false,
+        tcp: false,
     };
 
     /// What either wants, notifications as often as the one that wants more.
@@ -159,6 +165,7 @@ impl Needs {
             telemetry: self.telemetry || other.telemetry,
             notifications: both.min(),
             sent: self.sent || other.sent,
+            tcp: self.tcp || other.tcp,
         }
     }
 }
@@ -217,6 +224,12 @@ pub trait Controller: Send {
     /// A timer expired.
     fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
         let _ = (timer, context);
+    }
+
+    /// Linux's TCP tells of an event; the controller changes the socket in place. With
+    /// [`Needs::tcp`] only.
+    fn on_tcp(&mut self, event: &tcp::Event, socket: &mut tcp::Socket) {
+        let _ = (event, socket);
     }
 
     /// Bytes have left.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, dcqcn, dctcp, fixed,
-    hpcc, learned, proportional, swift, timely,
+    Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, cubic, dcqcn, dctcp,
+    fixed, hpcc, learned, proportional, swift, tcp, thalweg_rl, timely,
 };
 
 /// Generates the enums over all controllers.
@@ -63,6 +63,8 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::Parameters),)*
             /// A model file's controller; flows share the model.
             Learned(Arc<learned::Model>),
+            /// The same with the kernel's rules around it.
+            ThalwegRl(Arc<thalweg_rl::Program>),
         }
 
         impl Spec {
@@ -70,7 +72,7 @@ macro_rules! controllers {
             fn kind(&self) -> Option<Kind> {
                 match self {
                     $(Self::$kind(_) => Some(Kind::$kind),)*
-                    Self::Learned(_) => None,
+                    Self::Learned(_) | Self::ThalwegRl(_) => None,
                 }
             }
 
@@ -79,7 +81,7 @@ macro_rules! controllers {
                 match self {
                     $(Self::$kind(parameters) => toml::Table::try_from(parameters)
                         .expect("parameters are numbers and switches by name"),)*
-                    Self::Learned(_) => toml::Table::new(),
+                    Self::Learned(_) | Self::ThalwegRl(_) => toml::Table::new(),
                 }
             }
 
@@ -92,6 +94,9 @@ macro_rules! controllers {
                     Self::Learned(model) => {
                         AnyController::Learned(learned::Learned::new(Arc::clone(model)))
                     }
+                    Self::ThalwegRl(program) => {
+                        AnyController::ThalwegRl(thalweg_rl::ThalwegRl::new(Arc::clone(program)))
+                    }
                 }
             }
         }
@@ -102,6 +107,8 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::$controller),)*
             /// A model file's controller.
             Learned(learned::Learned),
+            /// The same with the kernel's rules around it.
+            ThalwegRl(thalweg_rl::ThalwegRl),
         }
 
         /// Evaluates an expression on whichever controller it is.
@@ -110,6 +117,7 @@ macro_rules! controllers {
                 match $any {
                     $(AnyController::$kind($one) => $call,)*
                     AnyController::Learned($one) => $call,
+                    AnyController::ThalwegRl($one) => $call,
                 }
             };
         }
@@ -131,6 +139,8 @@ controllers! {
         "rates that follow the gradient of the round-trip time";
     Dctcp, dctcp::Dctcp, "dctcp", dctcp::Parameters::default(),
         "TCP that backs off by the share of marked bytes";
+    Cubic, cubic::Cubic, "cubic", cubic::Parameters::default(),
+        "TCP's default: windows cubic in the time since the last loss; for hosts with Linux's TCP";
     Fixed, fixed::Fixed, "fixed", fixed::Parameters::default(),
         "a fixed share of the line rate";
     Proportional, proportional::Proportional, "proportional", proportional::Parameters::default(),
@@ -179,6 +189,11 @@ impl Controller for AnyController {
     }
 
     #[inline]
+    fn on_tcp(&mut self, event: &tcp::Event, socket: &mut tcp::Socket) {
+        each!(self, one => one.on_tcp(event, socket));
+    }
+
+    #[inline]
     fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
         each!(self, one => one.on_sent(bytes, context));
     }
@@ -188,6 +203,10 @@ impl Controller for AnyController {
 pub const LEARNED: &str = "learned";
 /// Its parameters.
 const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
+/// Name of [`Spec::ThalwegRl`], as in the kernel.
+pub const THALWEG_RL: &str = "thalweg-rl";
+/// Its parameters.
+const THALWEG_RL_PARAMETERS: [&str; 4] = ["ecn", "model", "reference_rate", "reference_rtt"];
 
 /// Why a name or its parameters give no controller.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -259,11 +278,29 @@ pub enum SpecError {
         source: ParameterError,
     },
     /// A model without its file.
-    #[error("{LEARNED}: `model` is missing; the path of a model file is expected")]
-    NoModel,
+    #[error("{controller}: `model` is missing; the path of a model file is expected")]
+    NoModel {
+        /// Name of the controller.
+        controller: &'static str,
+    },
     /// An unusable model.
     #[error("{LEARNED}: {0}")]
     Model(learned::ModelError),
+    /// An unusable model for the kernel's rules.
+    #[error("{THALWEG_RL}: {0}")]
+    Program(thalweg_rl::ModelError),
+    /// A controller that the scenario's hosts cannot run.
+    #[error("{controller}: the hosts of {scenario} are {found}; {expected}")]
+    Hosts {
+        /// Name of the controller.
+        controller: &'static str,
+        /// Name of the scenario.
+        scenario: String,
+        /// The sender of its hosts.
+        found: &'static str,
+        /// What is expected.
+        expected: &'static str,
+    },
 }
 
 /// The message includes the model's message, so `source` would repeat it.
@@ -274,7 +311,7 @@ impl From<learned::ModelError> for SpecError {
 }
 
 fn all_names() -> impl Iterator<Item = &'static str> {
-    (Kind::ALL.iter().map(|kind| kind.name())).chain([LEARNED])
+    (Kind::ALL.iter().map(|kind| kind.name())).chain([LEARNED, THALWEG_RL])
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -360,7 +397,10 @@ impl fmt::Display for Kind {
 impl Spec {
     /// Its name.
     pub fn name(&self) -> &'static str {
-        self.kind().map_or(LEARNED, Kind::name)
+        match self {
+            Self::ThalwegRl(_) => THALWEG_RL,
+            _ => self.kind().map_or(LEARNED, Kind::name),
+        }
     }
 
     /// The controller with that name and some parameters; the others are as published. For a model,
@@ -373,6 +413,11 @@ impl Spec {
             let (file, options) = model_of(&given)?;
             let model = learned::Model::read(&file, options)?;
             return Ok(Self::Learned(Arc::new(model)));
+        }
+        if name == THALWEG_RL {
+            let (file, options) = program_of(&given)?;
+            let program = thalweg_rl::Program::read(&file, options).map_err(SpecError::Program)?;
+            return Ok(Self::ThalwegRl(Arc::new(program)));
         }
         Kind::named(name)?.with_parameters(given)
     }
@@ -426,7 +471,60 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
             }
         }
     }
-    Ok((file.ok_or(SpecError::NoModel)?.into(), options))
+    let controller = LEARNED;
+    Ok((
+        file.ok_or(SpecError::NoModel { controller })?.into(),
+        options,
+    ))
+}
+
+/// A model file and the options of the kernel's rules.
+fn program_of(given: &toml::Table) -> Result<(PathBuf, thalweg_rl::Options), SpecError> {
+    let controller = THALWEG_RL;
+    let mut file = None;
+    let mut options = thalweg_rl::Options::default();
+    for (field, value) in given {
+        let fault = |expected, default: &str| SpecError::Type {
+            controller,
+            field: field.clone(),
+            found: value.to_string(),
+            expected,
+            default: default.to_owned(),
+        };
+        let number = |default| {
+            (value.as_float())
+                .or_else(|| value.as_integer().map(|whole| whole as f64))
+                .ok_or_else(|| fault("a number", default))
+        };
+        match field.as_str() {
+            "model" => {
+                let path = (value.as_str()).ok_or_else(|| fault("a path", "\"a.safetensors\""))?;
+                file = Some(path);
+            }
+            "reference_rate" => options.reference_rate_bps = number("10e9, in bits per second")?,
+            "reference_rtt" => options.reference_rtt_us = number("2000, in microseconds")?,
+            "ecn" => {
+                let switch = value.as_bool();
+                options.ecn = switch.ok_or_else(|| fault("true or false", "false"))?;
+            }
+            _ => {
+                return Err(SpecError::UnknownParameter {
+                    controller,
+                    field: field.clone(),
+                    known: THALWEG_RL_PARAMETERS.map(str::to_owned).to_vec(),
+                });
+            }
+        }
+    }
+    Ok((
+        file.ok_or(SpecError::NoModel { controller })?.into(),
+        options,
+    ))
+}
+
+/// Whether the controller of that name needs a model file.
+fn has_model(name: &str) -> bool {
+    [LEARNED, THALWEG_RL].contains(&name)
 }
 
 /// `NAME` or `NAME:parameter=value,parameter=value`, as on a command line.
@@ -442,7 +540,7 @@ impl FromStr for Spec {
 fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let name = name.trim();
-    if name != LEARNED {
+    if !has_model(name) {
         // An unknown name is reported before faults of its parameters.
         Kind::named(name)?;
     }
@@ -466,7 +564,7 @@ fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
         }
         let value = match scalar(value.trim()) {
             Some(value) => value,
-            None if name == LEARNED && !value.trim().is_empty() => value.trim().into(),
+            None if has_model(name) && !value.trim().is_empty() => value.trim().into(),
             None => return Err(syntax()),
         };
         table.insert(field.to_owned(), value);
@@ -514,6 +612,9 @@ impl fmt::Display for Spec {
         f.write_str(self.name())?;
         if let Self::Learned(model) = self {
             return write!(f, ":{model}");
+        }
+        if let Self::ThalwegRl(program) = self {
+            return write!(f, ":{program}");
         }
         let Some(kind) = self.kind() else {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::workload::Plan;
 use histogram::Histogram;
 pub use outcome::{
     Completion, Counts, FlowOutcome, Latency, LongShort, Offered, Outcome, PortOutcome,
-    QueueSeries, Series,
+    QueueSeries, Series, SmoothedDelay,
 };
 pub use slowdown::Slowdown;
 pub use statistic::{Statistic, Summary};
@@ -275,6 +275,7 @@ impl Meter {
             slowdowns: slowdown::slowdowns(&self.completions, self.warmup),
             offered: self.offered,
             series: self.series(),
+            smoothed_delay: None,
             completions: self.completions,
         };
         debug_assert!(outcome.counts.conserved(), "{:?}", outcome.counts);

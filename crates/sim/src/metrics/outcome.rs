@@ -48,6 +48,35 @@ pub struct Outcome {
     pub offered: Option<Offered>,
     /// Rates and queues over time, in the whole run, if the scenario requests them.
     pub series: Option<Series>,
+    /// Queueing delay as TCP sees it; only with hosts of the sender "linux".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smoothed_delay: Option<SmoothedDelay>,
+}
+
+/// Smoothed round-trip times of all connections, read every 100 ms, less the shortest round-trip
+/// time of all.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SmoothedDelay {
+    /// Median, µs.
+    pub p50_us: f64,
+    /// 95th percentile, µs.
+    pub p95_us: f64,
+}
+
+impl SmoothedDelay {
+    /// Of these round-trip times, µs; none without any.
+    pub(crate) fn of(mut smoothed_us: Vec<u32>, shortest_us: u32) -> Option<Self> {
+        smoothed_us.sort_unstable();
+        let last = smoothed_us.len().checked_sub(1)?;
+        let at = |share: f64| {
+            let rtt_us = smoothed_us[(share * last as f64).round() as usize];
+            f64::from(rtt_us.saturating_sub(shortest_us))
+        };
+        Some(Self {
+            p50_us: at(0.5),
+            p95_us: at(0.95),
+        })
+    }
 }
 
 /// A distribution of times, µs. Percentiles are within 1.6 %; mean and maximum are exact.

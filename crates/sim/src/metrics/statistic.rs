@@ -21,6 +21,10 @@ thalweg_report::statistics! {
         "Queue latency (QL): mean time that packets have waited in switches.";
     QueueLatencyP99, "queue-latency-p99", ("QL p99 µs", " µs", |run| Some(run.queue_latency.p99_us)),
         "99th percentile of the same.";
+    SmoothedDelay, "smoothed-delay", ("RTT+ µs", " µs", |run| Some(run.smoothed_delay?.p50_us)),
+        "Median of smoothed round-trip times less the shortest one (sender \"linux\").";
+    SmoothedDelayP95, "smoothed-delay-p95", ("RTT+ p95 µs", " µs", |run| Some(run.smoothed_delay?.p95_us)),
+        "95th percentile of the same.";
     Dropped, "dropped", ("DR Gbit/s", " Gbit/s", |run| Some(run.dropped_gbps)),
         "Drop rate (DR): what full queues dropped.";
     DroppedPercent, "dropped-percent", ("dropped %", " %", |run| Some(run.dropped_percent)),
@@ -44,6 +48,11 @@ impl Statistic {
     /// Unit, for use behind a number.
     pub fn unit(self) -> &'static str {
         self.definition().1
+    }
+
+    /// Whether only hosts with TCP have it.
+    pub fn is_of_tcp(self) -> bool {
+        matches!(self, Self::SmoothedDelay | Self::SmoothedDelayP95)
     }
 
     /// Its value in a run; none if nothing was measured.

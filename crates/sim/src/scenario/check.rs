@@ -115,6 +115,25 @@ fn network(tables: &Tables<'_, '_>, scenario: &Scenario) {
                 format!("at least one packet of {packet} bytes"),
             );
         }
+        if link.bucket_bytes > 0 && (link.bucket_bytes < packet || network.pause.is_some()) {
+            let found = format!("{} bytes", link.bucket_bytes);
+            let expected = match network.pause {
+                Some(_) => "none beside `network.pause`".to_owned(),
+                None => format!("at least one packet of {packet} bytes"),
+            };
+            table.wrong("bucket", found, expected);
+        }
+    }
+    if let Some(linux) = &scenario.hosts.linux {
+        if packet <= linux.header_bytes.into() {
+            let found = format!("{packet} bytes");
+            let expected = format!("more than the {} bytes of headers", linux.header_bytes);
+            tables.network.wrong("packet", found, expected);
+        }
+        if network.pause.is_some() {
+            let expected = "none: hosts of the sender \"linux\" cannot be paused";
+            tables.network.wrong("pause", "thresholds", expected);
+        }
     }
     if let Some(pause) = network.pause
         && pause.stop_bytes < packet

@@ -15,7 +15,8 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::check::{self, Tables};
 use super::{
-    Ecn, Expectation, Hosts, Link, LoadError, Network, Pause, Recovery, Scenario, Topology, kinds,
+    Ecn, Expectation, Hosts, Link, Linux, LoadError, Network, Pause, Recovery, Scenario, Topology,
+    kinds,
 };
 use crate::Time;
 use crate::cc::Spec;
@@ -74,7 +75,7 @@ impl Scenario {
             .and_then(|table| kinds::workload(table, flows, topology, duration));
         let tables = root.tables("expect").into_iter();
         let expect: Vec<_> = tables
-            .map(|table| Expectation::read(table, workload.as_ref()))
+            .map(|table| Expectation::read(table, workload.as_ref(), hosts.linux.is_some()))
             .collect();
         let link = link?;
         let mut scenario = Self {
@@ -118,11 +119,13 @@ impl Link {
         let rate = table.needed("rate").map(Rate::bps);
         let delay = table.needed("delay").map(time);
         let queue = table.value("queue").map(Size::bytes);
+        let bucket = table.value("bucket").map(Size::bytes);
         table.finish();
         Some(Self {
             rate_bps: rate?,
             delay: delay?,
             queue_bytes: queue.unwrap_or(DEFAULT_QUEUE),
+            bucket_bytes: bucket.unwrap_or(0),
         })
     }
 }
@@ -134,6 +137,7 @@ impl Network {
             rate_bps: 0,
             delay: Time::ZERO,
             queue_bytes: 0,
+            bucket_bytes: 0,
         };
         let network = Self {
             link: none,
@@ -221,6 +225,7 @@ impl Hosts {
                 Some(RecoveryWord::SelectiveRepeat) | None => Recovery::SelectiveRepeat,
             },
             timeout: table.value("timeout").map_or(Time::ZERO, time),
+            linux: Linux::of(table),
         };
         table.finish();
         hosts
@@ -229,7 +234,11 @@ impl Hosts {
 
 impl Expectation {
     /// One `[[expect]]` table; none if it is faulty.
-    fn read(mut table: Table<'_>, workload: Option<&super::Workload>) -> Option<Self> {
+    fn read(
+        mut table: Table<'_>,
+        workload: Option<&super::Workload>,
+        has_tcp: bool,
+    ) -> Option<Self> {
         let cc = controller(&mut table);
         let statistic: Option<Statistic> = table.needed("statistic");
         let finite = |value: &DeValue<'_>| reader::number(value).filter(|it| it.is_finite());
@@ -242,6 +251,10 @@ impl Expectation {
         let statistic = statistic?;
         if workload.is_some_and(|workload| !workload.gives(statistic)) {
             let expected = "a statistic that this workload has";
+            table.wrong("statistic", statistic.key(), expected);
+        }
+        if statistic.is_of_tcp() && !has_tcp {
+            let expected = "a statistic of the sender \"nic\", or `sender = \"linux\"` in [hosts]";
             table.wrong("statistic", statistic.key(), expected);
         }
         Some(Self {

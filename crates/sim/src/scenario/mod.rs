@@ -5,6 +5,9 @@
 mod check;
 mod file;
 mod kinds;
+mod linux;
+mod sender;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +20,8 @@ use crate::metrics::Statistic;
 
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
+pub use linux::{Linux, Pacing, Rounds, RttSample};
+pub use set::{Setting, SettingError};
 
 /// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +68,14 @@ pub struct Link {
     pub delay: Time,
     /// Size of a switch's queue in front of the link, bytes. Packets that do not fit are dropped.
     pub queue_bytes: u64,
+    /// Bucket of a shaper (token bucket) in front of the link, bytes: so much passes at once after a
+    /// pause. Zero: no shaper.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bucket_bytes: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// How hosts and switches are connected.
@@ -164,6 +177,9 @@ pub struct Hosts {
     pub recovery: Recovery,
     /// A packet that is neither acknowledged nor reported lost in this time is lost.
     pub timeout: Time,
+    /// Senders and receivers with Linux's TCP; none: network cards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linux: Option<Linux>,
 }
 
 /// How lost packets are replaced.
@@ -233,6 +249,13 @@ pub struct FlowPlan {
     pub bytes: Option<u64>,
     /// Time of its start; none: a random moment of [`Hosts::start_spread`].
     pub start: Option<Time>,
+}
+
+impl Scenario {
+    /// Whether its runs have a statistic.
+    pub fn gives(&self, statistic: Statistic) -> bool {
+        self.workload.gives(statistic) && (self.hosts.linux.is_some() || !statistic.is_of_tcp())
+    }
 }
 
 impl Workload {

@@ -44,6 +44,7 @@ fn a_whole_scenario() {
             rate_bps: 100_000_000_000,
             delay: Time::from_us(1),
             queue_bytes: 10 << 20,
+            bucket_bytes: 0,
         }
     );
     assert_eq!(scenario.network.packet_bytes, 1024);
@@ -332,4 +333,109 @@ fn a_long_list_of_flows_is_read() {
         panic!("another workload");
     };
     assert_eq!(flows.len(), 40_000);
+}
+
+#[test]
+fn hosts_with_linuxs_tcp() {
+    let with = |keys: &str| {
+        let hosts = "[hosts]\nreaction = \"5us\"\nmin_rate = \"1mbit\"";
+        parse(&STAR.replacen(hosts, &format!("[hosts]\n{keys}\n"), 1))
+    };
+    assert_eq!(parse(STAR).unwrap().hosts.linux, None);
+    assert_eq!(with("sender = \"nic\"").unwrap().hosts.linux, None);
+    let linux = |keys| with(keys).unwrap().hosts.linux.unwrap();
+    assert_eq!(linux("sender = \"linux\""), Linux::default());
+    let all_off = linux(
+        "sender = \"linux\"\n[hosts.linux]\noffload = false\ngro = \"0s\"\ndelayed_ack = \"0s\"\n\
+         rtt = \"packet\"\nrounds = \"timed\"\nwindow = false\npacing = \"exact\"\n\
+         flag_delayed = true\ntimer_slack = \"3us\"\nnic = \"10gbit\"\nheaders = 54",
+    );
+    let expected = Linux {
+        header_bytes: 54,
+        offload: false,
+        gro: Time::ZERO,
+        delayed_ack: Time::ZERO,
+        flag_delayed: true,
+        rtt: RttSample::Packet,
+        rounds: Rounds::Timed,
+        window: false,
+        pacing: Pacing::Exact,
+        timer_slack: Time::from_us(3),
+        nic_bps: Some(10_000_000_000),
+    };
+    assert_eq!(all_off, expected);
+    for (keys, words) in [
+        (
+            "sender = \"bsd\"",
+            "hosts.sender: found the string \"bsd\", expected \"nic\" or \"linux\"",
+        ),
+        (
+            "[hosts.linux]\noffload = true",
+            "hosts.linux: found a table, expected none without `sender = \"linux\"`",
+        ),
+        (
+            "sender = \"linux\"\nreaction = \"1us\"",
+            "hosts.reaction: found a value beside `sender = \"linux\"`, expected nothing",
+        ),
+        (
+            "sender = \"linux\"\n[hosts.linux]\ntso = true",
+            "found the unknown key \"tso\"",
+        ),
+        (
+            "sender = \"linux\"\n[hosts.linux]\nrtt = \"mean\"",
+            "hosts.linux.rtt: found the string \"mean\", expected \"burst\" or \"packet\"",
+        ),
+        (
+            "sender = \"linux\"\n[hosts.linux]\nheaders = 10",
+            "expected 40 to 200 bytes",
+        ),
+    ] {
+        let fault = with(keys).unwrap_err();
+        assert!(fault.contains(words), "{keys}: {fault}");
+    }
+    let linux = "sender = \"linux\"\nmin_rate = \"1mbit\"";
+    let of_tcp = STAR.replacen("reaction = \"5us\"\nmin_rate = \"1mbit\"", linux, 1);
+    let small = of_tcp.replacen("base_rtt", "packet = 64\nbase_rtt", 1);
+    let fault = parse(&small).unwrap_err();
+    assert!(
+        fault.contains("expected more than the 66 bytes of headers"),
+        "{fault}"
+    );
+    let paused = of_tcp.replacen(
+        "ecn =",
+        "pause = { stop = \"90kb\", go = \"80kb\" }\necn =",
+        1,
+    );
+    let fault = parse(&paused).unwrap_err();
+    assert!(
+        fault.contains("hosts of the sender \"linux\" cannot be paused"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn a_shapers_bucket_holds_a_packet() {
+    let with = |bucket: &str| {
+        let queue = format!("queue = \"10mib\"\nbucket = {bucket}");
+        parse(&STAR.replacen("queue = \"10mib\"", &queue, 1))
+    };
+    assert_eq!(with("\"4kb\"").unwrap().network.link.bucket_bytes, 4_000);
+    let fault = with("\"1000b\"").unwrap_err();
+    assert!(
+        fault.contains("link.bucket: found 1000 bytes, expected at least one packet"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn statistics_of_tcp_need_it() {
+    let expect = "\n[[expect]]\ncc = \"dctcp\"\nstatistic = \"smoothed-delay\"\nat_most = 3\n";
+    let fault = parse(&format!("{STAR}{expect}")).unwrap_err();
+    assert!(
+        fault.contains("or `sender = \"linux\"` in [hosts]"),
+        "{fault}"
+    );
+    let hosts = "sender = \"linux\"\nmin_rate";
+    let of_tcp = STAR.replacen("reaction = \"5us\"\nmin_rate", hosts, 1);
+    assert!(parse(&format!("{of_tcp}{expect}")).is_ok());
 }

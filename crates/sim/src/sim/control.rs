@@ -93,7 +93,12 @@ pub(super) fn setups(
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Calls a flow's controller and applies its command.
     #[inline]
-    fn call(&mut self, index: usize, now: Time, call: impl FnOnce(&mut C, &mut Context<'_>)) {
+    pub(super) fn call(
+        &mut self,
+        index: usize,
+        now: Time,
+        call: impl FnOnce(&mut C, &mut Context<'_>),
+    ) {
         let mut timers = if self.control.timed {
             self.control.timers[index]
         } else {
@@ -138,6 +143,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     pub(super) fn begin(&mut self, index: usize) {
+        if self.linux.is_some() {
+            self.tcp_begin(index);
+        }
         let setup = self.control.setups[index].clone();
         let line = setup.line_rate_bps;
         let flow = &mut self.transport.flows[index];

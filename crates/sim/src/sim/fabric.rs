@@ -101,6 +101,7 @@ fn ports(
                 tx,
                 delay: plan.link.delay,
                 limit: waiting(plan.link.queue_bytes),
+                bucket: waiting(plan.link.bucket_bytes),
                 shift,
                 rate_bps: plan.link.rate_bps as f64,
                 mark_from,

@@ -3,6 +3,7 @@
 mod control;
 mod explicit;
 mod fabric;
+mod linux;
 mod network;
 mod open;
 mod outside;
@@ -16,7 +17,7 @@ mod transport;
 use crate::Time;
 use crate::cc::{Controller, Needs, Setup};
 use crate::engine::{Event, EventQueue, Wheel};
-use crate::metrics::{Meter, Outcome, PortCounts};
+use crate::metrics::{Meter, Outcome, PortCounts, SmoothedDelay};
 use crate::prefetch::prefetch;
 use crate::scenario::{Link, Recovery, Scenario};
 use crate::topology::{Wiring, crossing};
@@ -72,9 +73,17 @@ enum Kind {
     Free,
     /// A pause frame arrives at the sender of a link (argument: XOFF or XON).
     Pause,
+    /// Linux: a flow's pacing timer expires.
+    Pace,
+    /// Linux: a run of received packets ends, or a delayed ACK is due.
+    Settle,
+    /// Linux: an ACK reaches the sender.
+    TcpAck,
+    /// Linux: smoothed round-trip times are read.
+    Inspect,
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 24] = [
     Kind::Start,
     Kind::Turn,
     Kind::Depart,
@@ -95,6 +104,10 @@ const KINDS: [Kind; 20] = [
     Kind::Release,
     Kind::Free,
     Kind::Pause,
+    Kind::Pace,
+    Kind::Settle,
+    Kind::TcpAck,
+    Kind::Inspect,
 ];
 
 const SUBJECT_BITS: u32 = 27;
@@ -156,6 +169,8 @@ pub struct Simulation<C, Q = Wheel> {
     fabric: Fabric,
     control: Control<C>,
     plan: Plan,
+    /// Only where hosts have Linux's TCP.
+    linux: Option<linux::Hosts>,
     /// Only where flows come and go.
     open: Option<open::Open<C>>,
     meter: Meter,
@@ -218,6 +233,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             set,
             events: Q::new(),
             meter: Meter::new(scenario, &plan, seed),
+            linux: linux::Hosts::new(scenario, seed),
             open: (plan.arrivals.is_some()).then(|| open::Open::new(scenario, wiring, seed)),
             plan,
             transport,
@@ -232,6 +248,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         simulation.schedule_arrival();
         simulation.schedule_samples();
+        simulation.schedule_inspection();
         simulation
     }
 
@@ -318,6 +335,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Kind::Release => self.release(subject),
             Kind::Free => self.free(subject),
             Kind::Pause => self.pause(subject, event.argument != 0),
+            Kind::Pace => self.tcp_paced(subject),
+            Kind::Settle => self.tcp_settle(subject, self.now),
+            Kind::TcpAck => self.tcp_ack(subject),
+            Kind::Inspect => self.inspect(),
         }
     }
 
@@ -377,7 +398,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         };
         let at = self.now + self.fabric.ports[port].shift;
-        let mut waiting = self.fabric.ports[port].busy.saturating_sub(at);
+        let mut waiting = self.fabric.ports[port].waiting(at);
         if let Some(links) = &self.fabric.links {
             let line = links.senders[port].line.len() as u64;
             waiting += Time::from_ps(line * self.fabric.ports[port].tx.ps());
@@ -421,7 +442,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             .iter()
             .map(|flow| u64::from(flow.received - flow.unmeasured))
             .collect();
-        self.meter.finish(&self.plan, &rates, &ports, self.handled)
+        let smoothed_delay = (self.linux.take())
+            .and_then(|hosts| SmoothedDelay::of(hosts.smoothed_us, hosts.shortest_us));
+        Outcome {
+            smoothed_delay,
+            ..self.meter.finish(&self.plan, &rates, &ports, self.handled)
+        }
     }
 }
 

@@ -93,15 +93,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         }
         let port = &mut self.fabric.ports[index];
-        let waiting = port.busy.saturating_sub(at);
+        let waiting = port.waiting(at);
         if !port.admits(waiting, at >= self.set.warmup && at < self.set.end) {
             self.fabric.packets.discard(place);
             self.dropped(packet);
             return;
         }
         packet.marked |= port.marks(waiting);
-        let left = at + waiting + port.tx;
-        port.busy = left;
+        let left = port.serve(at, waiting);
         port.accepted += 1;
         if left >= self.set.warmup && left < self.set.end {
             port.measured += 1;
@@ -134,7 +133,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         let port = &self.fabric.ports[index];
         let left = self.now + port.shift;
-        let waiting = port.busy.saturating_sub(left);
+        let waiting = port.waiting(left);
         let behind = waiting.ps() * u64::from(self.set.packet_bytes) / port.tx.ps();
         let next = left + port.delay;
         let packet = self.fabric.packets.get(place);

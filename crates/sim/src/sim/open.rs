@@ -47,6 +47,7 @@ pub(super) struct Open<C> {
 impl<C> Open<C> {
     pub fn new(scenario: &Scenario, wiring: Wiring, seed: u64) -> Self {
         let timeout = scenario.hosts.timeout;
+        let delayed = (scenario.hosts.linux.as_ref()).map_or(Time::ZERO, |linux| linux.delayed_ack);
         Self {
             factory: None,
             next: None,
@@ -54,7 +55,7 @@ impl<C> Open<C> {
             free: Vec::new(),
             answer_bytes: scenario.network.answer_bytes,
             answer_delay: answer_delay(scenario, &wiring),
-            rest: timeout + timeout + scenario.hosts.reaction,
+            rest: timeout + timeout + scenario.hosts.reaction + delayed,
             seed,
             wiring,
         }

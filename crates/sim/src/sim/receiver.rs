@@ -30,6 +30,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.fabric.packets.discard(place);
             return;
         }
+        if self.linux.is_some() {
+            self.tcp_deliver(packet, place, at);
+            return;
+        }
         let index = packet.flow as usize;
         let Kept { new, in_order, gap } = self.keep(&packet);
         let measured = at >= self.set.warmup;

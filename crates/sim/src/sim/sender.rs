@@ -45,6 +45,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Schedules the flow's turn for when it may send.
     #[inline]
     pub(super) fn reschedule(&mut self, index: usize) {
+        if self.linux.is_some() {
+            self.tcp_push(index);
+            return;
+        }
         let flow = &self.transport.flows[index];
         if flow.burst_left > 0 || !flow.started || self.allowed(flow) == 0 {
             return;
@@ -137,6 +141,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             hop: 0,
             marked: false,
             probe,
+            push: false,
         };
         let packet_bytes = u64::from(self.set.packet_bytes);
         let host = &mut self.transport.hosts[flow.host as usize];
@@ -249,6 +254,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A dropped packet has timed out.
     pub(super) fn timed_out(&mut self, index: usize, number: u32) {
+        if self.linux.is_some() {
+            self.tcp_timed_out(index, number);
+            return;
+        }
         let flow = &self.transport.flows[index];
         if flow.probe == Probe::Dropped && flow.probe_number == number {
             self.probe_lost(index);

@@ -205,6 +205,8 @@ pub(super) struct Port {
     pub delay: Time,
     /// Longest queue, including this packet, as time.
     pub limit: Time,
+    /// A shaper's bucket, as time: so much is sent at once after a pause. Zero: no shaper.
+    pub bucket: Time,
     /// Arrivals are handled this long before they happen; see `super::network`.
     pub shift: Time,
     /// Queueing delays for marks. None up to `mark_from`, all from `mark_all` on. In between
@@ -225,6 +227,28 @@ pub(super) struct Port {
 }
 
 impl Port {
+    /// Queueing delay of a packet that arrives at this time. Behind a shaper it is the time until
+    /// the tokens suffice; `busy` is then when the bucket will be full again.
+    #[inline]
+    pub fn waiting(&self, at: Time) -> Time {
+        let waiting = self.busy.saturating_sub(at);
+        if self.bucket == Time::ZERO {
+            return waiting;
+        }
+        waiting.saturating_sub(self.bucket - self.tx)
+    }
+
+    /// Takes a packet that arrives at `at` and waits so long; returns when it has left.
+    #[inline]
+    pub fn serve(&mut self, at: Time, waiting: Time) -> Time {
+        if self.bucket == Time::ZERO {
+            self.busy = at + waiting + self.tx;
+            return self.busy;
+        }
+        self.busy = self.busy.max(at) + self.tx;
+        at + waiting
+    }
+
     /// Whether a packet with this queueing delay fits into the queue.
     #[inline]
     pub fn admits(&mut self, waiting: Time, measured: bool) -> bool {
@@ -265,6 +289,8 @@ pub(super) struct Packet {
     pub hop: u8,
     pub marked: bool,
     pub probe: bool,
+    /// The last packet of a burst of several (hosts with Linux's TCP).
+    pub push: bool,
 }
 
 /// Telemetry of a packet: one entry for each link passed.

@@ -10,6 +10,7 @@ pub(crate) fn many_to_one(flows: u32) -> Scenario {
         rate_bps: 100_000_000_000,
         delay: Time::from_us(1),
         queue_bytes: 10 << 20,
+        bucket_bytes: 0,
     };
     Scenario {
         name: "test".into(),
@@ -34,6 +35,7 @@ pub(crate) fn many_to_one(flows: u32) -> Scenario {
             min_rate_bps: 1_000_000,
             recovery: Recovery::SelectiveRepeat,
             timeout: Time::from_us(4_000),
+            linux: None,
         },
         workload: Workload::ManyToOne { senders: 8, flows },
         series: None,

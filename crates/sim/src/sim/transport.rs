@@ -22,7 +22,7 @@ impl Transport {
         let mut paths = Vec::new();
         let mut transport = Self {
             flows: Vec::new(),
-            hosts: hosts(wiring, scenario.network.packet_bytes),
+            hosts: hosts(scenario, wiring),
             losses: Vec::new(),
             answer_telemetry: Vec::new(),
         };
@@ -53,6 +53,20 @@ impl Transport {
 /// The receiver's response delay. With it, the longest path has the scenario's base RTT.
 pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
     let longest = wiring.longest();
+    // A faster interface saves a part of the first link's time.
+    let saved = match scenario
+        .hosts
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.nic_bps)
+    {
+        None => Time::ZERO,
+        Some(nic_bps) => {
+            let packet_bytes = scenario.network.packet_bytes;
+            transmission(packet_bytes, longest[0].rate_bps)
+                .saturating_sub(transmission(packet_bytes, nic_bps))
+        }
+    };
     scenario
         .network
         .base_rtt
@@ -61,18 +75,26 @@ pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
             crossing(&longest, scenario.network.packet_bytes)
                 + crossing(&longest, scenario.network.answer_bytes),
         )
+        + saved
 }
 
-fn hosts(wiring: &Wiring, packet_bytes: u32) -> Vec<Host> {
+fn hosts(scenario: &Scenario, wiring: &Wiring) -> Vec<Host> {
+    let packet_bytes = scenario.network.packet_bytes;
+    let nic_bps = scenario
+        .hosts
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.nic_bps);
     (0..wiring.hosts as usize)
         .map(|host| {
             // A host's link is the same in both directions.
             let link = wiring.ports[host].link;
+            let rate_bps = nic_bps.unwrap_or(link.rate_bps);
             Host {
                 busy: Time::ZERO,
-                tx: transmission(packet_bytes, link.rate_bps),
+                tx: transmission(packet_bytes, rate_bps),
                 delay: link.delay,
-                rate_bps: link.rate_bps as f64,
+                rate_bps: rate_bps as f64,
                 sent_bytes: 0,
             }
         })

@@ -70,7 +70,7 @@ pub struct Batch {
 fn controller(text: &str) -> Result<Spec> {
     text.parse().map_err(|error| match error {
         // The file is faulty, not the command line.
-        SpecError::Model(_) => anyhow::Error::from(error),
+        SpecError::Model(_) | SpecError::Program(_) => anyhow::Error::from(error),
         error => Failure::Usage(format!("--cc {text}: {error}")).into(),
     })
 }
@@ -115,6 +115,10 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
                 });
             }
         }
+    }
+    for job in &jobs {
+        job.check()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
     }
     let threads = match common.jobs {
         Some(jobs) => jobs.get(),

@@ -64,7 +64,7 @@ pub fn passed(runs: &Runs) -> bool {
 /// The statistics that a scenario's runs have.
 pub fn statistics(runs: &Runs) -> Vec<Statistic> {
     (Statistic::ALL.iter().copied())
-        .filter(|statistic| runs.scenario.workload.gives(*statistic))
+        .filter(|statistic| runs.scenario.gives(*statistic))
         .collect()
 }
 

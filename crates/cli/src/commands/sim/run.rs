@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use thalweg_sim::Scenario;
+use thalweg_sim::scenario::Setting;
 use thalweg_units::file::replace;
 
 use super::batch::{Batch, Common, Runs, measure};
@@ -20,6 +21,10 @@ pub struct Options {
     /// Scenario files.
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
+    /// A key of all scenario files with another value, such as hosts.linux.offload=false;
+    /// repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<Setting>,
     #[command(flatten)]
     common: Common,
     /// Directory for results.json and report.html; several scenarios have one each below it.
@@ -32,7 +37,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
         .map(|file| {
             kinds::expect(file, Kind::SimScenario)?;
-            Ok(Scenario::load(file)?)
+            Ok(Scenario::load_with(file, &options.settings)?)
         })
         .collect::<Result<Vec<_>>>()?;
     for (place, scenario) in scenarios.iter().enumerate() {

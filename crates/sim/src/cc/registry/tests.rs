@@ -92,7 +92,7 @@ fn from_a_scenario_file() {
     for (text, expected) in [
         ("controller = { eta = 0.9 }", "a table with `name`"),
         ("controller = 3", "a name, or a table"),
-        ("controller = \"cubic\"", "no controller is called `cubic`"),
+        ("controller = \"vegas\"", "no controller is called `vegas`"),
     ] {
         let error = toml::from_str::<Scenario>(text).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
@@ -104,9 +104,9 @@ fn from_a_scenario_file() {
 #[test]
 fn faults_say_what_is_expected() {
     assert_eq!(
-        error("cubic"),
-        "no controller is called `cubic`; there are dcqcn, dcqcn-paper, hpcc, swift, \
-         timely, dctcp, fixed, proportional, learned"
+        error("vegas"),
+        "no controller is called `vegas`; there are dcqcn, dcqcn-paper, hpcc, swift, \
+         timely, dctcp, cubic, fixed, proportional, learned, thalweg-rl"
     );
     assert_eq!(
         error("timely:gain=1"),

@@ -1,0 +1,272 @@
+//! The rules of the learned rate controller in TCP, as `bpf/rate.bpf.c` has them.
+//!
+//! The simulator runs them behind its Linux sender. Files, functions and order are those of the C,
+//! so that a change there is easily carried over: `rate.bpf.c` is this file, `rate_state.h`,
+//! `rate_round.h` and `rate_decide.h` are `state.rs`, `round.rs` and `decide.rs`. The arithmetic is
+//! in integers of the same width. Reasons stand in the C; `docs/reference/cc.md` explains the
+//! rules. Left out is what the kernel needs alone: slots, the ring of decisions, maps.
+
+mod decide;
+mod round;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use state::{
+    Phase, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
+    THALWEG_RATE_DEFAULT_REFERENCE_RTT_US, THALWEG_RATE_FLOOR, TcpSock,
+};
+
+use thalweg_learner::ONE_Q16;
+
+use crate::MAX_RATE;
+use decide::decide;
+use round::{Round, bound, is_at_target, is_coarse, measure};
+use state::{US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
+
+/// Interval of probes for the shortest round-trip time, and their least duration.
+const PROBE_PERIOD_NS: u64 = 5_000_000_000;
+const PROBE_US: u32 = 20_000;
+/// Longest time for the queue to drain.
+const PROBE_QUEUE_US: u32 = 500_000;
+/// A longer probe, after one that found nothing, waits for the fourth period.
+const LONG_PROBE_US: u32 = 250_000;
+/// Rounds with hardly more delivered after which `STARTUP` ends.
+const FULL_ROUNDS: u32 = 3;
+/// Decisions in a row that reduce the rate, after which the shortest round-trip time must have
+/// changed.
+const FALLING_MAX: u32 = 48;
+/// A pause after which a flow starts over.
+const IDLE_US: u32 = 1_000_000;
+/// Longest wait of a coarse flow for its second measurement, in base round-trip times.
+const COARSE_ROUND_TRIPS: u32 = 4;
+
+/// Events of `rate_cwnd_event`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CwndEvent {
+    /// `CA_EVENT_LOSS`: a retransmission time-out.
+    Loss,
+    /// `CA_EVENT_TX_START`: the first packet after all were acknowledged.
+    TxStart,
+}
+
+/// Advances at the same moments for all flows.
+fn epoch_now(tai_ns: u64) -> u32 {
+    (tai_ns / PROBE_PERIOD_NS) as u32
+}
+
+/// Duration of a probe: at half the rate a queue takes twice its length to drain.
+fn probe_us(ca: &Rate, base_us: u32) -> u32 {
+    2 * base_us + (2 * ca.last_rtt_us).min(PROBE_QUEUE_US) + PROBE_US
+}
+
+/// A flow whose handshake is over. `tai_ns` is the clock that hosts agree on.
+pub fn rate_init(tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) -> Rate {
+    let mut ca = Rate::default();
+    let rtt_us = tp.srtt_us >> 3;
+    ca.min_rtt_us = rtt_us;
+    ca.epoch = epoch_now(tai_ns);
+    start_round(&mut ca, tp);
+    let base_us = base_rtt_us(&ca, set);
+    let rate = u64::from(tp.snd_cwnd) * mss_of(tp) * US_PER_S / u64::from(base_us);
+    ca.rate = rate.clamp(THALWEG_RATE_FLOOR, MAX_RATE);
+    let rate = ca.rate;
+    apply(&mut ca, tp, rate, base_us, rtt_us);
+    tp.snd_ssthresh = 0x7fff_ffff;
+    pace(tp, true);
+    ca
+}
+
+/// Starts a phase that a probe may follow.
+fn enter(ca: &mut Rate, phase: Phase) {
+    ca.phase = phase;
+    ca.counter = 0;
+}
+
+/// Whether `STARTUP` has found the capacity: at twice the rate hardly more is delivered, round
+/// after round.
+fn is_full(ca: &mut Rate, round: &Round) -> bool {
+    let delivered = round.delivered_rate >> 10;
+    if delivered * 4 >= u64::from(ca.last_delivered) * 5 {
+        ca.last_delivered = delivered.min(u32::MAX.into()) as u32;
+        ca.counter = 0;
+    } else if !round.limited {
+        ca.counter += 1;
+    }
+    ca.counter >= FULL_ROUNDS
+}
+
+/// A round of `STARTUP`: twice the rate, or on to `STEADY`.
+fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round) {
+    let full = is_full(ca, round);
+    if full
+        || round.keep_q16 < ONE_Q16
+        || is_at_target(set, round.delivered_rate, round.rtt_us, round.base_us)
+    {
+        // Full without a queue: the path seems longer than it is.
+        round.probing |= full;
+        enter(ca, Phase::Steady);
+        if ca.rate > round.delivered_rate {
+            ca.rate = round.delivered_rate.max(THALWEG_RATE_FLOOR);
+        }
+    } else {
+        ca.rate = (2 * ca.rate).min(round.cap);
+    }
+    let rate = ca.rate;
+    apply(ca, tp, rate, round.base_us, round.rtt_us);
+}
+
+/// On to `PROBE_RTT`; `common`: all flows do so now.
+fn begin_probe(ca: &mut Rate, tp: &mut TcpSock, round: &Round, common: bool) {
+    // Half of the delivery rate, because the rate may exceed the flow's share. An application with
+    // little to send makes no queue, and is not held up.
+    let mut rate = ca.rate.min(round.arriving) / 2;
+    if round.limited {
+        rate = (ca.rate / 2).max(round.arriving);
+    }
+    // The result of a flow that probes alone may include the others' queue.
+    ca.flags.sure = common;
+    ca.resumed = ca.phase;
+    ca.phase = Phase::ProbeRtt;
+    ca.counter = ca.min_rtt_us;
+    apply(
+        ca,
+        tp,
+        rate.max(THALWEG_RATE_FLOOR),
+        round.base_us,
+        round.base_us,
+    );
+}
+
+/// Half the rate, long enough for the queue to drain: this is the remaining round-trip time.
+fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>) {
+    let prior_min_rtt_us = ca.counter;
+    if ca.round_rtt_us != 0 {
+        ca.min_rtt_us = ca.round_rtt_us;
+    }
+    if ca.min_rtt_us < prior_min_rtt_us - prior_min_rtt_us / 8 {
+        ca.flags.sure = false;
+    }
+    let (resumed, rate, rtt_us) = (ca.resumed, ca.rate, ca.min_rtt_us);
+    enter(ca, resumed);
+    let base_us = base_rtt_us(ca, set);
+    apply(ca, tp, rate, base_us, rtt_us);
+    start_round(ca, tp);
+}
+
+/// The round is over.
+fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, tai_ns: u64) {
+    if ca.phase == Phase::ProbeRtt {
+        end_probe(ca, tp, set);
+        return;
+    }
+    let mut round = measure(ca, tp, set, base_us);
+    bound(ca, tp, &mut round);
+
+    let epoch = epoch_now(tai_ns);
+    let common = ca.epoch != epoch
+        && (!ca.flags.sure || epoch & 3 == 0 || probe_us(ca, base_us) < LONG_PROBE_US);
+    round.probing |= common || (ca.phase == Phase::Steady && ca.counter >= FALLING_MAX);
+    if ca.phase == Phase::Startup {
+        start_up(ca, tp, set, &mut round);
+    } else {
+        decide(ca, tp, set, &round);
+    }
+    ca.epoch = epoch;
+    if round.probing {
+        begin_probe(ca, tp, &round, common);
+    }
+    let needed = round.at_target || ca.phase == Phase::ProbeRtt || ca.rate < set.reference_rate;
+    pace(tp, needed);
+    ca.flags.cut = round.keep_q16 < ONE_Q16;
+    start_round(ca, tp);
+}
+
+fn measure_rtt(ca: &mut Rate, rtt_us: u32, is_ack_delayed: bool) {
+    if is_ack_delayed && rtt_us > ca.min_rtt_us {
+        return;
+    }
+    if ca.round_rtt_us != 0 {
+        ca.flags.several = true;
+    }
+    if ca.round_rtt_us == 0 || rtt_us < ca.round_rtt_us {
+        ca.round_rtt_us = rtt_us;
+    }
+    if ca.min_rtt_us == 0 || rtt_us < ca.min_rtt_us {
+        ca.min_rtt_us = rtt_us;
+    }
+}
+
+/// Whether a round that is long enough waits for one more round-trip time.
+fn is_waiting(ca: &Rate, elapsed_us: u32, base_us: u32) -> bool {
+    ca.phase != Phase::ProbeRtt
+        && !ca.flags.several
+        && is_coarse(ca, base_us)
+        && elapsed_us < COARSE_ROUND_TRIPS * base_us
+}
+
+/// An ACK. `tai_ns` is the clock that hosts agree on.
+pub fn rate_control(
+    ca: &mut Rate,
+    tp: &mut TcpSock,
+    set: &Settings<'_>,
+    sample: &RateSample,
+    tai_ns: u64,
+) {
+    if let Some(rtt_us) = sample.rtt_us {
+        measure_rtt(ca, rtt_us.clamp(1, 10_000_000), sample.is_ack_delayed);
+    }
+    ca.flags.limited |= sample.is_app_limited;
+
+    let base_us = base_rtt_us(ca, set);
+    let length_us = match ca.phase {
+        Phase::ProbeRtt => probe_us(ca, base_us),
+        _ => base_us,
+    };
+    let elapsed_us = (tp.tcp_mstamp as u32).wrapping_sub(ca.round_us);
+    // The kernel's seq_before() of 32-bit counters.
+    let is_of_round = (sample.prior_delivered)
+        .is_some_and(|prior| prior.wrapping_sub(ca.round_delivered) as i32 >= 0);
+    if is_of_round && elapsed_us >= length_us && !is_waiting(ca, elapsed_us, base_us) {
+        end_round(ca, tp, set, base_us, tai_ns);
+    }
+
+    if tp.is_in_loss {
+        // As much may enter the network as leaves it.
+        tp.snd_cwnd = (tp.snd_cwnd + sample.acked_sacked).min(ca.window);
+    } else {
+        tp.snd_cwnd = ca.window;
+    }
+}
+
+/// Sets phase and rate outside the rounds.
+fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, rate: u64) {
+    ca.rate = rate.max(THALWEG_RATE_FLOOR);
+    // Without a probe between them, one phase would count on from the other's counter.
+    if ca.phase == Phase::ProbeRtt {
+        enter(ca, phase);
+    }
+    ca.phase = phase;
+    ca.flags.cut = false;
+    start_round(ca, tp);
+    pace(tp, true);
+    let (rate, base_us, rtt_us) = (ca.rate, base_rtt_us(ca, set), ca.min_rtt_us);
+    apply(ca, tp, rate, base_us, rtt_us);
+}
+
+/// A time-out, or the first packet after all were acknowledged.
+pub fn rate_cwnd_event(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, event: CwndEvent) {
+    let idle_us = (tp.tcp_mstamp as u32).wrapping_sub(ca.round_us);
+    match event {
+        CwndEvent::Loss => {
+            let rate = ca.rate / 2;
+            restart(ca, tp, set, Phase::Steady, rate);
+        }
+        CwndEvent::TxStart if idle_us > IDLE_US && idle_us > ca.min_rtt_us * 4 => {
+            // The rate decays with the pause; a halved rate soon recovers.
+            let rate = ca.rate >> (idle_us / IDLE_US).min(4);
+            restart(ca, tp, set, Phase::Startup, rate);
+        }
+        CwndEvent::TxStart => {}
+    }
+}

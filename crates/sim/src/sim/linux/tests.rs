@@ -1,0 +1,479 @@
+//! Each mechanism alone, with values computed by hand.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::cc::tcp::{Event, Sample, Socket};
+use crate::cc::{Context, Needs, Spec};
+use crate::metrics::Outcome;
+use crate::scenario::{Pacing, Rounds, RttSample, Topology, Workload};
+use crate::sim::test_support;
+
+/// What the controller saw: the time, µs, and the sample.
+type Log = Arc<Mutex<Vec<(u64, Sample, Socket)>>>;
+
+/// A fixed rate and window; keeps a log.
+#[derive(Debug, Clone)]
+struct Logging {
+    /// Bytes of payload a second; 0: no pacing.
+    rate: u64,
+    window: u32,
+    log: Log,
+}
+
+impl Controller for Logging {
+    fn needs(&self) -> Needs {
+        Needs {
+            acks: true,
+            tcp: true,
+            ..Needs::default()
+        }
+    }
+
+    fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
+
+    fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
+        if let Event::Ack(sample) = event {
+            let mut log = self.log.lock().unwrap();
+            log.push((socket.tcp_mstamp, *sample, socket.clone()));
+        }
+        socket.snd_cwnd = self.window;
+        socket.sk_pacing_needed = self.rate > 0;
+        socket.sk_pacing_rate = self.rate;
+    }
+}
+
+/// One flow over 1 Gbit/s and 2 ms, with packets of 1514 bytes.
+fn scenario(options: Linux) -> Scenario {
+    let mut scenario = test_support::many_to_one(1);
+    scenario.topology = Topology::Star { hosts: 2 };
+    scenario.workload = Workload::ManyToOne {
+        senders: 1,
+        flows: 1,
+    };
+    scenario.warmup = Time::ZERO;
+    scenario.duration = Time::from_us(400_000);
+    scenario.network.packet_bytes = 1514;
+    scenario.network.link.rate_bps = 1_000_000_000;
+    scenario.network.link.delay = Time::from_us(500);
+    scenario.network.fabric = scenario.network.link;
+    scenario.network.base_rtt = Some(Time::from_us(2_100));
+    scenario.hosts.start_spread = Time::ZERO;
+    scenario.hosts.timeout = Time::from_us(200_000);
+    scenario.hosts.linux = Some(options);
+    scenario
+}
+
+/// As an interface with no limit, and nothing else of Linux.
+fn plain() -> Linux {
+    Linux {
+        offload: false,
+        gro: Time::ZERO,
+        delayed_ack: Time::ZERO,
+        rtt: RttSample::Packet,
+        rounds: Rounds::Timed,
+        window: false,
+        pacing: Pacing::Exact,
+        nic_bps: Some(1_000_000_000_000),
+        ..Linux::default()
+    }
+}
+
+fn run(scenario: &Scenario, rate: u64, window: u32) -> (Outcome, Vec<(u64, Sample, Socket)>) {
+    let log = Log::default();
+    let factory = {
+        let log = Arc::clone(&log);
+        move |_, _: &Setup| Logging {
+            rate,
+            window,
+            log: Arc::clone(&log),
+        }
+    };
+    let outcome = Simulation::new(scenario, factory, 1).run();
+    assert!(outcome.counts.conserved());
+    let log = std::mem::take(&mut *log.lock().unwrap());
+    (outcome, log)
+}
+
+/// Segments of each ACK in steady state, the times between ACKs, and the round-trip times, µs.
+fn steady(log: &[(u64, Sample, Socket)]) -> (Vec<u32>, Vec<u64>, Vec<Option<u32>>) {
+    let log = &log[40..60];
+    (
+        log.iter().map(|entry| entry.1.acked_sacked).collect(),
+        log.windows(2).map(|pair| pair[1].0 - pair[0].0).collect(),
+        log.iter().map(|entry| entry.1.rtt_us).collect(),
+    )
+}
+
+#[test]
+fn sizes_of_bursts() {
+    let options = Linux::default();
+    let mut connection = Connection::default();
+    let mut segs = |rate_bps: u64, min_rtt_us| {
+        connection.socket.mss_cache = 1448;
+        connection.socket.sk_pacing_rate = rate_bps / 8;
+        connection.socket.min_rtt_us = min_rtt_us;
+        connection.tso_segs(&options)
+    };
+    // 1 Gbit/s / 1024 are 122 kB: 65,215 bytes at most, or 45 segments.
+    assert_eq!(segs(1_000_000_000, 2_000), 45);
+    // 100 Mbit/s / 1024 are 12,207 bytes. 2 ms add 65,215 / 2^3 = 8,151: 14 segments.
+    assert_eq!(segs(100_000_000, 2_000), 14);
+    // At 20 ms 2^39 divides them to nothing: 8 segments.
+    assert_eq!(segs(100_000_000, 20_000), 8);
+    assert_eq!(segs(1_000_000, 20_000), 2);
+    let off = Linux {
+        offload: false,
+        ..options
+    };
+    assert_eq!(connection.tso_segs(&off), 1);
+}
+
+#[test]
+fn half_the_window_is_kept_for_the_next_burst() {
+    let mut connection = Connection::default();
+    connection.socket.snd_cwnd = 20;
+    assert_eq!(connection.cwnd_test(), 10);
+    connection.socket.packets_out = 13;
+    assert_eq!(connection.cwnd_test(), 7);
+    connection.socket.packets_out = 20;
+    assert_eq!(connection.cwnd_test(), 0);
+    connection.socket.snd_cwnd = 1;
+    connection.socket.packets_out = 0;
+    assert_eq!(connection.cwnd_test(), 1);
+}
+
+#[test]
+fn a_small_burst_waits_for_an_ack() {
+    let mut connection = Connection::default();
+    connection.socket.snd_cwnd = 30;
+    connection.socket.packets_out = 25;
+    connection.socket.srtt_us = 2_000 << 3;
+    // 5 of 30 segments are less than a third and less than a burst; the ACK comes in 500 µs.
+    assert!(connection.tso_should_defer(10, Some(1_500), 100, false));
+    assert!(!connection.tso_should_defer(5, Some(1_500), 100, false));
+    assert!(
+        !connection.tso_should_defer(10, Some(900), 100, false),
+        "too late"
+    );
+    assert!(
+        !connection.tso_should_defer(10, None, 100, false),
+        "none comes"
+    );
+    assert!(
+        !connection.tso_should_defer(10, Some(1_500), 1_001, false),
+        "a pause"
+    );
+    assert!(
+        !connection.tso_should_defer(10, Some(1_500), 100, true),
+        "recovery"
+    );
+    connection.socket.packets_out = 20;
+    assert!(
+        !connection.tso_should_defer(11, Some(1_500), 100, false),
+        "a third"
+    );
+}
+
+#[test]
+fn pacing_makes_up_for_half_a_gap() {
+    let mut connection = Connection::default();
+    connection.socket.mss_cache = 1_000;
+    connection.socket.sk_pacing_rate = 1_000_000;
+    connection.socket.sk_pacing_needed = true;
+    let us = Time::from_us;
+    let mut send = |at, segs, pacing| {
+        let stamp = connection.update_after_send(us(at), segs, pacing);
+        (stamp, connection.wstamp)
+    };
+    // The first nine segments are not paced.
+    assert_eq!(send(0, 9, Pacing::Internal), (us(0), us(0)));
+    // Four segments take 4 ms.
+    assert_eq!(send(0, 4, Pacing::Internal), (us(0), us(4_000)));
+    // 1 ms late: 3 ms.
+    assert_eq!(send(5_000, 4, Pacing::Internal), (us(5_000), us(8_000)));
+    // 10 ms late: 2 ms.
+    assert_eq!(send(18_000, 4, Pacing::Internal), (us(18_000), us(20_000)));
+    assert_eq!(send(21_000, 4, Pacing::Exact), (us(21_000), us(25_000)));
+}
+
+/// 100 Mbit/s of payload and 2.1 ms: (12,207 + 65,215 / 2^4) / 1448 = 11 segments a burst. With
+/// everything on, one ACK for each.
+#[test]
+fn bursts_are_acknowledged_as_one() {
+    let options = Linux {
+        nic_bps: Some(1_000_000_000_000),
+        ..Linux::default()
+    };
+    let (_, log) = run(&scenario(options.clone()), 12_500_000, 1_000);
+    let (segments, gaps, rtts) = steady(&log);
+    assert!(segments.iter().all(|count| *count == 11), "{segments:?}");
+    // 11 · 1448 / 12.5 MB/s = 1274.24 µs.
+    assert!(
+        gaps.iter().all(|gap| [1274, 1275].contains(gap)),
+        "{gaps:?}"
+    );
+    // The last packet of a burst has waited for 10 others of 12.112 µs.
+    let expected = 2_100 + 121;
+    assert!(
+        rtts.iter().all(|rtt| rtt.unwrap().abs_diff(expected) <= 1),
+        "{rtts:?}"
+    );
+    // A sample per packet is that of the same packet.
+    let own = Linux {
+        rtt: RttSample::Packet,
+        ..options.clone()
+    };
+    let (_, log) = run(&scenario(own), 12_500_000, 1_000);
+    let (_, _, own) = steady(&log);
+    assert!(
+        own.iter().all(|rtt| rtt.unwrap().abs_diff(expected) <= 1),
+        "{own:?}"
+    );
+    // Without receive offload each packet is received alone: an ACK for each second one.
+    let alone = Linux {
+        gro: Time::ZERO,
+        ..options.clone()
+    };
+    let (_, log) = run(&scenario(alone.clone()), 12_500_000, 1_000);
+    assert!(steady(&log).0.iter().all(|count| *count == 2));
+    let each = Linux {
+        delayed_ack: Time::ZERO,
+        ..alone
+    };
+    let (_, log) = run(&scenario(each), 12_500_000, 1_000);
+    assert!(steady(&log).0.iter().all(|count| *count == 1));
+    // Without segmentation offload and with the rest on: a packet each 115.84 µs, each second
+    // one acknowledged.
+    let single = Linux {
+        offload: false,
+        ..options
+    };
+    let (_, log) = run(&scenario(single), 12_500_000, 1_000);
+    let (segments, gaps, rtts) = steady(&log);
+    assert!(segments.iter().all(|count| *count == 2));
+    assert!(gaps.iter().all(|gap| [231, 232].contains(gap)), "{gaps:?}");
+    // GRO waits 20 µs for another packet before TCP sees the last one.
+    assert!(
+        rtts.iter().all(|rtt| rtt.unwrap().abs_diff(2_120) <= 1),
+        "{rtts:?}"
+    );
+}
+
+/// A window of one segment: the first 16 are acknowledged at once, the others by the timer.
+#[test]
+fn a_lone_segment_is_acknowledged_late() {
+    for flag_delayed in [false, true] {
+        let options = Linux {
+            offload: false,
+            gro: Time::ZERO,
+            flag_delayed,
+            nic_bps: Some(1_000_000_000_000),
+            ..Linux::default()
+        };
+        let (_, log) = run(&scenario(options), 0, 1);
+        let rtts: Vec<u32> = log.iter().map(|entry| entry.1.rtt_us.unwrap()).collect();
+        assert!(
+            rtts[..16].iter().all(|rtt| rtt.abs_diff(2_100) <= 1),
+            "{rtts:?}"
+        );
+        assert!(
+            rtts[16..].iter().all(|rtt| rtt.abs_diff(42_100) <= 1),
+            "{rtts:?}"
+        );
+        assert!(rtts.len() > 20);
+        let flags = log.iter().filter(|entry| entry.1.is_ack_delayed).count();
+        assert_eq!(flags, if flag_delayed { rtts.len() - 16 } else { 0 });
+    }
+}
+
+#[test]
+fn the_newest_burst_gives_the_sample() {
+    let burst = |first, last, us, delivered| Burst {
+        first,
+        last,
+        stamp: Time::from_us(us),
+        delivered,
+        is_app_limited: false,
+        is_retransmission: false,
+    };
+    let mut connection = Connection::default();
+    (connection.bursts).extend([
+        burst(0, 9, 100, 1),
+        burst(10, 19, 200, 5),
+        burst(20, 29, 300, 9),
+    ]);
+    // All of the first and a part of the second.
+    let acked = connection.clean_rtx_queue(14).unwrap();
+    assert_eq!(
+        (acked.oldest, acked.newest),
+        (Time::from_us(100), Time::from_us(200))
+    );
+    assert_eq!(acked.delivered, 5);
+    // The rest of the second.
+    let acked = connection.clean_rtx_queue(19).unwrap();
+    assert_eq!(
+        (acked.oldest, acked.newest),
+        (Time::from_us(200), Time::from_us(200))
+    );
+    assert_eq!(connection.clean_rtx_queue(19), None);
+    assert_eq!(
+        acked.rtts_us(Time::from_us(2_300), false),
+        Some((2_100, 2_100))
+    );
+    // A retransmission of 0.3 ms, acknowledged at 2.9 ms, by the clock of time stamps.
+    connection.bursts[0].is_retransmission = true;
+    let acked = connection.clean_rtx_queue(29).unwrap();
+    assert_eq!(
+        acked.rtts_us(Time::from_us(2_900), true),
+        Some((2_000, 2_000))
+    );
+    assert_eq!(
+        acked.rtts_us(Time::from_us(900), true),
+        Some((1_000, 1_000))
+    );
+    assert_eq!(acked.rtts_us(Time::from_us(2_900), false), None);
+}
+
+/// A round ends with an ACK of what was sent in it: what was delivered before it is one round trip
+/// of segments. Timed rounds see the present.
+#[test]
+fn rounds_look_back_a_round_trip() {
+    for (rounds, behind) in [(Rounds::Acked, 18), (Rounds::Timed, 0)] {
+        let options = Linux { rounds, ..plain() };
+        let (_, log) = run(&scenario(options), 12_500_000, 1_000);
+        // 2100 µs hold 18.1 packets of 115.84 µs; the ACK's own one is delivered, too.
+        for (_, sample, socket) in &log[40..60] {
+            let found = socket.delivered - sample.prior_delivered;
+            assert!(found.abs_diff(behind) <= 1, "{rounds:?} {found}");
+        }
+    }
+}
+
+#[test]
+fn the_window_holds_beside_the_rate() {
+    // 10 segments in 2.1 ms are 55 Mbit/s on the wire; the rate would allow 500.
+    for (window, expected) in [(true, 5.77), (false, 52.3)] {
+        let options = Linux { window, ..plain() };
+        let (outcome, _) = run(&scenario(options), 62_500_000, 10);
+        let found = outcome.utilisation_percent;
+        assert!((found - expected).abs() < 0.6, "{window} {found}");
+    }
+}
+
+#[test]
+fn a_late_timer_slows_exact_pacing_only() {
+    let late = |pacing| {
+        let options = Linux {
+            pacing,
+            timer_slack: Time::from_us(100),
+            ..plain()
+        };
+        run(&scenario(options), 12_500_000, 1_000)
+            .0
+            .utilisation_percent
+    };
+    // A packet each 115.84 µs would be 10.45 %. Up to 100 µs late, unless an ACK comes first, it is
+    // 9.18 % (a simulation of this queue alone, 3400 packets).
+    let exact = late(Pacing::Exact);
+    assert!((exact - 9.18).abs() < 0.15, "{exact}");
+    // The next gap is shorter by the lateness, up to half of it: 10.41 %.
+    let internal = late(Pacing::Internal);
+    assert!((internal - 10.41).abs() < 0.1, "{internal}");
+}
+
+/// A queue of 20 packets overflows again and again: every loss is repaired.
+#[test]
+fn losses_are_repaired() {
+    for text in ["cubic", "cubic:hystart=false", "dctcp"] {
+        let spec: Spec = text.parse().unwrap();
+        let mut scenario = scenario(Linux {
+            nic_bps: Some(1_000_000_000_000),
+            ..Linux::default()
+        });
+        scenario.network.link.queue_bytes = 30_000;
+        scenario.workload = Workload::Flows(
+            (0..4)
+                .map(|_| crate::scenario::FlowPlan {
+                    from: 1,
+                    to: 0,
+                    bytes: Some(3_000_000),
+                    start: Some(Time::ZERO),
+                })
+                .collect(),
+        );
+        scenario.duration = Time::from_us(4_000_000);
+        let outcome = Simulation::new(&scenario, move |_, _| spec.build(), 1).run();
+        assert!(outcome.counts.conserved());
+        assert!(
+            outcome.counts.dropped_packets > 50,
+            "{text}: {:?}",
+            outcome.counts
+        );
+        // 12 MB at 1 Gbit/s take 0.1 s.
+        assert_eq!(outcome.completions.len(), 4, "{text}: {:?}", outcome.counts);
+    }
+}
+
+/// A shaper with a bucket of 20 packets passes a burst of 11 at once.
+#[test]
+fn a_bucket_hides_bursts() {
+    let mut scenario = scenario(Linux {
+        nic_bps: Some(1_000_000_000_000),
+        ..Linux::default()
+    });
+    scenario.network.link.bucket_bytes = 20 * 1514;
+    let (outcome, log) = run(&scenario, 12_500_000, 1_000);
+    let (_, _, rtts) = steady(&log);
+    // The packet's own time on the bottleneck is saved, too: 12.1 µs.
+    assert!(
+        rtts.iter().all(|rtt| rtt.unwrap().abs_diff(2_088) <= 1),
+        "{rtts:?}"
+    );
+    assert_eq!(outcome.queue_latency.max_us, 0.0);
+}
+
+#[test]
+fn runs_repeat_and_seeds_differ() {
+    let model = format!(
+        "thalweg-rl:model={}/../../models/adpg-plus.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    for text in ["cubic", "dctcp", &model] {
+        let spec: Spec = text.parse().unwrap();
+        let mut scenario = scenario(Linux {
+            timer_slack: Time::from_us(20),
+            ..Linux::default()
+        });
+        scenario.workload = Workload::ManyToOne {
+            senders: 1,
+            flows: 8,
+        };
+        scenario.hosts.start_spread = Time::from_us(10_000);
+        let run = |seed| {
+            let spec = spec.clone();
+            Simulation::new(&scenario, move |_, _| spec.build(), seed).run()
+        };
+        assert_eq!(run(1), run(1), "{text}");
+        assert_ne!(run(1).flows, run(2).flows, "{text}");
+        let delay = run(1).smoothed_delay.unwrap();
+        assert!(
+            delay.p50_us > 0.0 && delay.p50_us <= delay.p95_us,
+            "{text}: {delay:?}"
+        );
+    }
+}
+
+#[test]
+fn heap_and_wheel_agree() {
+    let spec: Spec = "cubic".parse().unwrap();
+    let mut scenario = scenario(Linux::default());
+    scenario.network.link.queue_bytes = 100_000;
+    let wheel = {
+        let spec = spec.clone();
+        Simulation::new(&scenario, move |_, _| spec.build(), 3).run()
+    };
+    let heap: Simulation<_, crate::engine::Heap> =
+        Simulation::with_queue(&scenario, move |_, _| spec.build(), 3);
+    assert_eq!(wheel, heap.run());
+}
