@@ -9,8 +9,8 @@
  * The model's inputs are not those of one simulated network, but fit its terms:
  *  - the line rate is a reference, the same for all flows (settings);
  *  - the base round-trip time is the shortest one, but at least a reference;
- *  - the round-trip time is the base plus the queue: the excess of this round's shortest
- *    one over the shortest one of the last seconds.
+ *  - the round-trip time is the base plus the queue: the excess of this round's mean over
+ *    the shortest one of the last seconds.
  *
  * On TCP's side:
  *  - TCP paces, at our rate; the window is only a cap. At rates beyond the reference TCP
@@ -41,8 +41,11 @@
 #define FALLING_MAX 48
 /* A pause after which a flow starts over. */
 #define IDLE_US 1000000u
-/* Longest wait of a coarse flow for its second measurement, in base round-trip times. */
+/* A coarse flow waits for so many round-trip times, but no longer than so many base ones. */
+#define COARSE_SAMPLES 2
 #define COARSE_ROUND_TRIPS 4
+/* Samples of a round whose mean is exact; later ones weigh as the last of these. */
+#define SAMPLES_MAX 1024
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -53,7 +56,7 @@ THALWEG_KERNEL;
  * shared queue drains only if its flows probe together. If one probes alone, it takes
  * the others' queue for the length of the path.
  */
-static __always_inline __u32 epoch_now(void)
+static __always_inline __u16 epoch_now(void)
 {
 	return bpf_ktime_get_tai_ns() / PROBE_PERIOD_NS;
 }
@@ -64,7 +67,8 @@ static __always_inline __u32 epoch_now(void)
  */
 static __always_inline __u32 probe_us(const struct rate *ca, __u32 base_us)
 {
-	return 2 * base_us + thalweg_min(2 * ca->last_rtt_us, PROBE_QUEUE_US) + PROBE_US;
+	return 2 * base_us + thalweg_min(2 * (ca->mean_rtt >> MEAN_SHIFT), PROBE_QUEUE_US) +
+	       PROBE_US;
 }
 
 SEC("struct_ops")
@@ -81,6 +85,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 	/* The kernel has set all fields to 0, so the phase is STARTUP. */
 	ca->min_rtt_us = rtt_us;
 	ca->epoch = epoch_now();
+	ask_path(sk, ca, ca->epoch);
 	start_round(ca, tp);
 	rate = (__u64)tp->snd_cwnd * mss_of(tp) * US_PER_S / base_rtt_us(ca, set);
 	ca->rate = max_u64(thalweg_min(rate, THALWEG_MAX_RATE), THALWEG_RATE_FLOOR);
@@ -116,7 +121,8 @@ static __always_inline int is_full(struct rate *ca, const struct round *round)
 
 /* A round of STARTUP: twice the rate, or on to STEADY. */
 static __always_inline void start_up(struct sock *sk, struct rate *ca,
-				     const struct thalweg_rate_settings *set, struct round *round)
+				     const struct thalweg_rate_settings *set, struct round *round,
+				     __u16 epoch)
 {
 	int full = is_full(ca, round);
 
@@ -125,6 +131,9 @@ static __always_inline void start_up(struct sock *sk, struct rate *ca,
 		/* Full without a queue: the path seems longer than it is. */
 		if (full)
 			round->flags |= THALWEG_RATE_PROBING;
+		/* Flows that started at the same time may have found a shorter path meanwhile. */
+		ask_path(sk, ca, epoch);
+		tell_path(sk, ca, epoch);
 		enter(ca, STEADY);
 		if (ca->rate > round->delivered_rate)
 			ca->rate = max_u64(round->delivered_rate, THALWEG_RATE_FLOOR);
@@ -160,8 +169,15 @@ static __always_inline void begin_probe(struct sock *sk, struct rate *ca, const 
 static __always_inline void end_probe(struct sock *sk, struct rate *ca,
 				      const struct thalweg_rate_settings *set)
 {
+	__u16 epoch = epoch_now();
+
 	if (ca->round_rtt_us)
 		ca->min_rtt_us = ca->round_rtt_us;
+	/* A flow that probes alone finds the others' queue. */
+	if (ca->flags & SURE)
+		tell_path(sk, ca, epoch);
+	else
+		ask_path(sk, ca, epoch);
 	if (ca->min_rtt_us < ca->prior_min_rtt_us - ca->prior_min_rtt_us / 8)
 		ca->flags &= ~SURE;
 	enter(ca, ca->resumed);
@@ -175,7 +191,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct round round = {};
-	__u32 epoch;
+	__u16 epoch;
 	int common;
 
 	if (ca->phase == PROBE_RTT) {
@@ -191,7 +207,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	if (common || (ca->phase == STEADY && ca->falls >= FALLING_MAX))
 		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->phase == STARTUP)
-		start_up(sk, ca, set, &round);
+		start_up(sk, ca, set, &round, epoch);
 	else if (!decide(sk, ca, set, &round))
 		return;
 	ca->epoch = epoch;
@@ -205,12 +221,28 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	start_round(ca, tp);
 }
 
-static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ack_delayed)
+/*
+ * Takes a round-trip time. One that is much longer than usual counts as a base round trip
+ * more: the ACK of a single segment comes up to 40 ms late, and Linux marks as delayed
+ * only that of a short one.
+ */
+static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ack_delayed,
+					__u32 base_us)
 {
+	__u32 now = rtt_us << MEAN_SHIFT;
+
 	if (is_ack_delayed && rtt_us > ca->min_rtt_us)
 		return;
-	if (ca->round_rtt_us)
-		ca->flags |= SEVERAL;
+	if (ca->mean_rtt)
+		now = thalweg_min(now, ca->mean_rtt + (base_us << MEAN_SHIFT));
+	if (ca->samples < SAMPLES_MAX)
+		ca->samples++;
+	if (ca->samples == 1)
+		ca->mean_rtt = now;
+	else if (now > ca->mean_rtt)
+		ca->mean_rtt += (now - ca->mean_rtt) / ca->samples;
+	else
+		ca->mean_rtt -= (ca->mean_rtt - now) / ca->samples;
 	if (!ca->round_rtt_us || rtt_us < ca->round_rtt_us)
 		ca->round_rtt_us = rtt_us;
 	if (!ca->min_rtt_us || rtt_us < ca->min_rtt_us)
@@ -220,7 +252,7 @@ static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ac
 /* Whether a round that is long enough waits for one more round-trip time. */
 static __always_inline int is_waiting(const struct rate *ca, __u32 elapsed_us, __u32 base_us)
 {
-	return ca->phase != PROBE_RTT && !(ca->flags & SEVERAL) && is_coarse(ca, base_us) &&
+	return ca->phase != PROBE_RTT && ca->samples < COARSE_SAMPLES && is_coarse(ca, base_us) &&
 	       elapsed_us < COARSE_ROUND_TRIPS * base_us;
 }
 
@@ -246,9 +278,10 @@ int rate_control(__u64 *ctx)
 	if (!set)
 		return 0;
 	rtt_us = sample->rtt_us;
+	base_us = base_rtt_us(ca, set);
 	if (rtt_us >= 0)
 		measure_rtt(ca, rtt_us > 10000000 ? 10000000 : rtt_us + !rtt_us,
-			    sample->is_ack_delayed);
+			    sample->is_ack_delayed, base_us);
 	if (sample->is_app_limited)
 		ca->flags |= LIMITED;
 

@@ -3,11 +3,9 @@
 #ifndef THALWEG_RATE_DECIDE_H
 #define THALWEG_RATE_DECIDE_H
 
-#include <bpf/bpf_endian.h>
-
+#include "rate_path.h"
 #include "rate_round.h"
 
-#define AF_INET6 10
 #define SLOTS 4
 
 /*
@@ -108,15 +106,7 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	which = bpf_map_lookup_elem(&trace, &zero);
 	if (!which || !which->until_ns)
 		return;
-	if (sk->__sk_common.skc_family == AF_INET6) {
-		remote[0] = sk->__sk_common.skc_v6_daddr.in6_u.u6_addr32[0];
-		remote[1] = sk->__sk_common.skc_v6_daddr.in6_u.u6_addr32[1];
-		remote[2] = sk->__sk_common.skc_v6_daddr.in6_u.u6_addr32[2];
-		remote[3] = sk->__sk_common.skc_v6_daddr.in6_u.u6_addr32[3];
-	} else {
-		remote[2] = bpf_htonl(0xffff);
-		remote[3] = sk->__sk_common.skc_daddr;
-	}
+	remote_of(sk, remote);
 	if (!is_traced(which, remote))
 		return;
 	decision = bpf_ringbuf_reserve(&decisions, sizeof(*decision), 0);

@@ -69,27 +69,15 @@ static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __
 }
 
 /*
- * The queue that persisted for two rounds. A round that this host slept through (busy
- * CPUs, ACKs held back and sent together) looks like one with a queue; two in a row are
- * rare. A shrinking queue is seen at once.
- *
- * Many flows that share a queue have one round-trip time per round each. If they also
- * looked back a round, half of each decision's data would be that of the one before. All
- * of them together would make the queue oscillate. So they wait for two measurements in
- * a round, and only these count. If a flow waits in vain, its round counts like any
- * other.
+ * The mean of the round, or of the one before if all its ACKs were delayed. The mean does
+ * not depend on how many round-trip times a round has: the shortest one would be shorter
+ * the faster a flow is, and fast flows would take from slow ones.
  */
-static __always_inline __u32 queue_us(struct rate *ca, int coarse)
+static __always_inline __u32 queue_us(const struct rate *ca)
 {
-	/* If all ACKs were delayed, only the earlier value is known. */
-	__u32 now = ca->round_rtt_us ? ca->round_rtt_us : ca->last_rtt_us;
-	__u32 last = ca->last_rtt_us;
+	__u32 mean_us = ca->mean_rtt >> MEAN_SHIFT;
 
-	ca->last_rtt_us = now;
-	if (last && last < now && !(coarse && ca->flags & SEVERAL))
-		now = last;
-	/* The minimum may be newer than the round before. */
-	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
+	return mean_us > ca->min_rtt_us ? mean_us - ca->min_rtt_us : 0;
 }
 
 /* The measurements of the round. */
@@ -110,7 +98,7 @@ static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 				   tp->delivered_ce - ca->round_marked);
 	round->coarse = is_coarse(ca, base_us);
 	round->base_us = base_us;
-	round->rtt_us = base_us + queue_us(ca, round->coarse);
+	round->rtt_us = base_us + queue_us(ca);
 	round->at_target = is_at_target(set, ca->rate, round->rtt_us, base_us);
 	if (ca->flags & LIMITED)
 		round->flags |= THALWEG_RATE_LIMITED;

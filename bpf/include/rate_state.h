@@ -12,6 +12,8 @@
 /* Largest round-trip time for the window, in base round-trip times. */
 #define WINDOW_ROUND_TRIPS 8
 #define WINDOW_MAX (1 << 20)
+/* Of a mean in its unit, us / 16. */
+#define MEAN_SHIFT 4
 
 enum phase {
 	STARTUP,
@@ -23,7 +25,6 @@ enum {
 	LIMITED = 1, /* by the application, in this round */
 	CUT = 2, /* in the last round */
 	SURE = 4, /* the last probe, a common one, found no much shorter path */
-	SEVERAL = 8, /* several round-trip times were measured in this round */
 };
 
 /* State of a flow. Times are the low half of TCP's clock in microseconds. */
@@ -37,17 +38,18 @@ struct rate {
 	__u32 round_marked;
 	__u32 round_rtt_us; /* shortest so far; 0: none */
 	__u32 min_rtt_us; /* 0: none */
-	__u32 epoch; /* of the clock, when the last probe started */
 	__u32 window; /* segments */
 	__u8 phase; /* enum phase */
 	__u8 resumed; /* PROBE_RTT: the phase that follows */
 	__u16 flags;
+	__u16 epoch; /* of the clock, when the last probe started */
+	__u16 samples; /* round-trip times in this round */
 	union {
 		__u32 full_rounds; /* STARTUP: rounds in a row with hardly more delivered */
 		__u32 falls; /* STEADY: decisions in a row that reduce the rate */
 		__u32 prior_min_rtt_us; /* PROBE_RTT: the shortest round-trip time before it */
 	};
-	__u32 last_rtt_us; /* shortest of the round before; 0: none */
+	__u32 mean_rtt; /* of this round, or of the last one with any, us / 16; 0: none */
 	__u32 last_delivered; /* in the round before, KiB/s; in STARTUP, the maximum so far */
 };
 
@@ -94,7 +96,8 @@ static __always_inline void start_round(struct rate *ca, const struct tcp_sock *
 	ca->round_lost = tp->lost;
 	ca->round_marked = tp->delivered_ce;
 	ca->round_rtt_us = 0;
-	ca->flags &= ~(LIMITED | SEVERAL);
+	ca->samples = 0;
+	ca->flags &= ~LIMITED;
 }
 
 /*
