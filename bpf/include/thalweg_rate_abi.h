@@ -64,7 +64,7 @@ struct thalweg_rate_decision {
 	__u16 flags; /* enum thalweg_rate_flag */
 	__u32 keep_q16; /* share of the rate kept after losses and marks; 65536: all */
 	__u32 min_rtt_us;
-	__u32 round_rtt_us; /* shortest of the round */
+	__u32 round_rtt_us; /* the base plus the queue of the round */
 	__u32 window; /* segments */
 	__u32 reserved;
 };
