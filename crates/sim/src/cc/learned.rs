@@ -375,7 +375,7 @@ fn nanoseconds(time: crate::Time) -> u64 {
 
 impl Controller for Learned {
     fn needs(&self) -> Needs {
-        Needs::PROBES
+        Needs::ROUND_TRIPS
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

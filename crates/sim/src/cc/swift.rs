@@ -184,6 +184,7 @@ impl Controller for Swift {
     fn needs(&self) -> Needs {
         Needs {
             acks: true,
+            losses: true,
             ..Needs::default()
         }
     }

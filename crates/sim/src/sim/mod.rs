@@ -24,6 +24,7 @@ use crate::workload::{self, Plan};
 
 use control::Control;
 use fabric::Fabric;
+use state::{ENDLESS, Flow};
 use transport::Transport;
 
 pub use outside::{Decision, External, Pending};
@@ -126,6 +127,17 @@ impl Settings {
             recovery: scenario.hosts.recovery,
             needs: Needs::default(),
         }
+    }
+
+    /// Whether the sender need not know which packets were dropped. An endless flow never runs out
+    /// of data, so it does not matter to anybody whether it sends a packet again or the next one.
+    /// Then a drop costs neither a time-out nor a report: with an overload of 64 to 1 they are
+    /// nearly all events. Probes are still reported.
+    fn forgets_drops(&self, flow: &Flow) -> bool {
+        flow.end == ENDLESS
+            && self.recovery == Recovery::SelectiveRepeat
+            && !self.needs.acks
+            && !self.needs.losses
     }
 
     /// The setup of a flow's controller, over these links; responses take `back`.

@@ -297,7 +297,10 @@ struct Losses {
 
 impl Controller for Losses {
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs {
+            losses: true,
+            ..Needs::default()
+        }
     }
     fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = self.rate_bps;
@@ -347,6 +350,81 @@ fn what_is_lost_is_repeated() {
             }
             let heard = *losses.heard.lock().unwrap();
             assert!(heard.0 > 0, "{recovery:?}: {heard:?}");
+        }
+    }
+}
+
+/// A controller that asks for losses and does not look at them.
+struct Attentive(crate::cc::AnyController);
+
+impl Controller for Attentive {
+    fn needs(&self) -> Needs {
+        Needs {
+            losses: true,
+            ..self.0.needs()
+        }
+    }
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.0.start(setup, context);
+    }
+    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        self.0.on_response(response, context);
+    }
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        self.0.on_probe_lost(response, context);
+    }
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        self.0.on_notification(context);
+    }
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        self.0.on_timer(timer, context);
+    }
+}
+
+/// Where nobody asks for losses, drops of endless flows are forgotten. Nothing but the number of
+/// events may differ.
+#[test]
+fn forgotten_drops_change_no_outcome() {
+    for (controller, pairs) in [
+        ("dcqcn", false),
+        ("proportional", false),
+        ("proportional", true),
+    ] {
+        for (seed, timeout) in [(1, 100), (2, 4_000)] {
+            let mut scenario = many_to_one(24);
+            scenario.network.link.queue_bytes = 100 << 10;
+            scenario.network.ecn = Some(Ecn {
+                min_bytes: 20_000,
+                max_bytes: 80_000,
+                max_probability: 0.2,
+            });
+            scenario.hosts.timeout = Time::from_us(timeout);
+            scenario.hosts.start_spread = Time::from_us(100);
+            if pairs {
+                // Drops at either of three ports, some known before those of earlier packets.
+                scenario.topology = Topology::LeafSpine {
+                    leaves: 3,
+                    spines: 2,
+                    hosts_per_leaf: 3,
+                };
+                scenario.network.fabric.rate_bps /= 4;
+                scenario.workload = Workload::AllToAll { flows_per_pair: 1 };
+            }
+            let spec: crate::cc::Spec = controller.parse().unwrap();
+            let other = spec.clone();
+            let forgotten = Simulation::new(&scenario, move |_, _| spec.build(), seed).run();
+            let attentive = move |_: u32, _: &Setup| Attentive(other.build());
+            let told = Simulation::new(&scenario, attentive, seed).run();
+            assert!(
+                told.counts.dropped_packets > 10_000,
+                "{controller}: {:?}",
+                told.counts
+            );
+            assert!(forgotten.counts.events + told.counts.dropped_packets < told.counts.events);
+            let [mut forgotten, mut told] = [forgotten, told];
+            forgotten.counts.events = 0;
+            told.counts.events = 0;
+            assert_eq!(forgotten, told, "{controller}, seed {seed}");
         }
     }
 }
