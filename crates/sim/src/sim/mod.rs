@@ -299,7 +299,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
                 prefetch::<_, 2>(&flows[subject]);
                 if kind == Kind::Response as u32 {
-                    prefetch::<_, 1>(&controllers[subject]);
+                    // A controller of several kinds has its kind before it, in another line.
+                    if size_of::<C>() > 64 {
+                        prefetch::<_, 2>(&controllers[subject]);
+                    } else {
+                        prefetch::<_, 1>(&controllers[subject]);
+                    }
                 }
             }
         })
