@@ -415,7 +415,7 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
                 let expected = "float, int8 or tree";
                 options.inference = Some(inference.ok_or_else(|| fault(expected, "\"int8\""))?);
             }
-            "initial_fraction" => options.initial_fraction = number("1.0")?,
+            "initial_fraction" => options.initial_fraction = number("0.001")?,
             "target" => options.target = Some(number("0.05")?),
             _ => {
                 return Err(SpecError::UnknownParameter {
