@@ -154,6 +154,28 @@ impl Settings {
     }
 }
 
+/// The base RTT of the longest path, and its links.
+pub(crate) fn longest_round_trip(scenario: &Scenario) -> (Time, u8) {
+    let wiring = Wiring::new(scenario);
+    let longest = wiring.longest();
+    let network = &scenario.network;
+    let base_rtt = crossing(&longest, network.packet_bytes)
+        + crossing(&longest, network.answer_bytes)
+        + transport::answer_delay(scenario, &wiring);
+    (base_rtt, longest.len() as u8)
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The simulated time.
+    pub now: Time,
+    /// Packets sent so far, retransmissions included.
+    pub sent_packets: u64,
+    /// Packets that full queues have dropped so far.
+    pub dropped_packets: u64,
+}
+
 /// A simulation of one scenario with one kind of controller.
 ///
 /// It is monomorphic in both, so calls per packet are direct. An [`AnyController`] is any of those
@@ -255,7 +277,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Runs to the end while `go_on` returns true; none otherwise. `go_on` gets the simulated time,
     /// and is called often enough for an interactive stop.
-    pub fn run_while(mut self, mut go_on: impl FnMut(Time) -> bool) -> Option<Outcome> {
+    pub fn run_while(mut self, mut go_on: impl FnMut(Progress) -> bool) -> Option<Outcome> {
         // A few milliseconds.
         const EVENTS: u32 = 1 << 16;
         loop {
@@ -264,7 +286,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     return Some(self.outcome());
                 }
             }
-            if !go_on(self.now) {
+            let progress = Progress {
+                now: self.now,
+                sent_packets: self.meter.sent,
+                dropped_packets: self.meter.dropped,
+            };
+            if !go_on(progress) {
                 return None;
             }
         }
