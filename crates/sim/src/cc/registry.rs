@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::Scenario;
+use crate::sim::longest_round_trip;
+
 use super::{
     Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, dcqcn, dctcp, fixed,
     hpcc, learned, proportional, swift, timely,
@@ -375,6 +378,16 @@ impl Spec {
             return Ok(Self::Learned(Arc::new(model)));
         }
         Kind::named(name)?.with_parameters(given)
+    }
+
+    /// Why this controller cannot work as meant on a scenario's network, if that is known. The run is
+    /// possible nevertheless.
+    pub fn warning(&self, scenario: &Scenario) -> Option<String> {
+        let Self::Swift(parameters) = self else {
+            return None;
+        };
+        let (base_rtt, hops) = longest_round_trip(scenario);
+        parameters.warning(base_rtt, hops)
     }
 
     /// The model file and its options, from a text in the form of [`FromStr`]. The file is not

@@ -275,7 +275,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.outcome()
     }
 
-    /// Runs to the end while `go_on` returns true; none otherwise. `go_on` gets the simulated time,
+    /// Runs to the end while `go_on` returns true; none otherwise. `go_on` hears how far the run is,
     /// and is called often enough for an interactive stop.
     pub fn run_while(mut self, mut go_on: impl FnMut(Progress) -> bool) -> Option<Outcome> {
         // A few milliseconds.

@@ -92,6 +92,13 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let named = common.cc.iter().map(|text| controller(text));
         named.collect::<Result<_>>()?
     };
+    for scenario in &scenarios {
+        for controller in &controllers {
+            if let Some(warning) = controller.warning(scenario) {
+                eprintln!("warning: {}: {controller}: {warning}", scenario.name);
+            }
+        }
+    }
     // The scenario for the first seed, and the one for the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
         .map(|scenario| {
@@ -121,7 +128,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
     let stop = interrupt::flag()?;
-    let bar = bar(jobs.len() as u64);
+    let bar = bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
     bar.tick();
     let mut reached = vec![Progress::default(); jobs.len()];
     let outcomes = sweep(&jobs, threads, stop, |place, progress| {
@@ -157,13 +164,6 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
     })
 }
 
-fn bar(length: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length);
-    let style = "[{bar:32}] {percent} % {eta} left  {msg}";
-    if let Ok(style) = ProgressStyle::with_template(style) {
 /// Drops of this share of the packets are worth a word: they are what takes the time.
 const OVERLOAD_PERCENT: u64 = 50;
 
@@ -180,6 +180,13 @@ fn message(job: &Job<'_>, before: Progress, now: Progress) -> String {
 }
 
 /// A bar of simulated time, so that a single long run has an estimate of its end, too.
+fn bar(length: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    let style = "[{bar:32}] {percent} % {eta} left  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
