@@ -323,7 +323,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.events.pop_hinting(|event| {
             let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
             let kind = event.what >> SUBJECT_BITS;
-            if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
+            if kind <= Kind::Depart as u32 || kind == Kind::Response as u32 {
                 prefetch::<_, 2>(&flows[subject]);
                 if kind == Kind::Response as u32 {
                     // A controller of several kinds has its kind before it, in another line.
