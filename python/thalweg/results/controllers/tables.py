@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import math
@@ -93,11 +94,14 @@ class Job:
         across, keys, sizes = table.across, table.figures, table.sizes
         if table.published is not None:
             known = published.load()[table.published]
-            self.rows, across = known.rows, across or known.across
+            self.rows = tuple(row for row in known.rows if row.name not in table.elsewhere)
+            across = across or known.across
             keys, sizes = keys or known.statistics, sizes or tuple(known.sizes)
         self.across, self.statistics = across or "", keys
         self.seeds = range(1, table.seeds + 1)
         self.contenders = contenders(table, folder)
+        beside = {one.ours for one in table.beside}
+        self.beside = {one for one in self.contenders if one.label in beside}
         self.scenarios = {size: _scenario(table, folder, size) for size in sizes}
 
     def cells(self) -> list[Cell]:
@@ -143,6 +147,8 @@ class Job:
             for one in same:
                 # Several versions of one algorithm keep their own names.
                 label = row.name if len(same) == 1 else one.label
+                if one in self.beside:
+                    label = f"{row.name}, {one.label}"
                 yield Line(label, row.name, figures, loss, left.pop(one))
             if not same and size in row.entries:
                 yield Line(row.name, row.name, figures, loss, None)
@@ -172,7 +178,18 @@ def contenders(table: lists.Controllers, folder: Path) -> list[Contender]:
     found = [one for file in files for one in _versions(table, file)]
     found += _trained(table, folder)
     found += [Contender(cc, cc) for cc in dict.fromkeys(table.cc)]
+    rows = {one.ours: one.row for one in table.beside}
     labels = [one.label for one in found]
+    for label in rows:
+        if label not in labels:
+            known = ", ".join(labels)
+            raise ValueError(
+                f"{table.title}: beside: nobody is called {label!r}; there are {known}"
+            )
+    found = [
+        dataclasses.replace(one, published=rows[one.label]) if one.label in rows else one
+        for one in found
+    ]
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(f"{table.title}: two to judge are called {label!r}")
