@@ -30,7 +30,7 @@ const DCTCP: Rows = [
 fn run(cc: &str, flows: u32) -> Outcome {
     let file = format!("../../scenarios/sim/many-to-one-{flows}.toml");
     let file: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let mut scenario = Scenario::load(&file).unwrap();
+    let mut scenario = Scenario::load(&file).expect("a scenario of this repository");
     scenario.hosts.reaction = Time::ZERO;
     scenario.network.ecn = Some(Ecn {
         min_bytes: 100_000,
@@ -39,7 +39,7 @@ fn run(cc: &str, flows: u32) -> Outcome {
     });
     scenario.warmup = Time::from_us(30_000);
     scenario.duration = Time::from_us(130_000);
-    let spec: Spec = cc.parse().unwrap();
+    let spec: Spec = cc.parse().expect("a controller of the list");
     Simulation::new(&scenario, move |_, _| spec.build(), 1).run()
 }
 

@@ -354,38 +354,52 @@ fn what_is_lost_is_repeated() {
     }
 }
 
-/// A controller that asks for losses and does not look at them.
-struct Attentive(crate::cc::AnyController);
+/// What it heard of losses with each response to a probe.
+type Heard = std::sync::Arc<std::sync::Mutex<Vec<(u64, Time, u64)>>>;
 
-impl Controller for Attentive {
+/// A controller that asks for more than it looks at.
+struct Curious {
+    inner: crate::cc::AnyController,
+    seed: u64,
+    losses: bool,
+    lost_bytes: bool,
+    heard: Heard,
+}
+
+impl Controller for Curious {
     fn needs(&self) -> Needs {
         Needs {
-            losses: true,
-            ..self.0.needs()
+            losses: self.losses,
+            lost_bytes: self.lost_bytes,
+            ..self.inner.needs()
         }
     }
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        self.0.start(setup, context);
+        self.seed = setup.seed;
+        self.inner.start(setup, context);
     }
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        self.0.on_response(response, context);
+        let heard = (self.seed, context.now, response.lost_bytes);
+        self.heard.lock().unwrap().push(heard);
+        self.inner.on_response(response, context);
     }
     fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        self.0.on_probe_lost(response, context);
+        self.inner.on_probe_lost(response, context);
     }
     fn on_notification(&mut self, context: &mut Context<'_>) {
-        self.0.on_notification(context);
+        self.inner.on_notification(context);
     }
     fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
-        self.0.on_timer(timer, context);
+        self.inner.on_timer(timer, context);
     }
 }
 
-/// Where nobody asks for losses, drops of endless flows are forgotten. Nothing but the number of
-/// events may differ.
+/// Where nobody asks for losses, drops of endless flows are forgotten. Only the number of events may
+/// differ, and lost bytes that nobody asked for.
 #[test]
 fn forgotten_drops_change_no_outcome() {
-    for (controller, pairs) in [
+    let mut lost_bytes = 0;
+    for (controller, leaves) in [
         ("dcqcn", false),
         ("proportional", false),
         ("proportional", true),
@@ -400,7 +414,7 @@ fn forgotten_drops_change_no_outcome() {
             });
             scenario.hosts.timeout = Time::from_us(timeout);
             scenario.hosts.start_spread = Time::from_us(100);
-            if pairs {
+            if leaves {
                 // Drops at either of three ports, some known before those of earlier packets.
                 scenario.topology = Topology::LeafSpine {
                     leaves: 3,
@@ -411,22 +425,35 @@ fn forgotten_drops_change_no_outcome() {
                 scenario.workload = Workload::AllToAll { flows_per_pair: 1 };
             }
             let spec: crate::cc::Spec = controller.parse().unwrap();
-            let other = spec.clone();
-            let forgotten = Simulation::new(&scenario, move |_, _| spec.build(), seed).run();
-            let attentive = move |_: u32, _: &Setup| Attentive(other.build());
-            let told = Simulation::new(&scenario, attentive, seed).run();
-            assert!(
-                told.counts.dropped_packets > 10_000,
-                "{controller}: {:?}",
-                told.counts
-            );
-            assert!(forgotten.counts.events < told.counts.events);
-            let [mut forgotten, mut told] = [forgotten, told];
-            forgotten.counts.events = 0;
-            told.counts.events = 0;
-            assert_eq!(forgotten, told, "{controller}, seed {seed}");
+            let run = |losses, lost_bytes| {
+                let heard = Heard::default();
+                let (shared, spec) = (std::sync::Arc::clone(&heard), spec.clone());
+                let factory = move |_: u32, _: &Setup| Curious {
+                    inner: spec.build(),
+                    seed: 0,
+                    losses,
+                    lost_bytes,
+                    heard: std::sync::Arc::clone(&shared),
+                };
+                let mut outcome = Simulation::new(&scenario, factory, seed).run();
+                let events = std::mem::take(&mut outcome.counts.events);
+                let heard = heard.lock().unwrap().clone();
+                (outcome, heard, events)
+            };
+            let (told, all, most) = run(true, true);
+            assert!(told.counts.dropped_packets > 10_000, "{controller}");
+            let (counted, same, fewer) = run(false, true);
+            let (forgotten, none, fewest) = run(false, false);
+            assert!(fewer < most && fewest <= fewer, "{controller}");
+            assert_eq!(told, counted, "{controller}, seed {seed}");
+            assert_eq!(told, forgotten, "{controller}, seed {seed}");
+            assert_eq!(all, same, "{controller}, seed {seed}");
+            assert!(none.iter().all(|(_, _, lost)| *lost == 0), "{controller}");
+            lost_bytes += all.iter().map(|(_, _, lost)| lost).sum::<u64>();
         }
     }
+    // Not all times out before a later packet arrives.
+    assert!(lost_bytes > 50 * 1024, "{lost_bytes}");
 }
 
 #[test]
