@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::Scenario;
-use crate::sim::longest_round_trip;
+use crate::Time;
 
 use super::{
     Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, dcqcn, dctcp, fixed,
@@ -380,14 +379,13 @@ impl Spec {
         Kind::named(name)?.with_parameters(given)
     }
 
-    /// Why this controller cannot work as meant on a scenario's network, if that is known. The run is
-    /// possible nevertheless.
-    pub fn warning(&self, scenario: &Scenario) -> Option<String> {
-        let Self::Swift(parameters) = self else {
-            return None;
-        };
-        let (base_rtt, hops) = longest_round_trip(scenario);
-        parameters.warning(base_rtt, hops)
+    /// Why this controller cannot work as meant where a path has this base RTT and so many links, if
+    /// that is known. A run is possible nevertheless.
+    pub fn warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
+        match self {
+            Self::Swift(parameters) => parameters.warning(base_rtt, hops),
+            _ => None,
+        }
     }
 
     /// The model file and its options, from a text in the form of [`FromStr`]. The file is not

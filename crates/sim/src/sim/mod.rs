@@ -154,8 +154,8 @@ impl Settings {
     }
 }
 
-/// The base RTT of the longest path, and its links.
-pub(crate) fn longest_round_trip(scenario: &Scenario) -> (Time, u8) {
+/// The base RTT of a scenario's longest path, and the number of its links.
+pub fn longest_round_trip(scenario: &Scenario) -> (Time, u8) {
     let wiring = Wiring::new(scenario);
     let longest = wiring.longest();
     let network = &scenario.network;

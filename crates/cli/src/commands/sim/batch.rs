@@ -10,7 +10,7 @@ use thalweg_process::interrupt;
 use thalweg_sim::cc::{Spec, SpecError};
 use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
-use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time};
+use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
 use crate::failure::Failure;
 use crate::options::whole;
@@ -93,8 +93,9 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         named.collect::<Result<_>>()?
     };
     for scenario in &scenarios {
+        let (base_rtt, hops) = longest_round_trip(scenario);
         for controller in &controllers {
-            if let Some(warning) = controller.warning(scenario) {
+            if let Some(warning) = controller.warning(base_rtt, hops) {
                 eprintln!("warning: {}: {controller}: {warning}", scenario.name);
             }
         }
