@@ -65,10 +65,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Part:
-    """A table's lines of one size."""
+    """A table's lines of one size. ``elsewhere``: published figures that another page shows, None
+    for loss; the published lines are judged among them, too."""
 
     size: int
     lines: tuple[Line, ...]
+    elsewhere: tuple[tuple[float, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,12 @@ class Job:
 
     def __init__(self, table: lists.Controllers, folder: Path) -> None:
         self.rows: tuple[published.PublishedRow, ...] = ()
+        self.elsewhere: list[dict[int, tuple[float, ...] | None]] = []
         across, keys, sizes = table.across, table.figures, table.sizes
         if table.published is not None:
             known = published.load()[table.published]
             self.rows = tuple(row for row in known.rows if row.name not in table.elsewhere)
+            self.elsewhere = [row.entries for row in known.rows if row.name in table.elsewhere]
             across = across or known.across
             keys, sizes = keys or known.statistics, sizes or tuple(known.sizes)
         self.across, self.statistics = across or "", keys
@@ -125,7 +129,8 @@ class Job:
                 )
                 for contender in self.contenders
             }
-            parts.append(Part(size, tuple(self._lines(size, ours))))
+            elsewhere = tuple(entries[size] for entries in self.elsewhere if size in entries)
+            parts.append(Part(size, tuple(self._lines(size, ours)), elsewhere))
         first = next(iter(self.scenarios.values()))
         return Measured(
             self.across,
@@ -285,8 +290,11 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
     """The lines that no other dominates, among the published and among ours; False where there is
     no entry."""
 
-    def judge(entries: list[tuple[bool, tuple[float, ...] | None]]) -> list[bool]:
-        there = [figures for exists, figures in entries if exists]
+    def judge(
+        entries: list[tuple[bool, tuple[float, ...] | None]],
+        more: Sequence[tuple[float, ...] | None] = (),
+    ) -> list[bool]:
+        there = [figures for exists, figures in entries if exists] + list(more)
         good = iter(undominated(table.statistics, there))
         return [exists and next(good) for exists, _ in entries]
 
@@ -307,4 +315,4 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
     ours = [
         (line.ours is not None, figures(line.ours) if line.ours else None) for line in part.lines
     ]
-    return judge(published), judge(ours)
+    return judge(published, part.elsewhere), judge(ours)
