@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Tables of rate controllers in the simulator: their figures, and where they are simulated."""
 
+import dataclasses
 import math
 import pathlib
 import pickle
@@ -238,6 +239,12 @@ def test_a_line_cut_short_is_done_again(tmp_path):
         ('cc = ["swift"]\nseeds = 0', "table[0].seeds: expected a number above 0, found 0"),
         ('figures = ["speed"]', "table[0].figures[0]: expected one of utilisation, "),
         ('inferences = ["int4"]', "table[0].inferences[0]: expected one of float, int8, tree"),
+        ('elsewhere = ["TCP"]', "table[0].elsewhere[0]: expected one of DCQCN, HPCC, "),
+        ('beside = [{ row = "TCP", ours = "swift" }]', "table[0].beside[0].row: expected one of "),
+        (
+            'sizes = [2]\ncc = ["swift"]\nbeside = [{ row = "ADPG", ours = "plus" }]',
+            "T: beside: nobody is called 'plus'; there are swift",
+        ),
     ],
 )
 def test_faults_are_one_line(bed, more, message, capfd):
@@ -343,6 +350,39 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
         ray.shutdown()
         cluster.shutdown()
     assert len(here) == 4 and there == here
+
+
+def test_ours_stand_beside_the_rows_that_a_list_names():
+    page = lists.Controllers(
+        kind="controllers",
+        title="T",
+        published="many-to-one",
+        scenario="many-to-one-{size}.toml",
+        sizes=(8192,),
+        cc=("swift", "proportional"),
+        seeds=1,
+        beside=(lists.Beside("ADPG", "proportional"),),
+        elsewhere=("PPO", "Aurora"),
+    )
+    job = tables.Job(page, SCENARIOS)
+    good = row(utilisation_percent=90.0, fairness_percent=90.0, queue_mean_us=9.0)
+    measured = job.measured({cell.key: good for cell in job.cells()})
+    lines = {line.label: line for line in measured.parts[0].lines}
+    assert list(lines) == ["DCQCN", "HPCC", "SWIFT", "ADPG, proportional", "REINFORCE"]
+    both = lines["ADPG, proportional"]
+    assert both.published == (92, 29, 42) and both.ours.mean == (90, 90, 9)
+    # At 4096 flows DCQCN (95/65/12) dominates REINFORCE (53/45/22), also from another page.
+    theirs = {}
+    for elsewhere in [(), ("DCQCN",)]:
+        page = dataclasses.replace(page, sizes=(4096,), elsewhere=elsewhere)
+        job = tables.Job(page, SCENARIOS)
+        [part] = job.measured({cell.key: good for cell in job.cells()}).parts
+        good_lines, _ = tables.marked(measured, part)
+        theirs[elsewhere] = dict(zip([line.label for line in part.lines], good_lines))
+    assert "DCQCN" not in theirs[("DCQCN",)]
+    assert not theirs[()]["REINFORCE"] and not theirs[("DCQCN",)]["REINFORCE"]
+    # Table 1 has both sides of it in one row.
+    assert tables.robust(measured)["ADPG, proportional"] == (True, True)
 
 
 def test_lines_pair_ours_with_the_published():

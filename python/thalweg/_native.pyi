@@ -86,7 +86,7 @@ class Learned:
         model: str | PathLike[str],
         inference: str | None = None,
         target: float | None = None,
-        initial: float = 1.0,
+        initial: float = 0.001,
     ) -> Learned: ...
     @staticmethod
     def from_text(text: str, directory: str | PathLike[str] | None = None) -> Learned:

@@ -34,7 +34,7 @@ pub(crate) struct Learned {
 #[pymethods]
 impl Learned {
     #[new]
-    #[pyo3(signature = (model, inference = None, target = None, initial = 1.0))]
+    #[pyo3(signature = (model, inference = None, target = None, initial = learned::INITIAL_FRACTION))]
     fn new(
         model: PathBuf,
         inference: Option<&str>,

@@ -21,5 +21,5 @@ mod workload;
 
 pub use metrics::{Outcome, Statistic};
 pub use scenario::Scenario;
-pub use sim::{Decision, External, Pending, Simulation};
+pub use sim::{Decision, External, Pending, Progress, Simulation, longest_round_trip};
 pub use time::Time;

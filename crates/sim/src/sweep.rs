@@ -2,9 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use crate::cc::{Controller, Spec, SpecError};
-use crate::{Outcome, Scenario, Simulation};
+use crate::{Outcome, Progress, Scenario, Simulation};
+
+/// Time between two reports of a run.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
@@ -46,22 +50,32 @@ impl Job<'_> {
         })
     }
 
-    /// Runs the job; none if `stop` became true before the end.
-    pub fn run(&self, stop: &AtomicBool) -> Option<Outcome> {
+    /// Runs the job; none if `stop` became true before the end. `report` hears several times a
+    /// second how far it is.
+    pub fn run(&self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Option<Outcome> {
         let controller = self.controller.clone();
-        Simulation::new(self.scenario, move |_, _| controller.build(), self.seed)
-            .run_while(|_| !stop.load(Ordering::Relaxed))
+        let mut last = Instant::now();
+        Simulation::new(self.scenario, move |_, _| controller.build(), self.seed).run_while(
+            |progress| {
+                if last.elapsed() >= INTERVAL {
+                    last = Instant::now();
+                    report(progress);
+                }
+                !stop.load(Ordering::Relaxed)
+            },
+        )
     }
 }
 
-/// Runs all jobs on up to `threads` threads, in order as threads become free. `done` is called on
-/// the calling thread with the index of each finished job. Outcomes are in the order of the jobs
-/// and do not depend on the number of threads. Once `stop` is true the rest is missing.
+/// Runs all jobs on up to `threads` threads, in order as threads become free. `report` is called on
+/// the calling thread with the index of a job and how far it is: several times a second while it
+/// runs, and once with the scenario's duration when it has ended. Outcomes are in the order of the
+/// jobs and do not depend on the number of threads. Once `stop` is true the rest is missing.
 pub fn sweep(
     jobs: &[Job<'_>],
     threads: usize,
     stop: &AtomicBool,
-    mut done: impl FnMut(usize),
+    mut report: impl FnMut(usize, Progress),
 ) -> Vec<Option<Outcome>> {
     let mut outcomes: Vec<Option<Outcome>> = Vec::new();
     outcomes.resize_with(jobs.len(), || None);
@@ -74,17 +88,28 @@ pub fn sweep(
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(place) else { return };
-                    let outcome = job.run(stop);
-                    if outcome.is_none() || send.send((place, outcome)).is_err() {
+                    let outcome = job.run(stop, |progress| {
+                        // Nobody listens only where the caller has panicked.
+                        let _ = send.send((place, progress, None));
+                    });
+                    let Some(outcome) = outcome else { return };
+                    let progress = Progress {
+                        now: job.scenario.duration,
+                        sent_packets: outcome.counts.sent_packets,
+                        dropped_packets: outcome.counts.dropped_packets,
+                    };
+                    if send.send((place, progress, Some(outcome))).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(send);
-        for (place, outcome) in receive {
-            outcomes[place] = outcome;
-            done(place);
+        for (place, progress, outcome) in receive {
+            if outcome.is_some() {
+                outcomes[place] = outcome;
+            }
+            report(place, progress);
         }
     });
     outcomes

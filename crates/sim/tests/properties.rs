@@ -189,16 +189,21 @@ fn needs() -> impl Strategy<Value = Needs> {
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
+        any::<[bool; 2]>(),
         proptest::option::of(1u64..60),
     )
-        .prop_map(|(probes, acks, telemetry, sent, notify_us)| Needs {
-            probes,
-            acks,
-            telemetry,
-            sent,
-            notifications: notify_us.map(Time::from_us),
-            ..Needs::default()
-        })
+        .prop_map(
+            |(probes, acks, telemetry, sent, [losses, lost_bytes], notify_us)| Needs {
+                probes,
+                acks,
+                telemetry,
+                sent,
+                losses,
+                lost_bytes,
+                notifications: notify_us.map(Time::from_us),
+                ..Needs::default()
+            },
+        )
 }
 
 fn run<Q: EventQueue>(scenario: &Scenario, needs: Needs, seed: u64) -> Outcome {

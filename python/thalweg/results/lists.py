@@ -207,6 +207,14 @@ class Timers(Head):
     picture: str
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Which of ``ours``, by its label, stands beside a published ``row``."""
+
+    row: str
+    ours: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Controllers(Head):
     """Rate controllers in the simulator, a block of lines for each size of a scenario.
@@ -222,6 +230,8 @@ class Controllers(Head):
 
     ``initial``: first rate of flows of models and baselines, a share of the line rate.
     ``duration_s``: simulated time instead of the scenarios', the warm-up in proportion.
+    ``beside``: what of ours stands beside published rows that no controller of the simulator has.
+    ``elsewhere``: published rows that another page shows.
     """
 
     note: str = ""
@@ -240,6 +250,8 @@ class Controllers(Head):
     initial: float = 0.001
     seeds: int = 5
     duration_s: float | None = None
+    beside: tuple[Beside, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,8 +389,10 @@ def _check_compared(table: Compared, where: str) -> None:
 def _check_controllers(table: Controllers, where: str) -> None:
     if "{size}" not in table.scenario:
         raise ListError(f"{where}.scenario: expected a path with {{size}} in it")
+    rows: Collection[str] = ()
     if table.published is not None:
         _known(table.published, published.load(), f"{where}.published")
+        rows = [row.name for row in published.load()[table.published].rows]
     else:
         for key in ("across", "figures", "sizes"):
             if not getattr(table, key):
@@ -391,6 +405,10 @@ def _check_controllers(table: Controllers, where: str) -> None:
         _positive(factor, f"{where}.targets[{place}]")
     for place, size in enumerate(table.sizes):
         _positive(size, f"{where}.sizes[{place}]")
+    for place, beside in enumerate(table.beside):
+        _known(beside.row, rows, f"{where}.beside[{place}].row")
+    for place, row in enumerate(table.elsewhere):
+        _known(row, rows, f"{where}.elsewhere[{place}]")
     _positive(table.initial, f"{where}.initial")
     _positive(table.seeds, f"{where}.seeds")
     if table.duration_s is not None:

@@ -180,6 +180,25 @@ fn faults_have_their_place() {
     }
 }
 
+/// A target within the base RTT leaves the link idle: the command says so, and runs.
+#[test]
+fn a_target_that_cannot_work_is_warned_of() {
+    let place = Place::new();
+    place.file("small.toml", &SCENARIO.replace("\"12us\"", "\"50us\""));
+    let warnings = |cc: &str| {
+        let arguments = ["sim", "run", "small.toml", "--seeds", "1", "--cc", cc];
+        let output = place.thalweg(&arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let given = warnings("swift:base_target_us=25");
+    let begin = "warning: small: swift:base_target_us=25.0: `base_target_us` is 25; with 2 links";
+    assert!(given.starts_with(begin), "{given}");
+    assert_eq!(given.lines().count(), 1, "{given}");
+    assert_eq!(warnings("swift"), "");
+    assert_eq!(warnings("swift:base_target_us=58"), "");
+}
+
 #[test]
 fn a_missed_expectation_fails_the_run() {
     let place = Place::new();

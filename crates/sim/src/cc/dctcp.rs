@@ -112,6 +112,7 @@ impl Controller for Dctcp {
     fn needs(&self) -> Needs {
         Needs {
             acks: true,
+            losses: true,
             ..Needs::default()
         }
     }

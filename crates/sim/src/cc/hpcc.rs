@@ -51,6 +51,7 @@ pub struct Hpcc {
     base_rtt_secs: f64,
     min_rate_bps: f64,
     line_rate_bps: f64,
+    packet_bytes: f64,
     /// W_init, the base window at the line rate; also the largest.
     init_bytes: f64,
     /// The base window at the lowest rate.
@@ -76,6 +77,7 @@ impl Hpcc {
             base_rtt_secs: 0.0,
             min_rate_bps: 0.0,
             line_rate_bps: 0.0,
+            packet_bytes: 1.0,
             init_bytes: 0.0,
             min_bytes: 0.0,
             additive_bytes: 0.0,
@@ -110,6 +112,12 @@ impl Hpcc {
         }
         let weight = f64::min(elapsed_secs / self.base_rtt_secs, 1.0);
         self.utilisation = (1.0 - weight) * self.utilisation + weight * utilisation;
+    }
+
+    /// A window as the sender keeps it. The authors' sender sends while less than W is in flight, so
+    /// a packet that W has room for in part may go.
+    fn begun_packets(&self, window_bytes: f64) -> f64 {
+        (window_bytes / self.packet_bytes).ceil() * self.packet_bytes
     }
 
     /// Algorithm 1, `ComputeWind`.
@@ -150,13 +158,14 @@ impl Controller for Hpcc {
         self.base_rtt_secs = setup.base_rtt.max(Time::from_ps(1)).secs();
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
+        self.packet_bytes = f64::from(setup.packet_bytes);
         self.init_bytes = self.base_rtt_secs * setup.line_rate_bps / 8.0;
         self.min_bytes = self.base_rtt_secs * setup.min_rate_bps / 8.0;
         self.additive_bytes = self.init_bytes * (1.0 - self.parameters.eta) / f64::from(flows);
         self.reference_bytes = self.init_bytes;
         *context.command = Command {
             rate_bps: setup.line_rate_bps,
-            window_bytes: self.init_bytes,
+            window_bytes: self.begun_packets(self.init_bytes),
         };
     }
 
@@ -183,7 +192,7 @@ impl Controller for Hpcc {
             rate_bps: (window_bytes * 8.0 / self.base_rtt_secs)
                 .max(self.min_rate_bps)
                 .min(self.line_rate_bps),
-            window_bytes,
+            window_bytes: self.begun_packets(window_bytes),
         };
     }
 }
@@ -214,6 +223,11 @@ mod tests {
         });
     }
 
+    /// W, which is not rounded in the rate.
+    fn window_bytes(flow: &Flow<Hpcc>) -> f64 {
+        flow.command.rate_bps * 12e-6 / 8.0
+    }
+
     /// W_init = 100 Gbit/s · 12 µs = 150,000 bytes; W_AI = 150,000 · 0.05/4 = 1875 bytes.
     fn start(max_stage: u32) -> Flow<Hpcc> {
         let parameters = Parameters {
@@ -226,10 +240,10 @@ mod tests {
     #[test]
     fn multiplicative_decrease_from_one_reference_per_round_trip() {
         let mut flow = start(5);
-        assert_near(flow.command.window_bytes, 150_000.0);
+        assert_near(window_bytes(&flow), 150_000.0);
         assert_near(flow.gbps(), 100.0);
         ack(&mut flow, 1_000, 150_000, &[hop(12, 0, 0), hop(12, 0, 0)]);
-        assert_near(flow.command.window_bytes, 150_000.0);
+        assert_near(window_bytes(&flow), 150_000.0);
         // 6 µs at the full 12,500 B/µs, min(75,000, 150,000) queued: u = 1 + 75/150 = 1.5. Weight
         // 6/12: U = 0.75 < η, stage 0 < 5: additive, but at most W_init.
         let first = [hop(18, 0, 0), hop(18, 75_000, 150_000)];
@@ -237,7 +251,7 @@ mod tests {
         let start = [hop(12, 0, 0), hop(12, 0, 75_000)];
         ack(&mut flow, 2_000, 150_000, &start);
         ack(&mut flow, 3_000, 150_000, &first);
-        assert_near(flow.command.window_bytes, 150_000.0);
+        assert_near(window_bytes(&flow), 150_000.0);
         // Another 6 µs, min(150,000, 150,000): u = 2; U = 0.375 + 1 = 1.375 ≥ η: W =
         // 150,000/(1.375/0.95) + 1875. The reference is unchanged.
         ack(
@@ -247,7 +261,7 @@ mod tests {
             &[hop(24, 0, 0), hop(24, 150_000, 150_000)],
         );
         let window = 150_000.0 * 0.95 / 1.375 + 1_875.0;
-        assert_near(flow.command.window_bytes, window);
+        assert_near(window_bytes(&flow), window);
         assert_near(flow.gbps(), window * 8.0 / 12e-6 / 1e9);
         // 12 µs: weight 1, u = 1 + 1 = 2, U = 2. From the same reference, and committed.
         ack(
@@ -257,7 +271,7 @@ mod tests {
             &[hop(36, 0, 0), hop(36, 300_000, 150_000)],
         );
         let window = 150_000.0 * 0.95 / 2.0 + 1_875.0;
-        assert_near(flow.command.window_bytes, window);
+        assert_near(window_bytes(&flow), window);
         // The same again, from the new reference. Not committed, as the ACK is not beyond 260,000.
         for at in [48, 60] {
             let sent = 12_500 * (at - 12);
@@ -267,7 +281,7 @@ mod tests {
                 300_000,
                 &[hop(at, 0, 0), hop(at, sent, 150_000)],
             );
-            assert_near(flow.command.window_bytes, window * 0.95 / 2.0 + 1_875.0);
+            assert_near(window_bytes(&flow), window * 0.95 / 2.0 + 1_875.0);
         }
     }
 
@@ -277,21 +291,21 @@ mod tests {
         // First bring the reference down: u = 1 + 150/150 = 2, 73,125 bytes.
         ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 150_000)]);
         ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
-        assert_near(flow.command.window_bytes, 73_125.0);
+        assert_near(window_bytes(&flow), 73_125.0);
         // Then the link carries 60,000 of 150,000 bytes: u = 0.4. Two additive stages.
         ack(&mut flow, 3_000, 3_000, &[hop(24, 210_000, 0)]);
-        assert_near(flow.command.window_bytes, 75_000.0);
+        assert_near(window_bytes(&flow), 75_000.0);
         ack(&mut flow, 4_000, 4_000, &[hop(36, 270_000, 0)]);
-        assert_near(flow.command.window_bytes, 76_875.0);
+        assert_near(window_bytes(&flow), 76_875.0);
         // stage = 2 = maxStage: 76,875/(0.4/0.95) + 1875 is more than W_init.
         ack(&mut flow, 5_000, 5_000, &[hop(48, 330_000, 0)]);
-        assert_near(flow.command.window_bytes, 150_000.0);
+        assert_near(window_bytes(&flow), 150_000.0);
         // The full rate without a queue, then with a queue at both ends of the interval.
         ack(&mut flow, 6_000, 6_000, &[hop(60, 480_000, 150_000)]);
         ack(&mut flow, 7_000, 7_000, &[hop(72, 630_000, 150_000)]);
         // U = 1, then 2: 150,000 · 0.95/1 + 1875 = 144,375, then
         // 144,375 · 0.95/2 + 1875.
-        assert_near(flow.command.window_bytes, 144_375.0 * 0.475 + 1_875.0);
+        assert_near(window_bytes(&flow), 144_375.0 * 0.475 + 1_875.0);
     }
 
     #[test]
@@ -301,7 +315,7 @@ mod tests {
         ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
         // u = 0.9: 73,125/(0.9/0.95) + 1875.
         ack(&mut flow, 3_000, 3_000, &[hop(24, 285_000, 0)]);
-        assert_near(flow.command.window_bytes, 73_125.0 * 0.95 / 0.9 + 1_875.0);
+        assert_near(window_bytes(&flow), 73_125.0 * 0.95 / 0.9 + 1_875.0);
     }
 
     #[test]
@@ -324,8 +338,21 @@ mod tests {
             ];
             ack(&mut flow, 1_000, 1_000, &before);
             ack(&mut flow, 2_000, 2_000, &after);
-            assert_near(flow.command.window_bytes, expected);
+            assert_near(window_bytes(&flow), expected);
         }
+    }
+
+    #[test]
+    fn a_packet_goes_where_a_part_of_it_fits() {
+        let mut flow = start(5);
+        assert_near(flow.command.window_bytes, 150_000.0);
+        // u = 1 + 150/150 = 2: W = 150,000 · 0.95/2 + 1875 = 73,125 bytes, 73 packets and a part.
+        ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 150_000)]);
+        ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
+        assert_near(flow.command.window_bytes, 74_000.0);
+        // One additive step: 75,000 bytes, no part.
+        ack(&mut flow, 3_000, 3_000, &[hop(24, 210_000, 0)]);
+        assert_near(flow.command.window_bytes, 75_000.0);
     }
 
     #[test]
@@ -345,6 +372,6 @@ mod tests {
         }
         // 1 Mbit/s · 12 µs = 1.5 bytes.
         assert_near(flow.command.rate_bps, 1e6);
-        assert_near(flow.command.window_bytes, 1.5);
+        assert_near(flow.command.window_bytes, 1_000.0);
     }
 }

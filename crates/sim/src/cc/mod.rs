@@ -143,17 +143,30 @@ pub struct Needs {
     pub sent: bool,
     /// [`Controller::on_tcp`] instead of ACKs and losses: the controller runs on Linux's TCP only.
     pub tcp: bool,
+    /// [`Controller::on_loss`].
+    pub losses: bool,
+    /// [`Response::lost_bytes`]; zero otherwise.
+    pub lost_bytes: bool,
 }
 
 impl Needs {
-    /// Round-trip probes, and nothing else.
+    /// Round-trip probes with what they count, and nothing else.
     pub const PROBES: Self = Self {
+        lost_bytes: true,
+        ..Self::ROUND_TRIPS
+    };
+
+    /// Round-trip probes for a controller that looks at their times alone. This makes overload much
+    /// cheaper: nothing is kept of a drop.
+    pub const ROUND_TRIPS: Self = Self {
         probes: true,
         acks: false,
         telemetry: false,
         notifications: None,
         sent: false,
         tcp: false,
+        losses: false,
+        lost_bytes: false,
     };
 
     /// What either wants, notifications as often as the one that wants more.
@@ -166,6 +179,8 @@ impl Needs {
             notifications: both.min(),
             sent: self.sent || other.sent,
             tcp: self.tcp || other.tcp,
+            losses: self.losses || other.losses,
+            lost_bytes: self.lost_bytes || other.lost_bytes,
         }
     }
 }

@@ -99,7 +99,7 @@ impl Proportional {
 
 impl Controller for Proportional {
     fn needs(&self) -> Needs {
-        Needs::PROBES
+        Needs::ROUND_TRIPS
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::Time;
+
 use super::{
     Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, cubic, dcqcn, dctcp,
     fixed, hpcc, learned, proportional, swift, tcp, thalweg_rl, timely,
@@ -422,6 +424,15 @@ impl Spec {
         Kind::named(name)?.with_parameters(given)
     }
 
+    /// Why this controller cannot work as meant where a path has this base RTT and so many links, if
+    /// that is known. A run is possible nevertheless.
+    pub fn warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
+        match self {
+            Self::Swift(parameters) => parameters.warning(base_rtt, hops),
+            _ => None,
+        }
+    }
+
     /// The model file and its options, from a text in the form of [`FromStr`]. The file is not
     /// read. None where the text names another controller.
     ///
@@ -460,7 +471,7 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
                 let expected = "float, int8 or tree";
                 options.inference = Some(inference.ok_or_else(|| fault(expected, "\"int8\""))?);
             }
-            "initial_fraction" => options.initial_fraction = number("1.0")?,
+            "initial_fraction" => options.initial_fraction = number("0.001")?,
             "target" => options.target = Some(number("0.05")?),
             _ => {
                 return Err(SpecError::UnknownParameter {

@@ -14,12 +14,14 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Target delay before scaling, microseconds (§3.5).
+    /// Target delay before scaling, microseconds (§3.5). 0: 20, or 8 more than the base RTT where
+    /// that is longer.
     pub base_target_us: f64,
     /// ħ, the addition to the target per link on the path, microseconds (§3.5, which gives no
     /// figure).
     pub hop_us: f64,
-    /// fs_range, the largest addition by flow scaling, as a multiple of the base target (§3.5).
+    /// fs_range, the largest addition by flow scaling, as a multiple of the base target (§3.5); of
+    /// 20 µs where the base target follows the base RTT, because queues do not grow with that.
     pub scaling_range: f64,
     /// fs_min_cwnd, packets. At this window and below, flow scaling adds all of its range.
     pub scaling_min_cwnd: f64,
@@ -42,7 +44,7 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
-            base_target_us: 20.0,
+            base_target_us: 0.0,
             hop_us: 1.0,
             scaling_range: 5.0,
             scaling_min_cwnd: 0.1,
@@ -57,10 +59,44 @@ impl Default for Parameters {
     }
 }
 
+/// Least base target that follows the base RTT: the paper's order of magnitude.
+const BASE_TARGET: Time = Time::from_us(20);
+/// What it leaves for queues: as much as 20 µs leave where the base RTT is 12 µs.
+const FOR_QUEUES: Time = Time::from_us(8);
+
 impl Parameters {
+    /// The base target, and the unit of the scaling range.
+    fn base_target(&self, base_rtt: Time) -> (Time, Time) {
+        if self.base_target_us == 0.0 {
+            (BASE_TARGET.max(base_rtt + FOR_QUEUES), BASE_TARGET)
+        } else {
+            let given = time(self.base_target_us);
+            (given, given)
+        }
+    }
+
+    /// Why flows with this base RTT and this many links cannot send at speed, if so: no delay is
+    /// below the target before flow scaling.
+    pub(super) fn warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
+        let (base, _) = self.base_target(base_rtt);
+        let links = time(self.hop_us * f64::from(hops));
+        let target = base + links;
+        (target <= base_rtt).then(|| {
+            format!(
+                "`base_target_us` is {}; with {hops} links the target is {} µs, and the base RTT is \
+                 {} µs: without a queue every delay counts as too long. More than {} is expected, or \
+                 0 to follow the base RTT",
+                self.base_target_us,
+                target.us(),
+                base_rtt.us(),
+                base_rtt.saturating_sub(links).us(),
+            )
+        })
+    }
+
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("base_target_us", self.base_target_us, 0.1..=1e6)?;
+        within("base_target_us", self.base_target_us, 0.0..=1e6)?;
         within("hop_us", self.hop_us, 0.0..=1e6)?;
         within("scaling_range", self.scaling_range, 0.0..=1e3)?;
         within("scaling_min_cwnd", self.scaling_min_cwnd, 1e-6..=1e6)?;
@@ -87,22 +123,16 @@ impl Parameters {
 /// Swift's sender.
 #[derive(Debug, Clone)]
 pub struct Swift {
+    parameters: Parameters,
     /// Base target plus the part for links on the path, without flow scaling, seconds.
     target_secs: f64,
-    hop_secs: f64,
     /// fs_range, seconds.
     range_secs: f64,
     /// α of flow scaling, seconds.
     slope: f64,
     /// b of flow scaling, seconds.
     offset: f64,
-    additive: f64,
-    beta: f64,
-    max_decrease: f64,
-    min_cwnd: f64,
     max_cwnd: f64,
-    timeouts_to_reset: u32,
-
     packet_bytes: f64,
     min_rate_bps: f64,
     line_rate_bps: f64,
@@ -116,23 +146,13 @@ pub struct Swift {
 impl Swift {
     /// A controller for one flow.
     pub fn new(parameters: &Parameters) -> Self {
-        let range_secs = parameters.scaling_range * time(parameters.base_target_us).secs();
-        let least = 1.0 / parameters.scaling_max_cwnd.sqrt();
-        let most = 1.0 / parameters.scaling_min_cwnd.sqrt();
-        // §3.5: α = fs_range/(1/√fs_min_cwnd − 1/√fs_max_cwnd), β = −α/√fs_max_cwnd.
-        let slope = range_secs / (most - least);
         Self {
-            target_secs: time(parameters.base_target_us).secs(),
-            hop_secs: time(parameters.hop_us).secs(),
-            range_secs,
-            slope,
-            offset: -slope * least,
-            additive: parameters.additive,
-            beta: parameters.beta,
-            max_decrease: parameters.max_decrease,
-            min_cwnd: parameters.min_cwnd,
+            parameters: parameters.clone(),
+            target_secs: 0.0,
+            range_secs: 0.0,
+            slope: 0.0,
+            offset: 0.0,
             max_cwnd: f64::INFINITY,
-            timeouts_to_reset: parameters.timeouts_to_reset,
             packet_bytes: 1.0,
             min_rate_bps: 0.0,
             line_rate_bps: 0.0,
@@ -161,7 +181,7 @@ impl Swift {
     /// several ACKs a round trip, each would postpone the next decrease, and there would be no
     /// second one. So the time is recorded only where the window is smaller.
     fn apply(&mut self, cwnd: f64, context: &mut Context<'_>) {
-        let cwnd = cwnd.max(self.min_cwnd).min(self.max_cwnd);
+        let cwnd = cwnd.max(self.parameters.min_cwnd).min(self.max_cwnd);
         if cwnd < self.cwnd {
             self.last_decrease = Some(context.now);
         }
@@ -184,6 +204,7 @@ impl Controller for Swift {
     fn needs(&self) -> Needs {
         Needs {
             acks: true,
+            losses: true,
             ..Needs::default()
         }
     }
@@ -192,7 +213,15 @@ impl Controller for Swift {
         self.packet_bytes = f64::from(setup.packet_bytes);
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
-        self.target_secs += self.hop_secs * f64::from(setup.hops);
+        let p = &self.parameters;
+        let (base_target, range_unit) = p.base_target(setup.base_rtt);
+        self.target_secs = base_target.secs() + time(p.hop_us).secs() * f64::from(setup.hops);
+        self.range_secs = p.scaling_range * range_unit.secs();
+        // §3.5: α = fs_range/(1/√fs_min_cwnd − 1/√fs_max_cwnd), β = −α/√fs_max_cwnd.
+        let least = 1.0 / p.scaling_max_cwnd.sqrt();
+        let most = 1.0 / p.scaling_min_cwnd.sqrt();
+        self.slope = self.range_secs / (most - least);
+        self.offset = -self.slope * least;
         // A sender whose own link is the narrowest never sees its target. The limit is the window
         // that fills the line for the longest target.
         let longest = self.target_secs + self.range_secs;
@@ -213,10 +242,10 @@ impl Controller for Swift {
         let mut cwnd = self.cwnd;
         if delay_secs < target_secs {
             let acked = ack.acked_bytes as f64 / self.packet_bytes;
-            cwnd += self.additive * acked / cwnd.max(1.0);
+            cwnd += self.parameters.additive * acked / cwnd.max(1.0);
         } else if self.can_decrease(context.now) {
             let excess = (delay_secs - target_secs) / delay_secs;
-            cwnd *= (1.0 - self.beta * excess).max(1.0 - self.max_decrease);
+            cwnd *= (1.0 - self.parameters.beta * excess).max(1.0 - self.parameters.max_decrease);
         }
         self.apply(cwnd, context);
     }
@@ -228,10 +257,10 @@ impl Controller for Swift {
             Loss::Gap => 0,
             Loss::Timeout => self.timeouts.saturating_add(1),
         };
-        if self.timeouts >= self.timeouts_to_reset {
-            cwnd = self.min_cwnd;
+        if self.timeouts >= self.parameters.timeouts_to_reset {
+            cwnd = self.parameters.min_cwnd;
         } else if self.can_decrease(context.now) {
-            cwnd *= 1.0 - self.max_decrease;
+            cwnd *= 1.0 - self.parameters.max_decrease;
         }
         self.apply(cwnd, context);
     }
@@ -390,6 +419,50 @@ mod tests {
         assert_near(cwnd(&flow), 1525.0);
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 1525.0 * 0.84);
+    }
+
+    #[test]
+    fn the_base_target_follows_the_base_rtt() {
+        // Base RTT, given base target, then target and range: 2 · 1 µs are for the links.
+        for (base_rtt_us, given_us, target_us, range_us) in [
+            (3, 0.0, 22.0, 100.0),
+            (12, 0.0, 22.0, 100.0),
+            (50, 0.0, 60.0, 100.0),
+            (50, 20.0, 22.0, 100.0),
+            (50, 58.0, 60.0, 290.0),
+        ] {
+            let parameters = Parameters {
+                base_target_us: given_us,
+                initial_cwnd: 0.1,
+                ..Parameters::default()
+            };
+            let mut setup = setup();
+            setup.base_rtt = Time::from_us(base_rtt_us);
+            let flow = Flow::start(Swift::new(&parameters), &setup);
+            let found = flow.controller.target_secs() * 1e6;
+            assert_near(found, target_us + range_us);
+        }
+    }
+
+    #[test]
+    fn warns_of_a_target_within_the_base_rtt() {
+        let warning = |base_target_us, base_rtt_us| {
+            let parameters = Parameters {
+                base_target_us,
+                ..Parameters::default()
+            };
+            parameters.warning(Time::from_us(base_rtt_us), 2)
+        };
+        assert_eq!(
+            warning(20.0, 50).unwrap(),
+            "`base_target_us` is 20; with 2 links the target is 22 µs, and the base RTT is 50 µs: \
+             without a queue every delay counts as too long. More than 48 is expected, or 0 to \
+             follow the base RTT"
+        );
+        assert!(warning(48.0, 50).is_some());
+        assert_eq!(warning(48.5, 50), None);
+        assert_eq!(warning(0.0, 50), None);
+        assert_eq!(warning(20.0, 12), None);
     }
 
     #[test]

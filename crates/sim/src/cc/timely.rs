@@ -134,7 +134,7 @@ impl Timely {
 
 impl Controller for Timely {
     fn needs(&self) -> Needs {
-        Needs::PROBES
+        Needs::ROUND_TRIPS
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

@@ -60,6 +60,19 @@ mod tests {
         Pop,
     }
 
+    /// Hundreds of events in few slots of 262 ns, and many of them at the same moment.
+    fn crowd() -> impl Strategy<Value = Vec<Step>> {
+        let delay = prop_oneof![
+            0u64..4,
+            (0u64..20).prop_map(|some| some * 16_384),
+            0u64..600_000
+        ];
+        proptest::collection::vec(
+            prop_oneof![3 => delay.prop_map(Step::Push), 2 => Just(Step::Pop)],
+            1_000..4_000,
+        )
+    }
+
     /// Delays of every relevant size: same moment, same slot, within the wheel, beyond it.
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let delay = prop_oneof![
@@ -112,6 +125,15 @@ mod tests {
 
         #[test]
         fn wheel_and_heap_agree(steps in steps()) {
+            prop_assert_eq!(play::<Wheel>(&steps), play::<Heap>(&steps));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn wheel_and_heap_agree_in_a_crowd(steps in crowd()) {
             prop_assert_eq!(play::<Wheel>(&steps), play::<Heap>(&steps));
         }
     }

@@ -3,6 +3,10 @@
 //! A slot is 2^18 ps, 262 ns: three packets of 1 KiB at 100 Gbit/s. So it holds a handful of
 //! events, which are sorted when the slot comes up. 16,384 slots reach 4.29 ms ahead, further than
 //! most timers of a datacenter.
+//!
+//! Where hosts send far more than a link carries, a slot holds hundreds of events, and most of them
+//! push another one into the same slot. Such a slot is split into parts when it comes up, so that a
+//! push still finds its place at once.
 
 use super::{Event, EventQueue, Heap};
 use crate::Time;
@@ -12,6 +16,11 @@ const SLOT_BITS: u32 = 18;
 const SLOTS: u64 = 1 << 14;
 /// Events in a chunk.
 const CHUNK: usize = 5;
+/// A slot with more events than this is split.
+const DENSE: usize = 64;
+/// A part of a slot is 2^14 ps, 16 ns.
+const PART_BITS: u32 = 14;
+const PARTS: usize = 1 << (SLOT_BITS - PART_BITS);
 
 /// An event of a known slot.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,10 +69,16 @@ impl Head {
 /// Events in slots of time: O(1) a step.
 #[derive(Debug)]
 pub struct Wheel {
-    /// Events of the current slot, latest first.
+    /// Events of the current slot, or of its current part, latest first.
     current: Vec<Event>,
     /// Number of that slot since time zero.
     slot: u64,
+    /// Later parts of the current slot, if it is split, in the order of their pushes.
+    parts: [Vec<Event>; PARTS],
+    /// The current part; the last one in a slot that is not split.
+    part: usize,
+    /// Events in `parts`.
+    parted: usize,
     heads: Vec<Head>,
     /// One bit per slot: whether it has events.
     occupied: Vec<u64>,
@@ -80,6 +95,10 @@ pub struct Wheel {
 
 fn slot_of(time: Time) -> u64 {
     time.ps() >> SLOT_BITS
+}
+
+fn part_of(time: Time) -> usize {
+    (time.ps() >> PART_BITS) as usize % PARTS
 }
 
 impl Wheel {
@@ -152,8 +171,37 @@ impl Wheel {
         None
     }
 
-    /// Advances to the next slot that has events.
+    /// Splits the events of the current slot.
+    #[cold]
+    fn split(&mut self) {
+        // The last push is the first of the list.
+        for event in self.current.drain(..).rev() {
+            self.parts[part_of(event.time)].push(event);
+            self.parted += 1;
+        }
+        self.part = 0;
+        self.take_part();
+    }
+
+    /// Makes the next part that has events the current one; there is one.
+    #[cold]
+    fn take_part(&mut self) {
+        while self.parts[self.part].is_empty() {
+            self.part += 1;
+        }
+        std::mem::swap(&mut self.current, &mut self.parts[self.part]);
+        self.parted -= self.current.len();
+        self.current.reverse();
+        sort(&mut self.current);
+    }
+
+    /// Advances to the next part or slot that has events.
     fn turn(&mut self, mut soon: impl FnMut(&Event)) -> bool {
+        if self.parted > 0 {
+            self.take_part();
+            self.current.iter().for_each(soon);
+            return true;
+        }
         let slot = match self.next_occupied() {
             Some(slot) => slot,
             None if self.overflow_slot != u64::MAX => self.overflow_slot,
@@ -185,7 +233,12 @@ impl Wheel {
             let head = self.heads[(next % SLOTS) as usize];
             prefetch::<_, 1>(&self.chunks[head.chunk() as usize]);
         }
-        sort(&mut self.current);
+        self.part = PARTS - 1;
+        if self.current.len() > DENSE {
+            self.split();
+        } else {
+            sort(&mut self.current);
+        }
         true
     }
 }
@@ -214,6 +267,9 @@ impl EventQueue for Wheel {
         Self {
             current: Vec::new(),
             slot: 0,
+            parts: Default::default(),
+            part: PARTS - 1,
+            parted: 0,
             heads: vec![EMPTY; SLOTS as usize],
             occupied: vec![0; SLOTS as usize / 64],
             chunks: Vec::new(),
@@ -228,6 +284,12 @@ impl EventQueue for Wheel {
     fn push(&mut self, event: Event) {
         let slot = slot_of(event.time);
         if slot <= self.slot {
+            let part = part_of(event.time);
+            if part > self.part && slot == self.slot {
+                self.parts[part].push(event);
+                self.parted += 1;
+                return;
+            }
             let place = self
                 .current
                 .iter()
@@ -256,6 +318,6 @@ impl EventQueue for Wheel {
     }
 
     fn len(&self) -> usize {
-        self.current.len() + self.waiting + self.overflow.len()
+        self.current.len() + self.parted + self.waiting + self.overflow.len()
     }
 }

@@ -216,6 +216,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     pub(super) fn tell_loss(&mut self, index: usize, loss: Loss) {
+        if !self.set.needs.losses {
+            return;
+        }
         let argument = u32::from(loss == Loss::Timeout);
         if self.set.reaction == Time::ZERO {
             self.lost(index, argument);

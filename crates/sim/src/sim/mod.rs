@@ -25,6 +25,7 @@ use crate::workload::{self, Plan};
 
 use control::Control;
 use fabric::Fabric;
+use state::{ENDLESS, Flow};
 use transport::Transport;
 
 pub use outside::{Decision, External, Pending};
@@ -141,6 +142,17 @@ impl Settings {
         }
     }
 
+    /// Whether the sender need not know which packets were dropped. An endless flow never runs out
+    /// of data, so it does not matter to anybody whether it sends a packet again or the next one.
+    /// Then a drop costs neither a time-out nor a report: with an overload of 64 to 1 they are
+    /// nearly all events. Probes are still reported.
+    fn forgets_drops(&self, flow: &Flow) -> bool {
+        flow.end == ENDLESS
+            && self.recovery == Recovery::SelectiveRepeat
+            && !self.needs.acks
+            && !self.needs.losses
+    }
+
     /// The setup of a flow's controller, over these links; responses take `back`.
     fn setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
         Setup {
@@ -153,6 +165,28 @@ impl Settings {
             seed,
         }
     }
+}
+
+/// The base RTT of a scenario's longest path, and the number of its links.
+pub fn longest_round_trip(scenario: &Scenario) -> (Time, u8) {
+    let wiring = Wiring::new(scenario);
+    let longest = wiring.longest();
+    let network = &scenario.network;
+    let base_rtt = crossing(&longest, network.packet_bytes)
+        + crossing(&longest, network.answer_bytes)
+        + transport::answer_delay(scenario, &wiring);
+    (base_rtt, longest.len() as u8)
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The simulated time.
+    pub now: Time,
+    /// Packets sent so far, retransmissions included.
+    pub sent_packets: u64,
+    /// Packets that full queues have dropped so far.
+    pub dropped_packets: u64,
 }
 
 /// A simulation of one scenario with one kind of controller.
@@ -221,6 +255,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 factory(0, &set.setup(&links, Time::ZERO, expected, seed)).needs()
             }
         };
+        // Linux's TCP itself repairs losses.
+        set.needs.losses |= scenario.hosts.linux.is_some();
         for (flow, setup) in transport.flows.iter_mut().zip(&control.setups) {
             flow.command.rate_bps = setup.line_rate_bps;
         }
@@ -258,9 +294,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.outcome()
     }
 
-    /// Runs to the end while `go_on` returns true; none otherwise. `go_on` gets the simulated time,
+    /// Runs to the end while `go_on` returns true; none otherwise. `go_on` hears how far the run is,
     /// and is called often enough for an interactive stop.
-    pub fn run_while(mut self, mut go_on: impl FnMut(Time) -> bool) -> Option<Outcome> {
+    pub fn run_while(mut self, mut go_on: impl FnMut(Progress) -> bool) -> Option<Outcome> {
         // A few milliseconds.
         const EVENTS: u32 = 1 << 16;
         loop {
@@ -269,7 +305,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     return Some(self.outcome());
                 }
             }
-            if !go_on(self.now) {
+            let progress = Progress {
+                now: self.now,
+                sent_packets: self.meter.sent,
+                dropped_packets: self.meter.dropped,
+            };
+            if !go_on(progress) {
                 return None;
             }
         }
@@ -301,10 +342,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.events.pop_hinting(|event| {
             let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
             let kind = event.what >> SUBJECT_BITS;
-            if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
+            if kind <= Kind::Depart as u32 || kind == Kind::Response as u32 {
                 prefetch::<_, 2>(&flows[subject]);
                 if kind == Kind::Response as u32 {
-                    prefetch::<_, 1>(&controllers[subject]);
+                    // A controller of several kinds has its kind before it, in another line.
+                    if size_of::<C>() > 64 {
+                        prefetch::<_, 2>(&controllers[subject]);
+                    } else {
+                        prefetch::<_, 1>(&controllers[subject]);
+                    }
                 }
             }
         })

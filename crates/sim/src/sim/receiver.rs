@@ -9,7 +9,7 @@ use crate::engine::EventQueue;
 use crate::scenario::Recovery;
 
 use super::outside::Pending;
-use super::state::{ENDLESS, Packet};
+use super::state::{ENDLESS, Packet, Probe};
 use super::{Kind, Simulation};
 
 /// The receiver's handling of a packet.
@@ -89,13 +89,25 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let recovery = self.set.recovery;
         let flow = &mut self.transport.flows[index];
         let mut gap = None;
-        if flow.missing {
+        if flow.missing && self.set.forgets_drops(flow) {
+            let drops = &mut self.transport.losses[index].drops;
+            while let Some(drop) = drops.front()
+                && drop.number < packet.number
+            {
+                // The sender's time-out was earlier otherwise.
+                flow.lost += u32::from(drop.timeout > self.now);
+                drops.pop_front();
+            }
+            let dropped = flow.probe == Probe::Dropped;
+            if dropped && (flow.reported..packet.number).contains(&flow.probe_number) {
+                flow.reported = packet.number;
+                gap = Some(packet.number);
+            }
+            flow.missing = !drops.is_empty() || (dropped && flow.probe_number > packet.number);
+        } else if flow.missing {
             let drops = &self.transport.losses[index].drops;
-            let lost = drops
-                .iter()
-                .take_while(|drop| drop.number < packet.number)
-                .filter(|drop| drop.number >= flow.reported)
-                .count() as u32;
+            let before = |number| drops.partition_point(|drop| drop.number < number);
+            let lost = before(packet.number).saturating_sub(before(flow.reported)) as u32;
             flow.reported = flow.reported.max(packet.number);
             flow.lost += lost;
             if lost > 0 && recovery == Recovery::SelectiveRepeat {

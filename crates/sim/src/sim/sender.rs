@@ -187,16 +187,30 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             flow.probe = Probe::Dropped;
             flow.probe_number = packet.number;
         }
-        self.events.push(crate::engine::Event {
-            time: (packet.sent + self.set.timeout).max(self.now),
-            what: ((Kind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
-            argument: packet.number,
-        });
+        let timeout = (packet.sent + self.set.timeout).max(self.now);
+        let forgotten = self.set.forgets_drops(flow);
+        if packet.probe || !forgotten {
+            self.events.push(crate::engine::Event {
+                time: timeout,
+                what: ((Kind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
+                argument: packet.number,
+            });
+        }
         if packet.number < flow.missed_from {
+            return;
+        }
+        flow.missing |= packet.probe;
+        if forgotten && !self.set.needs.lost_bytes {
             return;
         }
         flow.missing = true;
         let drops = &mut self.transport.losses[index].drops;
+        if forgotten {
+            // Responses to probes count the others until their time-out.
+            while drops.front().is_some_and(|drop| drop.timeout <= self.now) {
+                drops.pop_front();
+            }
+        }
         let place = drops
             .iter()
             .rposition(|drop| drop.number < packet.number)
@@ -206,6 +220,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Drop {
                 number: packet.number,
                 index: packet.index,
+                timeout,
             },
         );
     }
@@ -216,6 +231,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         match self.set.recovery {
             Recovery::SelectiveRepeat => {
                 let flow = &mut self.transport.flows[index];
+                if self.set.forgets_drops(flow) {
+                    if flow.probe == Probe::Dropped && flow.probe_number < argument {
+                        self.probe_lost(index);
+                    }
+                    return;
+                }
                 let losses = &mut self.transport.losses[index];
                 let mut found = 0;
                 while let Some(drop) = losses.drops.front()
@@ -263,9 +284,17 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.probe_lost(index);
         }
         let flow = &mut self.transport.flows[index];
-        let drops = &mut self.transport.losses[index].drops;
-        let Ok(place) = drops.binary_search_by_key(&number, |drop| drop.number) else {
+        if self.set.forgets_drops(flow) {
             return;
+        }
+        let drops = &mut self.transport.losses[index].drops;
+        // Nearly always it is the first, as time-outs come in the order of departures.
+        let place = match drops.front() {
+            Some(first) if first.number == number => 0,
+            _ => match drops.binary_search_by_key(&number, |drop| drop.number) {
+                Ok(place) => place,
+                Err(_) => return,
+            },
         };
         match self.set.recovery {
             Recovery::SelectiveRepeat => {

@@ -355,6 +355,8 @@ impl Slab {
 pub(super) struct Drop {
     pub number: u32,
     pub index: u32,
+    /// When the sender's time-out finds it.
+    pub timeout: Time,
 }
 
 /// Losses of a flow.

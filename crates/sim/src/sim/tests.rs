@@ -297,7 +297,10 @@ struct Losses {
 
 impl Controller for Losses {
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs {
+            losses: true,
+            ..Needs::default()
+        }
     }
     fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = self.rate_bps;
@@ -349,6 +352,108 @@ fn what_is_lost_is_repeated() {
             assert!(heard.0 > 0, "{recovery:?}: {heard:?}");
         }
     }
+}
+
+/// What it heard of losses with each response to a probe.
+type Heard = std::sync::Arc<std::sync::Mutex<Vec<(u64, Time, u64)>>>;
+
+/// A controller that asks for more than it looks at.
+struct Curious {
+    inner: crate::cc::AnyController,
+    seed: u64,
+    losses: bool,
+    lost_bytes: bool,
+    heard: Heard,
+}
+
+impl Controller for Curious {
+    fn needs(&self) -> Needs {
+        Needs {
+            losses: self.losses,
+            lost_bytes: self.lost_bytes,
+            ..self.inner.needs()
+        }
+    }
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.seed = setup.seed;
+        self.inner.start(setup, context);
+    }
+    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        let heard = (self.seed, context.now, response.lost_bytes);
+        self.heard.lock().unwrap().push(heard);
+        self.inner.on_response(response, context);
+    }
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        self.inner.on_probe_lost(response, context);
+    }
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        self.inner.on_notification(context);
+    }
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        self.inner.on_timer(timer, context);
+    }
+}
+
+/// Where nobody asks for losses, drops of endless flows are forgotten. Only the number of events may
+/// differ, and lost bytes that nobody asked for.
+#[test]
+fn forgotten_drops_change_no_outcome() {
+    let mut lost_bytes = 0;
+    for (controller, leaves) in [
+        ("dcqcn", false),
+        ("proportional", false),
+        ("proportional", true),
+    ] {
+        for (seed, timeout) in [(1, 100), (2, 4_000)] {
+            let mut scenario = many_to_one(24);
+            scenario.network.link.queue_bytes = 100 << 10;
+            scenario.network.ecn = Some(Ecn {
+                min_bytes: 20_000,
+                max_bytes: 80_000,
+                max_probability: 0.2,
+            });
+            scenario.hosts.timeout = Time::from_us(timeout);
+            scenario.hosts.start_spread = Time::from_us(100);
+            if leaves {
+                // Drops at either of three ports, some known before those of earlier packets.
+                scenario.topology = Topology::LeafSpine {
+                    leaves: 3,
+                    spines: 2,
+                    hosts_per_leaf: 3,
+                };
+                scenario.network.fabric.rate_bps /= 4;
+                scenario.workload = Workload::AllToAll { flows_per_pair: 1 };
+            }
+            let spec: crate::cc::Spec = controller.parse().unwrap();
+            let run = |losses, lost_bytes| {
+                let heard = Heard::default();
+                let (shared, spec) = (std::sync::Arc::clone(&heard), spec.clone());
+                let factory = move |_: u32, _: &Setup| Curious {
+                    inner: spec.build(),
+                    seed: 0,
+                    losses,
+                    lost_bytes,
+                    heard: std::sync::Arc::clone(&shared),
+                };
+                let mut outcome = Simulation::new(&scenario, factory, seed).run();
+                let events = std::mem::take(&mut outcome.counts.events);
+                let heard = heard.lock().unwrap().clone();
+                (outcome, heard, events)
+            };
+            let (told, all, most) = run(true, true);
+            assert!(told.counts.dropped_packets > 10_000, "{controller}");
+            let (counted, same, fewer) = run(false, true);
+            let (forgotten, none, fewest) = run(false, false);
+            assert!(fewer < most && fewest <= fewer, "{controller}");
+            assert_eq!(told, counted, "{controller}, seed {seed}");
+            assert_eq!(told, forgotten, "{controller}, seed {seed}");
+            assert_eq!(all, same, "{controller}, seed {seed}");
+            assert!(none.iter().all(|(_, _, lost)| *lost == 0), "{controller}");
+            lost_bytes += all.iter().map(|(_, _, lost)| lost).sum::<u64>();
+        }
+    }
+    // Not all times out before a later packet arrives.
+    assert!(lost_bytes > 50 * 1024, "{lost_bytes}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import math
@@ -64,10 +65,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Part:
-    """A table's lines of one size."""
+    """A table's lines of one size. ``elsewhere``: published figures that another page shows, None
+    for loss; the published lines are judged among them, too."""
 
     size: int
     lines: tuple[Line, ...]
+    elsewhere: tuple[tuple[float, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,19 @@ class Job:
 
     def __init__(self, table: lists.Controllers, folder: Path) -> None:
         self.rows: tuple[published.PublishedRow, ...] = ()
+        self.elsewhere: list[dict[int, tuple[float, ...] | None]] = []
         across, keys, sizes = table.across, table.figures, table.sizes
         if table.published is not None:
             known = published.load()[table.published]
-            self.rows, across = known.rows, across or known.across
+            self.rows = tuple(row for row in known.rows if row.name not in table.elsewhere)
+            self.elsewhere = [row.entries for row in known.rows if row.name in table.elsewhere]
+            across = across or known.across
             keys, sizes = keys or known.statistics, sizes or tuple(known.sizes)
         self.across, self.statistics = across or "", keys
         self.seeds = range(1, table.seeds + 1)
         self.contenders = contenders(table, folder)
+        beside = {one.ours for one in table.beside}
+        self.beside = {one for one in self.contenders if one.label in beside}
         self.scenarios = {size: _scenario(table, folder, size) for size in sizes}
 
     def cells(self) -> list[Cell]:
@@ -121,7 +129,8 @@ class Job:
                 )
                 for contender in self.contenders
             }
-            parts.append(Part(size, tuple(self._lines(size, ours))))
+            elsewhere = tuple(entries[size] for entries in self.elsewhere if size in entries)
+            parts.append(Part(size, tuple(self._lines(size, ours)), elsewhere))
         first = next(iter(self.scenarios.values()))
         return Measured(
             self.across,
@@ -143,6 +152,8 @@ class Job:
             for one in same:
                 # Several versions of one algorithm keep their own names.
                 label = row.name if len(same) == 1 else one.label
+                if one in self.beside:
+                    label = f"{row.name}, {one.label}"
                 yield Line(label, row.name, figures, loss, left.pop(one))
             if not same and size in row.entries:
                 yield Line(row.name, row.name, figures, loss, None)
@@ -172,7 +183,18 @@ def contenders(table: lists.Controllers, folder: Path) -> list[Contender]:
     found = [one for file in files for one in _versions(table, file)]
     found += _trained(table, folder)
     found += [Contender(cc, cc) for cc in dict.fromkeys(table.cc)]
+    rows = {one.ours: one.row for one in table.beside}
     labels = [one.label for one in found]
+    for label in rows:
+        if label not in labels:
+            known = ", ".join(labels)
+            raise ValueError(
+                f"{table.title}: beside: nobody is called {label!r}; there are {known}"
+            )
+    found = [
+        dataclasses.replace(one, published=rows[one.label]) if one.label in rows else one
+        for one in found
+    ]
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(f"{table.title}: two to judge are called {label!r}")
@@ -268,8 +290,11 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
     """The lines that no other dominates, among the published and among ours; False where there is
     no entry."""
 
-    def judge(entries: list[tuple[bool, tuple[float, ...] | None]]) -> list[bool]:
-        there = [figures for exists, figures in entries if exists]
+    def judge(
+        entries: list[tuple[bool, tuple[float, ...] | None]],
+        more: Sequence[tuple[float, ...] | None] = (),
+    ) -> list[bool]:
+        there = [figures for exists, figures in entries if exists] + list(more)
         good = iter(undominated(table.statistics, there))
         return [exists and next(good) for exists, _ in entries]
 
@@ -290,4 +315,4 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
     ours = [
         (line.ours is not None, figures(line.ours) if line.ours else None) for line in part.lines
     ]
-    return judge(published), judge(ours)
+    return judge(published, part.elsewhere), judge(ours)

@@ -10,7 +10,7 @@ use thalweg_process::interrupt;
 use thalweg_sim::cc::{Spec, SpecError};
 use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
-use thalweg_sim::{Outcome, Scenario, Statistic, Time};
+use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
 use crate::failure::Failure;
 use crate::options::whole;
@@ -92,6 +92,14 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let named = common.cc.iter().map(|text| controller(text));
         named.collect::<Result<_>>()?
     };
+    for scenario in &scenarios {
+        let (base_rtt, hops) = longest_round_trip(scenario);
+        for controller in &controllers {
+            if let Some(warning) = controller.warning(base_rtt, hops) {
+                eprintln!("warning: {}: {controller}: {warning}", scenario.name);
+            }
+        }
+    }
     // The scenario for the first seed, and the one for the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
         .map(|scenario| {
@@ -125,14 +133,13 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
     let stop = interrupt::flag()?;
-    let bar = bar(jobs.len() as u64);
+    let bar = bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
     bar.tick();
-    let outcomes = sweep(&jobs, threads, stop, |place| {
-        bar.set_message(format!(
-            "{} {}",
-            jobs[place].scenario.name, jobs[place].controller
-        ));
-        bar.inc(1);
+    let mut reached = vec![Progress::default(); jobs.len()];
+    let outcomes = sweep(&jobs, threads, stop, |place, progress| {
+        let before = std::mem::replace(&mut reached[place], progress);
+        bar.set_message(message(&jobs[place], before, progress));
+        bar.inc(progress.now.ps() - before.now.ps());
     });
     bar.finish_and_clear();
     let total = outcomes.len();
@@ -162,12 +169,28 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
     })
 }
 
+/// Drops of this share of the packets are worth a word: they are what takes the time.
+const OVERLOAD_PERCENT: u64 = 50;
+
+/// What runs, and whether it is slow because queues drop most of what is sent.
+fn message(job: &Job<'_>, before: Progress, now: Progress) -> String {
+    let mut text = format!("{} {} {}", job.scenario.name, job.controller, job.seed);
+    let sent = now.sent_packets - before.sent_packets;
+    let dropped = now.dropped_packets - before.dropped_packets;
+    if sent > 0 && dropped * 100 >= sent * OVERLOAD_PERCENT {
+        let percent = dropped * 100 / sent;
+        text.push_str(&format!(": overload, {percent} % of the packets dropped"));
+    }
+    text
+}
+
+/// A bar of simulated time, so that a single long run has an estimate of its end, too.
 fn bar(length: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);
-    let style = "[{bar:32}] {pos}/{len} {eta} left  {msg}";
+    let style = "[{bar:32}] {percent} % {eta} left  {msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style.progress_chars("=> "));
     }

@@ -38,6 +38,26 @@ fn entry(name: &str, scale: f64) -> FeatureEntry {
     }
 }
 
+/// Options that make the first rate easy to follow.
+fn at_line_rate() -> Options {
+    Options {
+        initial_fraction: 1.0,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn starts_at_a_thousandth_of_the_line_unless_told() {
+    for (options, gbps, text) in [
+        (Options::default(), 0.1, "model=stump"),
+        (at_line_rate(), 100.0, "model=stump,initial_fraction=1"),
+    ] {
+        let model = Model::new(stump(), Path::new("stump"), options).unwrap();
+        assert_eq!(model.to_string(), text);
+        assert_near(flow(&Arc::new(model)).gbps(), gbps);
+    }
+}
+
 /// One layer: the action is tanh of the inputs' weighted sum. The inputs are the older action and
 /// error, then the newer ones.
 fn linear(weights: [f32; 4]) -> Arc<Model> {
@@ -48,7 +68,7 @@ fn linear(weights: [f32; 4]) -> Arc<Model> {
         integer: None,
     };
     let content = content(policy, Kind::Mlp);
-    Arc::new(Model::new(content, Path::new("test"), Options::default()).unwrap())
+    Arc::new(Model::new(content, Path::new("test"), at_line_rate()).unwrap())
 }
 
 fn flow(model: &Arc<Model>) -> Flow<Learned> {
@@ -160,7 +180,7 @@ fn stump() -> ModelFile {
 
 #[test]
 fn trees_decide_in_integers() {
-    let model = Model::new(stump(), Path::new("stump"), Options::default()).unwrap();
+    let model = Model::new(stump(), Path::new("stump"), at_line_rate()).unwrap();
     assert_eq!(model.inference(), Inference::Tree);
     let mut flow = flow(&Arc::new(model));
     // 1 / 1.1 in Q16 is 65536² / 72090 (0.1 in Q16: 6554 rounded), to the nearest: 59578.
@@ -177,7 +197,7 @@ fn another_target_moves_the_fixed_point() {
     // With √share = 1 and a target of 0.5 the fixed point is an inflation of 1.5.
     let options = Options {
         target: Some(0.5),
-        ..Options::default()
+        ..at_line_rate()
     };
     let model = Model::new(stump(), Path::new("stump"), options).unwrap();
     assert_eq!(model.features().target_q24(), 1 << 23);
