@@ -127,7 +127,8 @@ static __always_inline void start_up(struct sock *sk, struct rate *ca,
 	int full = is_full(ca, round);
 
 	if (full || round->keep_q16 < THALWEG_ONE_Q16 ||
-	    is_at_target(set, round->delivered_rate, round->rtt_us, round->base_us)) {
+	    signal_q24(set, round->delivered_rate, round->rtt_us, round->base_us) >=
+		    set->model.target_q24) {
 		/* Full without a queue: the path seems longer than it is. */
 		if (full)
 			round->flags |= THALWEG_RATE_PROBING;

@@ -9,8 +9,16 @@
 #define BURST_BYTES 65536
 /* Base round trips in which a queue should drain. */
 #define DRAIN_ROUNDS 4
-/* Less than one packet lost in this many counts as random loss. */
+/*
+ * Less than one packet lost in LOSS_SHARE counts as random loss. Without a queue nothing
+ * overflows: then it is one in CLEAR_LOSS_SHARE, and CLEAR_LOSSES beside, as one packet is
+ * a large share of a short round.
+ */
 #define LOSS_SHARE 50
+#define CLEAR_LOSS_SHARE 10
+#define CLEAR_LOSSES 2
+/* A queue is seen from this part of the target on. */
+#define QUEUE_PART 4
 /*
  * With fewer bytes in a base round trip, a round has one burst or two. Then its delivery
  * rate is inexact, and few round-trip times are measured.
@@ -31,15 +39,15 @@ struct round {
 	int at_target;
 };
 
-/* Whether the model's signal is at its target, for this rate and queue. */
-static __always_inline int is_at_target(const struct thalweg_rate_settings *set, __u64 rate,
+/* The model's signal for this rate and queue, Q24. */
+static __always_inline __u64 signal_q24(const struct thalweg_rate_settings *set, __u64 rate,
 					__u64 rtt_us, __u64 base_us)
 {
 	__u64 inflation = thalweg_inflation_q16(rtt_us * 1000, base_us * 1000);
 	__u64 root = thalweg_root(thalweg_share_q48(rate, set->reference_rate));
 	__u64 excess = thalweg_positive((__s64)(inflation - set->model.offset_q16));
 
-	return (excess * root) >> 16 >= set->model.target_q24;
+	return (excess * root) >> 16;
 }
 
 /*
@@ -53,13 +61,19 @@ static __always_inline int is_coarse(const struct rate *ca, __u32 base_us)
 
 /* Share of the rate that is kept after the round's losses and marks, Q16. */
 static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __u64 lost,
-				      __u64 marked)
+				      __u64 marked, int queue)
 {
 	__u64 keep = THALWEG_ONE_Q16, all = delivered + lost;
+	int is_overflow;
 
 	if (ca->flags & CUT || !all)
 		return keep;
-	if (lost * LOSS_SHARE >= all && lost)
+	if (queue)
+		is_overflow = lost && lost * LOSS_SHARE >= all;
+	else
+		is_overflow =
+			lost > CLEAR_LOSSES && (lost - CLEAR_LOSSES) * CLEAR_LOSS_SHARE >= all;
+	if (is_overflow)
 		keep = thalweg_positive((__s64)(THALWEG_ONE_Q16 - lost * THALWEG_ONE_Q16 / all));
 	if (keep < THALWEG_ONE_Q16 / 2)
 		keep = THALWEG_ONE_Q16 / 2;
@@ -86,7 +100,7 @@ static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 				    struct round *round)
 {
 	__u32 elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
-	__u64 delivered = tp->delivered - ca->round_delivered;
+	__u64 delivered = tp->delivered - ca->round_delivered, signal;
 
 	if (!elapsed_us)
 		elapsed_us = 1;
@@ -94,12 +108,14 @@ static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 	round->arriving = max_u64(round->delivered_rate, (__u64)ca->last_delivered << 10);
 	if (ca->phase != STARTUP)
 		ca->last_delivered = thalweg_min(round->delivered_rate >> 10, THALWEG_U32_MAX);
-	round->keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
-				   tp->delivered_ce - ca->round_marked);
 	round->coarse = is_coarse(ca, base_us);
 	round->base_us = base_us;
 	round->rtt_us = base_us + queue_us(ca);
-	round->at_target = is_at_target(set, ca->rate, round->rtt_us, base_us);
+	signal = signal_q24(set, ca->rate, round->rtt_us, base_us);
+	round->at_target = signal >= set->model.target_q24;
+	round->keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
+				   tp->delivered_ce - ca->round_marked,
+				   signal * QUEUE_PART >= set->model.target_q24);
 	if (ca->flags & LIMITED)
 		round->flags |= THALWEG_RATE_LIMITED;
 }
