@@ -106,13 +106,7 @@ fn is_full(ca: &mut Rate, round: &Round) -> bool {
 }
 
 /// A round of `STARTUP`: twice the rate, or on to `STEADY`.
-fn start_up(
-    ca: &mut Rate,
-    tp: &mut TcpSock,
-    set: &Settings<'_>,
-    round: &mut Round,
-    epoch: u16,
-) {
+fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round, epoch: u16) {
     let full = is_full(ca, round);
     if full
         || round.keep_q16 < ONE_Q16

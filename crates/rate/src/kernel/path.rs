@@ -9,9 +9,10 @@ const PATH_EPOCHS: u16 = 4;
 /// What is known of the path to a host: `struct path`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    pub(super) min_rtt_us: u32,
+    /// The shortest round-trip time, µs.
+    pub min_rtt_us: u32,
     /// Of the clock, when it was found.
-    pub(super) epoch: u16,
+    pub epoch: u16,
 }
 
 /// Takes over a shorter round-trip time from other flows to the same host.
@@ -26,8 +27,8 @@ pub(super) fn ask_path(ca: &mut Rate, tp: &TcpSock, epoch: u16) {
 
 /// Tells them of this flow's: the shortest of this period counts.
 pub(super) fn tell_path(ca: &Rate, tp: &mut TcpSock, epoch: u16) {
-    let is_kept = (tp.path)
-        .is_some_and(|known| known.epoch == epoch && known.min_rtt_us <= ca.min_rtt_us);
+    let is_kept =
+        (tp.path).is_some_and(|known| known.epoch == epoch && known.min_rtt_us <= ca.min_rtt_us);
     if !is_kept {
         tp.path = Some(Path {
             min_rtt_us: ca.min_rtt_us,
