@@ -2,16 +2,19 @@
 //!
 //! The simulator runs them behind its Linux sender. Files, functions and order are those of the C,
 //! so that a change there is easily carried over: `rate.bpf.c` is this file, `rate_state.h`,
-//! `rate_round.h` and `rate_decide.h` are `state.rs`, `round.rs` and `decide.rs`. The arithmetic is
-//! in integers of the same width. Reasons stand in the C; `docs/reference/cc.md` explains the
-//! rules. Left out is what the kernel needs alone: slots, the ring of decisions, maps.
+//! `rate_round.h`, `rate_path.h` and `rate_decide.h` are `state.rs`, `round.rs`, `path.rs` and
+//! `decide.rs`. The arithmetic is in integers of the same width. Reasons stand in the C;
+//! `docs/reference/cc.md` explains the rules. Left out is what the kernel needs alone: slots, the
+//! ring of decisions, maps.
 
 mod decide;
+mod path;
 mod round;
 mod state;
 #[cfg(test)]
 mod tests;
 
+pub use path::Path;
 pub use state::{
     Phase, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
     THALWEG_RATE_DEFAULT_REFERENCE_RTT_US, THALWEG_RATE_FLOOR, TcpSock,
@@ -21,8 +24,9 @@ use thalweg_learner::ONE_Q16;
 
 use crate::MAX_RATE;
 use decide::decide;
+use path::{ask_path, tell_path};
 use round::{Round, bound, is_at_target, is_coarse, measure};
-use state::{US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
+use state::{MEAN_SHIFT, US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
 
 /// Interval of probes for the shortest round-trip time, and their least duration.
 const PROBE_PERIOD_NS: u64 = 5_000_000_000;
@@ -38,8 +42,11 @@ const FULL_ROUNDS: u32 = 3;
 const FALLING_MAX: u32 = 48;
 /// A pause after which a flow starts over.
 const IDLE_US: u32 = 1_000_000;
-/// Longest wait of a coarse flow for its second measurement, in base round-trip times.
+/// A coarse flow waits for so many round-trip times, but no longer than so many base ones.
+const COARSE_SAMPLES: u16 = 2;
 const COARSE_ROUND_TRIPS: u32 = 4;
+/// Samples of a round whose mean is exact; later ones weigh as the last of these.
+const SAMPLES_MAX: u16 = 1024;
 
 /// Events of `rate_cwnd_event`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,13 +58,13 @@ pub enum CwndEvent {
 }
 
 /// Advances at the same moments for all flows.
-fn epoch_now(tai_ns: u64) -> u32 {
-    (tai_ns / PROBE_PERIOD_NS) as u32
+fn epoch_now(tai_ns: u64) -> u16 {
+    (tai_ns / PROBE_PERIOD_NS) as u16
 }
 
 /// Duration of a probe: at half the rate a queue takes twice its length to drain.
 fn probe_us(ca: &Rate, base_us: u32) -> u32 {
-    2 * base_us + (2 * ca.last_rtt_us).min(PROBE_QUEUE_US) + PROBE_US
+    2 * base_us + (2 * (ca.mean_rtt >> MEAN_SHIFT)).min(PROBE_QUEUE_US) + PROBE_US
 }
 
 /// A flow whose handshake is over. `tai_ns` is the clock that hosts agree on.
@@ -66,6 +73,8 @@ pub fn rate_init(tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) -> Rate {
     let rtt_us = tp.srtt_us >> 3;
     ca.min_rtt_us = rtt_us;
     ca.epoch = epoch_now(tai_ns);
+    let epoch = ca.epoch;
+    ask_path(&mut ca, tp, epoch);
     start_round(&mut ca, tp);
     let base_us = base_rtt_us(&ca, set);
     let rate = u64::from(tp.snd_cwnd) * mss_of(tp) * US_PER_S / u64::from(base_us);
@@ -97,7 +106,7 @@ fn is_full(ca: &mut Rate, round: &Round) -> bool {
 }
 
 /// A round of `STARTUP`: twice the rate, or on to `STEADY`.
-fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round) {
+fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round, epoch: u16) {
     let full = is_full(ca, round);
     if full
         || round.keep_q16 < ONE_Q16
@@ -105,6 +114,9 @@ fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Rou
     {
         // Full without a queue: the path seems longer than it is.
         round.probing |= full;
+        // Flows that started at the same time may have found a shorter path meanwhile.
+        ask_path(ca, tp, epoch);
+        tell_path(ca, tp, epoch);
         enter(ca, Phase::Steady);
         if ca.rate > round.delivered_rate {
             ca.rate = round.delivered_rate.max(THALWEG_RATE_FLOOR);
@@ -139,10 +151,17 @@ fn begin_probe(ca: &mut Rate, tp: &mut TcpSock, round: &Round, common: bool) {
 }
 
 /// Half the rate, long enough for the queue to drain: this is the remaining round-trip time.
-fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>) {
+fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) {
+    let epoch = epoch_now(tai_ns);
     let prior_min_rtt_us = ca.counter;
     if ca.round_rtt_us != 0 {
         ca.min_rtt_us = ca.round_rtt_us;
+    }
+    // A flow that probes alone finds the others' queue.
+    if ca.flags.sure {
+        tell_path(ca, tp, epoch);
+    } else {
+        ask_path(ca, tp, epoch);
     }
     if ca.min_rtt_us < prior_min_rtt_us - prior_min_rtt_us / 8 {
         ca.flags.sure = false;
@@ -157,7 +176,7 @@ fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>) {
 /// The round is over.
 fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, tai_ns: u64) {
     if ca.phase == Phase::ProbeRtt {
-        end_probe(ca, tp, set);
+        end_probe(ca, tp, set, tai_ns);
         return;
     }
     let mut round = measure(ca, tp, set, base_us);
@@ -168,7 +187,7 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
         && (!ca.flags.sure || epoch & 3 == 0 || probe_us(ca, base_us) < LONG_PROBE_US);
     round.probing |= common || (ca.phase == Phase::Steady && ca.counter >= FALLING_MAX);
     if ca.phase == Phase::Startup {
-        start_up(ca, tp, set, &mut round);
+        start_up(ca, tp, set, &mut round, epoch);
     } else {
         decide(ca, tp, set, &round);
     }
@@ -182,12 +201,25 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
     start_round(ca, tp);
 }
 
-fn measure_rtt(ca: &mut Rate, rtt_us: u32, is_ack_delayed: bool) {
+/// Takes a round-trip time. One that is much longer than usual counts as a base round trip more.
+fn measure_rtt(ca: &mut Rate, rtt_us: u32, is_ack_delayed: bool, base_us: u32) {
+    let mut now = rtt_us << MEAN_SHIFT;
     if is_ack_delayed && rtt_us > ca.min_rtt_us {
         return;
     }
-    if ca.round_rtt_us != 0 {
-        ca.flags.several = true;
+    if ca.mean_rtt != 0 {
+        now = now.min(ca.mean_rtt + (base_us << MEAN_SHIFT));
+    }
+    if ca.samples < SAMPLES_MAX {
+        ca.samples += 1;
+    }
+    let samples = u32::from(ca.samples);
+    if samples == 1 {
+        ca.mean_rtt = now;
+    } else if now > ca.mean_rtt {
+        ca.mean_rtt += (now - ca.mean_rtt) / samples;
+    } else {
+        ca.mean_rtt -= (ca.mean_rtt - now) / samples;
     }
     if ca.round_rtt_us == 0 || rtt_us < ca.round_rtt_us {
         ca.round_rtt_us = rtt_us;
@@ -200,7 +232,7 @@ fn measure_rtt(ca: &mut Rate, rtt_us: u32, is_ack_delayed: bool) {
 /// Whether a round that is long enough waits for one more round-trip time.
 fn is_waiting(ca: &Rate, elapsed_us: u32, base_us: u32) -> bool {
     ca.phase != Phase::ProbeRtt
-        && !ca.flags.several
+        && ca.samples < COARSE_SAMPLES
         && is_coarse(ca, base_us)
         && elapsed_us < COARSE_ROUND_TRIPS * base_us
 }
@@ -214,7 +246,8 @@ pub fn rate_control(
     tai_ns: u64,
 ) {
     if let Some(rtt_us) = sample.rtt_us {
-        measure_rtt(ca, rtt_us.clamp(1, 10_000_000), sample.is_ack_delayed);
+        let rtt_us = rtt_us.clamp(1, 10_000_000);
+        measure_rtt(ca, rtt_us, sample.is_ack_delayed, base_rtt_us(ca, set));
     }
     ca.flags.limited |= sample.is_app_limited;
 

@@ -3,7 +3,9 @@
 
 use thalweg_learner::ONE_Q16;
 
-use super::state::{Phase, Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, US_PER_S, mss_of};
+use super::state::{
+    MEAN_SHIFT, Phase, Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, US_PER_S, mss_of,
+};
 use crate::{MAX_RATE, Measurement};
 
 /// Largest burst of TCP, whatever the rate: the resolution of measurements.
@@ -71,20 +73,9 @@ fn keep_q16(ca: &Rate, delivered: u64, lost: u64, marked: u64) -> u32 {
     (keep - keep * marked / (5 * all)) as u32
 }
 
-/// The queue that persisted for two rounds; for coarse flows, for two measurements.
-fn queue_us(ca: &mut Rate, coarse: bool) -> u32 {
-    // If all ACKs were delayed, only the earlier value is known.
-    let mut now = match ca.round_rtt_us {
-        0 => ca.last_rtt_us,
-        round_rtt_us => round_rtt_us,
-    };
-    let last = ca.last_rtt_us;
-    ca.last_rtt_us = now;
-    if last != 0 && last < now && !(coarse && ca.flags.several) {
-        now = last;
-    }
-    // The minimum may be newer than the round before.
-    now.saturating_sub(ca.min_rtt_us)
+/// The mean of the round, or of the one before if all its ACKs were delayed.
+fn queue_us(ca: &Rate) -> u32 {
+    (ca.mean_rtt >> MEAN_SHIFT).saturating_sub(ca.min_rtt_us)
 }
 
 /// The measurements of the round.
@@ -100,7 +91,7 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
     let marked = u64::from(tp.delivered_ce.wrapping_sub(ca.round_marked));
     let keep_q16 = keep_q16(ca, delivered, lost, marked);
     let coarse = is_coarse(ca, base_us);
-    let rtt_us = base_us + queue_us(ca, coarse);
+    let rtt_us = base_us + queue_us(ca);
     Round {
         delivered_rate,
         arriving,

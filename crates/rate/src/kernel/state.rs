@@ -1,11 +1,14 @@
 //! State of a flow, and how TCP is made to send at a rate: `bpf/include/rate_state.h`.
 
+use super::path::Path;
 use crate::{Flow, Model};
 
 pub(super) const US_PER_S: u64 = 1_000_000;
 /// Largest round-trip time for the window, in base round-trip times.
 const WINDOW_ROUND_TRIPS: u32 = 8;
 const WINDOW_MAX: u64 = 1 << 20;
+/// Of a mean in its unit, µs / 16.
+pub(super) const MEAN_SHIFT: u32 = 4;
 /// The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms.
 pub const THALWEG_RATE_FLOOR: u64 = 25_000;
 /// Default rate that counts as 1, bytes/s.
@@ -53,6 +56,8 @@ pub struct TcpSock {
     pub sk_pacing_needed: bool,
     /// Whether a time-out is being repaired (`TCP_CA_Loss`).
     pub is_in_loss: bool,
+    /// What flows from this host know of the path to the other one: the program's map `paths`.
+    pub path: Option<Path>,
 }
 
 /// What TCP tells with an ACK: `struct rate_sample`.
@@ -82,7 +87,7 @@ pub enum Phase {
     ProbeRtt,
 }
 
-/// `LIMITED`, `CUT`, `SURE` and `SEVERAL` of the program.
+/// `LIMITED`, `CUT` and `SURE` of the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flags {
     /// By the application, in this round.
@@ -91,8 +96,6 @@ pub(super) struct Flags {
     pub cut: bool,
     /// The last probe, a common one, found no much shorter path.
     pub sure: bool,
-    /// Several round-trip times were measured in this round.
-    pub several: bool,
 }
 
 /// State of a flow: `struct rate`. Times are the low half of TCP's clock in microseconds.
@@ -110,20 +113,22 @@ pub struct Rate {
     pub(super) round_rtt_us: u32,
     /// 0: none.
     pub(super) min_rtt_us: u32,
-    /// Of the clock, when the last probe started.
-    pub(super) epoch: u32,
     /// Segments.
     pub(super) window: u32,
     pub(super) phase: Phase,
     /// `PROBE_RTT`: the phase that follows.
     pub(super) resumed: Phase,
     pub(super) flags: Flags,
+    /// Of the clock, when the last probe started.
+    pub(super) epoch: u16,
+    /// Round-trip times in this round.
+    pub(super) samples: u16,
     /// The program's union of three counters, by phase. `STARTUP`: `full_rounds`, rounds in a row
     /// with hardly more delivered. `STEADY`: `falls`, decisions in a row that reduce the rate.
     /// `PROBE_RTT`: `prior_min_rtt_us`, the shortest round-trip time before it.
     pub(super) counter: u32,
-    /// Shortest of the round before; 0: none.
-    pub(super) last_rtt_us: u32,
+    /// Of this round, or of the last one with any, µs / 16; 0: none.
+    pub(super) mean_rtt: u32,
     /// In the round before, KiB/s; in `STARTUP`, the maximum so far.
     pub(super) last_delivered: u32,
 }
@@ -163,8 +168,8 @@ pub(super) fn start_round(ca: &mut Rate, tp: &TcpSock) {
     ca.round_lost = tp.lost;
     ca.round_marked = tp.delivered_ce;
     ca.round_rtt_us = 0;
+    ca.samples = 0;
     ca.flags.limited = false;
-    ca.flags.several = false;
 }
 
 /// Whether TCP paces. A flow goes without pacing if it has the whole rate of the fastest link and

@@ -45,6 +45,7 @@ impl<'a> Socket<'a> {
             sk_max_pacing_rate: u64::MAX,
             sk_pacing_needed: false,
             is_in_loss: false,
+            path: None,
         };
         let set = Settings {
             reference_rate: THALWEG_RATE_DEFAULT_REFERENCE,
@@ -84,7 +85,7 @@ impl<'a> Socket<'a> {
     fn steady(&mut self, rate: u64) {
         self.ca.phase = Phase::Steady;
         self.ca.rate = rate;
-        self.ca.last_rtt_us = 2_000;
+        self.ca.mean_rtt = 2_000 << MEAN_SHIFT;
         self.ca.last_delivered = (rate >> 10) as u32;
     }
 }
@@ -138,13 +139,16 @@ fn startup_ends_full_and_probes() {
         (Phase::Steady, 7_240_000)
     );
     assert_eq!(socket.tp.sk_pacing_rate, 3_620_000);
-    // 2 · 2 ms, 2 · 2 ms of queue as last seen, 20 ms. Then the probe's minimum holds.
-    socket.ack(27_999, 10, 2_100);
+    // 2 · 2 ms, 20 ms, and twice the mean, first of 2.1 ms, then of 2.15.
+    socket.ack(28_199, 10, 2_100);
     assert_eq!(socket.ca.phase, Phase::ProbeRtt);
-    socket.ack(1, 10, 2_200);
+    socket.ack(100, 10, 2_200);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+    socket.ack(1, 10, 2_150);
+    // It probed alone: what it told at the end of STARTUP is shorter.
     assert_eq!(
         (socket.ca.phase, socket.ca.min_rtt_us),
-        (Phase::Steady, 2_100)
+        (Phase::Steady, 2_000)
     );
     assert_eq!(socket.tp.sk_pacing_rate, 7_240_000);
 }
@@ -157,7 +161,6 @@ fn startup_ends_at_the_target() {
     socket.ack(2_000, 10, 4_620);
     assert_eq!(socket.ca.phase, Phase::Startup);
     socket.ca.rate = 7_240_000;
-    socket.ca.last_rtt_us = 4_640;
     socket.ack(2_000, 10, 4_640);
     assert_eq!(
         (socket.ca.phase, socket.ca.rate),
@@ -165,42 +168,104 @@ fn startup_ends_at_the_target() {
     );
 }
 
-#[test]
-fn a_queue_counts_once_it_stood_for_two_rounds() {
-    let model = model(0);
-    let mut socket = Socket::new(&model);
-    let set = socket.set;
-    socket.steady(20_000_000);
-    let mut seen = |rtt_us| {
-        socket.ca.round_rtt_us = rtt_us;
-        measure(&mut socket.ca, &socket.tp, &set, 2_000).rtt_us
-    };
-    assert_eq!(seen(3_000), 2_000);
-    assert_eq!(seen(3_500), 3_000);
-    assert_eq!(seen(2_400), 2_400);
-    assert_eq!(seen(0), 2_400, "all ACKs were delayed");
+/// What this round shows, in us / 16.
+fn mean_after(socket: &mut Socket<'_>, rtts_us: &[u32]) -> u32 {
+    start_round(&mut socket.ca, &socket.tp);
+    for rtt_us in rtts_us {
+        measure_rtt(&mut socket.ca, *rtt_us, false, 2_000);
+    }
+    socket.ca.mean_rtt
 }
 
 #[test]
-fn a_coarse_flow_waits_for_two_measurements() {
+fn the_queue_is_the_mean_of_a_round() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.steady(20_000_000);
+    assert_eq!(
+        mean_after(&mut socket, &[2_100, 2_900, 2_500]),
+        2_500 << MEAN_SHIFT
+    );
+    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_000);
+    assert_eq!(round.rtt_us, 2_500);
+    // A round without round-trip times goes by the one before.
+    start_round(&mut socket.ca, &socket.tp);
+    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_000);
+    assert_eq!(round.rtt_us, 2_500);
+    // A new round forgets it with its first round-trip time.
+    assert_eq!(mean_after(&mut socket, &[2_200]), 2_200 << MEAN_SHIFT);
+    // The shortest one is newer than the mean: no queue.
+    socket.ca.min_rtt_us = 2_300;
+    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_300);
+    assert_eq!(round.rtt_us, 2_300);
+}
+
+/// A queue that swings from 0 to 1 ms: a slow flow measures it twice in a round, a fast one 64 times.
+#[test]
+fn fast_and_slow_flows_see_the_same_queue() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    let swing = [2_000, 3_000];
+    for count in [1, 4, 32] {
+        let found = mean_after(&mut socket, &swing.repeat(count));
+        // Each step is rounded, by less than a sixteenth of a microsecond.
+        let off = found.abs_diff(2_500 << MEAN_SHIFT);
+        assert!(off <= 2 * count as u32, "{count}: {found}");
+    }
+    // Beyond SAMPLES_MAX a round-trip time weighs as the last of them.
+    mean_after(&mut socket, &[2_000].repeat(2_000));
+    assert_eq!(socket.ca.samples, SAMPLES_MAX);
+    measure_rtt(&mut socket.ca, 3_024, false, 2_000);
+    assert_eq!(socket.ca.mean_rtt, 2_001 << MEAN_SHIFT);
+}
+
+/// A segment alone is acknowledged 40 ms late: it counts as the mean and a base round trip.
+#[test]
+fn a_late_ack_weighs_little() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    mean_after(&mut socket, &[2_400, 2_400]);
+    assert_eq!(mean_after(&mut socket, &[42_000]), 4_400 << MEAN_SHIFT);
+    mean_after(&mut socket, &[2_400]);
+    // The second of a round: half of what it is longer.
+    assert_eq!(
+        mean_after(&mut socket, &[2_400, 42_000]),
+        3_400 << MEAN_SHIFT
+    );
+    // The base is that of the longer path.
+    mean_after(&mut socket, &[2_400]);
+    start_round(&mut socket.ca, &socket.tp);
+    measure_rtt(&mut socket.ca, 42_000, false, 10_000);
+    assert_eq!(socket.ca.mean_rtt, 12_400 << MEAN_SHIFT);
+    // Marked as delayed, it does not count at all.
+    measure_rtt(&mut socket.ca, 42_000, true, 10_000);
+    assert_eq!(
+        (socket.ca.mean_rtt, socket.ca.samples),
+        (12_400 << MEAN_SHIFT, 1)
+    );
+    // The first of all has no mean before it.
+    socket.ca.mean_rtt = 0;
+    assert_eq!(mean_after(&mut socket, &[42_000]), 42_000 << MEAN_SHIFT);
+}
+
+#[test]
+fn a_coarse_flow_waits_for_two_round_trip_times() {
     let model = model(0);
     let mut socket = Socket::new(&model);
     // 16384 bytes in 2 ms are 8.192 MB/s.
     socket.steady(8_191_999);
     assert!(is_coarse(&socket.ca, 2_000));
     socket.ack(2_000, 10, 2_500);
-    assert_eq!(socket.ca.round_us, 1_000_000, "one measurement");
-    socket.ack(100, 10, 2_600);
+    assert_eq!(socket.ca.round_us, 1_000_000, "one round-trip time");
+    socket.ack(100, 10, 2_700);
     assert_eq!(socket.ca.round_us, 1_002_100);
-    // The shorter of both counts, though it is longer than that of the round before.
-    assert_eq!(socket.ca.last_rtt_us, 2_500);
+    assert_eq!(socket.ca.mean_rtt, 2_600 << MEAN_SHIFT);
     // In vain: four base round trips.
     socket.ack(7_999, 10, 2_500);
     assert_eq!(socket.ca.round_us, 1_002_100);
-    socket.ca.flags.several = false;
-    socket.ca.round_rtt_us = 0;
-    socket.ack(1, 10, 2_500);
-    assert_eq!(socket.ca.round_us, 1_010_100);
+    start_round(&mut socket.ca, &socket.tp);
+    socket.ack(8_000, 10, 2_500);
+    assert_eq!(socket.ca.round_us, 1_018_099);
     socket.steady(8_192_000);
     assert!(!is_coarse(&socket.ca, 2_000));
 }
@@ -225,7 +290,6 @@ fn the_model_moves_the_rate_within_floor_and_cap() {
     // At the target (1 ms of queue at 20 MB/s is 0.063; 2 ms are 0.126): 9/8 of what arrives.
     let mut socket = Socket::new(&up);
     socket.steady(20_000_000);
-    socket.ca.last_rtt_us = 4_000;
     socket.ca.last_delivered = 0;
     socket.ack(2_000, 20, 4_000);
     assert_eq!(socket.ca.rate, 14_480_000 * 9 / 8);
@@ -290,4 +354,109 @@ fn a_time_out_halves_and_a_pause_starts_over() {
         CwndEvent::TxStart,
     );
     assert_eq!((socket.ca.phase, socket.ca.rate), (Phase::Startup, 905_000));
+}
+
+/// Ends of a probe: `common` or alone, when the shortest round-trip time was `rtt_us`.
+fn probe(socket: &mut Socket<'_>, common: bool, rtt_us: u32) {
+    socket.steady(20_000_000);
+    if common {
+        socket.tai_ns += PROBE_PERIOD_NS;
+    } else {
+        socket.ca.counter = FALLING_MAX;
+    }
+    socket.ack(socket.ca.min_rtt_us.into(), 28, socket.ca.min_rtt_us);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+    assert_eq!(socket.ca.flags.sure, common);
+    socket.ack(100_000, 28, rtt_us);
+    assert_eq!(socket.ca.phase, Phase::Steady);
+}
+
+#[test]
+fn a_common_probe_tells_the_path_and_a_lone_one_asks() {
+    let down = model(-1);
+    let mut socket = Socket::new(&down);
+    // Alone it finds the others' queue, and keeps that to itself.
+    probe(&mut socket, false, 2_600);
+    assert_eq!((socket.ca.min_rtt_us, socket.tp.path), (2_600, None));
+    probe(&mut socket, true, 2_300);
+    let told = |min_rtt_us, epoch| Some(Path { min_rtt_us, epoch });
+    assert_eq!(socket.tp.path, told(2_300, 1));
+    // Alone again: what the common probe found is shorter.
+    probe(&mut socket, false, 2_600);
+    assert_eq!(
+        (socket.ca.min_rtt_us, socket.tp.path),
+        (2_300, told(2_300, 1))
+    );
+    // The next period has its own: the path became longer.
+    probe(&mut socket, true, 2_500);
+    assert_eq!(socket.tp.path, told(2_500, 2));
+    // In one period the shortest counts.
+    socket.ca.min_rtt_us = 2_600;
+    tell_path(&socket.ca, &mut socket.tp, 2);
+    assert_eq!(socket.tp.path, told(2_500, 2));
+    socket.ca.min_rtt_us = 2_400;
+    tell_path(&socket.ca, &mut socket.tp, 2);
+    assert_eq!(socket.tp.path, told(2_400, 2));
+}
+
+#[test]
+fn a_late_flow_takes_the_shorter_path() {
+    let model = model(0);
+    for (epoch, clock, expected) in [
+        (7, 7, 2_100),
+        (7, 10, 2_100),
+        // Four periods later it is forgotten.
+        (7, 11, 2_900),
+        // The counter of periods wraps.
+        (65_534, 65_536 + 1, 2_100),
+        (65_534, 65_536 + 2, 2_900),
+        // Not from the future.
+        (8, 7, 2_900),
+    ] {
+        let mut socket = Socket::new(&model);
+        socket.tp.srtt_us = 2_900 << 3;
+        socket.tp.path = Some(Path {
+            min_rtt_us: 2_100,
+            epoch,
+        });
+        socket.ca = rate_init(&mut socket.tp, &socket.set, clock * PROBE_PERIOD_NS);
+        assert_eq!(socket.ca.min_rtt_us, expected, "{epoch} {clock}");
+    }
+    // A longer one is of no use.
+    let mut socket = Socket::new(&model);
+    socket.tp.path = Some(Path {
+        min_rtt_us: 2_100,
+        epoch: 0,
+    });
+    socket.ca = rate_init(&mut socket.tp, &socket.set, 0);
+    assert_eq!(socket.ca.min_rtt_us, 2_000);
+}
+
+#[test]
+fn startup_ends_with_the_shortest_path() {
+    let model = model(0);
+    // STARTUP ends full, as above.
+    let end = |socket: &mut Socket<'_>| {
+        for _ in 0..4 {
+            assert_eq!(socket.ca.phase, Phase::Startup);
+            socket.ack(2_000, 10, 2_000);
+        }
+    };
+    let mut first = Socket::new(&model);
+    end(&mut first);
+    let told = Some(Path {
+        min_rtt_us: 2_000,
+        epoch: 0,
+    });
+    assert_eq!(first.tp.path, told);
+    // Another one started at the same time, in a queue.
+    let mut second = Socket::new(&model);
+    second.ca.min_rtt_us = 1_900;
+    second.tp.path = Some(Path {
+        min_rtt_us: 1_800,
+        epoch: 0,
+    });
+    end(&mut second);
+    assert_eq!(second.ca.min_rtt_us, 1_800);
+    assert_eq!(second.ca.counter, 1_800, "what the probe begins with");
 }

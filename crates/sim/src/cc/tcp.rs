@@ -3,6 +3,8 @@
 //! Names are those of the kernel (`include/linux/tcp.h`, `include/net/tcp.h`), so that rules can
 //! be compared line by line.
 
+use thalweg_rate::kernel::Path;
+
 /// Slow start threshold before the first loss.
 pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// First window, segments (RFC 6928).
@@ -67,6 +69,8 @@ pub struct Socket {
     pub prr_delivered: u32,
     #[allow(missing_docs)]
     pub prr_out: u32,
+    /// What connections between the same two hosts know of their path.
+    pub path: Option<Path>,
 }
 
 /// What is told with an ACK (`struct rate_sample`).

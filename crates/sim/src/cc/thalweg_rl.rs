@@ -150,6 +150,7 @@ impl ThalwegRl {
             sk_max_pacing_rate: u64::MAX,
             sk_pacing_needed: socket.sk_pacing_needed,
             is_in_loss: socket.ca_state == CaState::Loss,
+            path: socket.path,
         }
     }
 }
@@ -204,6 +205,7 @@ impl Controller for ThalwegRl {
         socket.snd_ssthresh = tp.snd_ssthresh;
         socket.sk_pacing_rate = tp.sk_pacing_rate;
         socket.sk_pacing_needed = tp.sk_pacing_needed;
+        socket.path = tp.path;
     }
 }
 

@@ -18,7 +18,9 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use thalweg_rate::kernel::Path;
 
 use crate::Time;
 use crate::cc::tcp::{CaState, Event, INFINITE_SSTHRESH, INITIAL_CWND, Socket};
@@ -37,6 +39,8 @@ const INSPECTION: Time = Time::from_us(100_000);
 pub(super) struct Hosts {
     pub options: Linux,
     pub connections: Vec<Connection>,
+    /// What connections between two hosts know of their path.
+    paths: BTreeMap<Ends, Path>,
     /// Payload of a packet, bytes.
     mss: u32,
     /// The clock of all hosts at the start, ns.
@@ -113,10 +117,14 @@ struct Receiver {
     delayed_at: Time,
 }
 
+/// A sending host, and the last port on the way to a receiving one: no other host has that port.
+type Ends = (u32, u32);
+
 /// Both ends of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub socket: Socket,
+    ends: Ends,
     bursts: VecDeque<Burst>,
     acks: VecDeque<Acknowledgement>,
     /// No burst leaves before this (`tcp_wstamp_ns`).
@@ -148,6 +156,7 @@ impl Hosts {
             mss: scenario.network.packet_bytes - options.header_bytes,
             options,
             connections: Vec::new(),
+            paths: BTreeMap::new(),
             tai_ns,
             random,
             smoothed_us: Vec::new(),
@@ -173,6 +182,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     pub(super) fn tcp_begin(&mut self, index: usize) {
         let now = self.now;
         let handshake = self.handshake(index);
+        let ends = self.ends(index);
         let Some(hosts) = &mut self.linux else { return };
         while hosts.connections.len() <= index {
             hosts.connections.push(Connection::default());
@@ -198,6 +208,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         hosts.connections[index] = Connection {
             socket,
+            ends,
             timer_at: Time::MAX,
             receiver,
             ..Connection::default()
@@ -217,12 +228,27 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         setup.base_rtt + queued
     }
 
+    /// The hosts of a connection.
+    fn ends(&self, index: usize) -> Ends {
+        let flow: &Flow = &self.transport.flows[index];
+        let last = self.fabric.path(flow).last();
+        (flow.host, last.copied().unwrap_or(u32::MAX))
+    }
+
     /// Tells a controller of an event.
     fn tell(&mut self, index: usize, event: Event) {
         let Some(hosts) = &mut self.linux else { return };
-        let socket = &mut hosts.connections[index].socket;
+        let connection = &mut hosts.connections[index];
+        let (ends, socket) = (connection.ends, &mut connection.socket);
+        let known = hosts.paths.get(&ends).copied();
+        socket.path = known;
         self.control.controllers[index].on_tcp(&event, socket);
         socket.snd_cwnd = socket.snd_cwnd.max(1);
+        if let Some(path) = socket.path
+            && known != socket.path
+        {
+            hosts.paths.insert(ends, path);
+        }
     }
 
     /// Takes over the command of a controller that knows nothing of TCP.

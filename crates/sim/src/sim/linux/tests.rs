@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::cc::tcp::{Event, Sample, Socket};
+use crate::cc::thalweg_rl::ThalwegRl;
 use crate::cc::{Context, Needs, Spec};
 use crate::metrics::Outcome;
 use crate::scenario::{Pacing, Rounds, RttSample, Topology, Workload};
@@ -462,6 +463,185 @@ fn runs_repeat_and_seeds_differ() {
             "{text}: {delay:?}"
         );
     }
+}
+
+fn path(min_rtt_us: u32) -> Path {
+    Path {
+        min_rtt_us,
+        epoch: 0,
+    }
+}
+
+/// A controller that logs what its host knows of the path. If that is nothing, it tells 1 ms and its
+/// number.
+#[derive(Debug, Clone)]
+struct Telling {
+    flow: u32,
+    known: Arc<Mutex<Vec<(u32, Option<Path>)>>>,
+}
+
+impl Controller for Telling {
+    fn needs(&self) -> Needs {
+        Needs {
+            acks: true,
+            tcp: true,
+            ..Needs::default()
+        }
+    }
+
+    fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
+
+    fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
+        if *event == Event::Init {
+            self.known.lock().unwrap().push((self.flow, socket.path));
+            socket.path = socket.path.or(Some(path(1_000 + self.flow)));
+        }
+    }
+}
+
+/// Flows 0 and 2 go from host 1 to host 0, flow 1 from 2 to 0, flows 3 and 4 from 1 to 2.
+#[test]
+fn connections_between_two_hosts_share_what_they_know() {
+    let mut scenario = scenario(plain());
+    scenario.topology = Topology::Star { hosts: 3 };
+    scenario.duration = Time::from_us(20_000);
+    scenario.workload = Workload::Flows(
+        ([(1, 0), (2, 0), (1, 0), (1, 2), (1, 2)]
+            .into_iter()
+            .zip(0..))
+        .map(|((from, to), place)| crate::scenario::FlowPlan {
+            from,
+            to,
+            bytes: None,
+            start: Some(Time::from_us(1_000 * place)),
+        })
+        .collect(),
+    );
+    // Twice: a simulation knows nothing of the one before.
+    for _ in 0..2 {
+        let known = Arc::new(Mutex::new(Vec::new()));
+        let factory = {
+            let known = Arc::clone(&known);
+            move |flow, _: &Setup| Telling {
+                flow,
+                known: Arc::clone(&known),
+            }
+        };
+        Simulation::new(&scenario, factory, 1).run();
+        let found = std::mem::take(&mut *known.lock().unwrap());
+        let expected = [
+            (0, None),
+            (1, None),
+            (2, Some(path(1_000))),
+            (3, None),
+            (4, Some(path(1_003))),
+        ];
+        assert_eq!(found, expected);
+    }
+}
+
+/// Seeds share a program, and run side by side. None hears of another's paths.
+#[test]
+fn seeds_in_one_process_equal_runs_alone() {
+    let text = format!(
+        "thalweg-rl:model={}/../../models/adpg-plus.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let mut scenario = scenario(Linux::default());
+    scenario.workload = Workload::ManyToOne {
+        senders: 1,
+        flows: 4,
+    };
+    // The later flows start in the queue of the earlier ones.
+    scenario.hosts.start_spread = Time::from_us(200_000);
+    scenario.duration = Time::from_us(600_000);
+    let shared: Spec = text.parse().unwrap();
+    let together: Vec<Outcome> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=4)
+            .map(|seed| {
+                let (spec, scenario) = (shared.clone(), &scenario);
+                scope.spawn(move || Simulation::new(scenario, move |_, _| spec.build(), seed).run())
+            })
+            .collect();
+        (threads.into_iter())
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    for (seed, outcome) in (1..).zip(together) {
+        let alone: Spec = text.parse().unwrap();
+        let alone = Simulation::new(&scenario, move |_, _| alone.build(), seed).run();
+        assert_eq!(outcome, alone, "seed {seed}");
+    }
+}
+
+/// The rules, watched: the handshake of each flow and the path that it goes by, µs.
+#[derive(Debug, Clone)]
+struct Watched {
+    flow: u32,
+    controller: ThalwegRl,
+    seen: Arc<Mutex<Vec<(u32, u32, u32)>>>,
+}
+
+impl Controller for Watched {
+    fn needs(&self) -> Needs {
+        self.controller.needs()
+    }
+
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.controller.start(setup, context);
+    }
+
+    fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
+        self.controller.on_tcp(event, socket);
+        if *event == Event::Init {
+            let min_rtt_us = self.controller.state().min_rtt_us();
+            let entry = (self.flow, socket.srtt_us >> 3, min_rtt_us);
+            self.seen.lock().unwrap().push(entry);
+        }
+    }
+}
+
+/// A flow that starts in the queue of seven others goes by the path without the queue.
+#[test]
+fn a_late_flow_knows_the_path_without_the_queue() {
+    let spec: Spec = format!(
+        "thalweg-rl:model={}/../../models/adpg-plus.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    )
+    .parse()
+    .unwrap();
+    let Spec::ThalwegRl(program) = spec else {
+        panic!("{spec}");
+    };
+    let mut scenario = scenario(Linux::default());
+    let plan = |place: u64| crate::scenario::FlowPlan {
+        from: 1,
+        to: 0,
+        bytes: None,
+        start: Some(Time::from_us(if place < 7 {
+            100 * place
+        } else {
+            1_000_000
+        })),
+    };
+    scenario.workload = Workload::Flows((0..8).map(plan).collect());
+    scenario.duration = Time::from_us(2_000_000);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let factory = {
+        let seen = Arc::clone(&seen);
+        move |flow, _: &Setup| Watched {
+            flow,
+            controller: ThalwegRl::new(Arc::clone(&program)),
+            seen: Arc::clone(&seen),
+        }
+    };
+    Simulation::new(&scenario, factory, 1).run();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let late = seen.iter().find(|(flow, ..)| *flow == 7).unwrap();
+    let (_, handshake_us, known_us) = *late;
+    // 2.1 ms and a queue in the handshake.
+    assert!(handshake_us > 2_300, "{handshake_us}");
+    assert!(known_us.abs_diff(2_100) < 100, "{known_us}");
 }
 
 #[test]

@@ -1,0 +1,38 @@
+//! The shortest round-trip times that flows to a host have found lately: `bpf/include/rate_path.h`.
+//! The map of hosts is left out: [`TcpSock::path`] is the entry of the flow's host.
+
+use super::state::{Rate, TcpSock};
+
+/// Periods of probes for which a path is known.
+const PATH_EPOCHS: u16 = 4;
+
+/// What is known of the path to a host: `struct path`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// The shortest round-trip time, µs.
+    pub min_rtt_us: u32,
+    /// Of the clock, when it was found.
+    pub epoch: u16,
+}
+
+/// Takes over a shorter round-trip time from other flows to the same host.
+pub(super) fn ask_path(ca: &mut Rate, tp: &TcpSock, epoch: u16) {
+    if let Some(known) = tp.path
+        && epoch.wrapping_sub(known.epoch) < PATH_EPOCHS
+        && known.min_rtt_us < ca.min_rtt_us
+    {
+        ca.min_rtt_us = known.min_rtt_us;
+    }
+}
+
+/// Tells them of this flow's: the shortest of this period counts.
+pub(super) fn tell_path(ca: &Rate, tp: &mut TcpSock, epoch: u16) {
+    let is_kept =
+        (tp.path).is_some_and(|known| known.epoch == epoch && known.min_rtt_us <= ca.min_rtt_us);
+    if !is_kept {
+        tp.path = Some(Path {
+            min_rtt_us: ca.min_rtt_us,
+            epoch,
+        });
+    }
+}
