@@ -25,7 +25,7 @@ use thalweg_learner::ONE_Q16;
 use crate::MAX_RATE;
 use decide::decide;
 use path::{ask_path, tell_path};
-use round::{Round, bound, is_at_target, is_coarse, measure};
+use round::{Round, bound, is_coarse, measure, signal_q24};
 use state::{MEAN_SHIFT, US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
 
 /// Interval of probes for the shortest round-trip time, and their least duration.
@@ -110,7 +110,8 @@ fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Rou
     let full = is_full(ca, round);
     if full
         || round.keep_q16 < ONE_Q16
-        || is_at_target(set, round.delivered_rate, round.rtt_us, round.base_us)
+        || signal_q24(set, round.delivered_rate, round.rtt_us, round.base_us)
+            >= set.model.features().target_q24().into()
     {
         // Full without a queue: the path seems longer than it is.
         round.probing |= full;

@@ -12,8 +12,13 @@ use crate::{MAX_RATE, Measurement};
 const BURST_BYTES: u64 = 65_536;
 /// Base round trips in which a queue should drain.
 const DRAIN_ROUNDS: u64 = 4;
-/// Less than one packet lost in this many counts as random loss.
+/// Less than one packet lost in this many counts as random loss. Without a queue it is one in
+/// `CLEAR_LOSS_SHARE`, and `CLEAR_LOSSES` beside.
 const LOSS_SHARE: u64 = 50;
+const CLEAR_LOSS_SHARE: u64 = 10;
+const CLEAR_LOSSES: u64 = 2;
+/// A queue is seen from this part of the target on.
+const QUEUE_PART: u64 = 4;
 /// With fewer bytes in a base round trip, a round has one burst or two.
 const COARSE_BYTES: u64 = 16_384;
 
@@ -39,16 +44,14 @@ pub(super) struct Round {
     pub at_target: bool,
 }
 
-/// Whether the model's signal is at its target, for this rate and queue.
-pub(super) fn is_at_target(set: &Settings<'_>, rate: u64, rtt_us: u32, base_us: u32) -> bool {
-    let features = set.model.features();
-    let signal_q24 = features.signal_q24(&Measurement {
+/// The model's signal for this rate and queue, Q24.
+pub(super) fn signal_q24(set: &Settings<'_>, rate: u64, rtt_us: u32, base_us: u32) -> u64 {
+    set.model.features().signal_q24(&Measurement {
         rtt_ns: u64::from(rtt_us) * 1000,
         base_rtt_ns: u64::from(base_us) * 1000,
         rate,
         line_rate: set.reference_rate,
-    });
-    signal_q24 >= features.target_q24().into()
+    })
 }
 
 /// Whether the rate is so low that a round has only a burst or two.
@@ -57,14 +60,18 @@ pub(super) fn is_coarse(ca: &Rate, base_us: u32) -> bool {
 }
 
 /// Share of the rate that is kept after the round's losses and marks, Q16.
-fn keep_q16(ca: &Rate, delivered: u64, lost: u64, marked: u64) -> u32 {
+fn keep_q16(ca: &Rate, delivered: u64, lost: u64, marked: u64, queue: bool) -> u32 {
     let one = u64::from(ONE_Q16);
     let all = delivered + lost;
     if ca.flags.cut || all == 0 {
         return ONE_Q16;
     }
     let mut keep = one;
-    if lost * LOSS_SHARE >= all && lost > 0 {
+    let is_overflow = match queue {
+        true => lost > 0 && lost * LOSS_SHARE >= all,
+        false => lost > CLEAR_LOSSES && (lost - CLEAR_LOSSES) * CLEAR_LOSS_SHARE >= all,
+    };
+    if is_overflow {
         keep = one.saturating_sub(lost * one / all);
     }
     keep = keep.max(one / 2);
@@ -89,9 +96,11 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
     }
     let lost = u64::from(tp.lost.wrapping_sub(ca.round_lost));
     let marked = u64::from(tp.delivered_ce.wrapping_sub(ca.round_marked));
-    let keep_q16 = keep_q16(ca, delivered, lost, marked);
     let coarse = is_coarse(ca, base_us);
     let rtt_us = base_us + queue_us(ca);
+    let signal = signal_q24(set, ca.rate, rtt_us, base_us);
+    let target = u64::from(set.model.features().target_q24());
+    let keep_q16 = keep_q16(ca, delivered, lost, marked, signal * QUEUE_PART >= target);
     Round {
         delivered_rate,
         arriving,
@@ -99,7 +108,7 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
         base_us,
         keep_q16,
         coarse,
-        at_target: is_at_target(set, ca.rate, rtt_us, base_us),
+        at_target: signal >= target,
         limited: ca.flags.limited,
         ..Round::default()
     }

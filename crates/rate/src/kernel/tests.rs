@@ -300,21 +300,35 @@ fn losses_and_marks_cut_every_other_round() {
     let model = model(0);
     let mut socket = Socket::new(&model);
     socket.steady(20_000_000);
-    // 10 % lost: 90 % remain.
+    // A queue of 0.5 ms is a signal of 0.032, over a quarter of the target. 10 % lost: 90 % remain.
     socket.tp.lost += 3;
-    socket.ack(2_000, 27, 2_000);
+    socket.ack(2_000, 27, 2_500);
     assert_eq!(socket.ca.rate, 20_000_000 * (65_536 - 6_553) / 65_536);
     let rate = socket.ca.rate;
     socket.tp.lost += 3;
-    socket.ack(2_000, 27, 2_000);
+    socket.ack(2_000, 27, 2_500);
     assert_eq!(socket.ca.rate, rate);
     // One of 51 is random loss. All marked: a fifth.
     socket.tp.lost += 1;
-    socket.ack(2_000, 50, 2_000);
+    socket.ack(2_000, 50, 2_500);
     assert_eq!(socket.ca.rate, rate);
     socket.tp.delivered_ce += 27;
     socket.ack(2_000, 27, 2_000);
     assert_eq!(socket.ca.rate, rate * (65_536 - 13_107) / 65_536);
+}
+
+#[test]
+fn without_a_queue_losses_are_random_up_to_a_tenth_and_two() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.steady(20_000_000);
+    // Four of 30 are two and less than a tenth.
+    socket.tp.lost += 4;
+    socket.ack(2_000, 26, 2_000);
+    assert_eq!(socket.ca.rate, 20_000_000);
+    socket.tp.lost += 5;
+    socket.ack(2_000, 25, 2_000);
+    assert_eq!(socket.ca.rate, 20_000_000 * (65_536 - 10_922) / 65_536);
 }
 
 #[test]
