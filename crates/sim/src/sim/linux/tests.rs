@@ -472,12 +472,15 @@ fn path(min_rtt_us: u32) -> Path {
     }
 }
 
+/// A flow's number and what its host knew of the path at its start.
+type Known = Arc<Mutex<Vec<(u32, Option<Path>)>>>;
+
 /// A controller that logs what its host knows of the path. If that is nothing, it tells 1 ms and its
 /// number.
 #[derive(Debug, Clone)]
 struct Telling {
     flow: u32,
-    known: Arc<Mutex<Vec<(u32, Option<Path>)>>>,
+    known: Known,
 }
 
 impl Controller for Telling {
@@ -519,7 +522,7 @@ fn connections_between_two_hosts_share_what_they_know() {
     );
     // Twice: a simulation knows nothing of the one before.
     for _ in 0..2 {
-        let known = Arc::new(Mutex::new(Vec::new()));
+        let known = Known::default();
         let factory = {
             let known = Arc::clone(&known);
             move |flow, _: &Setup| Telling {
