@@ -134,7 +134,7 @@ static __always_inline void start_up(struct sock *sk, struct rate *ca,
 			round->flags |= THALWEG_RATE_PROBING;
 		/* Flows that started at the same time may have found a shorter path meanwhile. */
 		ask_path(sk, ca, epoch);
-		tell_path(sk, ca, epoch);
+		tell_path(sk, ca, epoch, 0);
 		enter(ca, STEADY);
 		if (ca->rate > round->delivered_rate)
 			ca->rate = max_u64(round->delivered_rate, THALWEG_RATE_FLOOR);
@@ -176,7 +176,7 @@ static __always_inline void end_probe(struct sock *sk, struct rate *ca,
 		ca->min_rtt_us = ca->round_rtt_us;
 	/* A flow that probes alone finds the others' queue. */
 	if (ca->flags & SURE)
-		tell_path(sk, ca, epoch);
+		tell_path(sk, ca, epoch, 1);
 	else
 		ask_path(sk, ca, epoch);
 	if (ca->min_rtt_us < ca->prior_min_rtt_us - ca->prior_min_rtt_us / 8)

@@ -67,16 +67,25 @@ static __always_inline void ask_path(const struct sock *sk, struct rate *ca, __u
 		ca->min_rtt_us = known->min_rtt_us;
 }
 
-/* Tells them of this flow's: the shortest of this period counts. */
-static __always_inline void tell_path(const struct sock *sk, const struct rate *ca, __u16 epoch)
+/*
+ * Tells them of this flow's. What a common probe found (`probed`) replaces what is known of
+ * an earlier period, as the path may have become longer. Any other flow may have its value
+ * from the table: it tells only a shorter one, or nothing would ever expire.
+ */
+static __always_inline void tell_path(const struct sock *sk, const struct rate *ca, __u16 epoch,
+				      int probed)
 {
 	struct path fresh = { .min_rtt_us = ca->min_rtt_us, .epoch = epoch };
 	struct path_key key = {};
 	const struct path *known;
+	__u16 age;
 
+	if (!ca->min_rtt_us)
+		return;
 	path_of(sk, &key);
 	known = bpf_map_lookup_elem(&paths, &key);
-	if (!known || known->epoch != epoch || ca->min_rtt_us < known->min_rtt_us)
+	age = known ? epoch - known->epoch : PATH_EPOCHS;
+	if (age >= (probed ? 1 : PATH_EPOCHS) || ca->min_rtt_us < known->min_rtt_us)
 		bpf_map_update_elem(&paths, &key, &fresh, BPF_ANY);
 }
 

@@ -117,7 +117,7 @@ fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Rou
         round.probing |= full;
         // Flows that started at the same time may have found a shorter path meanwhile.
         ask_path(ca, tp, epoch);
-        tell_path(ca, tp, epoch);
+        tell_path(ca, tp, epoch, false);
         enter(ca, Phase::Steady);
         if ca.rate > round.delivered_rate {
             ca.rate = round.delivered_rate.max(THALWEG_RATE_FLOOR);
@@ -160,7 +160,7 @@ fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) {
     }
     // A flow that probes alone finds the others' queue.
     if ca.flags.sure {
-        tell_path(ca, tp, epoch);
+        tell_path(ca, tp, epoch, true);
     } else {
         ask_path(ca, tp, epoch);
     }

@@ -25,10 +25,16 @@ pub(super) fn ask_path(ca: &mut Rate, tp: &TcpSock, epoch: u16) {
     }
 }
 
-/// Tells them of this flow's: the shortest of this period counts.
-pub(super) fn tell_path(ca: &Rate, tp: &mut TcpSock, epoch: u16) {
-    let is_kept =
-        (tp.path).is_some_and(|known| known.epoch == epoch && known.min_rtt_us <= ca.min_rtt_us);
+/// Tells them of this flow's. What a common probe found (`probed`) replaces what is known of an
+/// earlier period; any other flow tells only a shorter one.
+pub(super) fn tell_path(ca: &Rate, tp: &mut TcpSock, epoch: u16, probed: bool) {
+    if ca.min_rtt_us == 0 {
+        return;
+    }
+    let periods = if probed { 1 } else { PATH_EPOCHS };
+    let is_kept = (tp.path).is_some_and(|known| {
+        epoch.wrapping_sub(known.epoch) < periods && known.min_rtt_us <= ca.min_rtt_us
+    });
     if !is_kept {
         tp.path = Some(Path {
             min_rtt_us: ca.min_rtt_us,

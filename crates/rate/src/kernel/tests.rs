@@ -406,11 +406,20 @@ fn a_common_probe_tells_the_path_and_a_lone_one_asks() {
     assert_eq!(socket.tp.path, told(2_500, 2));
     // In one period the shortest counts.
     socket.ca.min_rtt_us = 2_600;
-    tell_path(&socket.ca, &mut socket.tp, 2);
+    tell_path(&socket.ca, &mut socket.tp, 2, true);
     assert_eq!(socket.tp.path, told(2_500, 2));
     socket.ca.min_rtt_us = 2_400;
-    tell_path(&socket.ca, &mut socket.tp, 2);
+    tell_path(&socket.ca, &mut socket.tp, 2, true);
     assert_eq!(socket.tp.path, told(2_400, 2));
+    // Nor does a flow that has its value from there renew it: it expires.
+    tell_path(&socket.ca, &mut socket.tp, 5, false);
+    assert_eq!(socket.tp.path, told(2_400, 2));
+    tell_path(&socket.ca, &mut socket.tp, 6, false);
+    assert_eq!(socket.tp.path, told(2_400, 6));
+    // A flow without any round-trip time has nothing to tell.
+    socket.ca.min_rtt_us = 0;
+    tell_path(&socket.ca, &mut socket.tp, 7, true);
+    assert_eq!(socket.tp.path, told(2_400, 6));
 }
 
 #[test]
