@@ -64,6 +64,16 @@ pub struct Command {
     pub window_bytes: f64,
 }
 
+impl Command {
+    /// The line rate without a window: what a network card would be told where TCP's own state holds.
+    pub const fn of_line(setup: &Setup) -> Self {
+        Self {
+            rate_bps: setup.line_rate_bps,
+            window_bytes: f64::INFINITY,
+        }
+    }
+}
+
 /// One link's telemetry, stamped on a data packet as it leaves a queue (in-band network telemetry,
 /// INT).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -167,6 +177,14 @@ impl Needs {
         tcp: false,
         losses: false,
         lost_bytes: false,
+    };
+
+    /// What Linux's TCP tells.
+    pub const TCP: Self = Self {
+        probes: false,
+        acks: true,
+        tcp: true,
+        ..Self::ROUND_TRIPS
     };
 
     /// What either wants, notifications as often as the one that wants more.

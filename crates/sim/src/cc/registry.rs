@@ -444,49 +444,75 @@ impl Spec {
     }
 }
 
-/// A model file and its options.
-fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecError> {
-    let mut file = None;
-    let mut options = learned::Options::default();
-    for (field, value) in given {
-        let fault = |expected, default: &str| SpecError::Type {
-            controller: LEARNED,
-            field: field.clone(),
-            found: value.to_string(),
+/// A parameter of a controller with a model.
+struct Given<'a> {
+    controller: &'static str,
+    field: &'a str,
+    value: &'a toml::Value,
+}
+
+impl Given<'_> {
+    fn fault(&self, expected: &'static str, example: &str) -> SpecError {
+        SpecError::Type {
+            controller: self.controller,
+            field: self.field.to_owned(),
+            found: self.value.to_string(),
             expected,
-            default: default.to_owned(),
-        };
-        let number = |default| {
-            (value.as_float())
-                .or_else(|| value.as_integer().map(|whole| whole as f64))
-                .ok_or_else(|| fault("a number", default))
-        };
-        match field.as_str() {
-            "model" => {
-                let path = (value.as_str()).ok_or_else(|| fault("a path", "\"a.safetensors\""))?;
-                file = Some(path);
-            }
-            "inference" => {
-                let inference = value.as_str().and_then(learned::Inference::named);
-                let expected = "float, int8 or tree";
-                options.inference = Some(inference.ok_or_else(|| fault(expected, "\"int8\""))?);
-            }
-            "initial_fraction" => options.initial_fraction = number("0.001")?,
-            "target" => options.target = Some(number("0.05")?),
-            _ => {
-                return Err(SpecError::UnknownParameter {
-                    controller: LEARNED,
-                    field: field.clone(),
-                    known: LEARNED_PARAMETERS.map(str::to_owned).to_vec(),
-                });
-            }
+            default: example.to_owned(),
         }
     }
+
+    fn unknown(&self, known: &[&str]) -> SpecError {
+        SpecError::UnknownParameter {
+            controller: self.controller,
+            field: self.field.to_owned(),
+            known: known.iter().copied().map(str::to_owned).collect(),
+        }
+    }
+
+    fn number(&self, example: &str) -> Result<f64, SpecError> {
+        let whole = self.value.as_integer().map(|whole| whole as f64);
+        (self.value.as_float().or(whole)).ok_or_else(|| self.fault("a number", example))
+    }
+
+    fn path(&self) -> Result<PathBuf, SpecError> {
+        let path = self.value.as_str();
+        path.map(PathBuf::from)
+            .ok_or_else(|| self.fault("a path", "\"a.safetensors\""))
+    }
+}
+
+/// The parameters of a controller with a model.
+fn parameters<'a>(
+    controller: &'static str,
+    given: &'a toml::Table,
+) -> impl Iterator<Item = Given<'a>> {
+    given.iter().map(move |(field, value)| Given {
+        controller,
+        field,
+        value,
+    })
+}
+
+/// A model file and its options.
+fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecError> {
     let controller = LEARNED;
-    Ok((
-        file.ok_or(SpecError::NoModel { controller })?.into(),
-        options,
-    ))
+    let mut file = None;
+    let mut options = learned::Options::default();
+    for one in parameters(controller, given) {
+        match one.field {
+            "model" => file = Some(one.path()?),
+            "inference" => {
+                let inference = one.value.as_str().and_then(learned::Inference::named);
+                let fault = || one.fault("float, int8 or tree", "\"int8\"");
+                options.inference = Some(inference.ok_or_else(fault)?);
+            }
+            "initial_fraction" => options.initial_fraction = one.number("0.001")?,
+            "target" => options.target = Some(one.number("0.05")?),
+            _ => return Err(one.unknown(&LEARNED_PARAMETERS)),
+        }
+    }
+    Ok((file.ok_or(SpecError::NoModel { controller })?, options))
 }
 
 /// A model file and the options of the kernel's rules.
@@ -494,43 +520,21 @@ fn program_of(given: &toml::Table) -> Result<(PathBuf, thalweg_rl::Options), Spe
     let controller = THALWEG_RL;
     let mut file = None;
     let mut options = thalweg_rl::Options::default();
-    for (field, value) in given {
-        let fault = |expected, default: &str| SpecError::Type {
-            controller,
-            field: field.clone(),
-            found: value.to_string(),
-            expected,
-            default: default.to_owned(),
-        };
-        let number = |default| {
-            (value.as_float())
-                .or_else(|| value.as_integer().map(|whole| whole as f64))
-                .ok_or_else(|| fault("a number", default))
-        };
-        match field.as_str() {
-            "model" => {
-                let path = (value.as_str()).ok_or_else(|| fault("a path", "\"a.safetensors\""))?;
-                file = Some(path);
+    for one in parameters(controller, given) {
+        match one.field {
+            "model" => file = Some(one.path()?),
+            "reference_rate" => {
+                options.reference_rate_bps = one.number("10e9, in bits per second")?;
             }
-            "reference_rate" => options.reference_rate_bps = number("10e9, in bits per second")?,
-            "reference_rtt" => options.reference_rtt_us = number("2000, in microseconds")?,
+            "reference_rtt" => options.reference_rtt_us = one.number("2000, in microseconds")?,
             "ecn" => {
-                let switch = value.as_bool();
-                options.ecn = switch.ok_or_else(|| fault("true or false", "false"))?;
+                let switch = one.value.as_bool();
+                options.ecn = switch.ok_or_else(|| one.fault("true or false", "false"))?;
             }
-            _ => {
-                return Err(SpecError::UnknownParameter {
-                    controller,
-                    field: field.clone(),
-                    known: THALWEG_RL_PARAMETERS.map(str::to_owned).to_vec(),
-                });
-            }
+            _ => return Err(one.unknown(&THALWEG_RL_PARAMETERS)),
         }
     }
-    Ok((
-        file.ok_or(SpecError::NoModel { controller })?.into(),
-        options,
-    ))
+    Ok((file.ok_or(SpecError::NoModel { controller })?, options))
 }
 
 /// Whether the controller of that name needs a model file.

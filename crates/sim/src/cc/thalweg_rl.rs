@@ -167,19 +167,11 @@ fn rate_sample(sample: &Sample) -> RateSample {
 
 impl Controller for ThalwegRl {
     fn needs(&self) -> Needs {
-        Needs {
-            acks: true,
-            tcp: true,
-            ..Needs::default()
-        }
+        Needs::TCP
     }
 
-    /// TCP's own state holds; this is what a network card would be told.
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        *context.command = Command {
-            rate_bps: setup.line_rate_bps,
-            window_bytes: f64::INFINITY,
-        };
+        *context.command = Command::of_line(setup);
     }
 
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {

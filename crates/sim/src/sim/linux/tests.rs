@@ -24,11 +24,7 @@ struct Logging {
 
 impl Controller for Logging {
     fn needs(&self) -> Needs {
-        Needs {
-            acks: true,
-            tcp: true,
-            ..Needs::default()
-        }
+        Needs::TCP
     }
 
     fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
@@ -485,11 +481,7 @@ struct Telling {
 
 impl Controller for Telling {
     fn needs(&self) -> Needs {
-        Needs {
-            acks: true,
-            tcp: true,
-            ..Needs::default()
-        }
+        Needs::TCP
     }
 
     fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
