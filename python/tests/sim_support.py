@@ -5,7 +5,11 @@ from thalweg.sim import Scenario
 
 
 def many_to_one(
-    flows: int, senders: int | None = None, duration: str = "4ms", warmup: str = "1ms"
+    flows: int,
+    senders: int | None = None,
+    duration: str = "4ms",
+    warmup: str = "1ms",
+    sender: str = "nic",
 ) -> Scenario:
     """Endless flows to one host at 100 Gbit/s, base RTT 12 us."""
     senders = min(flows, 64) if senders is None else senders
@@ -17,6 +21,7 @@ def many_to_one(
         topology = {{ kind = "star", hosts = {senders + 1} }}
         link = {{ rate = "100gbit", delay = "1us", queue = "1mib" }}
         network = {{ base_rtt = "12us" }}
+        hosts = {{ sender = "{sender}" }}
         workload = {{ kind = "many-to-one", flows = {flows} }}
         """
     )

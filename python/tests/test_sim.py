@@ -111,7 +111,8 @@ def test_completions_are_arrays():
 
 @pytest.mark.parametrize("name", [name for name, _ in controllers()])
 def test_same_seed_same_outcome(name):
-    scenario = many_to_one(8, duration="2ms")
+    # cubic has only a window, which TCP's hosts alone keep.
+    scenario = many_to_one(8, duration="2ms", sender="linux" if name == "cubic" else "nic")
     first, again = (flat(run(scenario, name, 5, series_us=500)) for _ in range(2))
     assert first == again
     assert first != flat(run(scenario, name, 6, series_us=500))
