@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from thalweg import model, quantize
 from thalweg.features import feature
 from thalweg.train import adpg, checkpoint
-from thalweg.train.environment import column, maker, seeds
+from thalweg.train.environment import column, seeds
 from thalweg.train.networks import Lstm, Mlp, Policy
 from thalweg.train.rollouts import Collector
 
@@ -30,7 +30,7 @@ BASE_RTT_NS, LINE_RATE_BPS = 12_000, 100_000_000_000
 def observations(settings: adpg.Settings, policy: Policy, rows: int) -> NDArray[np.float32]:
     """The policy's observations, [up to rows, inputs], spread over one simulation of each
     scenario."""
-    make = maker(settings.scenarios, settings.duration_s)
+    make = settings.maker()
     agent = adpg.Deterministic(settings.feature_set())
     collector = Collector(make, agent, settings.rollout)
     # Purpose 2: other simulations than those of training and evaluation.
