@@ -702,7 +702,7 @@ fn decisions_outside_are_those_of_the_model() {
         }
         let outside = simulation.finish();
         assert_eq!(outside == inside, !keep);
-        assert!(count > 4_000, "{count}");
+        assert!(keep || count > 4_000, "{count}");
         let all = outside.counts.delivered_packets * 1514;
         assert!((all / 10 * 9..=all).contains(&acked), "{acked} of {all}");
     }
@@ -732,7 +732,7 @@ fn decisions_outside_beside_another_controller() {
         assert_eq!(pending[0].flow, 0);
         count += 1;
     }
-    assert!(count > 50, "{count}");
+    assert!(count > 20, "{count}");
     let outcome = simulation.finish();
     assert!(outcome.flows.iter().all(|flow| flow.gbps > 0.01));
 }
