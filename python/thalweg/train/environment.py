@@ -227,13 +227,13 @@ BASE_RTT_S, LINK_BPS = (2e-3, 8e-3), (100e6, 2e9)
 
 def varied(scenario: Scenario, seed: int) -> Scenario:
     """The scenario with another round-trip time and rate, log-uniformly from :data:`BASE_RTT_S`
-    and :data:`LINK_BPS`, and with or without segmentation offload, merged packets and late ACKs.
-    The queue holds 50 ms, the shaper's bucket 1 ms, and flows start within 50 ms."""
+    and :data:`LINK_BPS`, and with or without segmentation offload, merged packets and late ACKs,
+    mostly with. The queue holds 50 ms, the shaper's bucket 1 ms, two packets at least, and flows
+    start within 50 ms."""
     rng = np.random.default_rng(seed)
     rtt_us = round(float(np.exp(rng.uniform(*np.log(BASE_RTT_S)))) * 1e6)
     kbit = round(float(np.exp(rng.uniform(*np.log(LINK_BPS)))) / 1e3)
     offload, merged, late = rng.random(3) < (0.7, 0.7, 0.9)
-    # A quarter of the round trip is a link's, as in the files.
     return scenario.replace(
         keys=[
             f"network.base_rtt={rtt_us}us",
@@ -281,36 +281,41 @@ def maker(
                 Bottleneck(int(flows), duration_s=duration_s, warm_up_s=duration_s / 2)
             )
 
-    tcp = [] if bottlenecks else _linux(names)
-    if tcp and signal is None:
-        raise ValueError(f"scenarios: {names[0]!r} has hosts of the sender linux; only adpg does")
-    if vary and not tcp:
+    is_linux = sender(names) == "linux"
+    if is_linux and signal is None:
+        raise ValueError(
+            f"scenarios: {names[0]!r} has hosts of the sender linux; only adpg trains with these"
+        )
+    if vary and not is_linux:
         raise ValueError(f"vary: expected scenarios of the sender linux, found {names[0]!r}")
 
     def make(seeds: NDArray[np.int64]) -> Batch:
         turns = [i % len(names) for i in range(len(seeds))]
         if bottlenecks:
             return FluidBatch([bottlenecks[turn] for turn in turns], seeds.tolist())
-        if tcp and signal is not None:
-            chosen = [
-                varied(tcp[turn], int(seed)) if vary else tcp[turn]
-                for turn, seed in zip(turns, seeds, strict=True)
-            ]
+        if is_linux and signal is not None:
+            from thalweg.sim import Scenario
+
+            chosen = [Scenario.load(names[turn]) for turn in turns]
+            if vary:
+                chosen = [varied(one, int(seed)) for one, seed in zip(chosen, seeds, strict=True)]
             return LinuxBatch(chosen, seeds.tolist(), signal)
         return PacketBatch([names[turn] for turn in turns], seeds.tolist())
 
     return make
 
 
-def _linux(names: Sequence[str]) -> list[Scenario]:
-    """The scenarios, if all have hosts of the sender linux; none if none has."""
+def sender(names: Sequence[str]) -> str:
+    """What sends in the scenarios ``names``, as for :func:`maker`: "nic", which the fluid model
+    counts as, or "linux". Raises ValueError for both at once."""
+    if names[0].startswith("fluid:"):
+        return "nic"
     from thalweg.sim import Scenario
 
-    found = [Scenario.load(name) for name in names]
-    tcp = [one for one in found if one.sender == "linux"]
-    if tcp and len(tcp) < len(found):
+    found = {Scenario.load(name).sender for name in names}
+    if len(found) > 1:
         raise ValueError(f"scenarios: {', '.join(names)}: senders linux and nic cannot mix")
-    return tcp
+    return found.pop()
 
 
 def column(name: str) -> str:
