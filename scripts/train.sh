@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # train.sh [NAME…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
-# adpg-plus-tree adpg-linux without arguments, and writes them to models/. A run that was interrupted goes on
-# from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
-# another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
-# of the models' names.
+# adpg-plus-tree adpg-linux without arguments, and writes them to models/. A run
+# that was interrupted goes on from its checkpoint in runs/; a finished one is not
+# repeated. TRAIN_OUTPUT is another directory than models/, TRAIN_SEED another seed
+# than 1, which becomes a part of the models' names.
 #
 # Baselines have other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
