@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # train.sh [NAME…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
-# adpg-plus-tree without arguments, and writes them to models/. A run that was interrupted goes on
-# from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
-# another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
-# of the models' names.
+# adpg-plus-tree adpg-linux without arguments, and writes them to models/. A run
+# that was interrupted goes on from its checkpoint in runs/; a finished one is not
+# repeated. TRAIN_OUTPUT is another directory than models/, TRAIN_SEED another seed
+# than 1, which becomes a part of the models' names.
 #
 # Baselines have other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
@@ -62,7 +62,7 @@ baseline() {
 
 error=(--offset 1.0 --target 0.033 --scale 30)
 names=("$@")
-((${#names[@]})) || names=(adpg-strict adpg-loose adpg-plus adpg-plus-tree)
+((${#names[@]})) || names=(adpg-strict adpg-loose adpg-plus adpg-plus-tree adpg-linux)
 for name in "${names[@]}"; do
 	case $name in
 	adpg-strict) adpg "$name" --target 0.02 --smoothness 0.3 ;;
@@ -73,6 +73,14 @@ for name in "${names[@]}"; do
 			--smoothness 0.02
 		;;
 	adpg-plus-tree) tree "$name" adpg-plus ;;
+	adpg-linux)
+		# With Linux's TCP, on another network in each simulation; docs/measurements/adpg.md,
+		# "Trained with Linux's TCP". The last of a flag counts.
+		linux=scenarios/train/linux
+		adpg "$name" --scenarios "$linux-2.toml,$linux-4.toml,$linux-16.toml" --vary --copies 4 \
+			--rollout 100 --updates 150 --target 0.022 --features 'error,error_change' --history 1 \
+			--gamma 0.97 --smoothness 0.2
+		;;
 	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
 	# The target of adpg-plus. The error's scale is 1 / target and the future counts less than in
 	# ADPG: with its own settings of both all three fall silent (docs/measurements/adpg.md, "What the baselines
@@ -89,8 +97,8 @@ for name in "${names[@]}"; do
 	# As where it works alone on a link (python/tests/test_train_baselines.py), and quicker.
 	aurora) baseline "$name" aurora --learning-rate 3e-3 --entropy-weight 0 ;;
 	*)
-		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-lstm," \
-			"reinforce, ppo-discrete, ppo-gaussian or aurora" >&2
+		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-linux," \
+			"adpg-lstm, reinforce, ppo-discrete, ppo-gaussian or aurora" >&2
 		exit 2
 		;;
 	esac

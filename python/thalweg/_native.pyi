@@ -27,10 +27,15 @@ class Scenario:
         there is none. Raises ValueError as :meth:`load` does."""
 
     def replace(
-        self, *, duration_s: float | None = None, warmup_s: float | None = None
+        self,
+        *,
+        duration_s: float | None = None,
+        warmup_s: float | None = None,
+        keys: Sequence[str] | None = None,
     ) -> Scenario:
-        """The same with other times, in seconds. Raises ValueError unless the warm-up is shorter
-        than the duration."""
+        """The same with other times, in seconds, and other ``keys``, each ``"KEY=VALUE"`` as for
+        ``thalweg sim run --set``: ``"network.base_rtt=5ms"``. Times stay where keys name them.
+        Raises ValueError unless the warm-up is shorter than the duration, and as :meth:`load`."""
 
     @property
     def name(self) -> str: ...
@@ -50,6 +55,10 @@ class Scenario:
 
     @property
     def hosts(self) -> int: ...
+    @property
+    def sender(self) -> str:
+        """What sends at the hosts: "nic" or "linux"."""
+
     @property
     def flows(self) -> int: ...
     @property
@@ -142,7 +151,8 @@ def run(
 @final
 class Decisions:
     """Pending decisions, n of them, at most one a flow. They are ordered by simulation, then by
-    time. Every array is made when it is first asked for, belongs to the caller and never changes.
+    time. With hosts of the sender "linux" a decision ends a round of the kernel's rules instead of
+    a probe: times and rate are what the kernel's model would see, and none is lost. Every array is made when it is first asked for, belongs to the caller and never changes.
     """
 
     def __len__(self) -> int: ...
@@ -189,7 +199,8 @@ class Decisions:
 
     @property
     def rate(self) -> NDArray[np.float32]:
-        """The flow's rate as a fraction of its line rate, in (0, 1], float32[n]."""
+        """The flow's rate as a fraction of ``line_rate_bps``, float32[n]; above 1 only with the
+        sender "linux"."""
 
     @property
     def rate_bps(self) -> NDArray[np.float64]:
@@ -197,7 +208,8 @@ class Decisions:
 
     @property
     def line_rate_bps(self) -> NDArray[np.float64]:
-        """Rate of the sender's link, bits per second, float64[n]."""
+        """Rate of the sender's link, bits per second, float64[n]; with the sender "linux" the
+        rules' reference, 10 Gbit/s."""
 
     @property
     def acked_bytes(self) -> NDArray[np.float32]:
@@ -226,6 +238,10 @@ class Batch:
         depend on it.
     others: a controller, as of :func:`run`, of all flows but the first of each simulation. Then
         decisions are those of flow 0 alone, and ``initial`` is its first rate.
+    signal: target and offset of the model's signal. Needed with hosts of the sender "linux", where
+        the rules of ``thalweg-rl`` stand around the decisions: they ask where the kernel would ask
+        its model, limit the factor to 1/1.2 to 1.2, and bound the rate. ``initial`` is not given
+        there.
 
     There is no common clock: each simulation runs on until it needs a decision. Each gives the run
     of a controller in the simulator that decides alike. The interpreter's lock is released while
@@ -247,6 +263,7 @@ class Batch:
         initial: str | float | None = None,
         jobs: int | None = None,
         others: str | Learned | None = None,
+        signal: tuple[float, float] | None = None,
     ) -> Batch: ...
     @property
     def flows(self) -> int:

@@ -45,6 +45,7 @@ __all__ = [
     "QueueSeries",
     "Scenario",
     "Series",
+    "SmoothedDelay",
     "canonical_controller",
     "controllers",
     "run",
@@ -112,6 +113,15 @@ class LongShort:
     long_gbps: float
 
 
+@dataclass(frozen=True)
+class SmoothedDelay:
+    """Smoothed round-trip times of all connections, read every 100 ms, less the shortest
+    round-trip time of all, microseconds."""
+
+    p50_us: float
+    p95_us: float
+
+
 @dataclass(frozen=True, eq=False)
 class QueueSeries:
     """The queue of a port over time."""
@@ -169,6 +179,8 @@ class Outcome:
     counts: Counts
     #: Where long and short flows compete.
     long_short: LongShort | None
+    #: Queueing delay as TCP sees it. None but with hosts of the sender "linux".
+    smoothed_delay: SmoothedDelay | None
     #: Rate at which each flow's new data arrived, Gbit/s, float64[flows].
     flow_gbps: NDArray[np.float64]
     #: Each flow's sending and receiving host, int32[flows].
@@ -195,6 +207,7 @@ class Outcome:
         """The figures that are one number each, by name, as in the columns of sweeps: without
         arrays, scenario and seed."""
         latency, counts, long_short = self.queue_latency, self.counts, self.long_short
+        smoothed = self.smoothed_delay
         times = self.completion_time_us
         return {
             "flows": len(self.flow_gbps),
@@ -210,6 +223,8 @@ class Outcome:
             "queue_p99_us": latency.p99_us,
             "queue_p999_us": latency.p999_us,
             "queue_max_us": latency.max_us,
+            "smoothed_p50_us": smoothed.p50_us if smoothed else None,
+            "smoothed_p95_us": smoothed.p95_us if smoothed else None,
             "dropped_gbps": self.dropped_gbps,
             "dropped_percent": self.dropped_percent,
             "loss_percent": self.loss_percent,

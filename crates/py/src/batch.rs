@@ -9,8 +9,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use thalweg_sim::cc::{Setup, Spec};
+use thalweg_rate::{Feature, FeatureKind, Features};
+use thalweg_sim::cc::{Setup, Spec, thalweg_rl};
 use thalweg_sim::scenario::Workload;
+use thalweg_sim::sweep::Job;
 use thalweg_sim::{Decision, External, Outcome, Pending, Simulation, Time};
 
 use crate::control::spec_of;
@@ -23,6 +25,8 @@ struct Environment {
     simulation: Option<Simulation<External>>,
     outcome: Option<Outcome>,
     line_rate_bps: u64,
+    /// The rate that counts as 1 in decisions.
+    unit_bps: f64,
 }
 
 /// Pending decisions, by simulation.
@@ -76,7 +80,7 @@ pub(crate) struct Batch {
 #[pymethods]
 impl Batch {
     #[new]
-    #[pyo3(signature = (scenarios, seeds, initial = None, jobs = None, others = None))]
+    #[pyo3(signature = (scenarios, seeds, initial = None, jobs = None, others = None, signal = None))]
     fn new(
         py: Python<'_>,
         scenarios: &Bound<'_, PyAny>,
@@ -84,8 +88,11 @@ impl Batch {
         initial: Option<&Bound<'_, PyAny>>,
         jobs: Option<usize>,
         others: Option<&Bound<'_, PyAny>>,
+        signal: Option<(f64, f64)>,
     ) -> PyResult<Self> {
+        let is_initial_given = initial.is_some();
         let initial = initial_fraction(initial)?;
+        let signal = signal.map(features).transpose()?;
         let others = others.map(spec_of).transpose()?;
         let seeds: Vec<u64> = seeds.extract().map_err(|_| {
             let found = seeds
@@ -97,10 +104,32 @@ impl Batch {
             ))
         })?;
         let scenarios = scenarios_of(scenarios, seeds.len())?;
-        if let Some(place) = (scenarios.iter()).position(|one| one.hosts.linux.is_some()) {
+        for (place, scenario) in scenarios.iter().enumerate() {
+            let job = others.as_ref().map(|controller| Job {
+                scenario,
+                controller,
+                seed: 0,
+            });
+            let fault = match scenario.hosts.linux {
+                Some(_) if signal.is_none() => {
+                    "signal: expected target and offset, which the kernel's rules need where \
+                     hosts are of the sender \"linux\"; found none"
+                }
+                Some(_) if is_initial_given => {
+                    "initial: expected none where hosts are of the sender \"linux\": flows start \
+                     as TCP does"
+                }
+                None if signal.is_some() => {
+                    "signal: expected none where hosts are of the sender \"nic\", which have no \
+                     rules"
+                }
+                _ => match job.map(|job| job.check()).transpose() {
+                    Ok(_) => continue,
+                    Err(error) => &format!("others: {error}"),
+                },
+            };
             return Err(PyValueError::new_err(format!(
-                "scenarios[{place}]: expected hosts of the sender \"nic\", whose probes ask for \
-                 decisions; found \"linux\""
+                "scenarios[{place}]: {fault}"
             )));
         }
         let jobs = match jobs {
@@ -120,7 +149,9 @@ impl Batch {
             PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
         })? as usize;
         let (environments, mut descriptions): (Vec<_>, Vec<_>) = py.detach(|| {
-            let make = |(scenario, seed)| environment(scenario, seed, initial, others.as_ref());
+            let make = |(scenario, seed)| {
+                environment(scenario, seed, initial, signal.as_ref(), others.as_ref())
+            };
             match &pool {
                 None => scenarios.iter().zip(seeds).map(make).collect(),
                 Some(pool) => pool.install(|| scenarios.par_iter().zip(seeds).map(make).collect()),
@@ -216,7 +247,7 @@ impl Batch {
 
     fn decide_rate(&mut self, rate: &Bound<'_, PyAny>) -> PyResult<()> {
         self.answer("rate", rate, |environment, share| {
-            Decision::Rate(share * environment.line_rate_bps as f64)
+            Decision::Rate(share * environment.unit_bps)
         })
     }
 
@@ -333,6 +364,7 @@ fn environment(
     scenario: &thalweg_sim::Scenario,
     seed: u64,
     initial: f64,
+    signal: Option<&Features>,
     others: Option<&Spec>,
 ) -> (Environment, Description) {
     let mut base_rtt = Vec::new();
@@ -340,18 +372,24 @@ fn environment(
         base_rtt.push(setup.base_rtt);
         setup.limit(initial * setup.line_rate_bps)
     };
-    let simulation = match others {
-        None => Simulation::outside(scenario, |_, setup| first(setup), seed),
-        Some(others) => Simulation::among(scenario, first, others, seed),
+    let simulation = match (signal, others) {
+        (Some(signal), _) => Simulation::by_rules(scenario, signal, others, seed),
+        (None, None) => Simulation::outside(scenario, |_, setup| first(setup), seed),
+        (None, Some(others)) => Simulation::among(scenario, first, others, seed),
     };
     let line_rate_bps = scenario.network.link.rate_bps;
+    let unit_bps = match signal {
+        Some(_) => thalweg_rl::Options::default().reference_rate_bps,
+        None => line_rate_bps as f64,
+    };
     let environment = Environment {
         simulation: Some(simulation),
         outcome: None,
         line_rate_bps,
+        unit_bps,
     };
     let description = Description {
-        line_rate_bps: line_rate_bps as f64,
+        line_rate_bps: unit_bps,
         base_rtt,
         first_key: 0,
     };
@@ -386,6 +424,29 @@ fn scenarios_of(given: &Bound<'_, PyAny>, seeds: usize) -> PyResult<Vec<thalweg_
     Ok(scenarios)
 }
 
+/// The features that give the kernel's rules a signal: target and offset.
+fn features((target, offset): (f64, f64)) -> PyResult<Features> {
+    let fixed = |name: &str, value: f64, unit: f64, least: f64| {
+        let whole = (value * unit).round();
+        if (least..=f64::from(u32::MAX)).contains(&whole) {
+            return Ok(whole as u32);
+        }
+        Err(PyValueError::new_err(format!(
+            "signal: {name}: expected {} to {}, found {value}",
+            least / unit,
+            f64::from(u32::MAX) / unit
+        )))
+    };
+    let target_q24 = fixed("target", target, f64::from(1 << 24), 1.0)?;
+    let offset_q16 = fixed("offset", offset, f64::from(1 << 16), 0.0)?;
+    let error = Feature {
+        kind: FeatureKind::Error,
+        scale_q16: 1,
+    };
+    Features::new(vec![error], 1, target_q24, offset_q16)
+        .map_err(|fault| PyValueError::new_err(format!("signal: {fault}")))
+}
+
 /// "line" or a share of the line rate.
 fn initial_fraction(given: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
     let Some(given) = given else { return Ok(1.0) };
@@ -410,7 +471,8 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn base_rtt(&self) -> Time {
-        self.description.base_rtt[self.pending.flow as usize]
+        let of_path = || self.description.base_rtt[self.pending.flow as usize];
+        self.pending.base_rtt.unwrap_or_else(of_path)
     }
 }
 

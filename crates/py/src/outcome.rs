@@ -56,6 +56,15 @@ pub(crate) fn python<'py>(
     };
     fields.set_item("long_short", long_short)?;
 
+    let smoothed = match outcome.smoothed_delay {
+        None => None,
+        Some(delay) => {
+            let fields = fields!(py, delay; p50_us, p95_us);
+            Some(make("SmoothedDelay", &fields)?)
+        }
+    };
+    fields.set_item("smoothed_delay", smoothed)?;
+
     let flows = &outcome.flows;
     fields.set_item(
         "flow_gbps",

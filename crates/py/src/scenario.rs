@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use thalweg_sim::Time;
-use thalweg_sim::scenario::Workload;
+use thalweg_sim::scenario::{Setting, Workload, with_settings};
 use thalweg_units::file::{ReadError, read_text};
 
 /// A scenario.
@@ -31,9 +31,29 @@ impl Scenario {
         Self::parse(text, file.unwrap_or_else(|| "<text>".into()))
     }
 
-    #[pyo3(signature = (*, duration_s = None, warmup_s = None))]
-    fn replace(&self, duration_s: Option<f64>, warmup_s: Option<f64>) -> PyResult<Self> {
-        let mut inner = self.inner.clone();
+    #[pyo3(signature = (*, duration_s = None, warmup_s = None, keys = None))]
+    fn replace(
+        &self,
+        duration_s: Option<f64>,
+        warmup_s: Option<f64>,
+        keys: Option<Vec<String>>,
+    ) -> PyResult<Self> {
+        let keys = (keys.iter().flatten())
+            .map(|text| text.parse::<Setting>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| PyValueError::new_err(format!("keys: {error}")))?;
+        let mut with = Self {
+            text: self.text.clone(),
+            file: self.file.clone(),
+            inner: self.inner.clone(),
+        };
+        if !keys.is_empty() {
+            let (text, file) = with_settings(&self.text, &self.file, &keys);
+            with = Self::parse(text, file)?;
+            with.inner.duration = self.inner.duration;
+            with.inner.warmup = self.inner.warmup;
+        }
+        let inner = &mut with.inner;
         if let Some(duration) = duration_s {
             inner.duration = time("duration_s", duration)?;
         }
@@ -46,11 +66,7 @@ impl Scenario {
                 inner.duration, inner.warmup
             )));
         }
-        Ok(Self {
-            text: self.text.clone(),
-            file: self.file.clone(),
-            inner,
-        })
+        Ok(with)
     }
 
     #[getter]
@@ -81,6 +97,14 @@ impl Scenario {
     #[getter]
     fn hosts(&self) -> u64 {
         self.inner.topology.hosts()
+    }
+
+    #[getter]
+    fn sender(&self) -> &'static str {
+        match self.inner.hosts.linux {
+            Some(_) => "linux",
+            None => "nic",
+        }
     }
 
     #[getter]

@@ -69,7 +69,9 @@ def _plan(path: Path, table: dict[str, Any]) -> Plan:
     scenarios: dict[str, tuple[Path, Scenario]] = {}
     for file in files:
         try:
-            scenario = Scenario.load(file).replace(**times)
+            scenario = Scenario.load(file).replace(
+                duration_s=times.get("duration_s"), warmup_s=times.get("warmup_s")
+            )
         except (OSError, ValueError) as why:
             raise fault("scenarios", str(why)) from why
         if scenario.name in scenarios:

@@ -55,6 +55,7 @@ class Settings(FeatureSettings):
     hidden: tuple[int, ...] = flag((12, 12), "widths of the hidden layers; the LSTM's is the first")
     updates: int = flag(400, "gradient steps")
     rollout: int = flag(128, "decisions per flow between gradient steps, on average")
+    vary: bool = flag(False, "another network in each simulation; for the sender linux")
     gamma: float = flag(0.99, "discount per decision")
     smoothness: float = flag(1.0, "weight of the term that keeps a flow's actions alike")
     learning_rate: float = flag(1e-2, "of Adam")
@@ -74,6 +75,11 @@ class Settings(FeatureSettings):
             raise ValueError(f"{self.copies} copies cannot be shared among {self.workers} workers")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; expected above 0, at most 1")
+
+    def maker(self) -> MakeBatch:
+        """Makes the simulations that the settings name."""
+        signal = self.feature_set().signal
+        return maker(self.scenarios, self.duration_s, signal, self.vary)
 
 
 def new_policy(settings: Settings) -> Policy:
@@ -229,7 +235,7 @@ def evaluate(settings: Settings, policy: Policy, number: int, make: MakeBatch) -
 def train(settings: Settings, make: MakeBatch | None = None) -> Policy:
     """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations instead of those that
     ``settings.scenarios`` names."""
-    make = make or maker(settings.scenarios, settings.duration_s)
+    make = make or settings.maker()
     columns = ["objective", "gradient", "error", "error_size"]
     columns += [f"{figure}_{column(name)}" for name in settings.scenarios for figure in FIGURES]
     every = settings.evaluate_every

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.features import Signal
+
 if TYPE_CHECKING:
     from thalweg.sim import Scenario
 
@@ -190,13 +192,74 @@ class PacketBatch:
         return self._batch.outcome(env)
 
 
-def maker(names: Sequence[str], duration_s: float) -> MakeBatch:
+class LinuxBatch:
+    """The packet simulator with hosts of the sender "linux", under the kernel's rules. Needs the
+    native module.
+
+    scenarios: scenarios, one a seed. signal: target and offset that the rules use.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario], seeds: Sequence[int], signal: Signal) -> None:
+        from thalweg import sim
+
+        self._batch = sim.Batch(
+            list(scenarios), list(seeds), jobs=1, signal=(signal.target, signal.offset)
+        )
+
+    @property
+    def flows(self) -> int:
+        return self._batch.flows
+
+    def advance(self) -> Decisions | None:
+        return self._batch.advance()
+
+    def decide(self, multiplier: NDArray[np.float32]) -> None:
+        self._batch.decide(multiplier)
+
+    def outcome(self, env: int) -> Mapping[str, float]:
+        return self._batch.outcome(env)
+
+
+#: What :func:`varied` draws: least and greatest base round-trip time, seconds, and rate of the
+#: link, bits per second.
+BASE_RTT_S, LINK_BPS = (2e-3, 8e-3), (100e6, 2e9)
+
+
+def varied(scenario: Scenario, seed: int) -> Scenario:
+    """The scenario with another round-trip time and rate, log-uniformly from :data:`BASE_RTT_S`
+    and :data:`LINK_BPS`, and with or without segmentation offload, merged packets and late ACKs,
+    mostly with. The queue holds 50 ms, the shaper's bucket 1 ms, two packets at least, and flows
+    start within 50 ms."""
+    rng = np.random.default_rng(seed)
+    rtt_us = round(float(np.exp(rng.uniform(*np.log(BASE_RTT_S)))) * 1e6)
+    kbit = round(float(np.exp(rng.uniform(*np.log(LINK_BPS)))) / 1e3)
+    offload, merged, late = rng.random(3) < (0.7, 0.7, 0.9)
+    return scenario.replace(
+        keys=[
+            f"network.base_rtt={rtt_us}us",
+            f"link.delay={rtt_us // 5}us",
+            f"link.rate={kbit}kbit",
+            f"link.queue={kbit * 50 // 8}b",
+            f"link.bucket={max(kbit // 8, 3028)}b",
+            "hosts.start_spread=50ms",
+            f"hosts.linux.offload={'true' if offload else 'false'}",
+            f"hosts.linux.gro={'20us' if merged else '0s'}",
+            f"hosts.linux.delayed_ack={'40ms' if late else '0s'}",
+        ]
+    )
+
+
+def maker(
+    names: Sequence[str], duration_s: float, signal: Signal | None = None, vary: bool = False
+) -> MakeBatch:
     """Makes batches in which the scenarios take turns: simulation i runs scenario
     ``names[i % len(names)]``.
 
     A name is ``fluid:N``, N flows at one bottleneck of the fluid model for ``duration_s``, or the
     path of a scenario file of the packet simulator, which has its own duration. All are of one
-    kind. Raises ValueError for any other name.
+    kind: fluid, or files with hosts of one sender. Those of the sender "linux" need the ``signal``
+    that the kernel's rules use; with ``vary`` each simulation is of another network
+    (:func:`varied`). Raises ValueError for any other name.
     """
     from thalweg.train.fluid import Bottleneck, FluidBatch  # it imports this module
 
@@ -218,13 +281,41 @@ def maker(names: Sequence[str], duration_s: float) -> MakeBatch:
                 Bottleneck(int(flows), duration_s=duration_s, warm_up_s=duration_s / 2)
             )
 
+    is_linux = sender(names) == "linux"
+    if is_linux and signal is None:
+        raise ValueError(
+            f"scenarios: {names[0]!r} has hosts of the sender linux; only adpg trains with these"
+        )
+    if vary and not is_linux:
+        raise ValueError(f"vary: expected scenarios of the sender linux, found {names[0]!r}")
+
     def make(seeds: NDArray[np.int64]) -> Batch:
         turns = [i % len(names) for i in range(len(seeds))]
         if bottlenecks:
             return FluidBatch([bottlenecks[turn] for turn in turns], seeds.tolist())
+        if is_linux and signal is not None:
+            from thalweg.sim import Scenario
+
+            chosen = [Scenario.load(names[turn]) for turn in turns]
+            if vary:
+                chosen = [varied(one, int(seed)) for one, seed in zip(chosen, seeds, strict=True)]
+            return LinuxBatch(chosen, seeds.tolist(), signal)
         return PacketBatch([names[turn] for turn in turns], seeds.tolist())
 
     return make
+
+
+def sender(names: Sequence[str]) -> str:
+    """What sends in the scenarios ``names``, as for :func:`maker`: "nic", which the fluid model
+    counts as, or "linux". Raises ValueError for both at once."""
+    if names[0].startswith("fluid:"):
+        return "nic"
+    from thalweg.sim import Scenario
+
+    found = {Scenario.load(name).sender for name in names}
+    if len(found) > 1:
+        raise ValueError(f"scenarios: {', '.join(names)}: senders linux and nic cannot mix")
+    return found.pop()
 
 
 def column(name: str) -> str:

@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 from thalweg import model, quantize
 from thalweg.features import feature
 from thalweg.train import adpg, checkpoint
-from thalweg.train.environment import column, maker, seeds
+from thalweg.train.environment import column, seeds, sender
 from thalweg.train.networks import Lstm, Mlp, Policy
 from thalweg.train.rollouts import Collector
 
-#: Base round-trip time and line rate of the training scenarios, for the record; a model's features
-#: are relative to those of the flow.
-BASE_RTT_NS, LINE_RATE_BPS = 12_000, 100_000_000_000
+#: Base round-trip time, nanoseconds, and line rate, bits per second, of the training scenarios by
+#: their sender, for the record; a model's features are relative to those of the flow. With the
+#: sender "linux": the references of the kernel's rules.
+TRAINED_AT = {"nic": (12_000, 100_000_000_000), "linux": (2_000_000, 10_000_000_000)}
 
 
 def observations(settings: adpg.Settings, policy: Policy, rows: int) -> NDArray[np.float32]:
     """The policy's observations, [up to rows, inputs], spread over one simulation of each
     scenario."""
-    make = maker(settings.scenarios, settings.duration_s)
+    make = settings.maker()
     agent = adpg.Deterministic(settings.feature_set())
     collector = Collector(make, agent, settings.rollout)
     # Purpose 2: other simulations than those of training and evaluation.
@@ -75,6 +76,7 @@ def export(path: Path, name: str, directory: Path) -> Path:
     Raises CheckpointError, and ValueError for a policy that model files cannot hold."""
     settings, policy, state = checkpoint.load(path, "adpg", adpg)
     features = settings.feature_set()
+    base_rtt_ns, line_rate_bps = TRAINED_AT[sender(settings.scenarios)]
     made = model.Model(
         name=name,
         features=[
@@ -88,8 +90,8 @@ def export(path: Path, name: str, directory: Path) -> Path:
             scenarios=[column(scenario) for scenario in settings.scenarios],
             seed=settings.seed,
             commit=state["commit"],
-            base_rtt_ns=BASE_RTT_NS,
-            line_rate_bps=LINE_RATE_BPS,
+            base_rtt_ns=base_rtt_ns,
+            line_rate_bps=line_rate_bps,
         ),
         policy=_lstm(path, policy) if settings.network == "lstm" else _mlp(settings, policy),
     )

@@ -14,6 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use decide::Decide;
 pub use path::Path;
 pub use state::{
     Phase, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,

@@ -1,7 +1,8 @@
 //! State of a flow, and how TCP is made to send at a rate: `bpf/include/rate_state.h`.
 
+use super::decide::Decide;
 use super::path::Path;
-use crate::{Flow, Model};
+use crate::Flow;
 
 pub(super) const US_PER_S: u64 = 1_000_000;
 /// Largest round-trip time for the window, in base round-trip times.
@@ -24,7 +25,7 @@ pub struct Settings<'a> {
     /// Shorter round trips count as this, µs.
     pub reference_rtt_us: u32,
     /// The model.
-    pub model: &'a Model,
+    pub model: &'a dyn Decide,
 }
 
 /// The fields of the kernel's socket that the program reads and writes.

@@ -3,6 +3,7 @@
 //! Names are those of the kernel (`include/linux/tcp.h`, `include/net/tcp.h`), so that rules can
 //! be compared line by line.
 
+use thalweg_rate::Measurement;
 use thalweg_rate::kernel::Path;
 
 /// Slow start threshold before the first loss.
@@ -71,6 +72,8 @@ pub struct Socket {
     pub prr_out: u32,
     /// What connections between the same two hosts know of their path.
     pub path: Option<Path>,
+    /// The simulation's caller must decide by this before the connection goes on.
+    pub asks: Option<Measurement>,
 }
 
 /// What is told with an ACK (`struct rate_sample`).

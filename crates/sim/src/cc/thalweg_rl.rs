@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use thalweg_rate::Model;
 use thalweg_rate::kernel::{
-    self, CwndEvent, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
+    self, CwndEvent, Decide, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
     THALWEG_RATE_DEFAULT_REFERENCE_RTT_US, TcpSock,
 };
 use thalweg_rate::models::ModelFile;
@@ -36,6 +36,64 @@ impl Default for Options {
             reference_rtt_us: THALWEG_RATE_DEFAULT_REFERENCE_RTT_US.into(),
             ecn: false,
         }
+    }
+}
+
+impl Options {
+    fn settings<'a>(&self, model: &'a dyn Decide) -> Settings<'a> {
+        Settings {
+            reference_rate: (self.reference_rate_bps / 8.0) as u64,
+            reference_rtt_us: self.reference_rtt_us as u32,
+            model,
+        }
+    }
+
+    fn tcp_sock(&self, socket: &Socket) -> TcpSock {
+        TcpSock {
+            tcp_mstamp: socket.tcp_mstamp,
+            delivered: socket.delivered,
+            delivered_ce: if self.ecn { socket.delivered_ce } else { 0 },
+            lost: socket.lost,
+            mss_cache: socket.mss_cache,
+            srtt_us: socket.srtt_us,
+            snd_cwnd: socket.snd_cwnd,
+            snd_cwnd_clamp: u32::MAX,
+            snd_ssthresh: socket.snd_ssthresh,
+            sk_pacing_rate: socket.sk_pacing_rate,
+            sk_max_pacing_rate: u64::MAX,
+            sk_pacing_needed: socket.sk_pacing_needed,
+            is_in_loss: socket.ca_state == CaState::Loss,
+            path: socket.path,
+        }
+    }
+
+    /// Hands an event of TCP on to the rules, and what they change to the socket.
+    pub(crate) fn on_tcp(
+        &self,
+        ca: &mut Rate,
+        model: &dyn Decide,
+        event: &Event,
+        socket: &mut Socket,
+    ) {
+        let set = self.settings(model);
+        let mut tp = self.tcp_sock(socket);
+        match event {
+            Event::Init => *ca = kernel::rate_init(&mut tp, &set, socket.tai_ns),
+            Event::Ack(sample) => {
+                kernel::rate_control(ca, &mut tp, &set, &rate_sample(sample), socket.tai_ns);
+            }
+            Event::Loss => kernel::rate_cwnd_event(ca, &mut tp, &set, CwndEvent::Loss),
+            Event::TxStart { .. } => {
+                kernel::rate_cwnd_event(ca, &mut tp, &set, CwndEvent::TxStart);
+            }
+            // Losses never cut the window.
+            Event::Recovery | Event::Open => {}
+        }
+        socket.snd_cwnd = tp.snd_cwnd;
+        socket.snd_ssthresh = tp.snd_ssthresh;
+        socket.sk_pacing_rate = tp.sk_pacing_rate;
+        socket.sk_pacing_needed = tp.sk_pacing_needed;
+        socket.path = tp.path;
     }
 }
 
@@ -82,14 +140,6 @@ impl Program {
             model: model.clone(),
         })
     }
-
-    fn settings(&self) -> Settings<'_> {
-        Settings {
-            reference_rate: (self.options.reference_rate_bps / 8.0) as u64,
-            reference_rtt_us: self.options.reference_rtt_us as u32,
-            model: &self.model,
-        }
-    }
 }
 
 /// The form of `--cc` and scenario files: the file, and the options that are not the default.
@@ -130,29 +180,6 @@ impl ThalwegRl {
     pub fn state(&self) -> &Rate {
         &self.ca
     }
-
-    fn socket(&self, socket: &Socket) -> TcpSock {
-        TcpSock {
-            tcp_mstamp: socket.tcp_mstamp,
-            delivered: socket.delivered,
-            delivered_ce: if self.program.options.ecn {
-                socket.delivered_ce
-            } else {
-                0
-            },
-            lost: socket.lost,
-            mss_cache: socket.mss_cache,
-            srtt_us: socket.srtt_us,
-            snd_cwnd: socket.snd_cwnd,
-            snd_cwnd_clamp: u32::MAX,
-            snd_ssthresh: socket.snd_ssthresh,
-            sk_pacing_rate: socket.sk_pacing_rate,
-            sk_max_pacing_rate: u64::MAX,
-            sk_pacing_needed: socket.sk_pacing_needed,
-            is_in_loss: socket.ca_state == CaState::Loss,
-            path: socket.path,
-        }
-    }
 }
 
 fn rate_sample(sample: &Sample) -> RateSample {
@@ -175,29 +202,8 @@ impl Controller for ThalwegRl {
     }
 
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
-        let mut tp = self.socket(socket);
         let program = Arc::clone(&self.program);
-        let set = program.settings();
-        match event {
-            Event::Init => self.ca = kernel::rate_init(&mut tp, &set, socket.tai_ns),
-            Event::Ack(sample) => {
-                let sample = rate_sample(sample);
-                kernel::rate_control(&mut self.ca, &mut tp, &set, &sample, socket.tai_ns);
-            }
-            Event::Loss => {
-                kernel::rate_cwnd_event(&mut self.ca, &mut tp, &set, CwndEvent::Loss);
-            }
-            Event::TxStart { .. } => {
-                kernel::rate_cwnd_event(&mut self.ca, &mut tp, &set, CwndEvent::TxStart);
-            }
-            // Losses never cut the window.
-            Event::Recovery | Event::Open => {}
-        }
-        socket.snd_cwnd = tp.snd_cwnd;
-        socket.snd_ssthresh = tp.snd_ssthresh;
-        socket.sk_pacing_rate = tp.sk_pacing_rate;
-        socket.sk_pacing_needed = tp.sk_pacing_needed;
-        socket.path = tp.path;
+        (program.options).on_tcp(&mut self.ca, &program.model, event, socket);
     }
 }
 
@@ -230,8 +236,9 @@ mod tests {
         let Spec::ThalwegRl(program) = &spec else {
             panic!("{spec}");
         };
-        assert_eq!(program.settings().reference_rate, 1_250_000_000);
-        assert_eq!(program.settings().reference_rtt_us, 2_000);
+        let set = program.options.settings(&program.model);
+        assert_eq!(set.reference_rate, 1_250_000_000);
+        assert_eq!(set.reference_rtt_us, 2_000);
         for (text, words) in [
             ("thalweg-rl".to_owned(), "`model` is missing"),
             (
@@ -274,7 +281,7 @@ mod tests {
             snd_cwnd: 10,
             ..Socket::default()
         };
-        assert_eq!(flow.socket(&socket).delivered_ce, 0);
+        assert_eq!(Options::default().tcp_sock(&socket).delivered_ce, 0);
         flow.on_tcp(&Event::Init, &mut socket);
         assert_eq!(socket.sk_pacing_rate, 7_240_000);
         assert!(socket.sk_pacing_needed);

@@ -21,7 +21,7 @@ use crate::metrics::Statistic;
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
 pub use linux::{Linux, Pacing, Rounds, RttSample};
-pub use set::{Setting, SettingError};
+pub use set::{Setting, SettingError, with_settings};
 
 /// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]

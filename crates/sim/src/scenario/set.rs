@@ -1,6 +1,6 @@
 //! Keys of a scenario file that are given elsewhere: `--set hosts.linux.offload=false`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use thalweg_units::Faults;
@@ -76,20 +76,27 @@ impl Scenario {
     }
 
     fn parse_with(text: &str, file: &Path, settings: &[Setting]) -> Result<Self, Faults> {
-        // A faulty file is reported as it stands.
-        let Ok(mut root) = text.parse::<toml::Table>() else {
-            return Self::parse(text, file);
-        };
-        if settings.is_empty() {
-            return Self::parse(text, file);
-        }
-        for setting in settings {
-            setting.put(&mut root);
-        }
-        // Another name than the file's: its lines must not be shown beside these faults.
-        let name = format!("{} with other values", file.display());
-        Self::parse(&root.to_string(), Path::new(&name))
+        let (text, name) = with_settings(text, file, settings);
+        Self::parse(&text, &name)
     }
+}
+
+/// A scenario file's text with some keys set to other values, and the name for messages: another
+/// than the file's, as its lines must not be shown beside faults of these values. A faulty text
+/// stays as it is.
+pub fn with_settings(text: &str, file: &Path, settings: &[Setting]) -> (String, PathBuf) {
+    let unchanged = || (text.to_owned(), file.to_owned());
+    if settings.is_empty() {
+        return unchanged();
+    }
+    let Ok(mut root) = text.parse::<toml::Table>() else {
+        return unchanged();
+    };
+    for setting in settings {
+        setting.put(&mut root);
+    }
+    let name = format!("{} with other values", file.display());
+    (root.to_string(), name.into())
 }
 
 #[cfg(test)]

@@ -1,19 +1,23 @@
 //! Decisions that the caller makes, outside of the simulation.
 
 use serde::Serialize;
+use thalweg_rate::Features;
 
 use crate::Time;
+use crate::cc::tcp::{Event, Socket};
 use crate::cc::{
     Ack, AnyController, Command, Context, Controller, Loss, Needs, Response, Setup, Spec,
 };
 use crate::metrics::Outcome;
 use crate::scenario::Scenario;
 
+use super::linux::Rules;
 use super::state::{Flow, Probe};
 use super::{KINDS, Kind, SUBJECT_BITS, Simulation};
 
 /// A decision that the caller must make. A flow's probe response has arrived, or its arrival is
-/// already certain, or the probe's loss is known.
+/// already certain, or the probe's loss is known. With Linux's TCP: a round has ended in which the
+/// kernel would ask the model, and measurements are those that the model would see.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pending {
     /// The flow.
@@ -26,7 +30,10 @@ pub struct Pending {
     /// Round-trip time of the probe. For a lost probe, the time from its departure until the loss
     /// was known.
     pub rtt: Time,
-    /// When the probe left.
+    /// With Linux's TCP: the shortest round-trip time, as the rules take it. None otherwise: it is
+    /// that of the flow's [`Setup`].
+    pub base_rtt: Option<Time>,
+    /// When the probe left; with Linux's TCP, a round-trip time ago.
     pub sent_at: Time,
     /// The flow's rate, bits per second.
     pub rate_bps: f64,
@@ -47,6 +54,7 @@ impl Pending {
             at,
             probe_lost: flow.probe == Probe::Lost,
             rtt,
+            base_rtt: None,
             sent_at: flow.probe_sent,
             rate_bps: flow.command.rate_bps,
             acked_bytes: bytes(acked),
@@ -56,7 +64,8 @@ impl Pending {
     }
 }
 
-/// An answer to a [`Pending`] decision.
+/// An answer to a [`Pending`] decision. With Linux's TCP it becomes an action, so that one decision
+/// changes the rate by a factor of 1.2 at most, and the rules bound the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decision {
     /// Leave the rate as it is.
@@ -72,7 +81,9 @@ pub enum Decision {
 #[derive(Debug, Clone)]
 pub struct External {
     initial_bps: f64,
-    decision: Option<Decision>,
+    pub(super) decision: Option<Decision>,
+    /// With Linux's TCP: the rules around the caller's decisions.
+    rules: Option<Box<Rules>>,
     /// Decides instead of the caller.
     inside: Option<Box<AnyController>>,
 }
@@ -82,6 +93,7 @@ impl External {
         Self {
             initial_bps,
             decision: None,
+            rules: None,
             inside: None,
         }
     }
@@ -97,9 +109,11 @@ impl External {
 
 impl Controller for External {
     fn needs(&self) -> Needs {
-        self.inside
-            .as_ref()
-            .map_or(Needs::PROBES, |inside| inside.needs())
+        match (&self.inside, &self.rules) {
+            (Some(inside), _) => inside.needs(),
+            (None, Some(_)) => Needs::TCP,
+            (None, None) => Needs::PROBES,
+        }
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
@@ -126,6 +140,14 @@ impl Controller for External {
     fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
         if let Some(inside) = &mut self.inside {
             inside.on_ack(ack, context);
+        }
+    }
+
+    fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
+        if let Some(inside) = &mut self.inside {
+            inside.on_tcp(event, socket);
+        } else if let Some(rules) = &mut self.rules {
+            rules.on_tcp(self.decision.take(), event, socket);
         }
     }
 
@@ -195,6 +217,37 @@ impl Simulation<External> {
         simulation
     }
 
+    /// A simulation of hosts with Linux's TCP, with the rules of the kernel's controller
+    /// ([`thalweg_rl`]) and decisions by the caller where the rules would ask a model. The rules
+    /// take target and offset of the signal from `features`. With `others` only flow 0 is under
+    /// these rules, and all others have such a controller.
+    ///
+    /// A run is that of [`thalweg_rl`] with a model that acts alike. There is one decision at a
+    /// time.
+    ///
+    /// [`thalweg_rl`]: crate::cc::thalweg_rl
+    pub fn by_rules(
+        scenario: &Scenario,
+        features: &Features,
+        others: Option<&Spec>,
+        seed: u64,
+    ) -> Self {
+        let (features, others) = (features.clone(), others.cloned());
+        let factory = move |flow: u32, setup: &Setup| match &others {
+            Some(others) if flow > 0 => External {
+                inside: Some(Box::new(others.build())),
+                ..External::new(0.0)
+            },
+            _ => External {
+                rules: Some(Box::new(Rules::new(features.clone()))),
+                ..External::new(setup.line_rate_bps)
+            },
+        };
+        let mut simulation = Self::with_queue(scenario, factory, seed);
+        simulation.control.pending = Some(Vec::new());
+        simulation
+    }
+
     /// Runs until nothing more can happen without a decision, and replaces `decisions` by the
     /// pending ones. These are all whose response is certain by then, each flow at most once. A
     /// flow without a decision since the last call keeps its rate. Returns false at the end of the
@@ -205,6 +258,7 @@ impl Simulation<External> {
     /// [`Controller`] with the same decisions.
     pub fn advance(&mut self, decisions: &mut Vec<Pending>) -> bool {
         decisions.clear();
+        self.tcp_go_on();
         let mut next = self.held.take();
         if let Some(event) = next
             && let Some(flow) = self.undecided(event.what)
@@ -245,6 +299,10 @@ impl Simulation<External> {
                 }
             }
             self.handle(event);
+            if let Some(pending) = self.tcp_pending() {
+                decisions.push(pending);
+                return true;
+            }
         }
     }
 

@@ -158,6 +158,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         if self.set.needs.tcp {
             self.tell(index, Event::Ack(sample));
+            if self.tcp_waits(index, sample) {
+                return;
+            }
         } else {
             self.tell_of_ack(index, &ack, rtts.map(|(_, newest)| newest), sent);
         }

@@ -13,6 +13,7 @@
 
 mod ack;
 mod offload;
+mod outside;
 mod receiver;
 mod sender;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use thalweg_rate::kernel::Path;
 
 use crate::Time;
-use crate::cc::tcp::{CaState, Event, INFINITE_SSTHRESH, INITIAL_CWND, Socket};
+use crate::cc::tcp::{CaState, Event, INFINITE_SSTHRESH, INITIAL_CWND, Sample, Socket};
 use crate::cc::{Controller, Setup};
 use crate::engine::EventQueue;
 use crate::rng::{Random, stream};
@@ -31,6 +32,8 @@ use crate::scenario::{Linux, Scenario};
 
 use super::state::Flow;
 use super::{Kind, Simulation};
+
+pub(super) use outside::Rules;
 
 /// Interval in which smoothed round-trip times are read, as the laboratory reads `TCP_INFO`.
 const INSPECTION: Time = Time::from_us(100_000);
@@ -51,6 +54,8 @@ pub(super) struct Hosts {
     pub smoothed_us: Vec<u32>,
     /// The shortest round-trip time of all connections, µs.
     pub shortest_us: u32,
+    /// The connection for which the caller must decide, and the ACK.
+    waiting: Option<(usize, Sample)>,
 }
 
 /// A burst in flight: segments sent at once, with one time stamp.
@@ -143,6 +148,8 @@ pub(super) struct Connection {
     app_limited: u32,
     /// Number of packets sent when the use of the window was last measured.
     cwnd_usage: u32,
+    /// `delivered`, `delivered_ce` and `lost` at the caller's last decision.
+    told: [u32; 3],
     receiver: Receiver,
 }
 
@@ -161,6 +168,7 @@ impl Hosts {
             random,
             smoothed_us: Vec::new(),
             shortest_us: u32::MAX,
+            waiting: None,
         })
     }
 }
@@ -210,6 +218,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             socket,
             ends,
             timer_at: Time::MAX,
+            told: [1, 0, 0],
             receiver,
             ..Connection::default()
         };

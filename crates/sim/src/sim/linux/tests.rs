@@ -652,3 +652,87 @@ fn heap_and_wheel_agree() {
         Simulation::with_queue(&scenario, move |_, _| spec.build(), 3);
     assert_eq!(wheel, heap.run());
 }
+
+/// Decisions of a caller by the kernel's model give the kernel's run.
+#[test]
+fn decisions_outside_are_those_of_the_model() {
+    let file = format!(
+        "{}/../../models/adpg-plus.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let read = thalweg_rate::models::ModelFile::read(file.as_ref()).unwrap();
+    let model = read.policy.integer().unwrap();
+    let mut scenario = scenario(Linux::default());
+    scenario.workload = Workload::ManyToOne {
+        senders: 1,
+        flows: 4,
+    };
+    scenario.hosts.start_spread = Time::from_us(20_000);
+    scenario.network.link.bucket_bytes = 125_000;
+    // Long enough for a common probe, short enough a queue for losses.
+    scenario.duration = Time::from_us(6_000_000);
+    scenario.network.link.queue_bytes = 200_000;
+    let spec: Spec = format!("thalweg-rl:model={file}").parse().unwrap();
+    let inside = Simulation::new(&scenario, move |_, _| spec.build(), 3).run();
+    for keep in [false, true] {
+        let mut flows = vec![thalweg_rate::Flow::default(); 4];
+        let mut simulation = Simulation::by_rules(&scenario, model.features(), None, 3);
+        let (mut pending, mut count, mut acked) = (Vec::new(), 0u32, 0);
+        while simulation.advance(&mut pending) {
+            assert_eq!(pending.len(), 1);
+            let one = pending[0];
+            acked += one.acked_bytes;
+            count += 1;
+            let measurement = thalweg_rate::Measurement {
+                rtt_ns: one.rtt.ps() / 1000,
+                base_rtt_ns: one.base_rtt.unwrap().ps() / 1000,
+                rate: (one.rate_bps / 8.0) as u64,
+                line_rate: 1_250_000_000,
+            };
+            let action = model.act(&mut flows[one.flow as usize], &measurement);
+            let u = f64::from(action) / 32768.0;
+            let factor = if u >= 0.0 {
+                1.0 + 0.2 * u
+            } else {
+                1.0 / (1.0 - 0.2 * u)
+            };
+            if !keep {
+                simulation.decide(one.flow, crate::Decision::Multiply(factor));
+            }
+        }
+        let outside = simulation.finish();
+        assert_eq!(outside == inside, !keep);
+        assert!(keep || count > 4_000, "{count}");
+        let all = outside.counts.delivered_packets * 1514;
+        assert!((all / 10 * 9..=all).contains(&acked), "{acked} of {all}");
+    }
+}
+
+/// Beside another controller the caller decides for flow 0 alone.
+#[test]
+fn decisions_outside_beside_another_controller() {
+    let mut scenario = scenario(Linux::default());
+    scenario.workload = Workload::ManyToOne {
+        senders: 1,
+        flows: 2,
+    };
+    let features = thalweg_rate::Features::new(
+        vec![thalweg_rate::Feature {
+            kind: thalweg_rate::FeatureKind::Error,
+            scale_q16: 1,
+        }],
+        1,
+        1 << 19,
+        1 << 16,
+    );
+    let others: Spec = "cubic".parse().unwrap();
+    let mut simulation = Simulation::by_rules(&scenario, &features.unwrap(), Some(&others), 1);
+    let (mut pending, mut count) = (Vec::new(), 0);
+    while simulation.advance(&mut pending) {
+        assert_eq!(pending[0].flow, 0);
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+    let outcome = simulation.finish();
+    assert!(outcome.flows.iter().all(|flow| flow.gbps > 0.01));
+}
