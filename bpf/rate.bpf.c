@@ -15,11 +15,12 @@
  * On TCP's side:
  *  - TCP paces, at our rate; the window is only a cap. At rates beyond the reference TCP
  *    does not pace, because its timers would be the limit.
- *  - A flow is in one of three phases, as in BBR. In STARTUP the rate doubles each
+ *  - A flow is in one of four phases, three as in BBR. In STARTUP the rate doubles each
  *    round. It ends when the model's signal is at its target, much is lost, something is
  *    marked, or the delivery rate stops growing. In STEADY the model decides. In
  *    PROBE_RTT the queue is drained to measure the shortest round-trip time; all flows
- *    do that at the same moments.
+ *    do that at the same moments. What is left then is other flows' queue: in COMPETE a
+ *    flow has a window like theirs.
  *  - After a round that lost 2 % or more, or had marks, the rate is cut and does not
  *    grow. A round after a cut is not cut, or random loss would drive the rate to zero.
  */
@@ -39,6 +40,10 @@
  * have changed.
  */
 #define FALLING_MAX 48
+/* Interval at which flows that others starve probe. */
+#define STARVED_PERIOD_NS 1000000000ull
+/* A probe lasts so many times its duration at most, if nothing sent late in it arrives. */
+#define LATE_PROBES 4
 /* A pause after which a flow starts over. */
 #define IDLE_US 1000000u
 /* A coarse flow waits for so many round-trip times, but no longer than so many base ones. */
@@ -59,6 +64,11 @@ THALWEG_KERNEL;
 static __always_inline __u16 epoch_now(void)
 {
 	return bpf_ktime_get_tai_ns() / PROBE_PERIOD_NS;
+}
+
+static __always_inline __u8 second_now(void)
+{
+	return bpf_ktime_get_tai_ns() / STARVED_PERIOD_NS;
 }
 
 /*
@@ -85,6 +95,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 	/* The kernel has set all fields to 0, so the phase is STARTUP. */
 	ca->min_rtt_us = rtt_us;
 	ca->epoch = epoch_now();
+	ca->second = second_now();
 	ask_path(sk, ca, ca->epoch);
 	start_round(ca, tp);
 	rate = (__u64)tp->snd_cwnd * mss_of(tp) * US_PER_S / base_rtt_us(ca, set);
@@ -157,13 +168,38 @@ static __always_inline void begin_probe(struct sock *sk, struct rate *ca, const 
 	if (round->flags & THALWEG_RATE_LIMITED)
 		rate = max_u64(ca->rate / 2, round->arriving);
 	/* The result of a flow that probes alone may include the others' queue. */
-	ca->flags &= ~SURE;
+	ca->flags &= ~(SURE | LATE | STARVED);
 	if (common)
 		ca->flags |= SURE;
+	if (round->starved)
+		ca->flags |= STARVED;
 	ca->resumed = ca->phase;
 	ca->phase = PROBE_RTT;
 	ca->prior_min_rtt_us = ca->min_rtt_us;
 	apply(sk, ca, max_u64(rate, THALWEG_RATE_FLOOR), round->base_us, round->base_us);
+}
+
+/*
+ * A common probe left a queue. One such probe may be bad luck, as when flows start: others fill
+ * the queue if a second one does, too.
+ */
+static __always_inline void end_undrained(struct sock *sk, struct rate *ca, __u32 base_us)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (ca->resumed == COMPETE) {
+		ca->undrained++;
+	} else if (ca->flags & SUSPECT) {
+		ca->resumed = COMPETE;
+		start_competing(ca, tp);
+	}
+	ca->flags |= SUSPECT;
+	enter(ca, ca->resumed);
+	if (ca->phase == COMPETE)
+		apply_fair(sk, ca);
+	else
+		apply(sk, ca, ca->rate, base_us, ca->min_rtt_us);
+	start_round(ca, tp);
 }
 
 /* Half the rate, long enough for the queue to drain: this is the remaining round-trip time. */
@@ -171,9 +207,22 @@ static __always_inline void end_probe(struct sock *sk, struct rate *ca,
 				      const struct thalweg_rate_settings *set)
 {
 	__u16 epoch = epoch_now();
+	__u32 found_us = ca->round_rtt_us, base_us;
 
-	if (ca->round_rtt_us)
-		ca->min_rtt_us = ca->round_rtt_us;
+	ca->min_rtt_us = ca->prior_min_rtt_us;
+	base_us = base_rtt_us(ca, set);
+	if (is_undrained(ca, ca->min_rtt_us, base_us)) {
+		end_undrained(sk, ca, base_us);
+		return;
+	}
+	ca->undrained = 0;
+	ca->flags &= ~SUSPECT;
+	if (ca->resumed == COMPETE) {
+		ca->resumed = STEADY;
+		ca->last_delivered = 0;
+	}
+	if (found_us)
+		ca->min_rtt_us = found_us;
 	/* A flow that probes alone finds the others' queue. */
 	if (ca->flags & SURE)
 		tell_path(sk, ca, epoch, 1);
@@ -193,6 +242,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct round round = {};
 	__u16 epoch;
+	__u8 second;
 	int common;
 
 	if (ca->phase == PROBE_RTT) {
@@ -203,8 +253,11 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	bound(ca, tp, &round);
 
 	epoch = epoch_now();
+	second = second_now();
 	common = ca->epoch != epoch &&
 		 (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US);
+	/* Others' queue starves all flows: they soon probe at the same moments, too. */
+	common |= round.starved && ca->second != second;
 	if (common || (ca->phase == STEADY && ca->falls >= FALLING_MAX))
 		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->phase == STARTUP)
@@ -212,6 +265,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	else if (!decide(sk, ca, set, &round))
 		return;
 	ca->epoch = epoch;
+	ca->second = second;
 	if (round.flags & THALWEG_RATE_PROBING)
 		begin_probe(sk, ca, &round, common);
 
@@ -220,6 +274,8 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	if (round.keep_q16 < THALWEG_ONE_Q16)
 		ca->flags |= CUT;
 	start_round(ca, tp);
+	if (ca->phase == PROBE_RTT)
+		ca->prior_mean_us = ca->mean_rtt >> MEAN_SHIFT;
 }
 
 /*
@@ -251,9 +307,12 @@ static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ac
 }
 
 /* Whether a round that is long enough waits for one more round-trip time. */
-static __always_inline int is_waiting(const struct rate *ca, __u32 elapsed_us, __u32 base_us)
+static __always_inline int is_waiting(const struct rate *ca, __u32 elapsed_us, __u32 length_us,
+				      __u32 base_us)
 {
-	return ca->phase != PROBE_RTT && ca->samples < COARSE_SAMPLES && is_coarse(ca, base_us) &&
+	if (ca->phase == PROBE_RTT)
+		return !(ca->flags & LATE) && elapsed_us < LATE_PROBES * length_us;
+	return ca->samples < COARSE_SAMPLES && is_coarse(ca, base_us) &&
 	       elapsed_us < COARSE_ROUND_TRIPS * base_us;
 }
 
@@ -289,8 +348,11 @@ int rate_control(__u64 *ctx)
 	base_us = base_rtt_us(ca, set);
 	length_us = ca->phase == PROBE_RTT ? probe_us(ca, base_us) : base_us;
 	elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
+	if (ca->phase == PROBE_RTT && rtt_us >= 0 && !sample->is_ack_delayed &&
+	    elapsed_us > rtt_us + length_us / 2)
+		ca->flags |= LATE;
 	if (sample->prior_mstamp && !seq_before(sample->prior_delivered, ca->round_delivered) &&
-	    elapsed_us >= length_us && !is_waiting(ca, elapsed_us, base_us))
+	    elapsed_us >= length_us && !is_waiting(ca, elapsed_us, length_us, base_us))
 		end_round(sk, ca, set, base_us);
 
 	if (BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == CA_STATE_LOSS) {
@@ -310,6 +372,8 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u8 phase
 	struct thalweg_rate_settings *set = the_settings();
 
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
+	if (phase != COMPETE && is_competing(ca))
+		ca->last_delivered = 0; /* which is also `fair_window` */
 	/* Without a probe between them, one phase would count on from the other's counter. */
 	if (ca->phase == PROBE_RTT)
 		enter(ca, phase);
@@ -317,7 +381,9 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u8 phase
 	ca->flags &= ~CUT;
 	start_round(ca, tcp_sk(sk));
 	pace(sk, 1);
-	if (set)
+	if (phase == COMPETE)
+		apply_fair(sk, ca);
+	else if (set)
 		apply(sk, ca, ca->rate, base_rtt_us(ca, set), ca->min_rtt_us);
 }
 
@@ -329,7 +395,12 @@ void BPF_PROG(rate_cwnd_event, struct sock *sk, int event)
 	__u32 idle_us = (__u32)tp->tcp_mstamp - ca->round_us;
 
 	if (event == CA_EVENT_LOSS) {
-		restart(sk, ca, STEADY, ca->rate / 2);
+		if (is_competing(ca)) {
+			ca->fair_window = max_u64(ca->fair_window / 2, FAIR_MIN);
+			restart(sk, ca, COMPETE, ca->rate / 2);
+		} else {
+			restart(sk, ca, STEADY, ca->rate / 2);
+		}
 	} else if (event == CA_EVENT_TX_START && idle_us > IDLE_US &&
 		   idle_us > ca->min_rtt_us * 4) {
 		/* The rate decays with the pause; a halved rate soon recovers. */

@@ -3,8 +3,8 @@
 #ifndef THALWEG_RATE_DECIDE_H
 #define THALWEG_RATE_DECIDE_H
 
+#include "rate_compete.h"
 #include "rate_path.h"
-#include "rate_round.h"
 
 #define SLOTS 4
 
@@ -136,7 +136,7 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	bpf_ringbuf_submit(decision, 0);
 }
 
-/* The model's decision; false if it must wait for the next ACK. */
+/* The model's decision, or COMPETE's beside it; false if it must wait for the next ACK. */
 static __always_inline int decide(struct sock *sk, struct rate *ca,
 				  const struct thalweg_rate_settings *set, struct round *round)
 {
@@ -157,10 +157,16 @@ static __always_inline int decide(struct sock *sk, struct rate *ca,
 	action = slot->flow.action_q15;
 	copy_flow(&ca->network, &slot->flow);
 
+	if (ca->phase == COMPETE)
+		compete(ca, tcp_sk(sk), round);
 	ca->rate = thalweg_next_rate(ca->rate, action, round->floor, round->cap);
 	ca->rate = max_u64(ca->rate * round->keep_q16 >> 16, THALWEG_RATE_FLOOR);
-	ca->falls = action < 0 ? ca->falls + 1 : 0;
-	apply(sk, ca, ca->rate, round->base_us, round->rtt_us);
+	if (ca->phase == COMPETE) {
+		apply_fair(sk, ca);
+	} else {
+		ca->falls = action < 0 ? ca->falls + 1 : 0;
+		apply(sk, ca, ca->rate, round->base_us, round->rtt_us);
+	}
 	tell(sk, ca, slot, round);
 	__sync_lock_test_and_set(&slot->taken, 0);
 	return 1;

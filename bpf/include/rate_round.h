@@ -24,6 +24,13 @@
  * rate is inexact, and few round-trip times are measured.
  */
 #define COARSE_BYTES 16384
+/*
+ * Others fill the queue of a flow that is at the lowest rates and above its target, or so far
+ * above it after so many decisions that reduced the rate.
+ */
+#define STARVED_RATE (2 * THALWEG_RATE_FLOOR)
+#define STARVED_TARGETS 4
+#define STARVED_FALLS 12
 
 /* A finished round: its measurements, and their consequences for the rate. */
 struct round {
@@ -37,6 +44,7 @@ struct round {
 	__u32 flags; /* enum thalweg_rate_flag */
 	int coarse;
 	int at_target;
+	int starved; /* others seem to fill the queue */
 };
 
 /* The model's signal for this rate and queue, Q24. */
@@ -105,14 +113,20 @@ static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
 	if (!elapsed_us)
 		elapsed_us = 1;
 	round->delivered_rate = delivered * mss_of(tp) * US_PER_S / elapsed_us;
-	round->arriving = max_u64(round->delivered_rate, (__u64)ca->last_delivered << 10);
-	if (ca->phase != STARTUP)
+	round->arriving = round->delivered_rate;
+	if (ca->phase != COMPETE)
+		round->arriving = max_u64(round->arriving, (__u64)ca->last_delivered << 10);
+	if (ca->phase == STEADY)
 		ca->last_delivered = thalweg_min(round->delivered_rate >> 10, THALWEG_U32_MAX);
 	round->coarse = is_coarse(ca, base_us);
 	round->base_us = base_us;
 	round->rtt_us = base_us + queue_us(ca);
 	signal = signal_q24(set, ca->rate, round->rtt_us, base_us);
 	round->at_target = signal >= set->model.target_q24;
+	round->starved = ca->phase == STEADY && round->at_target &&
+			 (ca->rate <= STARVED_RATE ||
+			  (ca->falls >= STARVED_FALLS &&
+			   signal >= STARVED_TARGETS * (__u64)set->model.target_q24));
 	round->keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
 				   tp->delivered_ce - ca->round_marked,
 				   signal * QUEUE_PART >= set->model.target_q24);

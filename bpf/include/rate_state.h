@@ -19,12 +19,17 @@ enum phase {
 	STARTUP,
 	STEADY,
 	PROBE_RTT, /* at half the rate */
+	COMPETE, /* by losses, beside flows that fill the queue: rate_compete.h */
 };
 
 enum {
 	LIMITED = 1, /* by the application, in this round */
 	CUT = 2, /* in the last round */
 	SURE = 4, /* the last probe, a common one, found no much shorter path */
+	RAMP = 8, /* COMPETE: no loss so far */
+	LATE = 16, /* PROBE_RTT: something sent in its second half has arrived */
+	SUSPECT = 32, /* the last probe, a common one, left a queue */
+	STARVED = 64, /* others seemed to fill the queue when the probe began */
 };
 
 /* State of a flow. Times are the low half of TCP's clock in microseconds. */
@@ -35,13 +40,18 @@ struct rate {
 	__u32 round_us;
 	__u32 round_delivered;
 	__u32 round_lost;
-	__u32 round_marked;
+	union {
+		__u32 round_marked;
+		__u32 prior_mean_us; /* PROBE_RTT: the mean round-trip time before it */
+	};
 	__u32 round_rtt_us; /* shortest so far; 0: none */
 	__u32 min_rtt_us; /* 0: none */
 	__u32 window; /* segments */
 	__u8 phase; /* enum phase */
-	__u8 resumed; /* PROBE_RTT: the phase that follows */
-	__u16 flags;
+	__u8 resumed : 4; /* PROBE_RTT: the phase that follows */
+	__u8 undrained : 4; /* COMPETE: common probes in a row that left a queue */
+	__u8 flags;
+	__u8 second; /* of the clock, at the end of the last round */
 	__u16 epoch; /* of the clock, when the last probe started */
 	__u16 samples; /* round-trip times in this round */
 	union {
@@ -50,7 +60,10 @@ struct rate {
 		__u32 prior_min_rtt_us; /* PROBE_RTT: the shortest round-trip time before it */
 	};
 	__u32 mean_rtt; /* of this round, or of the last one with any, us / 16; 0: none */
-	__u32 last_delivered; /* in the round before, KiB/s; in STARTUP, the maximum so far */
+	union {
+		__u32 last_delivered; /* in the round before, KiB/s; in STARTUP, the maximum so far */
+		__u32 fair_window; /* COMPETE, and its probes: segments / 1024 */
+	};
 };
 
 _Static_assert(sizeof(struct rate) == THALWEG_CA_PRIV_BYTES, "a flow's record fits");

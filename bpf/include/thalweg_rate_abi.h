@@ -45,6 +45,7 @@ enum thalweg_rate_flag {
 	THALWEG_RATE_LIMITED = 2, /* the application or the receiver held the flow back */
 	THALWEG_RATE_FIRST = 4, /* the first decision of the flow */
 	THALWEG_RATE_PROBING = 8, /* a probe for the shortest round-trip time starts */
+	THALWEG_RATE_COMPETING = 16, /* floor and cap are the rate of a window like Reno's */
 };
 
 /* One decision. rate * action, limited to floor and cap, times keep_q16: next_rate. */

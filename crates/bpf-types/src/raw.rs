@@ -932,6 +932,7 @@ pub const THALWEG_RATE_HELD: thalweg_rate_flag = 1;
 pub const THALWEG_RATE_LIMITED: thalweg_rate_flag = 2;
 pub const THALWEG_RATE_FIRST: thalweg_rate_flag = 4;
 pub const THALWEG_RATE_PROBING: thalweg_rate_flag = 8;
+pub const THALWEG_RATE_COMPETING: thalweg_rate_flag = 16;
 pub type thalweg_rate_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -194,6 +194,7 @@ fn line(decision: &Decision) -> String {
         (decision.app_limited, " app-limited"),
         (decision.held, " held"),
         (decision.probing, " probing"),
+        (decision.competing, " competing"),
     ] {
         notes.push_str(if has { note } else { "" });
     }

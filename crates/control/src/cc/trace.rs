@@ -71,6 +71,9 @@ pub struct Decision {
     pub app_limited: bool,
     /// A probe for the shortest round-trip time starts.
     pub probing: bool,
+    /// Beside flows that fill the queue the rate is that of a window like theirs: `floor` and
+    /// `cap`.
+    pub competing: bool,
 }
 
 impl Decision {
@@ -100,6 +103,7 @@ impl Decision {
             held: has(raw::THALWEG_RATE_HELD),
             app_limited: has(raw::THALWEG_RATE_LIMITED),
             probing: has(raw::THALWEG_RATE_PROBING),
+            competing: has(raw::THALWEG_RATE_COMPETING),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 
+use super::compete::{apply_fair, compete};
 use super::round::Round;
-use super::state::{Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, apply};
+use super::state::{Phase, Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, apply};
 use crate::{Features, Flow, Measurement, Model, next_rate};
 
 /// What decides in `STEADY`. In the kernel it is a model; a simulation may ask somebody else.
@@ -25,9 +26,9 @@ impl Decide for Model {
     }
 }
 
-/// The model's decision. The program may have to wait for the next ACK, because an interrupt holds
+/// The model's decision, or `COMPETE`'s beside it. The program may have to wait for the next ACK, because an interrupt holds
 /// the CPU's slots; here a decision is always made.
-pub(super) fn decide(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &Round) {
+pub(super) fn decide(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round) {
     let measurement = Measurement {
         rtt_ns: u64::from(round.rtt_us) * 1000,
         base_rtt_ns: u64::from(round.base_us) * 1000,
@@ -35,8 +36,15 @@ pub(super) fn decide(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round:
         line_rate: set.reference_rate,
     };
     let action = set.model.act(&mut ca.network, &measurement);
+    if ca.phase == Phase::Compete {
+        compete(ca, tp, round);
+    }
     ca.rate = next_rate(ca.rate, action, round.floor, round.cap);
     ca.rate = ((ca.rate * u64::from(round.keep_q16)) >> 16).max(THALWEG_RATE_FLOOR);
+    if ca.phase == Phase::Compete {
+        apply_fair(ca, tp);
+        return;
+    }
     ca.counter = if action < 0 { ca.counter + 1 } else { 0 };
     let rate = ca.rate;
     apply(ca, tp, rate, round.base_us, round.rtt_us);

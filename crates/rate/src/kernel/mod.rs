@@ -2,11 +2,12 @@
 //!
 //! The simulator runs them behind its Linux sender. Files, functions and order are those of the C,
 //! so that a change there is easily carried over: `rate.bpf.c` is this file, `rate_state.h`,
-//! `rate_round.h`, `rate_path.h` and `rate_decide.h` are `state.rs`, `round.rs`, `path.rs` and
-//! `decide.rs`. The arithmetic is in integers of the same width. Reasons stand in the C;
+//! `rate_round.h`, `rate_path.h`, `rate_compete.h` and `rate_decide.h` are `state.rs`, `round.rs`,
+//! `path.rs`, `compete.rs` and `decide.rs`. The arithmetic is in integers of the same width. Reasons stand in the C;
 //! `docs/reference/cc.md` explains the rules. Left out is what the kernel needs alone: slots, the
 //! ring of decisions, maps.
 
+mod compete;
 mod decide;
 mod path;
 mod round;
@@ -24,6 +25,7 @@ pub use state::{
 use thalweg_learner::ONE_Q16;
 
 use crate::MAX_RATE;
+use compete::{apply_fair, halve_fair, is_competing, is_undrained, start_competing};
 use decide::decide;
 use path::{ask_path, tell_path};
 use round::{Round, bound, is_coarse, measure, signal_q24};
@@ -41,6 +43,10 @@ const FULL_ROUNDS: u32 = 3;
 /// Decisions in a row that reduce the rate, after which the shortest round-trip time must have
 /// changed.
 const FALLING_MAX: u32 = 48;
+/// Interval at which flows that others starve probe.
+const STARVED_PERIOD_NS: u64 = 1_000_000_000;
+/// A probe lasts so many times its duration at most, if nothing sent late in it arrives.
+const LATE_PROBES: u32 = 4;
 /// A pause after which a flow starts over.
 const IDLE_US: u32 = 1_000_000;
 /// A coarse flow waits for so many round-trip times, but no longer than so many base ones.
@@ -63,6 +69,10 @@ fn epoch_now(tai_ns: u64) -> u16 {
     (tai_ns / PROBE_PERIOD_NS) as u16
 }
 
+fn second_now(tai_ns: u64) -> u8 {
+    (tai_ns / STARVED_PERIOD_NS) as u8
+}
+
 /// Duration of a probe: at half the rate a queue takes twice its length to drain.
 fn probe_us(ca: &Rate, base_us: u32) -> u32 {
     2 * base_us + (2 * (ca.mean_rtt >> MEAN_SHIFT)).min(PROBE_QUEUE_US) + PROBE_US
@@ -74,6 +84,7 @@ pub fn rate_init(tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) -> Rate {
     let rtt_us = tp.srtt_us >> 3;
     ca.min_rtt_us = rtt_us;
     ca.epoch = epoch_now(tai_ns);
+    ca.second = second_now(tai_ns);
     let epoch = ca.epoch;
     ask_path(&mut ca, tp, epoch);
     start_round(&mut ca, tp);
@@ -140,6 +151,8 @@ fn begin_probe(ca: &mut Rate, tp: &mut TcpSock, round: &Round, common: bool) {
     }
     // The result of a flow that probes alone may include the others' queue.
     ca.flags.sure = common;
+    ca.flags.late = false;
+    ca.flags.starved = round.starved;
     ca.resumed = ca.phase;
     ca.phase = Phase::ProbeRtt;
     ca.counter = ca.min_rtt_us;
@@ -152,10 +165,40 @@ fn begin_probe(ca: &mut Rate, tp: &mut TcpSock, round: &Round, common: bool) {
     );
 }
 
+/// A common probe left a queue: others fill it if a second one does, too.
+fn end_undrained(ca: &mut Rate, tp: &mut TcpSock, base_us: u32) {
+    if ca.resumed == Phase::Compete {
+        ca.undrained += 1;
+    } else if ca.flags.suspect {
+        ca.resumed = Phase::Compete;
+        start_competing(ca, tp);
+    }
+    ca.flags.suspect = true;
+    let (resumed, rate, rtt_us) = (ca.resumed, ca.rate, ca.min_rtt_us);
+    enter(ca, resumed);
+    match resumed {
+        Phase::Compete => apply_fair(ca, tp),
+        _ => apply(ca, tp, rate, base_us, rtt_us),
+    }
+    start_round(ca, tp);
+}
+
 /// Half the rate, long enough for the queue to drain: this is the remaining round-trip time.
 fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) {
     let epoch = epoch_now(tai_ns);
     let prior_min_rtt_us = ca.counter;
+    ca.min_rtt_us = prior_min_rtt_us;
+    let base_us = base_rtt_us(ca, set);
+    if is_undrained(ca, prior_min_rtt_us, base_us) {
+        end_undrained(ca, tp, base_us);
+        return;
+    }
+    ca.undrained = 0;
+    ca.flags.suspect = false;
+    if ca.resumed == Phase::Compete {
+        ca.resumed = Phase::Steady;
+        ca.last_delivered = 0;
+    }
     if ca.round_rtt_us != 0 {
         ca.min_rtt_us = ca.round_rtt_us;
     }
@@ -185,15 +228,19 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
     bound(ca, tp, &mut round);
 
     let epoch = epoch_now(tai_ns);
-    let common = ca.epoch != epoch
+    let second = second_now(tai_ns);
+    let mut common = ca.epoch != epoch
         && (!ca.flags.sure || epoch & 3 == 0 || probe_us(ca, base_us) < LONG_PROBE_US);
+    // Others' queue starves all flows: they soon probe at the same moments, too.
+    common |= round.starved && ca.second != second;
     round.probing |= common || (ca.phase == Phase::Steady && ca.counter >= FALLING_MAX);
     if ca.phase == Phase::Startup {
         start_up(ca, tp, set, &mut round, epoch);
     } else {
-        decide(ca, tp, set, &round);
+        decide(ca, tp, set, &mut round);
     }
     ca.epoch = epoch;
+    ca.second = second;
     if round.probing {
         begin_probe(ca, tp, &round, common);
     }
@@ -201,6 +248,9 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
     pace(tp, needed);
     ca.flags.cut = round.keep_q16 < ONE_Q16;
     start_round(ca, tp);
+    if ca.phase == Phase::ProbeRtt {
+        ca.prior_mean_us = ca.mean_rtt >> MEAN_SHIFT;
+    }
 }
 
 /// Takes a round-trip time. One that is much longer than usual counts as a base round trip more.
@@ -232,9 +282,11 @@ fn measure_rtt(ca: &mut Rate, rtt_us: u32, is_ack_delayed: bool, base_us: u32) {
 }
 
 /// Whether a round that is long enough waits for one more round-trip time.
-fn is_waiting(ca: &Rate, elapsed_us: u32, base_us: u32) -> bool {
-    ca.phase != Phase::ProbeRtt
-        && ca.samples < COARSE_SAMPLES
+fn is_waiting(ca: &Rate, elapsed_us: u32, length_us: u32, base_us: u32) -> bool {
+    if ca.phase == Phase::ProbeRtt {
+        return !ca.flags.late && elapsed_us < LATE_PROBES * length_us;
+    }
+    ca.samples < COARSE_SAMPLES
         && is_coarse(ca, base_us)
         && elapsed_us < COARSE_ROUND_TRIPS * base_us
 }
@@ -259,10 +311,17 @@ pub fn rate_control(
         _ => base_us,
     };
     let elapsed_us = (tp.tcp_mstamp as u32).wrapping_sub(ca.round_us);
+    if ca.phase == Phase::ProbeRtt
+        && !sample.is_ack_delayed
+        && let Some(rtt_us) = sample.rtt_us
+        && elapsed_us > rtt_us.saturating_add(length_us / 2)
+    {
+        ca.flags.late = true;
+    }
     // The kernel's seq_before() of 32-bit counters.
     let is_of_round = (sample.prior_delivered)
         .is_some_and(|prior| prior.wrapping_sub(ca.round_delivered) as i32 >= 0);
-    if is_of_round && elapsed_us >= length_us && !is_waiting(ca, elapsed_us, base_us) {
+    if is_of_round && elapsed_us >= length_us && !is_waiting(ca, elapsed_us, length_us, base_us) {
         end_round(ca, tp, set, base_us, tai_ns);
     }
 
@@ -277,6 +336,9 @@ pub fn rate_control(
 /// Sets phase and rate outside the rounds.
 fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, rate: u64) {
     ca.rate = rate.max(THALWEG_RATE_FLOOR);
+    if phase != Phase::Compete && is_competing(ca) {
+        ca.last_delivered = 0;
+    }
     // Without a probe between them, one phase would count on from the other's counter.
     if ca.phase == Phase::ProbeRtt {
         enter(ca, phase);
@@ -286,7 +348,10 @@ fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, ra
     start_round(ca, tp);
     pace(tp, true);
     let (rate, base_us, rtt_us) = (ca.rate, base_rtt_us(ca, set), ca.min_rtt_us);
-    apply(ca, tp, rate, base_us, rtt_us);
+    match phase {
+        Phase::Compete => apply_fair(ca, tp),
+        _ => apply(ca, tp, rate, base_us, rtt_us),
+    }
 }
 
 /// A time-out, or the first packet after all were acknowledged.
@@ -295,7 +360,16 @@ pub fn rate_cwnd_event(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, even
     match event {
         CwndEvent::Loss => {
             let rate = ca.rate / 2;
-            restart(ca, tp, set, Phase::Steady, rate);
+            let competes = is_competing(ca);
+            if competes {
+                halve_fair(ca);
+            }
+            let phase = if competes {
+                Phase::Compete
+            } else {
+                Phase::Steady
+            };
+            restart(ca, tp, set, phase, rate);
         }
         CwndEvent::TxStart if idle_us > IDLE_US && idle_us > ca.min_rtt_us * 4 => {
             // The rate decays with the pause; a halved rate soon recovers.

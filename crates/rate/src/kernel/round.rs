@@ -21,6 +21,11 @@ const CLEAR_LOSSES: u64 = 2;
 const QUEUE_PART: u64 = 4;
 /// With fewer bytes in a base round trip, a round has one burst or two.
 const COARSE_BYTES: u64 = 16_384;
+/// Others fill the queue of a flow that is at the lowest rates and above its target, or so far
+/// above it after so many decisions that reduced the rate.
+const STARVED_RATE: u64 = 2 * THALWEG_RATE_FLOOR;
+const STARVED_TARGETS: u64 = 4;
+const STARVED_FALLS: u32 = 12;
 
 /// A finished round: its measurements, and their consequences for the rate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +47,8 @@ pub(super) struct Round {
     pub probing: bool,
     pub coarse: bool,
     pub at_target: bool,
+    /// Others seem to fill the queue.
+    pub starved: bool,
 }
 
 /// The model's signal for this rate and queue, Q24.
@@ -90,8 +97,11 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
     let elapsed_us = (tp.tcp_mstamp as u32).wrapping_sub(ca.round_us).max(1);
     let delivered = u64::from(tp.delivered.wrapping_sub(ca.round_delivered));
     let delivered_rate = delivered * mss_of(tp) * US_PER_S / u64::from(elapsed_us);
-    let arriving = delivered_rate.max(u64::from(ca.last_delivered) << 10);
-    if ca.phase != Phase::Startup {
+    let arriving = match ca.phase {
+        Phase::Compete => delivered_rate,
+        _ => delivered_rate.max(u64::from(ca.last_delivered) << 10),
+    };
+    if ca.phase == Phase::Steady {
         ca.last_delivered = (delivered_rate >> 10).min(u32::MAX.into()) as u32;
     }
     let lost = u64::from(tp.lost.wrapping_sub(ca.round_lost));
@@ -101,6 +111,11 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
     let signal = signal_q24(set, ca.rate, rtt_us, base_us);
     let target = u64::from(set.model.features().target_q24());
     let keep_q16 = keep_q16(ca, delivered, lost, marked, signal * QUEUE_PART >= target);
+    let at_target = signal >= target;
+    let starved = ca.phase == Phase::Steady
+        && at_target
+        && (ca.rate <= STARVED_RATE
+            || (ca.counter >= STARVED_FALLS && signal >= STARVED_TARGETS * target));
     Round {
         delivered_rate,
         arriving,
@@ -108,7 +123,8 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
         base_us,
         keep_q16,
         coarse,
-        at_target: signal >= target,
+        at_target,
+        starved,
         limited: ca.flags.limited,
         ..Round::default()
     }

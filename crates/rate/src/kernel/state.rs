@@ -7,7 +7,7 @@ use crate::Flow;
 pub(super) const US_PER_S: u64 = 1_000_000;
 /// Largest round-trip time for the window, in base round-trip times.
 const WINDOW_ROUND_TRIPS: u32 = 8;
-const WINDOW_MAX: u64 = 1 << 20;
+pub(super) const WINDOW_MAX: u64 = 1 << 20;
 /// Of a mean in its unit, µs / 16.
 pub(super) const MEAN_SHIFT: u32 = 4;
 /// The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms.
@@ -86,9 +86,11 @@ pub enum Phase {
     Steady,
     /// At half the rate.
     ProbeRtt,
+    /// By losses, beside flows that fill the queue.
+    Compete,
 }
 
-/// `LIMITED`, `CUT` and `SURE` of the program.
+/// `LIMITED`, `CUT`, `SURE`, `RAMP`, `LATE`, `SUSPECT` and `STARVED` of the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flags {
     /// By the application, in this round.
@@ -97,6 +99,14 @@ pub(super) struct Flags {
     pub cut: bool,
     /// The last probe, a common one, found no much shorter path.
     pub sure: bool,
+    /// `COMPETE`: no loss so far.
+    pub ramp: bool,
+    /// `PROBE_RTT`: something sent in its second half has arrived.
+    pub late: bool,
+    /// The last probe, a common one, left a queue.
+    pub suspect: bool,
+    /// Others seemed to fill the queue when the probe began.
+    pub starved: bool,
 }
 
 /// State of a flow: `struct rate`. Times are the low half of TCP's clock in microseconds.
@@ -110,6 +120,9 @@ pub struct Rate {
     pub(super) round_delivered: u32,
     pub(super) round_lost: u32,
     pub(super) round_marked: u32,
+    /// `PROBE_RTT`: the mean round-trip time before it (the program's union with
+    /// `round_marked`).
+    pub(super) prior_mean_us: u32,
     /// Shortest so far; 0: none.
     pub(super) round_rtt_us: u32,
     /// 0: none.
@@ -119,9 +132,13 @@ pub struct Rate {
     pub(super) phase: Phase,
     /// `PROBE_RTT`: the phase that follows.
     pub(super) resumed: Phase,
+    /// `COMPETE`: common probes in a row that left a queue.
+    pub(super) undrained: u8,
     pub(super) flags: Flags,
     /// Of the clock, when the last probe started.
     pub(super) epoch: u16,
+    /// Of the clock, at the end of the last round.
+    pub(super) second: u8,
     /// Round-trip times in this round.
     pub(super) samples: u16,
     /// The program's union of three counters, by phase. `STARTUP`: `full_rounds`, rounds in a row
@@ -132,6 +149,8 @@ pub struct Rate {
     pub(super) mean_rtt: u32,
     /// In the round before, KiB/s; in `STARTUP`, the maximum so far.
     pub(super) last_delivered: u32,
+    /// `COMPETE`, and its probes: segments / 1024 (the program's union with `last_delivered`).
+    pub(super) fair_window: u32,
 }
 
 impl Rate {

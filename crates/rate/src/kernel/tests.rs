@@ -483,3 +483,182 @@ fn startup_ends_with_the_shortest_path() {
     assert_eq!(second.ca.min_rtt_us, 1_800);
     assert_eq!(second.ca.counter, 1_800, "what the probe begins with");
 }
+
+/// A common probe of a flow in `STEADY` or `COMPETE`, with a mean of 42 ms before it; something
+/// sent at its end had `rtt_us`.
+fn probe_beside_others(socket: &mut Socket<'_>, rtt_us: u32) {
+    socket.tai_ns += PROBE_PERIOD_NS;
+    socket.ca.mean_rtt = 42_000 << MEAN_SHIFT;
+    socket.ack(50_000, 28, 42_000);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+    assert_eq!(socket.ca.prior_mean_us, 42_000);
+    // 2 · 2 ms, two queues and 20 ms.
+    socket.ack(110_000, 28, rtt_us);
+    assert_ne!(socket.ca.phase, Phase::ProbeRtt);
+}
+
+#[test]
+fn a_flow_competes_after_two_probes_that_leave_a_queue() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.steady(20_000_000);
+    probe_beside_others(&mut socket, 22_000);
+    assert!(socket.ca.flags.suspect);
+    assert_eq!(
+        (socket.ca.phase, socket.ca.min_rtt_us),
+        (Phase::Steady, 2_000)
+    );
+    // One that drains it between them counts anew: a quarter of 40 ms is left at most.
+    probe_beside_others(&mut socket, 12_000);
+    assert!(!socket.ca.flags.suspect);
+    assert_eq!(socket.ca.min_rtt_us, 12_000);
+    socket.ca.min_rtt_us = 2_000;
+    probe_beside_others(&mut socket, 22_000);
+    let rate = socket.ca.rate;
+    probe_beside_others(&mut socket, 22_000);
+    assert_eq!(
+        (socket.ca.phase, socket.ca.min_rtt_us),
+        (Phase::Compete, 2_000)
+    );
+    // The window of its rate: no more than the last decision's, at least 10 segments.
+    let window = (socket.ca.rate * 42_000 / US_PER_S) / 1_448;
+    assert!(socket.ca.rate <= rate, "{rate}");
+    assert_eq!(u64::from(socket.ca.window), window.max(10));
+    assert_eq!(socket.tp.sk_pacing_rate, 2 * socket.ca.rate);
+}
+
+#[test]
+fn a_competing_window_is_that_of_rfc_9438() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.steady(1_000_000);
+    socket.ca.phase = Phase::Compete;
+    socket.ca.fair_window = 100 << 10;
+    socket.ca.flags.ramp = true;
+    let ack = |socket: &mut Socket<'_>, rtt_us| {
+        socket.ca.mean_rtt = rtt_us << MEAN_SHIFT;
+        socket.ack(50_000, 28, rtt_us);
+    };
+    // Half as much again until the first loss; then 0.7.
+    ack(&mut socket, 50_000);
+    assert_eq!((socket.ca.fair_window, socket.ca.window), (150 << 10, 150));
+    // 150 · 1448 bytes in 50 ms, whatever the model says.
+    assert_eq!(socket.ca.rate, 4_344_000);
+    socket.tp.lost += 1;
+    ack(&mut socket, 50_000);
+    assert_eq!(socket.ca.fair_window, 107_519, "153600 · 45875 / 65536");
+    assert_eq!(socket.ca.window, 104);
+    assert_eq!(
+        socket.tp.sk_pacing_rate,
+        socket.ca.rate + socket.ca.rate / 4
+    );
+    // The round after a cut is not cut; a round without a loss adds 0.53 segments.
+    let cut = socket.ca.fair_window;
+    socket.tp.lost += 1;
+    ack(&mut socket, 50_000);
+    assert_eq!(socket.ca.fair_window, cut + 542);
+    ack(&mut socket, 50_000);
+    assert_eq!(socket.ca.fair_window, cut + 2 * 542);
+    // A time-out halves it.
+    rate_cwnd_event(&mut socket.ca, &mut socket.tp, &socket.set, CwndEvent::Loss);
+    assert_eq!(socket.ca.phase, Phase::Compete);
+    assert_eq!(socket.ca.fair_window, (cut + 2 * 542) / 2);
+}
+
+#[test]
+fn a_flow_stops_competing_when_the_queue_drains_or_the_path_is_longer() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    let compete = |socket: &mut Socket<'_>| {
+        socket.steady(1_000_000);
+        socket.ca.phase = Phase::Compete;
+        socket.ca.fair_window = 100 << 10;
+        socket.ca.min_rtt_us = 2_000;
+    };
+    compete(&mut socket);
+    probe_beside_others(&mut socket, 22_000);
+    assert_eq!((socket.ca.phase, socket.ca.window), (Phase::Compete, 100));
+    probe_beside_others(&mut socket, 2_500);
+    assert_eq!(
+        (socket.ca.phase, socket.ca.min_rtt_us),
+        (Phase::Steady, 2_500)
+    );
+    assert_eq!(socket.ca.last_delivered, 0, "not the window");
+    // Four that find the same queue: that is the path.
+    compete(&mut socket);
+    for _ in 0..4 {
+        probe_beside_others(&mut socket, 22_000);
+        assert_eq!(socket.ca.phase, Phase::Compete);
+    }
+    probe_beside_others(&mut socket, 22_000);
+    assert_eq!(
+        (socket.ca.phase, socket.ca.min_rtt_us),
+        (Phase::Steady, 22_000)
+    );
+}
+
+#[test]
+fn starved_flows_probe_each_second() {
+    let model = model(-1);
+    let mut socket = Socket::new(&model);
+    // 49 ms of queue at 50 kB/s are a signal of 0.155.
+    let round = |socket: &mut Socket<'_>, rate, falls| {
+        socket.steady(rate);
+        socket.ca.mean_rtt = 51_000 << MEAN_SHIFT;
+        socket.ca.counter = falls;
+        socket.ack(50_000, 2, 51_000);
+        socket.ca.samples = 2;
+        socket.ack(50_000, 2, 51_000);
+        socket.ca.phase
+    };
+    assert_eq!(round(&mut socket, 50_000, 0), Phase::Steady);
+    socket.tai_ns += STARVED_PERIOD_NS;
+    assert_eq!(round(&mut socket, 50_000, 0), Phase::ProbeRtt);
+    assert!(socket.ca.flags.sure && socket.ca.flags.starved);
+    // Faster flows only after twelve decisions that reduced the rate, at four times the target.
+    socket.tai_ns += STARVED_PERIOD_NS;
+    assert_eq!(round(&mut socket, 400_000, 11), Phase::Steady);
+    socket.tai_ns += STARVED_PERIOD_NS;
+    assert_eq!(round(&mut socket, 300_000, 12), Phase::Steady);
+    socket.tai_ns += STARVED_PERIOD_NS;
+    assert_eq!(round(&mut socket, 400_000, 12), Phase::ProbeRtt);
+}
+
+#[test]
+fn a_probe_waits_for_something_sent_late_in_it() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.steady(20_000_000);
+    socket.tai_ns += PROBE_PERIOD_NS;
+    socket.ack(2_000, 28, 2_000);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+    // 2 · 2 ms, two means of 4 ms and 20 ms: 32 ms. This was sent in the first half.
+    socket.ack(33_000, 2, 20_000);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+    socket.ack(1_000, 2, 10_000);
+    assert_eq!(socket.ca.phase, Phase::Steady);
+}
+
+#[test]
+fn a_short_queue_is_that_of_others_for_starved_flows_only() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.ca.flags.sure = true;
+    socket.ca.flags.late = true;
+    socket.ca.prior_mean_us = 14_000;
+    let mut is_left = |starved, rtt_us| {
+        socket.ca.flags.starved = starved;
+        socket.ca.round_rtt_us = rtt_us;
+        is_undrained(&socket.ca, 2_000, 2_000)
+    };
+    assert_eq!(
+        (is_left(false, 10_000), is_left(false, 10_001)),
+        (false, true)
+    );
+    // A quarter of the 12 ms before.
+    assert_eq!((is_left(true, 5_000), is_left(true, 5_001)), (false, true));
+    socket.ca.prior_mean_us = 3_500;
+    socket.ca.flags.starved = true;
+    socket.ca.round_rtt_us = 3_000;
+    assert!(!is_undrained(&socket.ca, 2_000, 2_000), "half of the base");
+}
