@@ -15,7 +15,7 @@ from sim_support import many_to_one
 from thalweg import _native
 from thalweg.progress import words
 from thalweg.sim import Learned, run, simulator
-from thalweg.sweep import Plan, Store, SweepError, workers
+from thalweg.sweep import Cell, Contender, Plan, Store, SweepError, workers
 from thalweg.sweep.__main__ import main
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -140,6 +140,18 @@ def test_another_model_is_another_simulation(sweep, models, tmp_path, capsys):
     assert "8 simulations, 4 of them done before" in capsys.readouterr().err
     for row, before in zip(parquet.read_table(out / "results.parquet").to_pylist(), first):
         assert (row == before) == (row["controller"] == "swift")
+
+
+def test_equal_keys_are_equal_simulations():
+    """A model, and the same with the target that it has anyway, in the steps of integers."""
+    plain = Learned(MODELS / "adpg-strict.safetensors")
+    told = Learned(MODELS / "adpg-strict.safetensors", target=plain.target)
+    other = Learned(MODELS / "adpg-strict.safetensors", target=2 * plain.target)
+    scenario = many_to_one(8, duration="20ms")
+    cells = [Cell(scenario, Contender("m", one), 1) for one in (plain, told, other)]
+    assert cells[0].key == cells[1].key != cells[2].key
+    first, second, third = (cell.run() for cell in cells)
+    assert first == second != third
 
 
 def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):

@@ -254,19 +254,22 @@ fn floats(inputs: &[i16]) -> [f32; MAX_INPUTS] {
 /// The file's features for another target.
 fn retarget(content: &ModelFile, file: &Path, target: f64) -> Result<Features, ModelError> {
     within("target", target, 1e-6..=255.0)?;
+    let fault = |fault| ModelError::Target {
+        file: file.display().to_string(),
+        target,
+        fault,
+    };
     let mut document = content.document.clone();
-    let factor = document.target / target;
     document.target = target;
+    // Of the targets in integers, so that models of equal targets are equal.
+    let own = f64::from(content.features.target_q24());
+    let factor = own / f64::from(document.features().map_err(fault)?.target_q24());
     for feature in &mut document.features {
         if matches!(feature.name.as_str(), "error" | "error_change") {
             feature.scale *= factor;
         }
     }
-    document.features().map_err(|fault| ModelError::Target {
-        file: file.display().to_string(),
-        target,
-        fault,
-    })
+    document.features().map_err(fault)
 }
 
 /// The form of `--cc` and scenario files: the file, and the options that are not the default.

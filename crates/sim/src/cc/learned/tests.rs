@@ -213,6 +213,29 @@ fn another_target_moves_the_fixed_point() {
 }
 
 #[test]
+fn targets_that_are_equal_in_integers_make_equal_models() {
+    // A steep error at a low target: 0.001 is 16,777.2 steps, and the scale has 2 million.
+    let mut file = stump();
+    file.document.target = 0.001;
+    file.document.features[1].scale = 30.0;
+    file.features = file.document.features().unwrap();
+    let features = |target| {
+        let options = Options {
+            target,
+            ..Options::default()
+        };
+        let model = Model::new(file.clone(), Path::new("stump"), options).unwrap();
+        model.features().clone()
+    };
+    let rounded = f64::from(file.features.target_q24()) / f64::from(1 << 24);
+    assert_ne!(rounded, 0.001);
+    assert_eq!(features(Some(rounded)), file.features);
+    assert_eq!(features(Some(0.001)), file.features);
+    assert_eq!(features(Some(2.0 * rounded)), features(Some(0.002)));
+    assert_ne!(features(Some(0.002)), file.features);
+}
+
+#[test]
 fn what_a_file_cannot_do_is_refused() {
     let asked = |inference, target, initial_fraction| {
         let options = Options {
@@ -231,9 +254,9 @@ fn what_a_file_cannot_do_is_refused() {
         asked(None, Some(0.0), 1.0),
         "`target` is 0; a number from 0.000001 to 255 is expected"
     );
-    // The error's scale would be 50,000, within rounding.
+    // 10^-6 is 16.8 steps of the target, so 17; 0.05 is 838,861: the error's scale would be 49,345.
     let fault = asked(None, Some(1e-6), 1.0);
-    let begin = "stump: with a target of 0.000001: features[1].scale (error): found 50000";
+    let begin = "stump: with a target of 0.000001: features[1].scale (error): found 49344.";
     assert!(fault.starts_with(begin), "{fault}");
     assert!(
         fault.ends_with("expected 0.0000152587890625 to 4096"),
