@@ -10,6 +10,12 @@
 
 #include "thalweg_network_abi.h"
 
+/*
+ * Version of what crosses the border in this file and in thalweg_network_abi.h. A change
+ * of layout or meaning raises it: user space asks programs of its own version only. 0:
+ * programs from before there was one.
+ */
+#define THALWEG_RATE_VERSION 1
 /* The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms. */
 #define THALWEG_RATE_FLOOR 25000ull
 /*
@@ -27,7 +33,7 @@
 struct thalweg_rate_settings {
 	__u64 reference_rate; /* bytes/s */
 	__u32 reference_rtt_us;
-	__u32 reserved;
+	__u32 version; /* THALWEG_RATE_VERSION of the loader; here in every version */
 	__u8 name[THALWEG_RATE_NAME]; /* of the model, UTF-8; the program does not read it */
 	struct thalweg_model model;
 };

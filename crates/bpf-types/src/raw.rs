@@ -27,6 +27,7 @@ pub const THALWEG_OPTION_MAGIC: u32 = 21591;
 pub const THALWEG_POLICY_OVER: i32 = -1;
 pub const THALWEG_POLICY_CALLBACKS: u32 = 16;
 pub const THALWEG_POLICY_EXISTING: u32 = 8;
+pub const THALWEG_RATE_VERSION: u32 = 1;
 pub const THALWEG_RATE_FLOOR: u32 = 25000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
@@ -881,7 +882,7 @@ const _: () = {
 pub struct thalweg_rate_settings {
     pub reference_rate: __u64,
     pub reference_rtt_us: __u32,
-    pub reserved: __u32,
+    pub version: __u32,
     pub name: [__u8; 64usize],
     pub model: thalweg_model,
 }
@@ -894,8 +895,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_rate_settings, reference_rate) - 0usize];
     ["Offset of field: thalweg_rate_settings::reference_rtt_us"]
         [::std::mem::offset_of!(thalweg_rate_settings, reference_rtt_us) - 8usize];
-    ["Offset of field: thalweg_rate_settings::reserved"]
-        [::std::mem::offset_of!(thalweg_rate_settings, reserved) - 12usize];
+    ["Offset of field: thalweg_rate_settings::version"]
+        [::std::mem::offset_of!(thalweg_rate_settings, version) - 12usize];
     ["Offset of field: thalweg_rate_settings::name"]
         [::std::mem::offset_of!(thalweg_rate_settings, name) - 16usize];
     ["Offset of field: thalweg_rate_settings::model"]

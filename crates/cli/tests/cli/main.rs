@@ -16,6 +16,7 @@ mod cc_module;
 mod cc_rate;
 mod cc_rate_paths;
 mod cc_rate_stall;
+mod cc_versions;
 mod clamps;
 mod cli;
 mod completions;

@@ -51,7 +51,7 @@ pub struct Control {
     pub maps: Vec<String>,
     /// Its model; none if it has none.
     pub model: Option<LoadedModel>,
-    /// Why it is unavailable; for a loadable one, its description.
+    /// Why it is unavailable, or its model cannot be told; for a loadable one, its description.
     pub note: Option<String>,
 }
 
@@ -139,7 +139,10 @@ pub fn look(pin: &Path) -> Result<Vec<Control>> {
             .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
             .collect();
         control.maps.sort();
-        control.model = rate::model_in(&own);
+        match rate::model_in(&own) {
+            Ok(model) => control.model = model,
+            Err(other) => control.note = Some(other.to_string()),
+        }
         all.insert(name, control);
     }
     Ok(all.into_values().collect())

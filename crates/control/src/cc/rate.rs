@@ -87,6 +87,7 @@ pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>>
     let mut settings = Box::new(raw::thalweg_rate_settings {
         reference_rate: rate,
         reference_rtt_us: reference.rtt_us,
+        version: raw::THALWEG_RATE_VERSION,
         ..Default::default()
     });
     settings.model = *model_to_raw(model);
@@ -108,18 +109,67 @@ fn fill(object: &mut Object, settings: &[u8]) -> Result<()> {
         .context("giving the kernel the model")
 }
 
+/// A learned rate controller that another version of Thalweg loaded: what its maps mean is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "loaded by another version of Thalweg: its interface to the kernel has version {version} \
+     ({bytes} bytes of settings), this Thalweg's has {} ({} bytes)",
+    raw::THALWEG_RATE_VERSION,
+    size_of::<raw::thalweg_rate_settings>()
+)]
+pub(super) struct OtherVersion {
+    version: u32,
+    bytes: usize,
+}
+
+/// The settings of the learned rate controller in a directory; none if it is another program.
+///
+/// # Errors
+/// Another version of Thalweg loaded it.
+pub(super) fn settings_in(
+    own: &Path,
+) -> Result<Option<Box<raw::thalweg_rate_settings>>, OtherVersion> {
+    let path = |map: &str| own.join(format!("{}{map}", super::MAP));
+    // Any program may have settings; only this one has decisions, too.
+    if !path(DECISIONS).exists() {
+        return Ok(None);
+    }
+    let value = MapHandle::from_pinned_path(path(SETTINGS))
+        .ok()
+        .and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let at = std::mem::offset_of!(raw::thalweg_rate_settings, version);
+    let version = value
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u32::from_ne_bytes);
+    let settings = from_bytes::<raw::thalweg_rate_settings>(&value)
+        .filter(|_| version == raw::THALWEG_RATE_VERSION);
+    let other = OtherVersion {
+        version,
+        bytes: value.len(),
+    };
+    settings
+        .map(|settings| Some(Box::new(settings)))
+        .ok_or(other)
+}
+
 /// The model of the congestion control in a directory; none if it is another program.
-pub(super) fn model_in(own: &Path) -> Option<LoadedModel> {
-    let path = own.join(format!("{}{SETTINGS}", super::MAP));
-    let map = MapHandle::from_pinned_path(path).ok()?;
-    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-    let settings: raw::thalweg_rate_settings = from_bytes(&value)?;
-    let end = settings.name.iter().position(|&byte| byte == 0);
-    let name = &settings.name[..end.unwrap_or(settings.name.len())];
-    Some(LoadedModel {
-        name: String::from_utf8_lossy(name).into_owned(),
-        target: f64::from(settings.model.target_q24) / ONE_Q24,
-        reference_rate_bps: settings.reference_rate * 8,
-        reference_rtt_us: settings.reference_rtt_us,
-    })
+///
+/// # Errors
+/// Another version of Thalweg loaded it.
+pub(super) fn model_in(own: &Path) -> Result<Option<LoadedModel>, OtherVersion> {
+    let settings = settings_in(own)?;
+    Ok(settings.map(|settings| {
+        let end = settings.name.iter().position(|&byte| byte == 0);
+        let name = &settings.name[..end.unwrap_or(settings.name.len())];
+        LoadedModel {
+            name: String::from_utf8_lossy(name).into_owned(),
+            target: f64::from(settings.model.target_q24) / ONE_Q24,
+            reference_rate_bps: settings.reference_rate * 8,
+            reference_rtt_us: settings.reference_rtt_us,
+        }
+    }))
 }

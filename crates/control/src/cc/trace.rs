@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
-use super::rate::{DECISIONS, TRACE};
+use super::rate::{self, DECISIONS, TRACE};
 use super::{Controls, DIRECTORY, MAP, names};
 use crate::pins::Kept;
 use crate::{privileges, system};
@@ -129,6 +129,9 @@ impl Source {
         if !own.join(format!("{MAP}{DECISIONS}")).exists() {
             return Ok(None);
         }
+        if let Err(other) = rate::settings_in(&own) {
+            bail!("{name} cannot be traced: {other}; `thalweg cc swap {name} MODEL` replaces it");
+        }
         let file = File::open(&own).with_context(|| format!("opening {}", own.display()))?;
         let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
             bail!("the decisions of {name} are being traced already; there can be one at a time");
@@ -174,7 +177,8 @@ impl Drop for Source {
 /// trace ends when `until` returns true.
 ///
 /// # Errors
-/// None is loaded, another process traces, or the error of `each`.
+/// None is loaded, another version of Thalweg loaded it, another process traces, or the error of
+/// `each`.
 pub fn trace(
     pin: &Path,
     name: Option<&str>,
