@@ -57,7 +57,7 @@ pub(super) fn apply_fair(ca: &mut Rate, tp: &mut TcpSock) {
 pub(super) fn start_competing(ca: &mut Rate, tp: &TcpSock) {
     let bytes = ca.rate * u64::from(ca.prior_mean_us) / US_PER_S;
     let window = (bytes << FAIR_SHIFT) / mss_of(tp);
-    ca.fair_window = window.max(FAIR_FIRST).min(FAIR_MAX) as u32;
+    ca.fair_window = window.clamp(FAIR_FIRST, FAIR_MAX) as u32;
     ca.flags.ramp = true;
 }
 

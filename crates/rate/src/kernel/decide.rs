@@ -1,30 +1,9 @@
 //! The model's decision: `bpf/include/rate_decide.h`, without the ring that reports it.
 
-use std::fmt::Debug;
-
 use super::compete::{apply_fair, compete};
 use super::round::Round;
 use super::state::{Phase, Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, apply};
-use crate::{Features, Flow, Measurement, Model, next_rate};
-
-/// What decides in `STEADY`. In the kernel it is a model; a simulation may ask somebody else.
-pub trait Decide: Debug {
-    /// Target and offset of the signal, which the rules use, too.
-    fn features(&self) -> &Features;
-
-    /// The action, Q15, for a measurement.
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
-}
-
-impl Decide for Model {
-    fn features(&self) -> &Features {
-        self.features()
-    }
-
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
-        self.act(flow, measurement)
-    }
-}
+use crate::{Measurement, next_rate};
 
 /// The model's decision, or `COMPETE`'s beside it. The program may have to wait for the next ACK, because an interrupt holds
 /// the CPU's slots; here a decision is always made.

@@ -15,10 +15,9 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use decide::Decide;
 pub use path::Path;
 pub use state::{
-    Phase, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
+    Decide, Phase, Rate, RateSample, Settings, THALWEG_RATE_DEFAULT_REFERENCE,
     THALWEG_RATE_DEFAULT_REFERENCE_RTT_US, THALWEG_RATE_FLOOR, TcpSock,
 };
 

@@ -1,8 +1,9 @@
 //! State of a flow, and how TCP is made to send at a rate: `bpf/include/rate_state.h`.
 
-use super::decide::Decide;
+use std::fmt::Debug;
+
 use super::path::Path;
-use crate::Flow;
+use crate::{Features, Flow, Measurement, Model};
 
 pub(super) const US_PER_S: u64 = 1_000_000;
 /// Largest round-trip time for the window, in base round-trip times.
@@ -16,6 +17,25 @@ pub const THALWEG_RATE_FLOOR: u64 = 25_000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE: u64 = 1_250_000_000;
 /// Default round-trip time below which all count alike, µs.
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2_000;
+
+/// What decides in `STEADY`. In the kernel it is a model; a simulation may ask somebody else.
+pub trait Decide: Debug {
+    /// Target and offset of the signal, which the rules use, too.
+    fn features(&self) -> &Features;
+
+    /// The action, Q15, for a measurement.
+    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
+}
+
+impl Decide for Model {
+    fn features(&self) -> &Features {
+        self.features()
+    }
+
+    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
+        self.act(flow, measurement)
+    }
+}
 
 /// Settings of the program: `struct thalweg_rate_settings`.
 #[derive(Debug, Clone, Copy)]

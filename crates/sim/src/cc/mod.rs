@@ -14,6 +14,7 @@ pub mod learned;
 mod parameter;
 pub mod proportional;
 mod registry;
+pub(crate) mod rules;
 pub mod swift;
 pub mod tcp;
 #[cfg(test)]

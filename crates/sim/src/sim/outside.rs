@@ -4,6 +4,7 @@ use serde::Serialize;
 use thalweg_rate::Features;
 
 use crate::Time;
+use crate::cc::rules::{self, Rules};
 use crate::cc::tcp::{Event, Socket};
 use crate::cc::{
     Ack, AnyController, Command, Context, Controller, Loss, Needs, Response, Setup, Spec,
@@ -11,7 +12,6 @@ use crate::cc::{
 use crate::metrics::Outcome;
 use crate::scenario::Scenario;
 
-use super::linux::Rules;
 use super::state::{Flow, Probe};
 use super::{KINDS, Kind, SUBJECT_BITS, Simulation};
 
@@ -146,8 +146,14 @@ impl Controller for External {
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
         if let Some(inside) = &mut self.inside {
             inside.on_tcp(event, socket);
-        } else if let Some(rules) = &mut self.rules {
-            rules.on_tcp(self.decision.take(), event, socket);
+        } else if let Some(kernel) = &mut self.rules {
+            let rate = socket.asks.map_or(0, |asked| asked.rate) as f64;
+            let given = self.decision.take().map(|decision| match decision {
+                Decision::Keep => 0,
+                Decision::Multiply(factor) => rules::action(factor),
+                Decision::Rate(rate_bps) => rules::action(rate_bps / 8.0 / rate),
+            });
+            kernel.on_tcp(given, event, socket);
         }
     }
 

@@ -33,8 +33,6 @@ use crate::scenario::{Linux, Scenario};
 use super::state::Flow;
 use super::{Kind, Simulation};
 
-pub(super) use outside::Rules;
-
 /// Interval in which smoothed round-trip times are read, as the laboratory reads `TCP_INFO`.
 const INSPECTION: Time = Time::from_us(100_000);
 
