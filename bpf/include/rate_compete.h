@@ -79,8 +79,7 @@ static __always_inline void start_competing(struct rate *ca, const struct tcp_so
  * A round of COMPETE: sets the bounds of the rate to what its window sends. Half as much again
  * until the first loss or mark.
  */
-static __always_inline void compete(struct rate *ca, const struct tcp_sock *tp,
-				    struct round *round)
+static __always_inline void compete(struct rate *ca, const struct tcp_sock *tp, struct round *round)
 {
 	__u64 rtt_us = max_u64(ca->mean_rtt >> MEAN_SHIFT, 1), rate;
 	int is_full = tp->lost != ca->round_lost || tp->delivered_ce != ca->round_marked;
