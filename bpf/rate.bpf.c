@@ -374,6 +374,11 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u8 phase
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
 	if (phase != COMPETE && is_competing(ca))
 		ca->last_delivered = 0; /* which is also `fair_window` */
+	/* What probes found before a pause says nothing of the queue after it. */
+	if (phase == STARTUP) {
+		ca->flags &= ~SUSPECT;
+		ca->undrained = 0;
+	}
 	/* Without a probe between them, one phase would count on from the other's counter. */
 	if (ca->phase == PROBE_RTT)
 		enter(ca, phase);
@@ -396,7 +401,7 @@ void BPF_PROG(rate_cwnd_event, struct sock *sk, int event)
 
 	if (event == CA_EVENT_LOSS) {
 		if (is_competing(ca)) {
-			ca->fair_window = max_u64(ca->fair_window / 2, FAIR_MIN);
+			halve_fair(ca);
 			restart(sk, ca, COMPETE, ca->rate / 2);
 		} else {
 			restart(sk, ca, STEADY, ca->rate / 2);

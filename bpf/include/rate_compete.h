@@ -99,4 +99,10 @@ static __always_inline void compete(struct rate *ca, const struct tcp_sock *tp, 
 	ca->fair_window = max_u64((__u64)ca->fair_window * round->keep_q16 >> 16, FAIR_MIN);
 }
 
+/* A time-out: half the window. */
+static __always_inline void halve_fair(struct rate *ca)
+{
+	ca->fair_window = max_u64(ca->fair_window / 2, FAIR_MIN);
+}
+
 #endif

@@ -136,7 +136,10 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	bpf_ringbuf_submit(decision, 0);
 }
 
-/* The model's decision, or COMPETE's beside it; false if it must wait for the next ACK. */
+/*
+ * The model's decision; false if it must wait for the next ACK. In COMPETE the window decides,
+ * but the model sees on, so that it knows the last rounds when its turn comes again.
+ */
 static __always_inline int decide(struct sock *sk, struct rate *ca,
 				  const struct thalweg_rate_settings *set, struct round *round)
 {

@@ -192,34 +192,6 @@ class PacketBatch:
         return self._batch.outcome(env)
 
 
-class LinuxBatch:
-    """The packet simulator with hosts of the sender "linux", under the kernel's rules. Needs the
-    native module.
-
-    scenarios: scenarios, one a seed. signal: target and offset that the rules use.
-    """
-
-    def __init__(self, scenarios: Sequence[Scenario], seeds: Sequence[int], signal: Signal) -> None:
-        from thalweg import sim
-
-        self._batch = sim.Batch(
-            list(scenarios), list(seeds), jobs=1, signal=(signal.target, signal.offset)
-        )
-
-    @property
-    def flows(self) -> int:
-        return self._batch.flows
-
-    def advance(self) -> Decisions | None:
-        return self._batch.advance()
-
-    def decide(self, multiplier: NDArray[np.float32]) -> None:
-        self._batch.decide(multiplier)
-
-    def outcome(self, env: int) -> Mapping[str, float]:
-        return self._batch.outcome(env)
-
-
 #: What :func:`varied` draws: least and greatest base round-trip time, seconds, and rate of the
 #: link, bits per second.
 BASE_RTT_S, LINK_BPS = (2e-3, 8e-3), (100e6, 2e9)
@@ -294,12 +266,13 @@ def maker(
         if bottlenecks:
             return FluidBatch([bottlenecks[turn] for turn in turns], seeds.tolist())
         if is_linux and signal is not None:
-            from thalweg.sim import Scenario
+            from thalweg import sim
 
-            chosen = [Scenario.load(names[turn]) for turn in turns]
+            chosen = [sim.Scenario.load(names[turn]) for turn in turns]
             if vary:
                 chosen = [varied(one, int(seed)) for one, seed in zip(chosen, seeds, strict=True)]
-            return LinuxBatch(chosen, seeds.tolist(), signal)
+            rules = (signal.target, signal.offset)
+            return sim.Batch(chosen, seeds.tolist(), jobs=1, signal=rules)
         return PacketBatch([names[turn] for turn in turns], seeds.tolist())
 
     return make

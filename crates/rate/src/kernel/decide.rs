@@ -5,8 +5,8 @@ use super::round::Round;
 use super::state::{Phase, Rate, Settings, THALWEG_RATE_FLOOR, TcpSock, apply};
 use crate::{Measurement, next_rate};
 
-/// The model's decision, or `COMPETE`'s beside it. The program may have to wait for the next ACK, because an interrupt holds
-/// the CPU's slots; here a decision is always made.
+/// The model's decision. The program may have to wait for the next ACK, because an interrupt holds
+/// the CPU's slots; here a decision is always made. In `COMPETE` the window decides.
 pub(super) fn decide(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Round) {
     let measurement = Measurement {
         rtt_ns: u64::from(round.rtt_us) * 1000,

@@ -3,9 +3,9 @@
 //! The simulator runs them behind its Linux sender. Files, functions and order are those of the C,
 //! so that a change there is easily carried over: `rate.bpf.c` is this file, `rate_state.h`,
 //! `rate_round.h`, `rate_path.h`, `rate_compete.h` and `rate_decide.h` are `state.rs`, `round.rs`,
-//! `path.rs`, `compete.rs` and `decide.rs`. The arithmetic is in integers of the same width. Reasons stand in the C;
-//! `docs/reference/cc.md` explains the rules. Left out is what the kernel needs alone: slots, the
-//! ring of decisions, maps.
+//! `path.rs`, `compete.rs` and `decide.rs`. The arithmetic is in integers of the same width.
+//! Reasons stand in the C; `docs/reference/cc.md` explains the rules. Left out is what the kernel
+//! needs alone: slots, the ring of decisions, maps.
 
 mod compete;
 mod decide;
@@ -338,6 +338,11 @@ fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, ra
     if phase != Phase::Compete && is_competing(ca) {
         ca.last_delivered = 0;
     }
+    // What probes found before a pause says nothing of the queue after it.
+    if phase == Phase::Startup {
+        ca.flags.suspect = false;
+        ca.undrained = 0;
+    }
     // Without a probe between them, one phase would count on from the other's counter.
     if ca.phase == Phase::ProbeRtt {
         enter(ca, phase);
@@ -359,16 +364,12 @@ pub fn rate_cwnd_event(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, even
     match event {
         CwndEvent::Loss => {
             let rate = ca.rate / 2;
-            let competes = is_competing(ca);
-            if competes {
+            if is_competing(ca) {
                 halve_fair(ca);
-            }
-            let phase = if competes {
-                Phase::Compete
+                restart(ca, tp, set, Phase::Compete, rate);
             } else {
-                Phase::Steady
-            };
-            restart(ca, tp, set, phase, rate);
+                restart(ca, tp, set, Phase::Steady, rate);
+            }
         }
         CwndEvent::TxStart if idle_us > IDLE_US && idle_us > ca.min_rtt_us * 4 => {
             // The rate decays with the pause; a halved rate soon recovers.

@@ -563,6 +563,17 @@ fn a_competing_window_is_that_of_rfc_9438() {
     rate_cwnd_event(&mut socket.ca, &mut socket.tp, &socket.set, CwndEvent::Loss);
     assert_eq!(socket.ca.phase, Phase::Compete);
     assert_eq!(socket.ca.fair_window, (cut + 2 * 542) / 2);
+    // After a pause it starts over, and earlier probes count no longer.
+    (socket.ca.flags.suspect, socket.ca.undrained) = (true, 3);
+    socket.tp.tcp_mstamp += 2_000_000;
+    rate_cwnd_event(
+        &mut socket.ca,
+        &mut socket.tp,
+        &socket.set,
+        CwndEvent::TxStart,
+    );
+    assert_eq!(socket.ca.phase, Phase::Startup);
+    assert_eq!((socket.ca.flags.suspect, socket.ca.undrained), (false, 0));
 }
 
 #[test]
