@@ -9,7 +9,7 @@
 #
 # Baselines have other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
-# models/baselines.
+# models/baselines, those of other seeds to models/baselines/seeds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/python-env.sh
@@ -51,13 +51,13 @@ tree() {
 
 # baseline NAME ALGORITHM FLAG…: what it learned, as a checkpoint.
 baseline() {
-	local name=$1 algorithm=$2
+	local name=$1 algorithm=$2 folder=$output/baselines
 	shift 2
-	((seed == 1)) || name+=-seed-$seed
+	((seed == 1)) || { name+=-seed-$seed && folder+=/seeds; }
 	"$python" -m "thalweg.train.$algorithm" --output "runs/$name" "${common[@]}" \
 		--rollout 64 --updates 150 "$@"
-	mkdir -p "$output/baselines"
-	cp "runs/$name/checkpoint.safetensors" "$output/baselines/$name.safetensors"
+	mkdir -p "$folder"
+	cp "runs/$name/checkpoint.safetensors" "$folder/$name.safetensors"
 }
 
 error=(--offset 1.0 --target 0.033 --scale 30)

@@ -25,16 +25,17 @@ use crate::table::{Spread, Target, line, spread};
 const ROUNDS: usize = 9;
 /// Data of one round, bytes.
 const BYTES: &str = "500000000";
-/// Loaded congestion controls, and the prefixes of their programs' names. The model is in the
-/// repository.
+/// Loaded congestion controls, and the prefixes of their programs' names.
 const CONTROLS: [(&str, &str); 3] = [("htcp", "htcp"), ("dctcp", "dctcp"), (MODEL, "rate")];
-/// The model of the learned rate controller.
+/// The model of the learned rate controller: the default.
 pub const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../models/proportional.safetensors"
+    "/../models/adpg-plus.safetensors"
 );
 /// Data of a round through 1 Gbit/s, bytes: more than three seconds.
 const SHAPED_BYTES: &str = "400000000";
+/// Data of `megabyte`: the kernel counts idle time in units of 10 ms.
+const MEGABYTES: usize = 800;
 /// Decisions of a round.
 const DECISIONS: u32 = 20_000;
 /// The program that only makes decisions (bpf/network_vectors.bpf.c).
@@ -277,6 +278,23 @@ pub fn learned(binary: &Path, model: &Path) -> Result<(f64, f64)> {
     drop(statistics);
     let alone = decisions(model, 1)?;
     Ok((acknowledged, spread(&alone).median))
+}
+
+/// CPU time, ns, of a megabyte by cubic and by the learned rate controller: all that the machine
+/// does for both ends, through 1 Gbit/s, a round trip of 2 ms, and 2 MB of queue.
+pub fn megabyte(binary: &Path, model: &Path) -> Result<[f64; 2]> {
+    let mut options = bed::options("megabyte");
+    options.path.rate = Some("1gbit".parse().map_err(Error::msg)?);
+    options.path.queue = Some("2mb".parse().map_err(Error::msg)?);
+    options.path.delay = "1ms".parse().map_err(Error::msg)?;
+    let pair = Pair::new(&options)?;
+    let file = model.to_str().context("the model's path is not text")?;
+    let _loaded = Loaded::new(binary, &[(file, "rate")])?;
+    let cost = |control: &str| -> Result<f64> {
+        let (seconds, ()) = busy(|| bed::transfer(&pair, MEGABYTES * 1_000_000, Some(control)))?;
+        Ok(seconds * 1e9 / MEGABYTES as f64)
+    };
+    Ok([cost("cubic")?, cost(&name("rate"))?])
 }
 
 /// Kernel time, ns, of one run of the programs with a name during `work`.

@@ -1,7 +1,7 @@
 //! Thalweg's costs in instructions of the processor: numbers that depend neither on the machine nor
 //! on its load. In QEMU's virtual time an instruction takes a nanosecond, so the kernel's own BPF
 //! statistics count them. Every figure that is not a difference includes entering a program and
-//! reading the clock for the statistics.
+//! reading the clock for the statistics. What a megabyte costs is the time that the CPU was not idle.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use thalweg_guest::qemu;
 use thalweg_lab::units::Size;
 
 use crate::kernels::inside;
-use crate::table::spread;
+use crate::table::{Target, line, spread};
 use crate::{cc, decisions, kernel, limit, long, policy};
 
 /// Rounds of connections: in virtual time a second round equals the first.
@@ -24,6 +24,11 @@ const ROUNDS: usize = 1;
 const GROWTH_PERCENT: f64 = 3.0;
 /// 50,000 hosts, the agent and its state, in a file system in memory.
 const MEMORY: Size = Size::from_bytes(1500 << 20);
+/// What a megabyte costs a whole machine, and how much more it may cost by the learned rate
+/// controller.
+const CUBIC: &str = "cubic: a megabyte through 1 Gbit/s, both ends";
+const THALWEG_RL: &str = "thalweg_rl: a megabyte through 1 Gbit/s, both ends";
+const MEGABYTE: f64 = 1.05;
 /// Start of the file.
 const HEAD: &str = "\
 # Instructions that each thing costs in the kernel, counted by `thalweg-bench instructions`.
@@ -80,6 +85,13 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
         &before
     };
     println!("{}, {}", costs.kernel, costs.qemu);
+    let megabyte = costs.instructions[THALWEG_RL] as f64 / costs.instructions[CUBIC] as f64;
+    let cheap = line(
+        &format!("{THALWEG_RL} / cubic's"),
+        "",
+        &spread(&[megabyte]),
+        &Target::AtMost(MEGABYTE),
+    );
     let Some(changes) = costs.since(before) else {
         println!(
             "not compared: {} was counted on {}, {}",
@@ -90,7 +102,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
         for (name, count) in &costs.instructions {
             println!("{name:<85} {count:>6} instructions");
         }
-        return Ok(true);
+        return Ok(cheap);
     };
     for change in &changes {
         let earlier = change.earlier.map_or("not".into(), |it| it.to_string());
@@ -101,7 +113,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
             change.name, change.count
         );
     }
-    Ok(!changes.iter().any(|change| change.grown))
+    Ok(cheap && !changes.iter().any(|change| change.grown))
 }
 
 impl Costs {
@@ -130,6 +142,7 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
     let (none, one) = policy::lookup(binary)?;
     let looks = long::measure(binary, long::FEW)?;
     let (acknowledgement, decision) = cc::learned(binary, model)?;
+    let [cubic, thalweg_rl] = cc::megabyte(binary, model)?;
     let mut costs = decisions::measure(binary)?.instructions;
     let others = [
         ("establishment", of(&connections.established_us)),
@@ -150,6 +163,8 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
         ("limit: a packet", limit::packet(binary)?),
         ("thalweg_rl: an acknowledgement", acknowledgement),
         ("thalweg_rl: a decision", decision),
+        (CUBIC, cubic),
+        (THALWEG_RL, thalweg_rl),
     ];
     costs.extend(others.map(|(name, count)| (name.into(), count)));
     Ok(costs)

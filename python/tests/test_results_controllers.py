@@ -112,7 +112,7 @@ def test_every_published_entry_has_its_figures():
 
 def row(**columns):
     names = [statistic.column for statistic in published.STATISTICS.values()]
-    return {**dict.fromkeys([*names, "dropped_percent"]), **columns}
+    return {**dict.fromkeys([*names, "recovery_least_s", "dropped_percent"]), **columns}
 
 
 def test_means_and_deviations():
@@ -127,8 +127,30 @@ def test_means_and_deviations():
     assert entry.loss_percent == pytest.approx(0.2) and entry.lossy
     nobody = tables.entry(("recovery",), [row(), row()])
     assert math.isnan(nobody.mean[0])
-    one = tables.entry(("recovery",), [row(), row(recovery_s=2e-3)])
-    assert one.mean == (2e-3,) and math.isnan(one.deviation[0])
+    assert math.isnan(nobody.least[0])
+
+
+def test_a_run_without_recovery_is_no_fast_one():
+    keys = ("recovery", "dropped", "long-rate")
+    fast = row(recovery_s=2e-6, recovery_least_s=2e-6, dropped_gbps=0.0, long_gbps=90.0)
+    slow = row(recovery_s=1e-3, recovery_least_s=1e-3, dropped_gbps=0.0, long_gbps=90.0)
+    # One of its interruptions ended without recovery.
+    never = row(recovery_least_s=4e-3, dropped_gbps=0.0, long_gbps=90.0)
+    entries = [tables.entry(keys, rows) for rows in ([slow, slow], [fast, never], [fast, fast])]
+    assert entries[0].mean[0] == pytest.approx(1e-3) and math.isnan(entries[0].least[0])
+    assert math.isnan(entries[1].mean[0]) and entries[1].least[0] == pytest.approx(2.001e-3)
+    lines = tuple(
+        tables.Line(label, None, None, False, one)
+        for label, one in zip("abc", entries, strict=True)
+    )
+    measured = tables.Measured("flows", 2, 1.0, 0.1, keys, (tables.Part(2, lines[:2]),), {})
+    text = "\n".join(document.section(measured))
+    assert "| 2 | a | **0.00100 ± 0** | **0.00 ± 0.00** | **90.0 ± 0.0** |" in text
+    assert "| 2 | b | > 0.00200 | 0.00 ± 0.00 | 90.0 ± 0.0 |" in text
+    assert tables.robust(measured) == {"a": (None, True), "b": (None, False)}
+    # The bound is bold in no line, whatever else that line is good for.
+    alone = dataclasses.replace(measured, parts=(tables.Part(2, lines[1:2]),))
+    assert "| 2 | b | > 0.00200 | **0.00 ± 0.00** |" in "\n".join(document.section(alone))
 
 
 def test_figures_as_readers_have_them():

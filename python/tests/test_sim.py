@@ -252,7 +252,8 @@ def test_a_policy_outside_is_the_same_as_inside(flows):
 @pytest.mark.parametrize("inference", ["float", "int8"])
 def test_a_model_outside_is_the_same_as_inside(tmp_path, inference, initial):
     scenario, model = many_to_one(32), standin.model()
-    inside = run(scenario, Learned(standin.file(tmp_path), inference, initial=initial), seed=2)
+    options = f"inference={inference},initial_fraction={initial},overload=decide"
+    inside = run(scenario, f"learned:model={standin.file(tmp_path)},{options}", seed=2)
     batch = Batch(scenario, [2], initial=initial)
     lost = []
     flows = fixed.Flows.of(model.features, model.history, model.target, model.offset, 32)

@@ -103,8 +103,11 @@ class LongShort:
 
     #: Recovery time (RT), seconds: mean time from the arrival of the short flows' last byte to the
     #: first 10 us in which at least 95 % of the line rate arrives from the long flow. None where
-    #: that never happened.
+    #: that once did not happen before the next interruption, or nothing was measured.
     recovery_s: float | None
+    #: The least that RT can be, seconds: the same mean, in which an interruption without recovery
+    #: counts with the time until the next one. None where nothing was measured.
+    recovery_least_s: float | None
     #: Number of recoveries measured.
     recovered: int
     #: Number of interruptions that came before the long flow had recovered.
@@ -229,6 +232,7 @@ class Outcome:
             "dropped_percent": self.dropped_percent,
             "loss_percent": self.loss_percent,
             "recovery_s": long_short.recovery_s if long_short else None,
+            "recovery_least_s": long_short.recovery_least_s if long_short else None,
             "not_recovered": long_short.not_recovered if long_short else None,
             "long_gbps": long_short.long_gbps if long_short else None,
             "completions": len(times),

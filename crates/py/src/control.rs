@@ -144,6 +144,7 @@ fn options(
         inference: inference.map(named).transpose()?,
         target,
         initial_fraction,
+        ..learned::Options::default()
     })
 }
 

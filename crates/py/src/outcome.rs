@@ -50,7 +50,8 @@ pub(crate) fn python<'py>(
     let long_short = match &outcome.long_short {
         None => None,
         Some(long_short) => {
-            let fields = fields!(py, long_short; recovery_s, recovered, not_recovered, long_gbps);
+            let fields = fields!(py, long_short;
+                recovery_s, recovery_least_s, recovered, not_recovered, long_gbps);
             Some(make("LongShort", &fields)?)
         }
     };

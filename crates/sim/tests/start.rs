@@ -19,7 +19,10 @@ fn models_recover_from_a_start_at_the_line_rate() {
     scenario.duration = Time::from_us(80_000);
     let model = |name: &str| {
         let file = root().join("models").join(format!("{name}.safetensors"));
-        format!("learned:model={},initial_fraction=1", file.display())
+        format!(
+            "learned:model={},initial_fraction=1,overload=decide",
+            file.display()
+        )
     };
     for cc in [
         "proportional:gain=1".to_owned(),
@@ -41,5 +44,30 @@ fn models_recover_from_a_start_at_the_line_rate() {
         );
         // Below the delay of a tenth of the queue: 10 MiB take 839 µs.
         assert!(outcome.queue_latency.mean_us < 84.0, "{cc}");
+    }
+}
+
+/// With restarts nothing is lost any more, and the link is in use, before the queue was full ten
+/// times (128 flows), or 25 times (8192).
+#[test]
+fn flows_that_restart_end_the_overload_soon() {
+    for (flows, losses_end_us, used_from_us) in [(128, 5_000, 20_000), (8192, 20_000, 60_000)] {
+        let file = root().join(format!("scenarios/sim/many-to-one-{flows}.toml"));
+        let mut scenario = Scenario::load(&file).unwrap();
+        let model = root().join("models/adpg-plus.safetensors");
+        let cc = format!("learned:model={},initial_fraction=1", model.display());
+        let spec: Spec = cc.parse().unwrap();
+        let mut run = |warmup, duration| {
+            scenario.warmup = Time::from_us(warmup);
+            scenario.duration = Time::from_us(duration);
+            let spec = spec.clone();
+            Simulation::new(&scenario, move |_, _| spec.build(), 1).run()
+        };
+        let early = run(0, 1_500);
+        assert!(early.dropped_gbps > 1_000.0, "{flows}: {early:?}");
+        let later = run(losses_end_us, used_from_us);
+        assert_eq!(later.dropped_gbps, 0.0, "{flows}");
+        let used = run(used_from_us, used_from_us + 10_000);
+        assert!(used.utilisation_percent > 95.0, "{flows}: {used:?}");
     }
 }

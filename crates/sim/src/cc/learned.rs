@@ -16,6 +16,7 @@ use thalweg_rate::{Decider, Features, Flow, Forest, MAX_INPUTS, MAX_RATE, Measur
 
 use super::parameter::within;
 use super::proportional::multiplier;
+use super::restart::{Probe, Restart, Verdict};
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 
 /// Arithmetic of the action.
@@ -54,6 +55,33 @@ impl fmt::Display for Inference {
     }
 }
 
+/// What a flow does that begins faster than [`INITIAL_FRACTION`] and meets overload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Overload {
+    /// It begins again, slower ([`Restart`]).
+    #[default]
+    Restart,
+    /// Each lost probe is a decision of the model, as published.
+    Decide,
+}
+
+impl Overload {
+    /// Value of `overload=` in files and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Decide => "decide",
+        }
+    }
+
+    /// The variant with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Restart, Self::Decide]
+            .into_iter()
+            .find(|one| one.name() == name)
+    }
+}
+
 /// Options of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -64,6 +92,8 @@ pub struct Options {
     pub target: Option<f64>,
     /// First rate, as a share of the line rate; [`INITIAL_FRACTION`] by default.
     pub initial_fraction: f64,
+    /// What it does where that is too fast.
+    pub overload: Overload,
 }
 
 /// The default of [`Options::initial_fraction`], as in the published tables. A flow alone doubles its
@@ -77,6 +107,7 @@ impl Default for Options {
             inference: None,
             target: None,
             initial_fraction: INITIAL_FRACTION,
+            overload: Overload::default(),
         }
     }
 }
@@ -217,10 +248,14 @@ impl Model {
         matches!(self.decides, Decides::Recurrent(_))
     }
 
-    /// The action, from −1 to 1, and the state of the flow after it. `memory` is the state of a
-    /// recurrent network.
+    fn restarts(&self) -> bool {
+        self.options.overload == Overload::Restart
+            && self.options.initial_fraction > INITIAL_FRACTION
+    }
+
+    /// The action, from −1 to 1, and the state of the flow after it.
     #[inline]
-    fn decide(&self, flow: &mut Flow, memory: &mut Option<Box<LstmState>>, seen: &Seen) -> Action {
+    fn decide(&self, flow: &mut Flow, memory: &mut Option<Box<Memory>>, seen: &Seen) -> Action {
         let inputs = match seen {
             Seen::Answer(seen) => self.features.observe(flow, seen),
             Seen::Loss(rate, line_rate) => self.features.observe_loss(flow, *rate, *line_rate),
@@ -228,10 +263,10 @@ impl Model {
         let action = match &self.decides {
             Decides::Float(network) => Action::Float(network.infer_q15(inputs)),
             Decides::Recurrent(lstm) => {
-                let memory = memory
-                    .as_mut()
-                    .expect("flows of a recurrent network have a memory");
-                Action::Float(lstm.infer(&floats(inputs)[..inputs.len()], memory))
+                let state = (memory.as_mut())
+                    .and_then(|memory| memory.lstm.as_mut())
+                    .expect("flows of a recurrent network have a state");
+                Action::Float(lstm.infer(&floats(inputs)[..inputs.len()], state))
             }
             Decides::Integers(network) => Action::Q15(network.infer(inputs)),
             Decides::Trees(forest) => Action::Q15(forest.infer(inputs)),
@@ -285,6 +320,9 @@ impl fmt::Display for Model {
         if self.options.initial_fraction != INITIAL_FRACTION {
             write!(f, ",initial_fraction={}", self.options.initial_fraction)?;
         }
+        if self.options.overload != Overload::default() {
+            write!(f, ",overload={}", self.options.overload.name())?;
+        }
         Ok(())
     }
 }
@@ -316,6 +354,15 @@ impl Action {
     }
 }
 
+/// What few flows have, beside their cache line.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    /// State of a recurrent network.
+    lstm: Option<LstmState>,
+    /// Until the start is over.
+    restart: Option<Restart>,
+}
+
 /// A flow whose rate a model decides.
 ///
 /// One cache line holds the data of a decision with up to seven inputs. The flow's rate is that of
@@ -327,15 +374,17 @@ pub struct Learned {
     base_rtt_ns: u64,
     min_rate_bps: f64,
     line_rate_bps: f64,
-    /// State of a recurrent network.
-    memory: Option<Box<LstmState>>,
+    memory: Option<Box<Memory>>,
     flow: Flow,
 }
 
 impl Learned {
     /// A controller for one flow.
     pub fn new(model: Arc<Model>) -> Self {
-        let memory = model.recurrent().then(Box::default);
+        let lstm = model.recurrent().then(LstmState::default);
+        let restart = model.restarts().then(Restart::default);
+        let memory =
+            (lstm.is_some() || restart.is_some()).then(|| Box::new(Memory { lstm, restart }));
         Self {
             model,
             flow: Flow::default(),
@@ -360,6 +409,46 @@ impl Learned {
     #[inline]
     fn units(&self, rate_bps: f64) -> u64 {
         (rate_bps / self.unit_bps()) as i64 as u64
+    }
+
+    /// Whether the model decides about a response; else all is done.
+    #[inline]
+    fn decides(&mut self, response: &Response<'_>, lost: bool, context: &mut Context<'_>) -> bool {
+        self.memory.is_none() || self.decides_in_start(response, lost, context)
+    }
+
+    fn decides_in_start(
+        &mut self,
+        response: &Response<'_>,
+        lost: bool,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let memory = self.memory.as_mut();
+        let Some(restart) = memory.and_then(|memory| memory.restart.as_mut()) else {
+            return true;
+        };
+        let probe = Probe {
+            sent_at: response.sent_at,
+            now: context.now,
+            lost,
+            base_rtt: crate::Time::from_ns(self.base_rtt_ns),
+        };
+        let rate_bps = &mut context.command.rate_bps;
+        match restart.take(&probe, *rate_bps, INITIAL_FRACTION * self.line_rate_bps) {
+            Verdict::Fit => true,
+            Verdict::Over => {
+                self.memory.take_if(|memory| {
+                    memory.restart = None;
+                    memory.lstm.is_none()
+                });
+                true
+            }
+            Verdict::Late => false,
+            Verdict::Again(slower_bps) => {
+                *rate_bps = slower_bps.max(self.min_rate_bps);
+                false
+            }
+        }
     }
 
     #[inline]
@@ -397,6 +486,9 @@ impl Controller for Learned {
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        if !self.decides(response, false, context) {
+            return;
+        }
         let seen = Seen::Answer(Measurement {
             rtt_ns: nanoseconds(response.rtt),
             base_rtt_ns: self.base_rtt_ns,
@@ -406,7 +498,10 @@ impl Controller for Learned {
         self.act(&seen, context);
     }
 
-    fn on_probe_lost(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        if !self.decides(response, true, context) {
+            return;
+        }
         let rate = self.units(context.command.rate_bps);
         let seen = Seen::Loss(rate, self.units(self.line_rate_bps));
         self.act(&seen, context);

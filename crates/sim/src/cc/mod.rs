@@ -14,6 +14,7 @@ pub mod learned;
 mod parameter;
 pub mod proportional;
 mod registry;
+mod restart;
 pub(crate) mod rules;
 pub mod swift;
 pub mod tcp;

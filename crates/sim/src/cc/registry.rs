@@ -204,7 +204,13 @@ impl Controller for AnyController {
 /// Name of [`Spec::Learned`], the controller of a model file.
 pub const LEARNED: &str = "learned";
 /// Its parameters.
-const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
+const LEARNED_PARAMETERS: [&str; 5] = [
+    "inference",
+    "initial_fraction",
+    "model",
+    "overload",
+    "target",
+];
 /// Name of [`Spec::ThalwegRl`], as in the kernel.
 pub const THALWEG_RL: &str = "thalweg-rl";
 /// Its parameters.
@@ -508,6 +514,11 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
                 options.inference = Some(inference.ok_or_else(fault)?);
             }
             "initial_fraction" => options.initial_fraction = one.number("0.001")?,
+            "overload" => {
+                let overload = one.value.as_str().and_then(learned::Overload::named);
+                let fault = || one.fault("restart or decide", "\"decide\"");
+                options.overload = overload.ok_or_else(fault)?;
+            }
             "target" => options.target = Some(one.number("0.05")?),
             _ => return Err(one.unknown(&LEARNED_PARAMETERS)),
         }

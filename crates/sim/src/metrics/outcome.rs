@@ -152,8 +152,11 @@ pub struct PortOutcome {
 pub struct LongShort {
     /// Recovery time (RT), seconds. It is the mean time from the arrival of the short flows' last
     /// byte to the start of recovery: the first 10 µs in which the long flow gets at least 95 % of
-    /// the line rate. None if that never happened.
+    /// the line rate. None if it once did not recover, or nothing was measured.
     pub recovery_s: Option<f64>,
+    /// The least that RT can be, seconds: the same mean, in which an interruption without recovery
+    /// counts with the time until the next one. None if nothing was measured.
+    pub recovery_least_s: Option<f64>,
     /// Number of measured recoveries.
     pub recovered: u32,
     /// Interruptions after which the long flow did not recover before the next.

@@ -30,7 +30,7 @@ thalweg_report::statistics! {
     DroppedPercent, "dropped-percent", ("dropped %", " %", |run| Some(run.dropped_percent)),
         "The same, of what left the ports to the receivers or was dropped.";
     Recovery, "recovery", ("RT s", " s", |run| run.long_short?.recovery_s),
-        "Recovery time (RT): until the long flow is back at 95 % of the line rate.";
+        "Recovery time (RT): until the long flow is back at 95 % of the line rate; none if it once was not.";
     LongRate, "long-rate", ("LBW Gbit/s", " Gbit/s", |run| Some(run.long_short?.long_gbps)),
         "Bandwidth of the long flow (LBW).";
     SlowdownP50, "slowdown-p50", ("slowdown p50", "", |run| Some(run.slowdowns.last()?.p50)),

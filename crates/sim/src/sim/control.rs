@@ -202,7 +202,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             acked_bytes: u64::from(packet.acked) * bytes,
             marked: packet.marked,
             ack_bytes: (u64::from(packet.number) + 1) * bytes,
-            sent_bytes: u64::from(packet.ever) * bytes,
+            sent_bytes: u64::from(self.transport.flows[index].number) * bytes,
             hops: if self.set.needs.telemetry {
                 &hops[..=usize::from(self.transport.flows[index].hops)]
             } else {

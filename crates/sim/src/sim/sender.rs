@@ -137,7 +137,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             index: data,
             number,
             acked: 0,
-            ever: 0,
             hop: 0,
             marked: false,
             probe,
@@ -376,7 +375,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 flow.next = flow.next.max(flow.unacknowledged);
             }
         }
-        packet.ever = flow.number;
         if self.set.reaction == Time::ZERO {
             self.acked(index, place);
         } else {

@@ -283,8 +283,6 @@ pub(super) struct Packet {
     pub number: u32,
     /// In an ACK: newly acknowledged packets.
     pub acked: u32,
-    /// In an ACK on its way to the controller: packets ever sent.
-    pub ever: u32,
     /// Number of ports passed.
     pub hop: u8,
     pub marked: bool,

@@ -564,6 +564,8 @@ fn windows_limit_what_is_under_way() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
         let mut scenario = listed(&[(1, 0, None, Time::ZERO)]);
         scenario.hosts.recovery = recovery;
+        // Later the controller would count what the ACK itself let go.
+        scenario.hosts.reaction = Time::ZERO;
         scenario.duration = Time::from_us(1_200);
         let outcome = Simulation::new(&scenario, |_, _| Window, 1).run();
         // 100 rounds of 8; the last round's packets have not arrived.
@@ -667,5 +669,33 @@ fn reaction_time_delays_what_is_decided() {
         let outcome = Simulation::new(&scenario, |_, _| Double, 1).run();
         let found = outcome.completions[0].time_us;
         assert!((found - third_us - 2.16384).abs() < 1e-9, "{found}");
+    }
+}
+
+#[test]
+fn a_late_controller_knows_what_has_been_sent_meanwhile() {
+    // 10 Gbit/s, a packet of 8192 bit each 819.2 ns. The packet's ACK comes 12 µs after it left,
+    // with 14 more packets behind it; 40 µs later 63 have left.
+    struct Paced(u64);
+    impl Controller for Paced {
+        fn needs(&self) -> Needs {
+            Needs {
+                acks: true,
+                ..Needs::default()
+            }
+        }
+        fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+            context.command.rate_bps = 10e9;
+        }
+        fn on_ack(&mut self, ack: &Ack<'_>, _: &mut Context<'_>) {
+            assert_eq!(ack.sent_bytes - ack.ack_bytes, self.0 * 1024);
+        }
+    }
+    for (reaction_us, behind) in [(0, 14), (40, 63)] {
+        let mut scenario = listed(&[(1, 0, None, Time::ZERO)]);
+        scenario.hosts.reaction = Time::from_us(reaction_us);
+        scenario.duration = Time::from_us(1_200);
+        let outcome = Simulation::new(&scenario, move |_, _| Paced(behind), 1).run();
+        assert!(outcome.counts.delivered_packets > 1_400);
     }
 }

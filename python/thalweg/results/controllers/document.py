@@ -43,7 +43,11 @@ def _ours(one: Entry | None, keys: Sequence[str], good: bool) -> list[str]:
         return [NOTHING] * len(keys)
     cells = [
         _bold(figure(mean, deviation, STATISTICS[key].decimals), good)
-        for key, mean, deviation in zip(keys, one.mean, one.deviation, strict=True)
+        if math.isnan(least)
+        else f"> {figure(least, math.nan, STATISTICS[key].decimals)}"
+        for key, mean, deviation, least in zip(
+            keys, one.mean, one.deviation, one.least, strict=True
+        )
     ]
     if one.lossy and "dropped" not in keys:
         cells[0] = f"loss {_short(one.loss_percent)} %; {cells[0]}"

@@ -25,12 +25,14 @@ LOSS_PERCENT = 0.1
 class Statistic:
     """A figure of a run: its heading with its unit, its column of a row, and the better direction.
     ``decimals``: digits that tables show; None for three significant figures, where values differ
-    by orders of magnitude."""
+    by orders of magnitude. ``least``: the column of the least that it can be, for runs that could
+    not measure it to the end."""
 
     heading: str
     column: str
     more_is_better: bool
     decimals: int | None = 1
+    least: str | None = None
 
 
 #: Statistics by their keys in the file of figures.
@@ -38,7 +40,7 @@ STATISTICS = {
     "utilisation": Statistic("SU %", "utilisation_percent", True),
     "fairness": Statistic("FR %", "fairness_percent", True),
     "queue-latency": Statistic("QL µs", "queue_mean_us", False),
-    "recovery": Statistic("RT s", "recovery_s", False, None),
+    "recovery": Statistic("RT s", "recovery_s", False, None, "recovery_least_s"),
     "dropped": Statistic("DR Gbit/s", "dropped_gbps", False, 2),
     "long-rate": Statistic("LBW Gbit/s", "long_gbps", True),
 }

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import glob
 import math
+import re
 import statistics as numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,12 @@ ROWS = {"reinforce": "REINFORCE", "ppo": "PPO", "aurora": "Aurora"}
 @dataclass(frozen=True)
 class Entry:
     """Runs of all seeds, summed up. ``mean`` and ``deviation``: of each statistic of a table, NaN
-    where no run has it."""
+    unless all runs have it. ``least``: what the mean is above where a run has but a bound; NaN
+    elsewhere."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    least: tuple[float, ...]
     loss_percent: float
     runs: int
 
@@ -41,14 +44,23 @@ class Entry:
 
 def entry(keys: Sequence[str], rows: Sequence[Row]) -> Entry:
     """Sums up the rows of the seeds."""
-    means, deviations = [], []
+    means, deviations, bounds = [], [], []
     for key in keys:
-        values = [row[STATISTICS[key].column] for row in rows]
-        found = [value for value in values if value is not None]
+        one = STATISTICS[key]
+        found = _all(rows, one.column)
         means.append(numbers.fmean(found) if found else math.nan)
         deviations.append(numbers.stdev(found) if len(found) > 1 else math.nan)
+        least = _all(rows, one.least) if one.least and not found else []
+        bounds.append(numbers.fmean(least) if least else math.nan)
     loss = numbers.fmean(row["dropped_percent"] or 0.0 for row in rows)
-    return Entry(tuple(means), tuple(deviations), loss, len(rows))
+    return Entry(tuple(means), tuple(deviations), tuple(bounds), loss, len(rows))
+
+
+def _all(rows: Sequence[Row], column: str) -> list[float]:
+    """A column of the rows; nothing if one of them lacks it. A mean over the others would leave out
+    the runs that did worst."""
+    found = [value for row in rows if (value := row[column]) is not None]
+    return found if len(found) == len(rows) else []
 
 
 @dataclass(frozen=True)
@@ -122,13 +134,12 @@ class Job:
         """The table, of rows by their cells' keys; all must be there."""
         parts = []
         for size, scenario in self.scenarios.items():
-            ours = {
-                contender: entry(
-                    self.statistics,
-                    [rows[Cell(scenario, contender, seed).key] for seed in self.seeds],
-                )
-                for contender in self.contenders
-            }
+            # Trainings from several seeds are one line.
+            runs: dict[str, tuple[Contender, list[Row]]] = {}
+            for contender in self.contenders:
+                _, found = runs.setdefault(contender.label, (contender, []))
+                found += [rows[Cell(scenario, contender, seed).key] for seed in self.seeds]
+            ours = {first: entry(self.statistics, found) for first, found in runs.values()}
             elsewhere = tuple(entries[size] for entries in self.elsewhere if size in entries)
             parts.append(Part(size, tuple(self._lines(size, ours)), elsewhere))
         first = next(iter(self.scenarios.values()))
@@ -181,10 +192,11 @@ def contenders(table: lists.Controllers, folder: Path) -> list[Contender]:
     """The controllers that a table judges. Raises OSError and ValueError."""
     files = _files(folder, table.models, f"{table.title}: models")
     found = [one for file in files for one in _versions(table, file)]
-    found += _trained(table, folder)
+    trained = _trained(table, folder)
     found += [Contender(cc, cc) for cc in dict.fromkeys(table.cc)]
     rows = {one.ours: one.row for one in table.beside}
-    labels = [one.label for one in found]
+    labels = [one.label for one in found] + list(dict.fromkeys(one.label for one in trained))
+    found += trained
     for label in rows:
         if label not in labels:
             known = ", ".join(labels)
@@ -230,7 +242,8 @@ def _versions(table: lists.Controllers, file: Path) -> Iterable[Contender]:
 
 
 def _trained(table: lists.Controllers, folder: Path) -> list[Contender]:
-    """Policies of baselines' checkpoints, named as the files."""
+    """Policies of baselines' checkpoints, named as the files; those of one algorithm from several
+    seeds, ``NAME`` and ``NAME-seed-N`` (scripts/train.sh), are all called ``NAME``."""
     if not table.trained:
         return []
     # JAX takes seconds to import.
@@ -243,7 +256,8 @@ def _trained(table: lists.Controllers, folder: Path) -> list[Contender]:
             policy = Trained.load(file, table.initial)
         except CheckpointError as why:
             raise ValueError(str(why)) from why
-        found.append(Contender(file.stem, policy, ROWS[policy.kind]))
+        label = re.sub(r"-seed-\d+$", "", file.stem)
+        found.append(Contender(label, policy, ROWS[policy.kind]))
     return found
 
 

@@ -42,7 +42,16 @@ fn entry(name: &str, scale: f64) -> FeatureEntry {
 fn at_line_rate() -> Options {
     Options {
         initial_fraction: 1.0,
+        overload: Overload::Decide,
         ..Options::default()
+    }
+}
+
+/// As a flow begins at the line rate unless told otherwise.
+fn restarting() -> Options {
+    Options {
+        overload: Overload::Restart,
+        ..at_line_rate()
     }
 }
 
@@ -50,7 +59,12 @@ fn at_line_rate() -> Options {
 fn starts_at_a_thousandth_of_the_line_unless_told() {
     for (options, gbps, text) in [
         (Options::default(), 0.1, "model=stump"),
-        (at_line_rate(), 100.0, "model=stump,initial_fraction=1"),
+        (
+            at_line_rate(),
+            100.0,
+            "model=stump,initial_fraction=1,overload=decide",
+        ),
+        (restarting(), 100.0, "model=stump,initial_fraction=1"),
     ] {
         let model = Model::new(stump(), Path::new("stump"), options).unwrap();
         assert_eq!(model.to_string(), text);
@@ -242,6 +256,7 @@ fn what_a_file_cannot_do_is_refused() {
             inference,
             target,
             initial_fraction,
+            ..Options::default()
         };
         let error = Model::new(stump(), Path::new("stump"), options);
         error.map(|_| ()).unwrap_err().to_string()
@@ -263,4 +278,66 @@ fn what_a_file_cannot_do_is_refused() {
         "{fault}"
     );
     assert!(asked(None, None, 0.0).starts_with("`initial_fraction` is 0"));
+}
+
+/// A flow at the line rate, and what it does at 1 ms, 100 Gbit/s, if a probe is lost then.
+fn restarted() -> Flow<Learned> {
+    let model = Model::new(stump(), Path::new("stump"), restarting()).unwrap();
+    let mut flow = flow(&Arc::new(model));
+    flow.advance(Time::from_us(1_000));
+    flow.lose_probe();
+    flow
+}
+
+#[test]
+fn a_lost_probe_of_the_start_begins_again() {
+    let mut flow = restarted();
+    assert_near(flow.gbps(), 0.1);
+    // Until what was sent before is gone, nothing counts: probes that left before 2 ms.
+    flow.advance(Time::from_us(2_500));
+    flow.lose_probe();
+    flow.respond(Time::from_us(600));
+    assert_near(flow.gbps(), 0.1);
+    flow.advance(Time::from_us(3_000));
+    flow.lose_probe();
+    assert_near(flow.gbps(), 0.05);
+    // A full queue is as good as a loss: 16 times 12 µs are 192.
+    flow.advance(Time::from_us(5_000));
+    flow.respond(Time::from_us(193));
+    assert_near(flow.gbps(), 0.025);
+    flow.advance(Time::from_us(6_000));
+    flow.respond(Time::from_us(192));
+    assert!(flow.gbps() < 0.025 && flow.gbps() > 0.02, "{}", flow.gbps());
+}
+
+#[test]
+fn after_the_start_the_model_decides_about_lost_probes() {
+    let mut flow = restarted();
+    flow.advance(Time::from_us(3_000));
+    for _ in 0..128 {
+        flow.respond(Time::from_us(12));
+    }
+    assert!(flow.controller.memory.is_none());
+    let before = flow.gbps();
+    flow.lose_probe();
+    assert!(flow.gbps() > 0.8 * before, "{} {before}", flow.gbps());
+    assert!(flow.gbps() < before, "{} {before}", flow.gbps());
+}
+
+#[test]
+fn restarts_end_at_the_least_rate() {
+    let mut flow = restarted();
+    for _ in 0..20 {
+        flow.advance(flow.now + Time::from_us(5_000));
+        flow.lose_probe();
+    }
+    assert_near(flow.gbps(), 0.001);
+}
+
+#[test]
+fn a_slow_start_and_the_published_one_leave_all_to_the_model() {
+    for options in [Options::default(), at_line_rate()] {
+        let model = Model::new(stump(), Path::new("stump"), options).unwrap();
+        assert!(flow(&Arc::new(model)).controller.memory.is_none());
+    }
 }

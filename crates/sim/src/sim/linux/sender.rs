@@ -223,7 +223,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 index: *position,
                 number,
                 acked: 0,
-                ever: 0,
                 hop: 0,
                 marked: false,
                 probe: false,
