@@ -1,5 +1,6 @@
 //! Arguments of `thalweg limit`: names of cgroups, and what is refused.
 
+use std::fs;
 use std::path::Path;
 
 use crate::limit::{Limited, links};
@@ -103,14 +104,17 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     // The client's link has no queueing discipline at all.
     let waits = "import time; time.sleep(60)";
     let _inside = bed.start(&bed.cgroup(), waits, &[]);
-    wait_for("refusal of --edt", || {
-        let output = bed
-            .0
-            .thalweg(&["limit", "--cgroup", cgroup, "--rate", "1mbit", "--edt"]);
-        assert_eq!(output.status.code(), Some(3));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        said.contains("it is not on link0").then_some(())
+    let processes = bed.cgroup().join("cgroup.procs");
+    // Of an empty cgroup, the caller's devices would be checked.
+    wait_for("process in the cgroup", || {
+        (!fs::read_to_string(&processes).unwrap().is_empty()).then_some(())
     });
+    let output = bed
+        .0
+        .thalweg(&["limit", "--cgroup", cgroup, "--rate", "1mbit", "--edt"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("it is not on link0"), "{said}");
     assert!(!bed.0.pin.exists());
     assert_eq!(links(&bed.cgroup()), 0);
 }
