@@ -64,19 +64,28 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 	send_decision(c, 0, 0);
 }
 
+/* Asks a group of a host without record; whether it knows, and has decided. */
+static __always_inline int ask_group(struct context *c, struct shares *shares, __u32 level)
+{
+	if (!asked_key(c->ops, c->request, c->origin, level) || !choose(c->request, shares))
+		return 0;
+	COUNT(c, by_group);
+	c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
+	return 1;
+}
+
 /* Asks the groups of a host without record, the narrowest first; the first that knows decides. */
 static __always_inline void ask_groups(struct context *c, struct shares *shares)
 {
-	struct request *r = c->request;
 	__u32 level;
 
 	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++) {
-		if (!has_level(level) || !asked_key(c->ops, r, c->origin, level) ||
-		    !choose(r, shares))
+		if (!has_level(level))
 			continue;
-		COUNT(c, by_group);
-		c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
-		break;
+		if (ask_group(c, shares, level))
+			break;
+		if (has_told(level) && ask_group(c, shares, level | THALWEG_LEVEL_FLEET))
+			break;
 	}
 	/* The tag is not used any more. */
 	host_key(c);

@@ -109,6 +109,8 @@ struct Family {
     name: String,
     params: ParamsRecord,
     worth_q16: [u32; abi::THALWEG_MAX_ARMS as usize],
+    /// What the fleet told, as the wide group has it.
+    told: u32,
     steps: Vec<Member>,
 }
 
@@ -604,7 +606,10 @@ impl Records {
             },
             hosts: BTreeMap::new(),
             narrow: BTreeMap::new(),
-            wide: record(Level::Namespace),
+            wide: abi::thalweg_host {
+                step: family.told,
+                ..record(Level::Namespace)
+            },
         }
     }
 

@@ -25,6 +25,15 @@ struct {
 /* Whether there is such a table: without one the verifier removes the search. */
 const volatile __u32 has_named SEC(".rodata.named") = 0;
 
+/* Whether other agents tell of networks: without them the verifier removes their records. */
+const volatile __u32 has_fleet SEC(".rodata.fleet") = 0;
+
+/* Whether other agents may have told of groups of a level. */
+static __always_inline int has_told(__u32 level)
+{
+	return has_fleet && level <= THALWEG_LEVEL_NAMED;
+}
+
 /* Whether there can be groups of a level. */
 static __always_inline int has_level(__u32 level)
 {
@@ -130,9 +139,11 @@ static __noinline int named_key(struct learn_handle *ops, struct thalweg_host_ke
 	return 1;
 }
 
-/* The level of groups that a level of initial windows is of; any other is its own. */
+/* The level of groups that a level of initial windows, or of the fleet, is of; else its own. */
 static __always_inline __u32 level_of_groups(__u32 level)
 {
+	if (level & THALWEG_LEVEL_FLEET)
+		return level & ~THALWEG_LEVEL_FLEET;
 	if (level == THALWEG_LEVEL_WINDOW_PREFIX)
 		return THALWEG_LEVEL_PREFIX;
 	if (level == THALWEG_LEVEL_WINDOW_SERVICE)
@@ -198,11 +209,22 @@ static __noinline __attribute__((unused)) int asked_key(struct learn_handle *ops
 	       *group_word(worths, r->tag) & group_bit(r->tag);
 }
 
+/* The worth of what `wider` knows to a record of a level. */
+static __always_inline const struct thalweg_worth *
+worth_of(const struct thalweg_worths *worths, __u32 level, const struct thalweg_host *wider)
+{
+	/* Of the same networks: the fleet's knowledge has a worth of its own. */
+	if (wider->level != (level | THALWEG_LEVEL_FLEET))
+		level &= ~THALWEG_LEVEL_FLEET;
+	return &worths->levels[level & THALWEG_LEVEL_MASK];
+}
+
 /* Copies what narrower records take over. */
 static __always_inline void copy_known(struct thalweg_host *to, const struct thalweg_host *from)
 {
 	__u32 i;
 
+	to->level = from->level;
 	to->used = from->used;
 	to->harmful = from->harmful;
 	to->step = from->step;
@@ -279,8 +301,10 @@ __noinline int adopt_group(struct request *r)
 		return 0;
 	if (!(*group_word(worths, r->tag) & group_bit(r->tag)))
 		__sync_fetch_and_or(group_word(worths, r->tag), group_bit(r->tag));
-	known = r->key.level < THALWEG_LEVEL_WINDOW_PREFIX ? &worths->known
-							   : &worths->known_windows;
+	known = &worths->known;
+	if (r->key.level - THALWEG_LEVEL_WINDOW_PREFIX <
+	    THALWEG_ALL_LEVELS - THALWEG_LEVEL_WINDOW_PREFIX)
+		known = &worths->known_windows;
 	group = find_host(r);
 	lock = host_lock(r);
 	if (!group || !lock)
@@ -289,7 +313,7 @@ __noinline int adopt_group(struct request *r)
 	if (open_host(group, r->tag)) {
 		if (news->wider.tag == news->tag) {
 			thalweg_adopt(group, &news->wider, r->system_arm,
-				      &worths->levels[r->key.level & THALWEG_LEVEL_MASK]);
+				      worth_of(worths, r->key.level, &news->wider));
 			if (thalweg_is_window(group))
 				thalweg_window_start(group, &news->wider);
 		}
@@ -351,9 +375,15 @@ static __always_inline int tell(struct context *c, struct lesson *l)
 	news->report.log_rate_q16 =
 		thalweg_log2_q16(thalweg_rate(l->sample.bytes, l->sample.duration_us));
 	news->report.queue_q16 = l->sample.loss_srtt_us;
-	for (level = THALWEG_LEVEL_NAMESPACE; level; level--)
-		if (has_level(level) && group_key(c->ops, r, c->origin, level) && learn_group(r, l))
+	for (level = THALWEG_LEVEL_NAMESPACE; level; level--) {
+		if (!has_level(level))
+			continue;
+		/* What the fleet told is never scored; its record takes over what wider ones know. */
+		if (has_told(level) && asked_key(c->ops, r, c->origin, level | THALWEG_LEVEL_FLEET))
 			adopt_group(r);
+		if (group_key(c->ops, r, c->origin, level) && learn_group(r, l))
+			adopt_group(r);
+	}
 	if (!find_key(c))
 		return 0;
 	news = get_news();

@@ -7,7 +7,7 @@
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
  *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent compares it
- *    with the pinned `meta` map, converts the records of the two previous versions
+ *    with the pinned `meta` map, converts the records of the three previous versions
  *    (crates/bpf-types/src/earlier.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
@@ -25,7 +25,7 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 9
+#define THALWEG_ABI_VERSION 10
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
 #define THALWEG_RULE 5
@@ -136,9 +136,9 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_STEADY = 1 << 9,
 	/* It had earlier stretches: the end of its slot is in use. */
 	THALWEG_CONN_LONG = 1 << 10,
-	/* The three bits from here: enum thalweg_level of the record that decided first. */
+	/* The four bits from here: enum thalweg_level of the record that decided first. */
 	THALWEG_CONN_LEVEL_SHIFT = 11,
-	THALWEG_CONN_LEVEL_MASK = 7 << 11,
+	THALWEG_CONN_LEVEL_MASK = 15 << 11,
 };
 
 /* Why an arm was chosen. */
@@ -212,7 +212,14 @@ enum thalweg_level {
 	THALWEG_LEVEL_WINDOW_SERVICE = 6,
 	THALWEG_LEVEL_WINDOW_NAMESPACE = 7,
 	THALWEG_ALL_LEVELS = 8,
-	THALWEG_LEVEL_MASK = 7,
+	/*
+	 * With the level of a prefix or of a named network, which are the same for all agents:
+	 * what others told of it. The agent writes these records; programs never score into them.
+	 */
+	THALWEG_LEVEL_FLEET = 8,
+	THALWEG_LEVEL_FLEET_PREFIX = 9,
+	THALWEG_LEVEL_FLEET_NAMED = 10,
+	THALWEG_LEVEL_MASK = 15,
 };
 
 /*
@@ -295,7 +302,11 @@ struct thalweg_host {
 	/* Groups: mean cost of the system's arm at hosts that it was new to; 0 = none yet ... */
 	__u32 usual_q16;
 	__u32 usual_log_rate_q16; /* ... and of its log2(bytes per second) */
-	__u32 step; /* windows: index of the largest that may be chosen ... */
+	/*
+	 * Windows: index of the largest that may be chosen. Else what the fleet told of the
+	 * system's arm, in measurements that count in the share of the default ...
+	 */
+	__u32 step;
 	__u32 step_scored; /* ... and `scored` when that last changed */
 	struct thalweg_arm_statistics statistics[THALWEG_MAX_ARMS];
 	__u32 tag_tail; /* the tag's lower half again: see above */
@@ -320,7 +331,11 @@ struct thalweg_worth {
 /* Eight for each record of a group, at most. */
 #define THALWEG_GROUP_BITS 65536
 
-/* Value of the one-element map `worth`: by the level of the record that takes over. */
+/*
+ * Value of the one-element map `worth`: by the level of the record that takes over. A fleet
+ * level has the worth of its records to those of the same networks; they themselves take
+ * over at that of the level without the fleet.
+ */
 struct thalweg_worths {
 	struct thalweg_worth levels[THALWEG_LEVEL_MASK + 1];
 	/* Bit netns % 64: a namespace may know enough. Of others no group is asked. */
@@ -681,7 +696,7 @@ THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);
 THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_worth, 64);
-THALWEG_ASSERT_SIZE(thalweg_worths, 8 * 64 + 16 + THALWEG_GROUP_BITS / 8);
+THALWEG_ASSERT_SIZE(thalweg_worths, 16 * 64 + 16 + THALWEG_GROUP_BITS / 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 152);
 THALWEG_ASSERT_SIZE(thalweg_clamp_key, 24);

@@ -257,7 +257,8 @@ thalweg_statistics_at(const struct thalweg_host *host, __u32 i)
 /* Whether the arms of a record are initial windows. */
 static __always_inline int thalweg_is_window(const struct thalweg_host *host)
 {
-	return host->level >= THALWEG_LEVEL_WINDOW_PREFIX;
+	return host->level - THALWEG_LEVEL_WINDOW_PREFIX <
+	       THALWEG_ALL_LEVELS - THALWEG_LEVEL_WINDOW_PREFIX;
 }
 
 /* The result of thalweg_decide(). */
@@ -835,9 +836,11 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 	if (shares->judge.system & (1u << i)) {
 		least_q16 =
 			(__u32)thalweg_min(host->scored, THALWEG_ONE_Q16) + THALWEG_DEFAULT_SHARE;
-		/* What its groups know of it counts as measurements. */
+		/* What its groups know of it counts as measurements, and what the fleet told. */
 		if (!thalweg_statistics_at(host, i)->scored)
 			least_q16 += arm->weight_q16 >> 16;
+		if (!thalweg_is_window(host))
+			least_q16 += thalweg_min(host->step, THALWEG_ONE_Q16);
 		if (thalweg_is_window(host))
 			least_q16 = thalweg_min(least_q16, THALWEG_WINDOW_OWN_EACH);
 		least_q16 = THALWEG_ONE_Q16 / least_q16;

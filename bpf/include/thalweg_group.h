@@ -144,6 +144,8 @@ static __always_inline void thalweg_adopt(struct thalweg_host *group,
 
 	if (group->used < wider->used)
 		group->used = wider->used;
+	if (!thalweg_is_window(group) && !(group->level & THALWEG_LEVEL_FLEET))
+		group->step = wider->step;
 	for (i = 0; i < THALWEG_MAX_ARMS && i < wider->used; i++) {
 		struct thalweg_arm_state *arm = &group->arms[i];
 		struct thalweg_arm_statistics *statistics = &group->statistics[i];
@@ -191,6 +193,7 @@ static __always_inline void thalweg_inherit(struct thalweg_host *host,
 
 	if (!known->weight_q16)
 		return;
+	host->step = group->step;
 	if (host->used < group->used)
 		host->used = group->used;
 	for (i = 0; i < THALWEG_MAX_ARMS && i < group->used; i++) {

@@ -32,6 +32,7 @@ from learner import (
     fnv1a,
     forget,
     host_bytes,
+    is_window,
     log2_q16,
     note_caution,
     prepare,
@@ -117,6 +118,9 @@ def adopt(group, wider, system_arm, worth):
     if not knows(wider, system_arm):
         return
     group["used"] = max(group["used"], wider["used"])
+    if not is_window(group):
+        covered["what the fleet told is passed on"] += wider["step"] > 0
+        group["step"] = wider["step"]
     for index, arm in enumerate(group["arms"]):
         theirs = wider["arms"][index]
         weight = min(theirs["weight_q16"], worth[index])
@@ -142,6 +146,7 @@ def inherit(host, group, index, system_arm, worth):
     if known["weight_q16"] == 0:
         covered["the group does not know the arm that was measured"] += 1
         return
+    host["step"] = group["step"]
     own = host["arms"][index]
     for other, arm in enumerate(host["arms"]):
         theirs = group["arms"][other]
@@ -210,11 +215,16 @@ def plans():
     ]
 
 
+def plan_told(seed):
+    """What the fleet told of the system's arm, in measurements, as a wide group has it."""
+    return seed % 3 * 20
+
+
 def family(plan, seed):
     r = Random(seed)
     params = plan.params
     wide, narrows, hosts = empty_host(), [empty_host() for _ in range(NARROW)], {}
-    wide["level"] = NAMESPACE
+    wide["level"], wide["step"] = NAMESPACE, plan_told(seed)
     for narrow in narrows:
         narrow["level"] = PREFIX
     worth = [min(plan.worth * ONE >> (i % 3), U32) for i in range(ARMS)]
@@ -290,7 +300,13 @@ def family(plan, seed):
                 "after": [fnv1a(host_bytes(record)) for record in (host, narrow, wide)],
             }
         )
-    return {"name": plan.name, "params": params, "worth_q16": worth, "steps": steps}
+    return {
+        "name": plan.name,
+        "params": params,
+        "told": plan_told(seed),
+        "worth_q16": worth,
+        "steps": steps,
+    }
 
 
 BRANCHES = [
@@ -313,6 +329,8 @@ BRANCHES = [
     "the narrow group decides",
     "the system's arm is known by others",
     "the wide group decides",
+    "what the fleet told counts",
+    "what the fleet told is passed on",
 ]
 
 

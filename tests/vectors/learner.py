@@ -468,6 +468,9 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
                     if system["scored"] == 0:
                         covered["the system's arm is known by others"] += 1
                         measured += system["weight_q16"] // ONE
+                    if not is_window(host):
+                        covered["what the fleet told counts"] += host["step"] > 0
+                        measured += min(host["step"], ONE)
                     if is_window(host):
                         covered["the kernel's own once more"] += 2 + measured > WINDOW_OWN_EACH
                         measured = min(measured, WINDOW_OWN_EACH - 2)

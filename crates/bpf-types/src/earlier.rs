@@ -1,4 +1,4 @@
-//! Host records, measured connections and arm tables of the two kernel interface versions before the
+//! Host records, measured connections and arm tables of the three kernel interface versions before the
 //! present one. An agent newer than the programs in the kernel finds them there.
 
 use thalweg_learner::Host;
@@ -8,7 +8,7 @@ use crate::pod::from_bytes;
 use crate::raw;
 
 /// The versions.
-pub const VERSIONS: [u32; 2] = [7, 8];
+pub const VERSIONS: [u32; 3] = [7, 8, 9];
 
 /// A record of one of [`VERSIONS`], whose fields are the present ones; those that are new were 0,
 /// "nothing yet". `None`: it has another size, was being written, or belongs to another host than its
@@ -57,19 +57,19 @@ mod tests {
             ..Default::default()
         };
         record.statistics[2].min_rtt_us = 5;
-        let read = |record: &raw::thalweg_host| super::host(7, 9 | 8 << 32, bytes_of(record));
+        let read = |record: &raw::thalweg_host| super::host(8, 9 | 8 << 32, bytes_of(record));
         let host = read(&record).unwrap();
         assert_eq!((host.scored, host.level), (7, Level::Host));
         assert_eq!(host.arms[2].min_rtt_us, 5);
-        assert!(super::host(8, 9 | 8 << 32, bytes_of(&record)).is_some());
+        assert!(super::host(9, 9 | 8 << 32, bytes_of(&record)).is_some());
         assert!(super::host(6, 9 | 8 << 32, bytes_of(&record)).is_none());
         assert!(
-            super::host(7, 9, bytes_of(&record)).is_none(),
+            super::host(8, 9, bytes_of(&record)).is_none(),
             "another host's"
         );
         record.seq_head = 1;
         assert!(read(&record).is_none(), "being written");
-        assert!(super::host(7, 9, &bytes_of(&record)[1..]).is_none());
+        assert!(super::host(8, 9, &bytes_of(&record)[1..]).is_none());
     }
 
     #[test]

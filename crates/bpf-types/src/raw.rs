@@ -33,7 +33,7 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 9;
+pub const THALWEG_ABI_VERSION: u32 = 10;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
@@ -1019,7 +1019,7 @@ pub const THALWEG_CONN_TRIAL: thalweg_conn_flag = 256;
 pub const THALWEG_CONN_STEADY: thalweg_conn_flag = 512;
 pub const THALWEG_CONN_LONG: thalweg_conn_flag = 1024;
 pub const THALWEG_CONN_LEVEL_SHIFT: thalweg_conn_flag = 11;
-pub const THALWEG_CONN_LEVEL_MASK: thalweg_conn_flag = 14336;
+pub const THALWEG_CONN_LEVEL_MASK: thalweg_conn_flag = 30720;
 pub type thalweg_conn_flag = ::std::os::raw::c_uint;
 pub const THALWEG_REASON_WARM_UP: thalweg_reason = 0;
 pub const THALWEG_REASON_GREEDY: thalweg_reason = 1;
@@ -1061,7 +1061,10 @@ pub const THALWEG_LEVEL_WINDOW_PREFIX: thalweg_level = 5;
 pub const THALWEG_LEVEL_WINDOW_SERVICE: thalweg_level = 6;
 pub const THALWEG_LEVEL_WINDOW_NAMESPACE: thalweg_level = 7;
 pub const THALWEG_ALL_LEVELS: thalweg_level = 8;
-pub const THALWEG_LEVEL_MASK: thalweg_level = 7;
+pub const THALWEG_LEVEL_FLEET: thalweg_level = 8;
+pub const THALWEG_LEVEL_FLEET_PREFIX: thalweg_level = 9;
+pub const THALWEG_LEVEL_FLEET_NAMED: thalweg_level = 10;
+pub const THALWEG_LEVEL_MASK: thalweg_level = 15;
 pub type thalweg_level = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1269,23 +1272,23 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct thalweg_worths {
-    pub levels: [thalweg_worth; 8usize],
+    pub levels: [thalweg_worth; 16usize],
     pub known: __u64,
     pub known_windows: __u64,
     pub groups: [__u64; 1024usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 8720usize];
+    ["Size of thalweg_worths"][::std::mem::size_of::<thalweg_worths>() - 9232usize];
     ["Alignment of thalweg_worths"][::std::mem::align_of::<thalweg_worths>() - 8usize];
     ["Offset of field: thalweg_worths::levels"]
         [::std::mem::offset_of!(thalweg_worths, levels) - 0usize];
     ["Offset of field: thalweg_worths::known"]
-        [::std::mem::offset_of!(thalweg_worths, known) - 512usize];
+        [::std::mem::offset_of!(thalweg_worths, known) - 1024usize];
     ["Offset of field: thalweg_worths::known_windows"]
-        [::std::mem::offset_of!(thalweg_worths, known_windows) - 520usize];
+        [::std::mem::offset_of!(thalweg_worths, known_windows) - 1032usize];
     ["Offset of field: thalweg_worths::groups"]
-        [::std::mem::offset_of!(thalweg_worths, groups) - 528usize];
+        [::std::mem::offset_of!(thalweg_worths, groups) - 1040usize];
 };
 impl Default for thalweg_worths {
     fn default() -> Self {

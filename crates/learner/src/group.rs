@@ -15,7 +15,7 @@ use crate::sample::Sample;
 use crate::weighted::{self, Measured};
 
 /// Cost (Q16 bits) and log2 of the rate (Q16) of the system's arm in a group's record.
-pub(crate) const OFFSET_Q16: u32 = 32 << 16;
+pub const OFFSET_Q16: u32 = 32 << 16;
 /// A group decides, and gives others what it knows, from this evidence of the system's arm on: eight
 /// measurements.
 const KNOWN_Q16: u32 = 8 << 16;
@@ -192,6 +192,9 @@ pub fn adopt(
     if !knows(wider, system_arm) {
         return;
     }
+    if !group.level.is_window() && !group.level.is_fleet() {
+        group.step = wider.step;
+    }
     for (i, &worth) in worth_q16.iter().enumerate() {
         let (own, theirs) = (&mut group.arms[i], &wider.arms[i]);
         let weight = theirs.weight_q16.min(worth);
@@ -246,6 +249,7 @@ pub fn inherit(
     if !knows(group, system_arm) || group.arms[arm].weight_q16 == 0 {
         return;
     }
+    host.step = group.step;
     let (own, known) = (host.arms[arm], group.arms[arm]);
     let apart = |own: u32, theirs: u32, known: u32| {
         let value = i64::from(own) + i64::from(theirs) - i64::from(known);

@@ -25,11 +25,15 @@ pub enum Level {
     WindowService = 6,
     /// … and of a network namespace.
     WindowNamespace = 7,
+    /// What other agents told of a prefix …
+    FleetPrefix = 9,
+    /// … and of a named network.
+    FleetNamed = 10,
 }
 
 impl Level {
     /// Every level, a host's first.
-    pub const ALL: [Level; 8] = [
+    pub const ALL: [Level; 10] = [
         Level::Host,
         Level::Prefix,
         Level::Named,
@@ -38,7 +42,13 @@ impl Level {
         Level::WindowPrefix,
         Level::WindowService,
         Level::WindowNamespace,
+        Level::FleetPrefix,
+        Level::FleetNamed,
     ];
+
+    /// Levels of which a fleet has knowledge, the widest first: of networks that are the same for all
+    /// agents. An agent's services and namespaces are its own mixture of them.
+    pub const SHARED: [Level; 2] = [Level::Named, Level::Prefix];
 
     /// The level with a number of the kernel's interface.
     pub fn of(number: u32) -> Option<Self> {
@@ -52,7 +62,42 @@ impl Level {
 
     /// Whether its records are of [initial windows](crate::window).
     pub fn is_window(self) -> bool {
-        self >= Level::WindowPrefix
+        matches!(
+            self,
+            Level::WindowPrefix | Level::WindowService | Level::WindowNamespace
+        )
+    }
+
+    /// Whether its records have what other agents told.
+    pub fn is_fleet(self) -> bool {
+        self.own() != self
+    }
+
+    /// The level of what other agents told of networks of this one; `None`: nothing is told of it.
+    pub fn fleet(self) -> Option<Self> {
+        match self {
+            Level::Prefix => Some(Level::FleetPrefix),
+            Level::Named => Some(Level::FleetNamed),
+            _ => None,
+        }
+    }
+
+    /// The level of an agent's own records of the same networks.
+    pub fn own(self) -> Self {
+        match self {
+            Level::FleetPrefix => Level::Prefix,
+            Level::FleetNamed => Level::Named,
+            own => own,
+        }
+    }
+
+    /// The level whose worth counts where a record of this one takes over what one of `wider` knows. What
+    /// the fleet told of a network has a worth of its own in the agent's record of that network.
+    pub fn worth_of(self, wider: Self) -> Self {
+        match self.fleet() {
+            Some(fleet) if fleet == wider => wider,
+            _ => self.own(),
+        }
     }
 }
 
@@ -283,6 +328,22 @@ mod tests {
         assert_eq!(of("64:ff9b::192.0.2.7"), of("192.0.2.7"));
         assert_eq!(of("::ffff:192.0.2.7"), of("192.0.2.7"));
         assert_ne!(of("64:ff9b:1::192.0.2.7"), of("192.0.2.7"));
+    }
+
+    #[test]
+    fn each_shared_level_has_one_of_the_fleet() {
+        for level in Level::SHARED {
+            let fleet = level.fleet().unwrap();
+            assert!(fleet.is_fleet() && fleet.is_group() && !fleet.is_window());
+            assert_eq!((fleet.own(), fleet as u32), (level, level as u32 | 8));
+            assert_eq!(level.worth_of(fleet), fleet);
+            assert_eq!(fleet.worth_of(Level::Namespace), level);
+        }
+        let fleets = Level::ALL.into_iter().filter(|level| level.is_fleet());
+        assert_eq!(fleets.count(), Level::SHARED.len());
+        assert_eq!(Level::Prefix.worth_of(Level::Namespace), Level::Prefix);
+        assert_eq!(Level::Prefix.worth_of(Level::FleetNamed), Level::Prefix);
+        assert_eq!(Level::Host.worth_of(Level::FleetPrefix), Level::Host);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod clamp;
 mod classic;
 mod control;
 mod fixed;
+pub mod fleet;
 mod group;
 mod host;
 mod key;
@@ -31,7 +32,7 @@ pub use classic::{
 };
 pub use control::{Control, HOUR_NS};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
-pub use group::{Report, adopt, decide_group, inherit, knows, report, score_group};
+pub use group::{OFFSET_Q16, Report, adopt, decide_group, inherit, knows, report, score_group};
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, Level, PrefixError, network_number, searched};
 pub use learner::{
@@ -39,6 +40,6 @@ pub use learner::{
 };
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
-pub use shrink::{WORTH_OF_GROUP_Q16, WORTH_Q16, worth_q16};
+pub use shrink::{WORTH_OF_GROUP_Q16, WORTH_Q16, fleet_worth_q16, worth_q16};
 pub use stretch::{Long, Review, is_due, review};
 pub use weighted::{cost_q16, forget, judged_q16, note_cautions, note_harm};

@@ -344,7 +344,7 @@ fn hope_q16(arm: &ArmState) -> u32 {
 }
 
 /// Least share (Q16) of the system's arm where it is judged `gap_q16` behind: its first measurements
-/// may have been bad luck. What its groups know of it counts as measurements.
+/// may have been bad luck. What its groups, and the fleet, know of it counts as measurements.
 fn default_share_q16(host: &Host, system_arm: usize, gap_q16: u64) -> u32 {
     if gap_q16 >= DEFAULT_GAP_Q16 {
         return 0;
@@ -354,7 +354,11 @@ fn default_share_q16(host: &Host, system_arm: usize, gap_q16: u64) -> u32 {
         0 => system.weight_q16 >> 16,
         _ => 0,
     };
-    let each = host.scored.min(ONE_Q16) + inherited + DEFAULT_SHARE;
+    let told = match host.level.is_window() {
+        true => 0,
+        false => host.step.min(ONE_Q16),
+    };
+    let each = host.scored.min(ONE_Q16) + inherited + told + DEFAULT_SHARE;
     ONE_Q16
         / if host.level.is_window() {
             each.min(WINDOW_OWN_EACH)

@@ -51,6 +51,8 @@ pub struct Seat {
     pub groups: Vec<Group>,
     /// What a wider group's knowledge of each arm is worth, Q16 measurements.
     pub worth: Worth,
+    /// … and what the fleet told of the same group.
+    pub fleet_worth: Worth,
 }
 
 /// Shared by all groups.
@@ -66,6 +68,7 @@ impl Seat {
             arms,
             groups: vec![],
             worth: Worth::default(),
+            fleet_worth: Worth::default(),
         }
     }
 }
@@ -173,6 +176,7 @@ pub struct Core {
     host: Host,
     groups: Vec<Group>,
     worth: Worth,
+    fleet_worth: Worth,
     params: Params,
     arms: usize,
     /// Arms of the open trials.
@@ -198,6 +202,7 @@ impl Core {
             host: Host::default(),
             groups: seat.groups.clone(),
             worth: seat.worth.clone(),
+            fleet_worth: seat.fleet_worth.clone(),
             params,
             arms: seat.arms,
             trials: vec![],
@@ -289,12 +294,27 @@ impl Policy for Core {
         ) else {
             return;
         };
-        for (level, group) in self.groups.iter().enumerate().rev() {
+        // The narrowest of the wider ones that knows.
+        let mut wider: Option<Host> = None;
+        for group in self.groups.iter().rev() {
             let group = &mut group.borrow_mut();
-            score_group(group, arm, system, &told, sample, &params, now_ns);
-            if let Some(wider) = self.groups.get(level + 1) {
-                let wider = &wider.borrow();
-                adopt(group, wider, system, &self.worth.get());
+            let is_fleet = group.level.is_fleet();
+            // No record: nothing was told of it.
+            if is_fleet && group.scored == 0 {
+                continue;
+            }
+            if !is_fleet {
+                score_group(group, arm, system, &told, sample, &params, now_ns);
+            }
+            if let Some(wider) = &wider {
+                let worth = match group.level.worth_of(wider.level).is_fleet() {
+                    true => &self.fleet_worth,
+                    false => &self.worth,
+                };
+                adopt(group, wider, system, &worth.get());
+            }
+            if knows(group, system) {
+                wider = Some(group.clone());
             }
         }
         if before.scored == 0 {

@@ -159,6 +159,7 @@ impl<'a> Game<'a> {
             let of_host = [host / server.together, prefixes];
             Seat {
                 worth: worth.clone(),
+                fleet_worth: Worth::default(),
                 arms: server.arms(),
                 groups: of_host.map(|group| groups[group].clone()).into(),
             }
