@@ -55,6 +55,7 @@ tests=(
 servers=(
 	'nginx usr/sbin/nginx'
 	'prometheus usr/bin/prometheus'
+	'nats-server usr/sbin/nats-server'
 )
 
 # A processor made of software: stock kernels run on it in virtual time.

@@ -1,0 +1,178 @@
+//! The buckets (key-value stores of JetStream): names, limits, and what is expected of them.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream;
+
+use crate::fault::{Fault, Kind};
+use crate::names::Name;
+use crate::wire::{Shard, policy, priors, status};
+
+/// What a bucket's description says, with the version of its format.
+const DESCRIPTION: &str = "thalweg fleet, format 1";
+
+/// A bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bucket {
+    /// What agents measured: key `AGENT.SHARD`.
+    Priors,
+    /// How agents are: key `AGENT`.
+    Status,
+    /// Policies: key `LABEL`, with their history.
+    Policy,
+}
+
+/// All of them.
+pub const BUCKETS: [Bucket; 3] = [Bucket::Priors, Bucket::Status, Bucket::Policy];
+
+/// Limits of a server's buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of the bucket of priors, bytes; the others have a sixteenth.
+    pub bytes: u64,
+    /// How long priors and statuses of a silent agent are kept.
+    pub age: Duration,
+    /// Copies in a cluster: 1, 3 or 5.
+    pub replicas: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes: 1 << 30,
+            age: Duration::from_secs(30 * 86_400),
+            replicas: 1,
+        }
+    }
+}
+
+impl Bucket {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Priors => "thalweg-priors",
+            Self::Status => "thalweg-status",
+            Self::Policy => "thalweg-policy",
+        }
+    }
+
+    /// The stream that holds it.
+    pub fn stream(self) -> String {
+        format!("KV_{}", self.name())
+    }
+
+    /// The subject of a key.
+    pub fn subject(self, key: &str) -> String {
+        format!("$KV.{}.{key}", self.name())
+    }
+
+    /// Largest message, bytes.
+    pub fn message_bytes(self) -> usize {
+        match self {
+            Self::Priors => priors::MAX_BYTES,
+            Self::Status => status::MAX_BYTES,
+            Self::Policy => policy::MAX_BYTES,
+        }
+    }
+
+    /// Values kept of a key.
+    fn history(self) -> i64 {
+        match self {
+            Self::Priors | Self::Status => 1,
+            Self::Policy => 64,
+        }
+    }
+
+    /// The stream's configuration. Different from buckets by default:
+    ///
+    /// - No rollup: by a header, an agent could purge what others wrote.
+    /// - No direct reads: their answers go to any subject that the asker names, as raw messages, and
+    ///   so an agent could write under another's key.
+    /// - Full is full: an agent cannot push out what others wrote.
+    pub(crate) fn config(self, limits: &Limits) -> stream::Config {
+        let (bytes, age) = match self {
+            Self::Priors => (limits.bytes, limits.age),
+            Self::Status => (limits.bytes / 16, limits.age),
+            Self::Policy => (limits.bytes / 16, Duration::ZERO),
+        };
+        stream::Config {
+            name: self.stream(),
+            description: Some(DESCRIPTION.to_owned()),
+            subjects: vec![self.subject(">")],
+            max_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+            max_messages: -1,
+            max_messages_per_subject: self.history(),
+            max_message_size: (self.message_bytes() + 1024) as i32,
+            max_age: age,
+            discard: stream::DiscardPolicy::New,
+            storage: stream::StorageType::File,
+            num_replicas: limits.replicas.into(),
+            allow_rollup: false,
+            allow_direct: false,
+            deny_delete: true,
+            deny_purge: true,
+            ..stream::Config::default()
+        }
+    }
+
+    /// Checks what clients rely on.
+    pub(crate) fn check(self, found: &stream::Config) -> Result<(), Fault> {
+        let name = self.name();
+        let described = found.description.as_deref().unwrap_or("none");
+        if described != DESCRIPTION {
+            return Err(Fault::new(
+                Kind::Version,
+                format_args!(
+                    "bucket {name}: description: found {described:?}, expected {DESCRIPTION:?}"
+                ),
+            ));
+        }
+        let expected = self.config(&Limits::default());
+        let same = found.subjects == expected.subjects
+            && found.max_messages_per_subject == expected.max_messages_per_subject
+            && found.max_message_size == expected.max_message_size
+            && !found.allow_rollup
+            && !found.allow_direct;
+        match same {
+            true => Ok(()),
+            false => Err(Fault::new(
+                Kind::Version,
+                format_args!("bucket {name}: subjects, history or sizes are not those of format 1"),
+            )),
+        }
+    }
+}
+
+/// What is under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Priors(Name, Shard),
+    Status(Name),
+    Policy(Name),
+}
+
+impl Key {
+    /// The key of a subject in this bucket.
+    pub fn parse(bucket: Bucket, subject: &str) -> Result<Self, Fault> {
+        let prefix = bucket.subject("");
+        let wrong = || {
+            let name = bucket.name();
+            Fault::new(
+                Kind::Key,
+                format_args!("bucket {name}: found the key {subject:?}"),
+            )
+        };
+        let key = subject.strip_prefix(&prefix).ok_or_else(wrong)?;
+        let name = |text: &str| Name::new(text).map_err(|_| wrong());
+        match bucket {
+            Bucket::Priors => {
+                let (agent, shard) = key.split_once('.').ok_or_else(wrong)?;
+                let number: u8 = shard.parse().map_err(|_| wrong())?;
+                let known = Shard::new(number).filter(|known| known.to_string() == shard);
+                Ok(Self::Priors(name(agent)?, known.ok_or_else(wrong)?))
+            }
+            Bucket::Status => Ok(Self::Status(name(key)?)),
+            Bucket::Policy => Ok(Self::Policy(name(key)?)),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The handle of the client's thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::fault::{Fault, Kind};
+use crate::names::Name;
+use crate::session::{Agent, Command};
+use crate::settings::{Pace, Settings, SettingsError};
+use crate::shared::{Incoming, Outgoing, Shared, Slot, State};
+use crate::wire::{Status, WireError};
+
+/// Questions that wait for the thread.
+const QUESTIONS: usize = 4;
+
+/// Why the client cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The thread.
+    #[error("cannot start the fleet's thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The client. Nothing of it waits for a server, apart from [`Fleet::statuses`]. It ends when it is
+/// dropped, and what was not sent by then is not.
+pub struct Fleet {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    thread: Option<JoinHandle<()>>,
+    pace: Pace,
+    agent: Name,
+}
+
+/// An agent as `fleet status` shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its name.
+    pub agent: Name,
+    /// Time since its last status, by the server's clock.
+    pub age: Duration,
+    /// What it says, or why that cannot be read.
+    pub status: Result<Status, Fault>,
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Fleet({})", self.agent)
+    }
+}
+
+impl Fleet {
+    /// Starts the thread. Keys and credentials are read before: the agent may give up its
+    /// privileges afterwards.
+    ///
+    /// # Errors
+    /// The settings, or the thread. No server is none: the thread goes on trying.
+    pub fn start(settings: &Settings) -> Result<Self, StartError> {
+        let checked = settings.checked()?;
+        let shared = Arc::new(Shared::default());
+        let (commands, receiver) = mpsc::channel(QUESTIONS);
+        let agent = Agent::new(checked, Arc::clone(&shared), receiver);
+        let thread = std::thread::Builder::new()
+            .name("fleet".to_owned())
+            .spawn(move || agent.run())?;
+        Ok(Self {
+            shared,
+            commands,
+            thread: Some(thread),
+            pace: settings.pace,
+            agent: settings.agent.clone(),
+        })
+    }
+
+    /// Offers a message. It replaces an older one of its key that was not sent, is sent when its
+    /// key's pause is over, and at once otherwise.
+    ///
+    /// # Errors
+    /// A field is out of bounds, or the message is of another agent.
+    pub fn offer(&self, outgoing: &Outgoing) -> Result<(), WireError> {
+        let (slot, agent, bytes, pause) = match outgoing {
+            Outgoing::Priors(priors) => {
+                let slot = Slot::Priors(priors.shard);
+                (slot, &priors.agent, priors.encode()?, self.pace.priors)
+            }
+            Outgoing::Status(status) => (
+                Slot::Status,
+                &status.agent,
+                status.encode()?,
+                self.pace.status,
+            ),
+        };
+        if *agent != self.agent {
+            let text = format!("agent: found {agent}, expected {}", self.agent);
+            return Err(WireError::Form(text));
+        }
+        self.shared.put(slot, bytes, pause);
+        Ok(())
+    }
+
+    /// Takes what has arrived; waits for the first at most so long. Until this is called, no more
+    /// is asked of the server than a few hundred messages.
+    pub fn take(&self, patience: Duration) -> Vec<Incoming> {
+        self.shared.take(patience)
+    }
+
+    /// How the client is.
+    pub fn state(&self) -> State {
+        self.shared.snapshot()
+    }
+
+    /// The statuses of all agents, in order of their names. Waits at most so long.
+    ///
+    /// # Errors
+    /// The fleet is away, or does not answer.
+    pub fn statuses(&self, patience: Duration) -> Result<Vec<Member>, Fault> {
+        let slow = || Fault::new(Kind::Slow, "the fleet does not answer in time");
+        let (answer, answered) = sync_channel(1);
+        self.commands
+            .try_send(Command::Statuses(answer))
+            .map_err(|_| slow())?;
+        let rows = answered.recv_timeout(patience).map_err(|_| slow())??;
+        let member = |(agent, age, status)| Member { agent, age, status };
+        Ok(rows.into_iter().map(member).collect())
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was printed.
+            drop(thread.join());
+        }
+    }
+}

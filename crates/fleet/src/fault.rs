@@ -1,0 +1,194 @@
+//! What goes wrong with a server, by kind.
+
+use std::error::Error;
+use std::fmt;
+
+use async_nats::{ConnectError, ConnectErrorKind, rustls};
+
+use crate::text::one_line;
+use crate::wire::WireError;
+
+/// Longest text of a fault, characters.
+const TEXT_MAX: usize = 200;
+
+/// A kind of fault. Each has a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// No server can be reached.
+    Unreachable,
+    /// A server does not answer in time.
+    Slow,
+    /// The certificate is expired, of another CA, or for another name; or there is no TLS.
+    Tls,
+    /// The server does not know the key or credentials.
+    Credentials,
+    /// The server does not permit something.
+    Permission,
+    /// The server has no JetStream, or lacks a bucket.
+    Bucket,
+    /// A bucket, or a message, is of another version.
+    Version,
+    /// The server's disk or a bucket is full.
+    Full,
+    /// A message is larger than its kind may be.
+    Size,
+    /// A message is not what its kind should be.
+    Form,
+    /// A message lies under the key of another agent, shard or label.
+    Key,
+    /// A policy is signed by an unknown key, not signed, or replayed.
+    Signature,
+    /// The server says something else.
+    Server,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Unreachable,
+        Self::Slow,
+        Self::Tls,
+        Self::Credentials,
+        Self::Permission,
+        Self::Bucket,
+        Self::Version,
+        Self::Full,
+        Self::Size,
+        Self::Form,
+        Self::Key,
+        Self::Signature,
+        Self::Server,
+    ];
+
+    /// Its name, for metrics and pages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Slow => "slow",
+            Self::Tls => "tls",
+            Self::Credentials => "credentials",
+            Self::Permission => "permission",
+            Self::Bucket => "bucket",
+            Self::Version => "version",
+            Self::Full => "full",
+            Self::Size => "size",
+            Self::Form => "form",
+            Self::Key => "key",
+            Self::Signature => "signature",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// A fault: its kind, and one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The kind.
+    pub kind: Kind,
+    /// What happened, without control characters.
+    pub text: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl Error for Fault {}
+
+impl Fault {
+    pub(crate) fn new(kind: Kind, text: impl fmt::Display) -> Self {
+        Self {
+            kind,
+            text: one_line(&text.to_string(), TEXT_MAX),
+        }
+    }
+
+    /// A message under this key is refused.
+    pub(crate) fn wire(key: &str, error: &WireError) -> Self {
+        let kind = match error {
+            WireError::Size { .. } => Kind::Size,
+            WireError::Version { .. } => Kind::Version,
+            WireError::Form(_) => Kind::Form,
+        };
+        Self::new(kind, format_args!("{key}: {error}"))
+    }
+
+    /// A connection to this server failed.
+    pub(crate) fn connect(server: &str, error: &ConnectError) -> Self {
+        let kind = match error.kind() {
+            ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                Kind::Credentials
+            }
+            ConnectErrorKind::Tls => Kind::Tls,
+            ConnectErrorKind::TimedOut => Kind::Slow,
+            _ if is_tls(error) => Kind::Tls,
+            _ => Kind::Unreachable,
+        };
+        Self::new(kind, format_args!("{server}: {}", chain(error)))
+    }
+
+    /// Something with a bucket failed.
+    pub(crate) fn bucket(name: &str, error: &(dyn Error + 'static)) -> Self {
+        let text = chain(error);
+        // What the client's types tell only as text. The codes are those of JetStream's API.
+        let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        let kind = if has(&["timed out", "didn't receive ack"]) {
+            Kind::Slow
+        } else if has(&[
+            "10059",
+            "no responders",
+            "not found",
+            "10076",
+            "10039",
+            "no stream",
+            "does not exist",
+        ]) {
+            Kind::Bucket
+        } else if has(&[
+            "10023",
+            "10047",
+            "10077",
+            "10122",
+            "10002",
+            "10028",
+            "maximum bytes",
+        ]) {
+            Kind::Full
+        } else if has(&["10054"]) {
+            Kind::Size
+        } else {
+            Kind::Server
+        };
+        Self::new(kind, format_args!("bucket {name}: {text}"))
+    }
+}
+
+/// Whether TLS failed somewhere below.
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<std::io::Error>();
+        let inner = inner.and_then(std::io::Error::get_ref);
+        if inner.is_some_and(|it| it.is::<rustls::Error>()) || error.is::<rustls::Error>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// The texts of an error and its sources that are not in each other.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,203 @@
+//! Ed25519 keys as NKeys: text with a prefix for the kind, and a checksum. Policies are signed by
+//! keys of modules (`M…`, seeds `SM…`); agents connect with keys of users (`U…`, seeds `SU…`).
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nkeys::{KeyPair, KeyPairType};
+use thalweg_units::file::{self, Draft};
+
+/// A text is no key, or a file has none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct KeyError(pub String);
+
+/// A public key that verifies policies.
+#[derive(Clone)]
+pub struct PublicKey(KeyPair, String);
+
+impl PublicKey {
+    /// The key of this text.
+    ///
+    /// # Errors
+    /// It is none, or of another kind.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let found = crate::text::one_line(text, 64);
+        let expected = "expected a public key of policies (M and 55 characters)";
+        let wrong = || KeyError(format!("found {found:?}, {expected}"));
+        let key = KeyPair::from_public_key(text).map_err(|_| wrong())?;
+        match key.key_pair_type() {
+            KeyPairType::Module => Ok(Self(key, text.to_owned())),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Whether this key signed these bytes.
+    pub fn verifies(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
+        self.0.verify(bytes, signature).is_ok()
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.1)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.1)
+    }
+}
+
+impl PartialEq for PublicKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.1 == other.1
+    }
+}
+
+impl Eq for PublicKey {}
+
+/// A key that signs policies. Its seed is never shown.
+pub struct SigningKey(KeyPair);
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SigningKey({})", self.public())
+    }
+}
+
+impl SigningKey {
+    /// A new one.
+    pub fn generate() -> Self {
+        Self(KeyPair::new_module())
+    }
+
+    /// The key of a file that only its owner may read.
+    ///
+    /// # Errors
+    /// Others may read the file, it cannot be read, or has no such key.
+    pub fn read(file: &Path) -> Result<Self, KeyError> {
+        let key = seed(file)?;
+        match key.key_pair_type() {
+            KeyPairType::Module => Ok(Self(key)),
+            _ => Err(KeyError(format!(
+                "{}: found another kind of seed, expected one that signs policies (SM…)",
+                file.display()
+            ))),
+        }
+    }
+
+    /// Writes a new file with mode 0600.
+    ///
+    /// # Errors
+    /// The file exists, or cannot be written.
+    pub fn write(&self, file: &Path) -> Result<(), KeyError> {
+        write_seed(&self.0, file)
+    }
+
+    /// Its public key.
+    pub fn public(&self) -> PublicKey {
+        let text = self.0.public_key();
+        PublicKey::parse(&text).expect("the key is of this kind")
+    }
+
+    /// The signature of these bytes.
+    pub(crate) fn sign(&self, bytes: &[u8]) -> [u8; 64] {
+        let signature = self.0.sign(bytes).expect("it has a seed");
+        signature
+            .try_into()
+            .expect("Ed25519 signatures have 64 bytes")
+    }
+}
+
+/// A key with which an agent or operator connects to a server. Its seed is never shown.
+pub struct UserKey(KeyPair);
+
+impl fmt::Debug for UserKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "UserKey({})", self.public())
+    }
+}
+
+impl UserKey {
+    /// A new one.
+    pub fn generate() -> Self {
+        Self(KeyPair::new_user())
+    }
+
+    /// The key of a file that only its owner may read.
+    ///
+    /// # Errors
+    /// Others may read the file, it cannot be read, or has no such key.
+    pub fn read(file: &Path) -> Result<Self, KeyError> {
+        let key = seed(file)?;
+        match key.key_pair_type() {
+            KeyPairType::User => Ok(Self(key)),
+            _ => Err(KeyError(format!(
+                "{}: found another kind of seed, expected a user's (SU…)",
+                file.display()
+            ))),
+        }
+    }
+
+    /// Writes a new file with mode 0600.
+    ///
+    /// # Errors
+    /// The file exists, or cannot be written.
+    pub fn write(&self, file: &Path) -> Result<(), KeyError> {
+        write_seed(&self.0, file)
+    }
+
+    /// Its public key, as a server's configuration has it.
+    pub fn public(&self) -> String {
+        self.0.public_key()
+    }
+
+    pub(crate) fn seed(&self) -> String {
+        self.0.seed().expect("it has a seed")
+    }
+}
+
+/// Text of a secret file: small, and of nobody but its owner.
+///
+/// # Errors
+/// Others may read the file, or it cannot be read.
+pub(crate) fn secret(file: &Path) -> Result<String, KeyError> {
+    let bytes = file::read(file, 64 << 10).map_err(|why| KeyError(why.to_string()))?;
+    let failed = |why: &dyn fmt::Display| KeyError(format!("{}: {why}", file.display()));
+    let mode = file.metadata().map_err(|why| failed(&why))?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let why = format!("found mode {mode:04o}, expected 0600: others may read the secret");
+        return Err(failed(&why));
+    }
+    String::from_utf8(bytes).map_err(|_| failed(&"found bytes that are not text"))
+}
+
+fn seed(file: &Path) -> Result<KeyPair, KeyError> {
+    let text = secret(file)?;
+    let lines = text.lines().map(str::trim);
+    let mut seeds = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    match (seeds.next().map(KeyPair::from_seed), seeds.next()) {
+        (Some(Ok(key)), None) => Ok(key),
+        // Never the line itself: it may be a secret with a typing error.
+        _ => Err(KeyError(format!(
+            "{}: found no seed, expected one line such as SU… or SM…",
+            file.display()
+        ))),
+    }
+}
+
+fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
+    let failed =
+        |why: &dyn fmt::Display| KeyError(format!("cannot write {}: {why}", file.display()));
+    if file.symlink_metadata().is_ok() {
+        return Err(failed(&"it exists; a key that is in use must not be lost"));
+    }
+    let seed = key.seed().expect("it has a seed");
+    let draft = Draft::new(file, 0o600).map_err(|why| failed(&why))?;
+    draft
+        .replace(format!("{seed}\n").as_bytes())
+        .map_err(|why| failed(&why))
+}

@@ -1,0 +1,196 @@
+//! A connection to one server.
+
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context, context};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr, ServerError};
+use tokio::sync::mpsc;
+
+use crate::bucket::Bucket;
+use crate::fault::{Fault, Kind};
+use crate::names::Name;
+use crate::settings::{Checked, Secret};
+
+/// Events that wait to be looked at; more are of no use.
+const EVENTS: usize = 32;
+/// No reconnection by the client library comes before the end of the session.
+const NEVER: Duration = Duration::from_secs(86_400);
+
+/// What the API of JetStream is called in accounts that import it, as [`crate::setup`] has it.
+pub(crate) const IMPORTED: &str = "thalweg.API";
+
+/// What servers say in an account without JetStream; the second one where the account is newer than
+/// the server's start.
+const ELSEWHERE: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
+
+/// A connection to one server. When it is lost, it is over: the next one is another [`Link`].
+pub(crate) struct Link {
+    pub server: String,
+    pub client: Client,
+    pub context: Context,
+    events: mpsc::Receiver<Event>,
+    patience: Duration,
+}
+
+impl Link {
+    /// Connects to this server.
+    pub async fn connect(checked: &Checked, server: &ServerAddr) -> Result<Self, Fault> {
+        let Checked {
+            settings, secret, ..
+        } = checked;
+        let patience = settings.pace.patience;
+        let name = address(server);
+        let (sender, events) = mpsc::channel(EVENTS);
+        let mut options = ConnectOptions::new()
+            .name(&settings.agent)
+            // Other agents may not subscribe to this one's answers.
+            .custom_inbox_prefix(inbox(&settings.agent))
+            .connection_timeout(patience)
+            .request_timeout(Some(patience))
+            .ping_interval(settings.pace.ping)
+            .client_capacity(64)
+            .subscription_capacity(1024)
+            // Only what the settings name: a server must not lead to others.
+            .ignore_discovered_servers()
+            .reconnect_delay_callback(|attempts| match attempts {
+                0 | 1 => Duration::ZERO,
+                _ => NEVER,
+            })
+            .event_callback(move |event| {
+                let sender = sender.clone();
+                async move { drop(sender.try_send(event)) }
+            });
+        if let Some(ca) = &settings.ca {
+            options = options.add_root_certificates(ca.clone());
+        }
+        options = match secret {
+            Secret::None => options,
+            Secret::Seed(seed) => options.nkey(seed.clone()),
+            Secret::Credentials(text) => options
+                .credentials(text)
+                .map_err(|why| Fault::new(Kind::Credentials, why))?,
+        };
+        let connecting = options.connect(server.clone());
+        // Names are looked up without a limit.
+        let client = match tokio::time::timeout(patience * 2, connecting).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(Fault::connect(&name, &error)),
+            Err(_) => return Err(slow(&name, "connection")),
+        };
+        let context = api("$JS.API", patience, &client);
+        Ok(Self {
+            server: name,
+            client,
+            context,
+            events,
+            patience,
+        })
+    }
+
+    /// Waits for the end of the connection, or something that the server says.
+    pub async fn event(&mut self) -> Fault {
+        loop {
+            match self.events.recv().await {
+                Some(Event::ServerError(error)) => return self.said(&error),
+                Some(Event::Disconnected | Event::Closed) | None => {
+                    let text = format_args!("{}: the connection was lost", self.server);
+                    return Fault::new(Kind::Unreachable, text);
+                }
+                // Only the address of a message is missing: the next look finds it.
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn said(&self, error: &ServerError) -> Fault {
+        let text = error.to_string();
+        let kind = match text.to_lowercase() {
+            lower if lower.contains("permissions violation") => Kind::Permission,
+            lower if lower.contains("authorization") || lower.contains("authentication") => {
+                Kind::Credentials
+            }
+            lower if lower.contains("maximum payload") => Kind::Size,
+            _ => Kind::Server,
+        };
+        Fault::new(kind, format_args!("{}: {text}", self.server))
+    }
+
+    /// Runs an operation on a bucket; what the server says meanwhile, such as that it is not
+    /// permitted, ends it at once: there would be no answer.
+    pub async fn run<T, E>(
+        &mut self,
+        bucket: Bucket,
+        operation: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        tokio::select! {
+            biased;
+            done = operation => done.map_err(|error| {
+                let error = error.into();
+                Fault::bucket(bucket.name(), &*error)
+            }),
+            fault = self.event() => Err(fault),
+        }
+    }
+
+    /// As [`Link::run`], for what has no limit of its own.
+    pub async fn within<T, E>(
+        &mut self,
+        bucket: Bucket,
+        operation: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match tokio::time::timeout(self.patience, self.run(bucket, operation)).await {
+            Ok(done) => done,
+            Err(_) => Err(slow(&self.server, bucket.name())),
+        }
+    }
+
+    /// The stream of a bucket, which is as expected.
+    pub async fn open(&mut self, bucket: Bucket) -> Result<jetstream::stream::Info, Fault> {
+        let context = self.context.clone();
+        let stream = match self.run(bucket, context.get_stream(bucket.stream())).await {
+            Err(fault) if ELSEWHERE.iter().any(|words| fault.text.contains(words)) => {
+                // The account has no JetStream; it may import that of another one.
+                self.context = api(IMPORTED, self.patience, &self.client);
+                let context = self.context.clone();
+                self.run(bucket, context.get_stream(bucket.stream()))
+                    .await?
+            }
+            opened => opened?,
+        };
+        let info = stream.cached_info();
+        bucket.check(&info.config)?;
+        Ok(info.clone())
+    }
+}
+
+/// The API of JetStream under a name.
+fn api(prefix: &str, patience: Duration, client: &Client) -> Context {
+    context::ContextBuilder::new()
+        .timeout(patience)
+        .ack_timeout(patience)
+        .api_prefix(prefix)
+        .build(client.clone())
+}
+
+/// What an agent's answers are sent to begins with this.
+fn inbox(agent: &Name) -> String {
+    format!("_INBOX.{agent}")
+}
+
+/// A server's address without anything secret.
+fn address(server: &ServerAddr) -> String {
+    format!("{}:{}", server.host(), server.port())
+}
+
+fn slow(server: &str, what: &str) -> Fault {
+    Fault::new(
+        Kind::Slow,
+        format_args!("{server}: {what}: no answer in time"),
+    )
+}

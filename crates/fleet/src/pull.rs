@@ -1,0 +1,172 @@
+//! Reading a bucket, from where one has stopped.
+//!
+//! A push consumer would send a heartbeat every few seconds, a watch of the client library as well.
+//! This one asks: at rest a look costs two messages. Its place is the sequence number of the last
+//! message, so neither a lost consumer nor another server loses anything. Of each key with a history
+//! of one only the newest is read.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
+use async_nats::jetstream::stream;
+use futures_util::Stream;
+
+use crate::bucket::Bucket;
+use crate::fault::{Fault, Kind};
+use crate::link::Link;
+
+/// Messages of one request.
+const BATCH: usize = 64;
+/// Bytes of one request, whatever the bucket's messages have: more than the largest one.
+const BATCH_BYTES: usize = 1 << 20;
+/// A consumer that is not asked for so long is removed by the server.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Messages are at most so old: clocks of servers differ, too.
+const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// A message of a bucket.
+pub(crate) struct Value {
+    pub message: async_nats::Message,
+    /// Time since the server took it, by the server's clock.
+    pub age: Duration,
+}
+
+impl Value {
+    /// Whether the key was deleted.
+    pub fn is_gone(&self) -> bool {
+        let headers = self.message.headers.as_ref();
+        let operation = headers.and_then(|headers| headers.get("KV-Operation"));
+        operation.is_some_and(|it| matches!(it.as_str(), "DEL" | "PURGE"))
+    }
+}
+
+/// Where the reading of a bucket has got.
+pub(crate) struct Place {
+    bucket: Bucket,
+    /// The last message that was read.
+    sequence: u64,
+    /// When the bucket was made, ns: another one begins anew.
+    created: i128,
+}
+
+/// A reader at one server.
+pub(crate) struct Puller {
+    consumer: Option<Consumer<pull::Config>>,
+    /// The server's time minus that of `Instant`s, as ns since 1970 at `made`.
+    server_ns: i128,
+    made: Instant,
+}
+
+impl Place {
+    pub fn new(bucket: Bucket) -> Self {
+        Self {
+            bucket,
+            sequence: 0,
+            created: 0,
+        }
+    }
+
+    /// Takes note of the bucket at a server; whether it is another one than before.
+    pub fn meet(&mut self, info: &stream::Info) -> bool {
+        let created = info.created.unix_timestamp_nanos();
+        let known = self.created != 0;
+        let other = known && (self.created != created || info.state.last_sequence < self.sequence);
+        if other {
+            self.sequence = 0;
+        }
+        self.created = created;
+        other
+    }
+}
+
+impl Puller {
+    pub fn new() -> Self {
+        Self {
+            consumer: None,
+            server_ns: 0,
+            made: Instant::now(),
+        }
+    }
+
+    /// The next messages; none if all were read.
+    pub async fn next(&mut self, link: &mut Link, place: &mut Place) -> Result<Vec<Value>, Fault> {
+        // A consumer may be gone: with the server that had it, or after a long pause.
+        if self.consumer.is_some() {
+            match self.ask(link, place).await {
+                Err(fault) if fault.kind == Kind::Server || fault.kind == Kind::Bucket => {}
+                asked => return asked,
+            }
+        }
+        self.make(link, place).await?;
+        self.ask(link, place).await
+    }
+
+    async fn make(&mut self, link: &mut Link, place: &Place) -> Result<(), Fault> {
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: place.sequence + 1,
+            },
+            ack_policy: AckPolicy::None,
+            inactive_threshold: IDLE,
+            memory_storage: true,
+            num_replicas: 1,
+            ..pull::Config::default()
+        };
+        let context = link.context.clone();
+        let making = context.create_consumer_on_stream(config, place.bucket.stream());
+        let consumer = link.run(place.bucket, making).await?;
+        self.server_ns = consumer.cached_info().created.unix_timestamp_nanos();
+        self.made = Instant::now();
+        self.consumer = Some(consumer);
+        Ok(())
+    }
+
+    async fn ask(&mut self, link: &mut Link, place: &mut Place) -> Result<Vec<Value>, Fault> {
+        // Kept if all is well: what it delivered would otherwise be lost. Between accounts an empty
+        // message ends the answers of a request, and anybody can put one under a key of its own.
+        let consumer = self.consumer.take().expect("it was made");
+        let asking = async {
+            let batch = consumer.fetch().max_messages(BATCH).max_bytes(BATCH_BYTES);
+            let mut batch = batch.messages().await?;
+            let mut messages = Vec::new();
+            while let Some(message) = poll_fn(|cx| Pin::new(&mut batch).poll_next(cx)).await {
+                match message {
+                    Ok(message) => {
+                        let is_end = message.payload.is_empty() && message.headers.is_none();
+                        messages.push(message);
+                        if is_end {
+                            return Ok((messages, false));
+                        }
+                    }
+                    // Such as that the bytes are used up: the next request says what it is.
+                    Err(_) if !messages.is_empty() => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok::<_, async_nats::Error>((messages, true))
+        };
+        let (messages, is_whole) = link.within(place.bucket, asking).await?;
+        let mut values = Vec::with_capacity(messages.len());
+        for message in messages {
+            let info = message
+                .info()
+                .map_err(|why| Fault::bucket(place.bucket.name(), &*why))?;
+            place.sequence = place.sequence.max(info.stream_sequence);
+            values.push(Value {
+                age: self.age(info.published.unix_timestamp_nanos()),
+                message: message.message,
+            });
+        }
+        self.consumer = is_whole.then_some(consumer);
+        Ok(values)
+    }
+
+    /// The age of a message that the server took at this time of its own clock, ns since 1970.
+    fn age(&self, published_ns: i128) -> Duration {
+        let now = self.server_ns + self.made.elapsed().as_nanos() as i128;
+        let age = u64::try_from((now - published_ns).max(0)).unwrap_or(u64::MAX);
+        Duration::from_nanos(age).min(AGE_MAX)
+    }
+}

@@ -1,0 +1,309 @@
+//! A server's set-up: configuration, certificates, and a key for each user with its permissions.
+//!
+//! ```text
+//! DIR/ca.pem, ca.key                 the CA, made for these servers
+//! DIR/operator.nk                    seed of the operator, who may make buckets and write policies
+//! DIR/policy.nk, policy.pub          the key that signs policies
+//! DIR/users/NAME.pub                 public keys of agents, from which users.conf is written
+//! DIR/agents/NAME/agent.nk, ca.pem   what an agent needs
+//! DIR/servers/NAME/…                 what a server needs: nats-server.conf, users.conf, server.pem, …
+//! ```
+//!
+//! A second call keeps keys and certificates and adds what is new.
+
+mod certificates;
+mod configuration;
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use thalweg_units::file::{self, Draft};
+
+use crate::keys::{KeyError, SigningKey, UserKey};
+use crate::names::Name;
+
+pub use certificates::{Authority, Validity};
+pub use configuration::{AgentUser, Cluster, Place, configuration, users};
+
+/// The operator's name, which no agent may have.
+pub const OPERATOR: &str = "operator";
+
+/// Why a server cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A file.
+    #[error("{}: {why}", .file.display())]
+    File {
+        /// Which file.
+        file: PathBuf,
+        /// The error.
+        why: io::Error,
+    },
+    /// A key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A certificate.
+    #[error("certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// Something that was asked for.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// What is to be set up.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Host names or addresses of the servers; several are a cluster.
+    pub servers: Vec<String>,
+    /// Names of agents.
+    pub agents: Vec<Name>,
+    /// Address at which servers listen.
+    pub listen: IpAddr,
+    /// Port for agents.
+    pub port: u16,
+    /// Port for the other servers of a cluster.
+    pub cluster_port: u16,
+    /// Where a server's files will be on its machine.
+    pub at: PathBuf,
+    /// Where a server keeps the buckets.
+    pub store: PathBuf,
+    /// Most that it keeps, bytes.
+    pub store_bytes: u64,
+    /// Makes certificates of servers anew.
+    pub renew: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            agents: Vec::new(),
+            listen: IpAddr::from([0, 0, 0, 0]),
+            port: 4222,
+            cluster_port: 6222,
+            at: "/etc/thalweg-fleet".into(),
+            store: "/var/lib/nats/thalweg".into(),
+            store_bytes: 4 << 30,
+            renew: false,
+        }
+    }
+}
+
+/// What was set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// All agents, those of earlier calls included.
+    pub agents: Vec<Name>,
+    /// All servers, those of earlier calls included.
+    pub servers: Vec<String>,
+    /// The public key of policies.
+    pub policy_key: String,
+}
+
+/// Sets up servers and agents below a directory, which is made with mode 0700 if it is not there.
+///
+/// # Errors
+/// A name, or a file. What was written until then stays; the next call goes on from there.
+pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
+    check(plan)?;
+    for part in ["", "users", "agents", "servers"] {
+        make(&directory.join(part))?;
+    }
+    let authority = Authority::keep(directory)?;
+    let operator = keep(
+        &directory.join("operator.nk"),
+        UserKey::read,
+        UserKey::generate,
+        UserKey::write,
+    )?;
+    let signing = keep(
+        &directory.join("policy.nk"),
+        SigningKey::read,
+        SigningKey::generate,
+        SigningKey::write,
+    )?;
+    let policy_key = signing.public().to_string();
+    write(
+        &directory.join("policy.pub"),
+        &format!("{policy_key}\n"),
+        0o644,
+    )?;
+    for agent in &plan.agents {
+        add(directory, agent, &authority)?;
+    }
+    let agents = known(&directory.join("users"))?;
+    let mut servers: Vec<String> = Vec::new();
+    for name in names(&directory.join("servers"))?
+        .iter()
+        .chain(&plan.servers)
+    {
+        if !servers.contains(name) {
+            servers.push(name.clone());
+        }
+    }
+    let list = users(&operator.public(), &agents);
+    for server in &servers {
+        let place = directory.join("servers").join(server);
+        make(&place)?;
+        let certificate = place.join("server.pem");
+        if plan.renew || !certificate.exists() {
+            let (pem, key) = authority.server(server, Validity::default())?;
+            write(&place.join("server.key"), &key, 0o600)?;
+            write(&certificate, &pem, 0o644)?;
+        }
+        write(&place.join("ca.pem"), authority.pem(), 0o644)?;
+        write(&place.join("users.conf"), &list, 0o644)?;
+        let conf = place.join("nats-server.conf");
+        // Without a server in the call, only users and certificates change.
+        if !plan.servers.is_empty() {
+            let others = (servers.len() > 1).then(|| Cluster {
+                port: plan.cluster_port,
+                routes: servers
+                    .iter()
+                    .map(|host| (host.clone(), plan.cluster_port))
+                    .collect(),
+            });
+            let text = configuration(&Place {
+                name: server,
+                listen: &match plan.listen {
+                    IpAddr::V4(address) => address.to_string(),
+                    IpAddr::V6(address) => format!("[{address}]"),
+                },
+                port: plan.port,
+                at: &plan.at,
+                store: &plan.store,
+                store_bytes: plan.store_bytes,
+                cluster: others,
+            });
+            write(&conf, &text, 0o644)?;
+        }
+    }
+    Ok(Report {
+        agents: agents.into_iter().map(|agent| agent.name).collect(),
+        servers,
+        policy_key,
+    })
+}
+
+fn check(plan: &Plan) -> Result<(), SetupError> {
+    for server in &plan.servers {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+        if server.is_empty()
+            || server.len() > 253
+            || !server.bytes().all(good)
+            || server.starts_with(['.', '-'])
+        {
+            let shown = crate::text::one_line(server, 80);
+            let text = format!("server: found {shown:?}, expected a host name or an address");
+            return Err(SetupError::Wrong(text));
+        }
+    }
+    for place in [&plan.at, &plan.store] {
+        let text = place.to_str().unwrap_or("");
+        if !place.is_absolute() || text.contains(['"', '\\', '\n', '$']) {
+            let text = format!("found {place:?}, expected an absolute path of plain characters");
+            return Err(SetupError::Wrong(text));
+        }
+    }
+    if plan.agents.iter().any(|agent| agent.as_str() == OPERATOR) {
+        let text = format!("agent: found {OPERATOR:?}, which is the operator's name");
+        return Err(SetupError::Wrong(text));
+    }
+    Ok(())
+}
+
+/// Makes an agent's key, unless it has one: its seed may have been moved to the agent.
+fn add(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), SetupError> {
+    let public = directory.join(format!("users/{agent}.pub"));
+    let place = directory.join(format!("agents/{agent}"));
+    if public.exists() {
+        return Ok(());
+    }
+    make(&place)?;
+    let key = keep(
+        &place.join("agent.nk"),
+        UserKey::read,
+        UserKey::generate,
+        UserKey::write,
+    )?;
+    write(&place.join("ca.pem"), authority.pem(), 0o644)?;
+    write(&public, &format!("{}\n", key.public()), 0o644)
+}
+
+/// The agents whose public keys are there, in order.
+fn known(users: &Path) -> Result<Vec<AgentUser>, SetupError> {
+    let mut agents = Vec::new();
+    for file in names(users)? {
+        let path = users.join(&file);
+        let wrong = |why: String| SetupError::Wrong(format!("{}: {why}", path.display()));
+        let name = file
+            .strip_suffix(".pub")
+            .ok_or_else(|| wrong("expected NAME.pub".to_owned()))?;
+        let name = Name::new(name).map_err(|why| wrong(why.to_string()))?;
+        let text = file::read_text(&path).map_err(|why| wrong(why.to_string()))?;
+        let key = text.trim();
+        let user = nkeys::KeyPair::from_public_key(key).ok();
+        if !user.is_some_and(|it| it.key_pair_type() == nkeys::KeyPairType::User) {
+            return Err(wrong(
+                "found no public key of a user (U and 55 characters)".to_owned(),
+            ));
+        }
+        agents.push(AgentUser {
+            name,
+            key: key.to_owned(),
+        });
+    }
+    Ok(agents)
+}
+
+/// Names in a directory, in order.
+fn names(directory: &Path) -> Result<Vec<String>, SetupError> {
+    let failed = |why: io::Error| SetupError::File {
+        file: directory.to_owned(),
+        why,
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        names.extend(name.to_str().map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The key of a file, which is made where there is none.
+fn keep<K>(
+    file: &Path,
+    read: impl Fn(&Path) -> Result<K, KeyError>,
+    generate: impl Fn() -> K,
+    write: impl Fn(&K, &Path) -> Result<(), KeyError>,
+) -> Result<K, SetupError> {
+    if file.exists() {
+        return Ok(read(file)?);
+    }
+    let key = generate();
+    write(&key, file)?;
+    Ok(key)
+}
+
+fn make(directory: &Path) -> Result<(), SetupError> {
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    made.map_err(|why| SetupError::File {
+        file: directory.to_owned(),
+        why,
+    })
+}
+
+fn write(file: &Path, text: &str, mode: u32) -> Result<(), SetupError> {
+    let written = Draft::new(file, mode).and_then(|draft| draft.replace(text.as_bytes()));
+    written.map_err(|why| SetupError::File {
+        file: file.to_owned(),
+        why,
+    })
+}

@@ -1,0 +1,256 @@
+//! What the agent's threads and the client's have in common. Nobody holds the lock while waiting.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::fault::{Fault, Kind};
+use crate::names::Name;
+use crate::wire::{Policy, Priors, Shard, Status};
+
+/// What an agent has to say. Of each key the newest wins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outgoing {
+    /// What it measured in one shard.
+    Priors(Priors),
+    /// How it is.
+    Status(Status),
+}
+
+/// What others say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Incoming {
+    /// The bucket of priors is another one than before: what was taken of it no longer holds.
+    Anew,
+    /// What another agent measured.
+    Priors {
+        /// Time since the server took it.
+        age: Duration,
+        /// The message; its agent and shard are those of its key.
+        priors: Priors,
+    },
+    /// Another agent took back its shard.
+    Gone {
+        /// Which agent.
+        agent: Name,
+        /// Which shard.
+        shard: Shard,
+    },
+    /// A policy that this agent obeys: signed by a key of its settings, for one of its labels, newer
+    /// than the last one.
+    Policy(Policy),
+}
+
+/// Messages and bytes of one direction, since the start. Bytes are those of the NATS protocol,
+/// without TLS, PINGs and all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes; of those sent payloads may count twice, as in the client library.
+    pub bytes: u64,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The server.
+    pub server: String,
+    /// When it was made.
+    pub since: Instant,
+}
+
+/// A fault, and when it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The fault.
+    pub fault: Fault,
+    /// When.
+    pub at: Instant,
+}
+
+/// How the client is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The connection, once all buckets were found to be good; `None`: the fleet is away.
+    pub connected: Option<Connection>,
+    /// Connections made.
+    pub connections: u64,
+    /// Faults by kind.
+    pub faults: BTreeMap<Kind, u64>,
+    /// The last fault.
+    pub last: Option<Told>,
+    /// Messages that a server confirmed.
+    pub published: u64,
+    /// Messages of other agents and policies that were taken.
+    pub taken: u64,
+    /// When the last look at the buckets ended.
+    pub looked: Option<Instant>,
+    /// What was sent.
+    pub sent: Traffic,
+    /// What was received.
+    pub received: Traffic,
+}
+
+/// A key of what is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Slot {
+    Status,
+    Priors(Shard),
+}
+
+/// A message that waits for its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub bytes: Vec<u8>,
+    /// Not before this.
+    pub due: Instant,
+}
+
+/// A key's latest message at the server.
+struct Sent {
+    at: Instant,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Inner {
+    outbox: BTreeMap<Slot, Letter>,
+    sent: BTreeMap<Slot, Sent>,
+    inbox: VecDeque<Incoming>,
+    state: State,
+}
+
+/// What both sides have.
+#[derive(Default)]
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+    /// Something is in the inbox.
+    arrived: Condvar,
+    /// Something is in the outbox, or the inbox was emptied.
+    pub changed: Notify,
+    /// The handle is gone.
+    pub stop: Notify,
+}
+
+/// Messages of the inbox beyond which no more are asked for.
+pub(crate) const INBOX: usize = 256;
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing that holds the lock leaves things half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message in the outbox, in place of an older one. One that the server has already is
+    /// left out, unless it tells that the agent is alive.
+    pub fn put(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let sent = inner.sent.get(&slot);
+        if sent.is_some_and(|sent| slot != Slot::Status && sent.bytes == bytes) {
+            inner.outbox.remove(&slot);
+            return;
+        }
+        let due = sent.map_or(now, |sent| sent.at + pause);
+        inner.outbox.insert(slot, Letter { bytes, due });
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// The first message that is due, and otherwise when one will be.
+    pub fn due(&self, now: Instant) -> Result<(Slot, Letter), Option<Instant>> {
+        let inner = self.lock();
+        let first = inner
+            .outbox
+            .iter()
+            .min_by_key(|(slot, letter)| (letter.due, **slot));
+        match first {
+            Some((slot, letter)) if letter.due <= now => Ok((*slot, letter.clone())),
+            Some((_, letter)) => Err(Some(letter.due)),
+            None => Err(None),
+        }
+    }
+
+    /// The server has this message. A newer one of the slot stays in the outbox.
+    pub fn published(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
+        let at = Instant::now();
+        let mut inner = self.lock();
+        match inner.outbox.get_mut(&slot) {
+            Some(letter) if letter.bytes == bytes => {
+                inner.outbox.remove(&slot);
+            }
+            Some(letter) => letter.due = at + pause,
+            None => {}
+        }
+        inner.sent.insert(slot, Sent { at, bytes });
+        inner.state.published += 1;
+    }
+
+    /// A message was refused: it is tried again after a while.
+    pub fn refused(&self, slot: Slot, pause: Duration) {
+        if let Some(letter) = self.lock().outbox.get_mut(&slot) {
+            letter.due = Instant::now() + pause;
+        }
+    }
+
+    /// The buckets are others than before: what was sent is not there, and is sent again.
+    pub fn resend(&self) {
+        let due = Instant::now();
+        let mut inner = self.lock();
+        for (slot, Sent { bytes, .. }) in std::mem::take(&mut inner.sent) {
+            inner.outbox.entry(slot).or_insert(Letter { bytes, due });
+        }
+    }
+
+    /// Hands something over to the agent.
+    pub fn deliver(&self, incoming: Incoming) {
+        let mut inner = self.lock();
+        if matches!(incoming, Incoming::Anew) {
+            inner.inbox.retain(|it| matches!(it, Incoming::Policy(_)));
+        } else {
+            inner.state.taken += 1;
+        }
+        inner.inbox.push_back(incoming);
+        drop(inner);
+        self.arrived.notify_all();
+    }
+
+    /// Whether the agent has still enough to read.
+    pub fn is_behind(&self) -> bool {
+        self.lock().inbox.len() >= INBOX
+    }
+
+    /// Takes all that arrived; waits at most so long for the first.
+    pub fn take(&self, patience: Duration) -> Vec<Incoming> {
+        let inner = self.lock();
+        let waited = self
+            .arrived
+            .wait_timeout_while(inner, patience, |inner| inner.inbox.is_empty());
+        let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let taken = std::mem::take(&mut inner.inbox).into();
+        drop(inner);
+        self.changed.notify_one();
+        taken
+    }
+
+    /// Counts a fault.
+    pub fn fault(&self, fault: Fault) {
+        let mut inner = self.lock();
+        *inner.state.faults.entry(fault.kind).or_default() += 1;
+        let at = Instant::now();
+        inner.state.last = Some(Told { fault, at });
+    }
+
+    /// Changes the state.
+    pub fn state(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock().state);
+    }
+
+    /// A copy of the state.
+    pub fn snapshot(&self) -> State {
+        self.lock().state.clone()
+    }
+}

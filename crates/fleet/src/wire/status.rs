@@ -1,0 +1,212 @@
+//! Status: how an agent is.
+
+use serde::{Deserialize, Serialize};
+
+use super::{WireError, read, write};
+use crate::names::Name;
+use crate::text::{is_text, one_line};
+
+/// Version of the format.
+pub const FORMAT: u64 = 1;
+/// Largest message, bytes.
+pub const MAX_BYTES: usize = 64 << 10;
+/// Most labels of an agent.
+pub const MAX_LABELS: usize = 16;
+/// Most faults that are told.
+pub const MAX_FAULTS: usize = 16;
+/// Longest fault, bytes.
+pub const FAULT_MAX: usize = 300;
+/// Most cells.
+pub const MAX_CELLS: usize = 256;
+/// Longest name in a cell, and longest version of a program, bytes.
+const NAME_MAX: usize = 64;
+/// Largest count of a cell, and largest magnitude of its sums: a double is exact up to here.
+const MAX_COUNT: u64 = 1 << 53;
+const MAX_SUM: f64 = 1e18;
+
+/// How far a policy is on an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// It waits: the agent is not in the canary's share.
+    Waiting,
+    /// It is in force on trial.
+    Canary,
+    /// It is in force.
+    InForce,
+    /// It was applied, and taken back.
+    RolledBack,
+    /// It was not applied.
+    Refused,
+}
+
+/// A policy of the fleet on an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// The policy's label.
+    pub label: Name,
+    /// Its number.
+    pub number: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// Why it is no further, one line; may be empty.
+    pub reason: String,
+}
+
+/// Sums over clusters of one side of a comparison, as in `thalweg_gain::Moments`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// What is compared, such as `all` or a rule's name.
+    pub scope: String,
+    /// The measure, such as `time`.
+    pub row: String,
+    /// The side, such as `control`.
+    pub side: String,
+    /// Number of clusters.
+    pub clusters: u64,
+    /// Number of connections.
+    pub connections: u64,
+    /// Weight, score, squares of weights, products, squares and third powers of scores.
+    pub sums: [f64; 6],
+}
+
+/// How an agent is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// Which agent.
+    pub agent: Name,
+    /// Version of its program.
+    pub version: String,
+    /// Its labels.
+    pub labels: Vec<Name>,
+    /// Policies of the fleet, at most one a label.
+    pub policies: Vec<Progress>,
+    /// Its problems, one line each.
+    pub faults: Vec<String>,
+    /// Sums of its control group and the others.
+    pub cells: Vec<Cell>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: u64,
+    agent: Name,
+    version: String,
+    labels: Vec<Name>,
+    policies: Vec<Progress>,
+    faults: Vec<String>,
+    cells: Vec<Cell>,
+}
+
+impl Status {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It is too large, of another version, or has a field out of bounds.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
+        let status = Self {
+            agent: document.agent,
+            version: document.version,
+            labels: document.labels,
+            policies: document.policies,
+            faults: document.faults,
+            cells: document.cells,
+        };
+        status.check()?;
+        Ok(status)
+    }
+
+    /// The message. Faults and cells beyond what a message may have are left out; long faults are
+    /// cut.
+    ///
+    /// # Errors
+    /// Another field is out of bounds.
+    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+        let short = |fault: &String| {
+            // Characters have at most four bytes.
+            one_line(fault, FAULT_MAX / 4)
+        };
+        let faults = self.faults.iter().filter(|fault| !fault.is_empty());
+        let mut cells = self.cells.clone();
+        cells.truncate(MAX_CELLS);
+        let status = Self {
+            faults: faults.take(MAX_FAULTS).map(short).collect(),
+            cells,
+            ..self.clone()
+        };
+        status.check()?;
+        let mut document = Document {
+            format: FORMAT,
+            agent: status.agent,
+            version: status.version,
+            labels: status.labels,
+            policies: status.policies,
+            faults: status.faults,
+            cells: status.cells,
+        };
+        loop {
+            let bytes = write(&document);
+            if bytes.len() <= MAX_BYTES {
+                return Ok(bytes);
+            }
+            if document.cells.pop().is_none() {
+                return Err(WireError::Size {
+                    found: bytes.len(),
+                    most: MAX_BYTES,
+                });
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), WireError> {
+        let shown = |text: &str| format!("{:?}", one_line(text, 80));
+        let texts = |field: &str, text: &str, most: usize| match is_text(text, most) {
+            true => Ok(()),
+            false => Err(WireError::field(
+                field,
+                shown(text),
+                &format!("1 to {most} bytes of one line"),
+            )),
+        };
+        let at_most = |field: &str, found: usize, most: usize| match found <= most {
+            true => Ok(()),
+            false => Err(WireError::field(field, found, &format!("at most {most}"))),
+        };
+        texts("version", &self.version, NAME_MAX)?;
+        at_most("labels", self.labels.len(), MAX_LABELS)?;
+        at_most("policies", self.policies.len(), MAX_LABELS)?;
+        at_most("faults", self.faults.len(), MAX_FAULTS)?;
+        at_most("cells", self.cells.len(), MAX_CELLS)?;
+        for progress in &self.policies {
+            if !progress.reason.is_empty() {
+                texts("reason", &progress.reason, FAULT_MAX)?;
+            }
+        }
+        for fault in &self.faults {
+            texts("faults", fault, FAULT_MAX)?;
+        }
+        for cell in &self.cells {
+            texts("scope", &cell.scope, NAME_MAX)?;
+            texts("row", &cell.row, NAME_MAX)?;
+            texts("side", &cell.side, NAME_MAX)?;
+            if cell.clusters > MAX_COUNT || cell.connections > MAX_COUNT {
+                let most = cell.clusters.max(cell.connections);
+                return Err(WireError::field(
+                    "clusters, connections",
+                    most,
+                    "at most 2^53",
+                ));
+            }
+            // NaN is in no range.
+            let wrong = |sum: &&f64| !(-MAX_SUM..=MAX_SUM).contains(*sum);
+            if let Some(sum) = cell.sums.iter().find(wrong) {
+                return Err(WireError::field("sums", sum, "-1e18 to 1e18"));
+            }
+        }
+        Ok(())
+    }
+}

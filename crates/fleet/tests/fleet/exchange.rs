@@ -1,0 +1,191 @@
+//! What agents say reaches the others.
+
+use std::time::{Duration, Instant};
+
+use thalweg_fleet::wire::policy::{ALL_PPM, Policy};
+use thalweg_fleet::{Fleet, Incoming, Kind, Outgoing};
+
+use super::support::{Bed, connected, fault, name, priors, status, wait_for};
+
+/// The next things that arrive, until the condition has seen enough.
+pub fn arrive(
+    fleet: &Fleet,
+    what: &str,
+    mut enough: impl FnMut(&[Incoming]) -> bool,
+) -> Vec<Incoming> {
+    let mut all = Vec::new();
+    wait_for(what, || {
+        all.extend(fleet.take(Duration::from_millis(20)));
+        enough(&all).then_some(())
+    });
+    all
+}
+
+/// Waits for these priors.
+pub fn arrives(fleet: &Fleet, expected: &thalweg_fleet::wire::Priors) {
+    arrive(fleet, "priors", |all| {
+        all.iter()
+            .any(|it| matches!(it, Incoming::Priors { priors, .. } if priors == expected))
+    });
+}
+
+#[test]
+fn priors_reach_the_others_and_not_their_sender() {
+    let Some(bed) = Bed::new(&["a", "b", "c"]) else {
+        return;
+    };
+    let (a, b) = (bed.agent("a"), bed.agent("b"));
+    let first = priors("a", 3, 1 << 16);
+    a.offer(&Outgoing::Priors(first.clone())).unwrap();
+    a.offer(&Outgoing::Priors(priors("a", 4, 5))).unwrap();
+    let all = arrive(&b, "two shards", |all| all.len() == 2);
+    let Incoming::Priors { age, priors: found } = &all[0] else {
+        panic!("{all:?}")
+    };
+    assert_eq!(*found, first);
+    assert!(*age < Duration::from_secs(30), "{age:?}");
+    // Of one shard the newest wins, and what is there already is not sent again.
+    let published = wait_for("two confirmations", || {
+        Some(a.state().published).filter(|it| *it == 2)
+    });
+    a.offer(&Outgoing::Priors(first)).unwrap();
+    let newest = priors("a", 3, 9);
+    a.offer(&Outgoing::Priors(priors("a", 3, 8))).unwrap();
+    a.offer(&Outgoing::Priors(newest.clone())).unwrap();
+    arrives(&b, &newest);
+    assert!(a.state().published <= published + 2);
+    // Who comes later reads only the newest.
+    let c = bed.agent("c");
+    let all = arrive(&c, "both shards", |all| all.len() >= 2);
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(a.take(Duration::ZERO).is_empty());
+    assert_eq!(a.state().faults.len() + b.state().faults.len(), 0);
+    assert!(b.state().taken >= 3 && b.state().received.bytes > 0 && b.state().sent.messages > 0);
+}
+
+#[test]
+fn an_agent_takes_back_what_it_said() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let b = bed.agent("b");
+    let raw = bed.raw("a");
+    raw.put(
+        "$KV.thalweg-priors.a.3",
+        &priors("a", 3, 1).encode().unwrap(),
+    )
+    .unwrap();
+    arrives(&b, &priors("a", 3, 1));
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("KV-Operation", "DEL");
+    raw.publish("$KV.thalweg-priors.a.3", None, Some(headers), b"");
+    let all = arrive(&b, "nothing", |all| !all.is_empty());
+    assert!(
+        matches!(&all[0], Incoming::Gone { agent, .. } if *agent == name("a")),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn statuses_of_all_agents() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let (a, b) = (bed.agent("a"), bed.agent("b"));
+    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    b.offer(&Outgoing::Status(status("b"))).unwrap();
+    // Nobody says something for another.
+    assert!(a.offer(&Outgoing::Status(status("b"))).is_err());
+    wait_for("both statuses", || {
+        Some(()).filter(|()| a.state().published + b.state().published == 2)
+    });
+    let members = a.statuses(Duration::from_secs(10)).unwrap();
+    let names: Vec<_> = members.iter().map(|member| member.agent.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(members[1].status, Ok(status("b")));
+    assert!(members[0].age < Duration::from_secs(30));
+    assert_eq!(bed.operator().statuses().unwrap().len(), 2);
+    // The same status again says that the agent is alive.
+    let before = a.state().published;
+    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    wait_for("another status", || {
+        Some(()).filter(|()| a.state().published > before)
+    });
+}
+
+#[test]
+fn policies_are_obeyed_by_label_key_and_number() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let a = bed.agent("a");
+    connected(&a);
+    let mut operator = bed.operator();
+    let all = name("all");
+    let begun = Instant::now();
+    assert_eq!(
+        operator
+            .publish(&all, "first", ALL_PPM, &bed.signing())
+            .unwrap(),
+        1
+    );
+    let obeyed = |text: &str| {
+        arrive(&a, text, |all| {
+            all.iter()
+                .any(|it| matches!(it, Incoming::Policy(policy) if policy.text == text))
+        })
+    };
+    obeyed("first");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    // Not one of its labels.
+    operator
+        .publish(&name("edge"), "other", ALL_PPM, &bed.signing())
+        .unwrap();
+    // Not one of its keys.
+    let stranger = thalweg_fleet::keys::SigningKey::generate();
+    operator
+        .publish(&all, "stranger", ALL_PPM, &stranger)
+        .unwrap();
+    let told = fault(&a, Kind::Signature);
+    assert!(told.contains("which `keys` does not name"), "{told}");
+    operator
+        .publish(&all, "third", 50_000, &bed.signing())
+        .unwrap();
+    assert_eq!(obeyed("third").len(), 1);
+
+    // What was signed once, by whoever may write: an older number, and another label.
+    let raw = bed.raw("operator");
+    let sign = |label: &str, number| {
+        let policy = Policy {
+            label: name(label),
+            number,
+            time_s: 0,
+            canary_ppm: ALL_PPM,
+            text: "replayed".to_owned(),
+        };
+        policy.sign(&bed.signing()).unwrap().encode()
+    };
+    raw.put("$KV.thalweg-policy.all", &sign("all", 2)).unwrap();
+    raw.put("$KV.thalweg-policy.all", &sign("edge", 9)).unwrap();
+    let told = fault(&a, Kind::Key);
+    assert!(told.contains("of another label"), "{told}");
+    raw.put("$KV.thalweg-policy.all", &sign("all", 10)).unwrap();
+    let got = obeyed("replayed");
+    assert_eq!(got.len(), 1, "{got:?}");
+
+    // An agent that was away gets the last one alone; one that has it, nothing.
+    let later = bed.agent("a");
+    let got = arrive(&later, "the last policy", |all| !all.is_empty());
+    assert!(
+        matches!(&got[..], [Incoming::Policy(policy)] if policy.number == 10),
+        "{got:?}"
+    );
+    drop(later);
+    let mut settings = bed.settings("a");
+    settings.policies.insert(all, 10);
+    let knows = Fleet::start(&settings).unwrap();
+    wait_for("a look", || knows.state().looked);
+    assert!(knows.take(Duration::ZERO).is_empty());
+}

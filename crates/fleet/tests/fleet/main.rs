@@ -1,0 +1,11 @@
+//! The client against real servers, on loopback.
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod away;
+mod cluster;
+mod exchange;
+mod permissions;
+mod refusals;
+mod scale;
+mod support;
+mod written;

@@ -1,0 +1,184 @@
+//! What a server or its operator has wrong is told in one line, and counted.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use thalweg_fleet::setup::{Authority, Validity};
+use thalweg_fleet::{Fleet, Kind, Limits, Outgoing};
+
+use super::support::{Bed, connected, fault, priors, status, wait_for};
+
+#[test]
+fn an_unknown_key() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let key = thalweg_fleet::keys::UserKey::generate();
+    let file = bed.path("stranger.nk");
+    key.write(&file).unwrap();
+    let mut settings = bed.settings("a");
+    settings.identity = thalweg_fleet::Identity::Nkey(file);
+    let stranger = Fleet::start(&settings).unwrap();
+    let told = fault(&stranger, Kind::Credentials);
+    assert!(told.contains("authorization violation"), "{told}");
+    assert_eq!(stranger.state().connected, None);
+    // It goes on trying, and others are not disturbed.
+    wait_for("another try", || {
+        stranger
+            .state()
+            .faults
+            .get(&Kind::Credentials)
+            .filter(|it| **it > 1)
+            .copied()
+    });
+    connected(&bed.agent("b"));
+}
+
+#[test]
+fn another_ca() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    fs::write(bed.path("ca.pem"), Authority::generate().unwrap().pem()).unwrap();
+    let told = fault(&bed.agent("a"), Kind::Tls);
+    assert!(told.contains("invalid peer certificate"), "{told}");
+}
+
+#[test]
+fn an_expired_certificate() {
+    let now = SystemTime::now();
+    let validity = Validity {
+        from: now - Duration::from_secs(7200),
+        until: now - Duration::from_secs(3600),
+    };
+    let Some(bed) = Bed::bare(&["a"], 1, validity) else {
+        return;
+    };
+    let told = fault(&bed.agent("a"), Kind::Tls);
+    assert!(told.to_lowercase().contains("expired"), "{told}");
+}
+
+#[test]
+fn another_name() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let mut settings = bed.settings("a");
+    settings.servers = vec![settings.servers[0].replace("127.0.0.1", "localhost")];
+    let told = fault(&Fleet::start(&settings).unwrap(), Kind::Tls);
+    assert!(told.contains("not valid for name"), "{told}");
+}
+
+#[test]
+fn buckets_that_are_missing_then_there() {
+    let Some(bed) = Bed::bare(&["a"], 1, Validity::default()) else {
+        return;
+    };
+    let a = bed.agent("a");
+    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    let told = fault(&a, Kind::Bucket);
+    assert!(told.contains("bucket thalweg-priors"), "{told}");
+    bed.operator().make_all(&super::support::SMALL).unwrap();
+    wait_for("what waited", || {
+        Some(()).filter(|()| a.state().published == 1)
+    });
+}
+
+#[test]
+fn a_bucket_of_another_version() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let operator = bed.raw("operator");
+    operator.change("KV_thalweg-priors", |config| {
+        config.description = Some("thalweg fleet, format 2".to_owned());
+    });
+    let told = fault(&bed.agent("a"), Kind::Version);
+    assert!(
+        told.contains(r#"found "thalweg fleet, format 2""#),
+        "{told}"
+    );
+    // One that somebody else made, or in which rollups could empty it.
+    operator.change("KV_thalweg-priors", |config| {
+        config.description = Some("thalweg fleet, format 1".to_owned());
+        config.max_message_size = -1;
+    });
+    let a = bed.agent("a");
+    let told = fault(&a, Kind::Version);
+    assert!(told.contains("sizes are not those of format 1"), "{told}");
+    assert_eq!(a.state().connected, None);
+    assert!(bed.operator().make_all(&super::support::SMALL).is_err());
+}
+
+#[test]
+fn a_full_bucket() {
+    let Some(bed) = Bed::bare(&["a", "b"], 1, Validity::default()) else {
+        return;
+    };
+    // The bucket of statuses has a sixteenth: room for one, with its name and all.
+    let one = status("a").encode().unwrap().len() + 100;
+    let limits = Limits {
+        bytes: 16 * one as u64,
+        ..super::support::SMALL
+    };
+    bed.operator().make_all(&limits).unwrap();
+    let (a, b) = (bed.agent("a"), bed.agent("b"));
+    b.offer(&Outgoing::Priors(priors("b", 1, 1))).unwrap();
+    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    wait_for("one status and priors", || {
+        Some(()).filter(|()| a.state().published == 1 && b.state().published == 1)
+    });
+    b.offer(&Outgoing::Status(status("b"))).unwrap();
+    let told = fault(&b, Kind::Full);
+    assert!(told.contains("maximum bytes exceeded"), "{told}");
+    // Nobody's value was pushed out, and the rest goes on.
+    assert_eq!(b.statuses(Duration::from_secs(10)).unwrap().len(), 1);
+    b.offer(&Outgoing::Priors(priors("b", 1, 2))).unwrap();
+    wait_for("priors", || Some(()).filter(|()| b.state().published == 2));
+    assert_eq!(b.state().connections, 1);
+    // Room is made: what was refused is offered again.
+    bed.operator().make_all(&super::support::SMALL).unwrap();
+    wait_for("the status", || {
+        Some(()).filter(|()| b.state().published == 3)
+    });
+}
+
+#[test]
+fn oversized_and_random_messages() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let a = bed.agent("a");
+    connected(&a);
+    let operator = bed.raw("operator");
+    // A message that no bucket takes, but which everybody hears.
+    operator.publish("$KV.thalweg-policy.all", None, None, &vec![b'x'; 600 << 10]);
+    let told = fault(&a, Kind::Size);
+    assert!(
+        told.contains("found 614400 bytes, expected at most 524288"),
+        "{told}"
+    );
+    operator
+        .put("$KV.thalweg-policy.all", &[0xff; 1000])
+        .unwrap();
+    fault(&a, Kind::Form);
+    assert_eq!(a.state().connections, 1);
+}
+
+#[test]
+fn a_server_that_is_none() {
+    use std::io::Write as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Random bytes to everybody, for as long as the test.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut random = thalweg_units::random::Random::new(7);
+            let bytes: Vec<u8> = (0..100_000).map(|_| random.u64() as u8).collect();
+            // It may have gone by now.
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let mut settings = thalweg_fleet::Settings::new(
+        vec![format!("nats://{address}")],
+        super::support::name("a"),
+        thalweg_fleet::Identity::None,
+    );
+    settings.pace = super::support::QUICK;
+    let a = Fleet::start(&settings).unwrap();
+    let told = fault(&a, Kind::Unreachable);
+    assert!(told.starts_with(&address.to_string()), "{told}");
+}
