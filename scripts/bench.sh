@@ -3,6 +3,7 @@
 #
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
+#   fleet    what new agents gain by a fleet, with liars in it   (ten minutes)
 #   gain     false alarms in 1,000 weeks, coverage in 500 worlds   (two minutes; no root)
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   instructions   what each costs in instructions of the processor   (two minutes; no root)
@@ -23,13 +24,16 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret gain cost instructions long policy link limit model cc sim web lab)
+((${#parts[@]})) || parts=(regret fleet gain cost instructions long policy link limit model cc sim web lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
 	case $part in
 	regret)
 		cargo bench --locked -p thalweg-learner --bench regret || status=1
+		;;
+	fleet)
+		cargo bench --locked -p thalweg-learner --bench fleet || status=1
 		;;
 	gain)
 		cargo test --locked --release -p thalweg-gain -- --ignored --nocapture || status=1
@@ -84,7 +88,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, gain, cost, instructions, long, policy, link, limit, model, cc, sim, web, lab)" >&2
+		echo "error: no part $part (regret, fleet, gain, cost, instructions, long, policy, link, limit, model, cc, sim, web, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -16,8 +16,9 @@ const KERNEL: [&str; 4] = [
     "thalweg-bpf-objects",
 ];
 /// Crates that build without clang, for use where no program can be loaded.
-const WITHOUT: [&str; 13] = [
+const WITHOUT: [&str; 14] = [
     "bpf-types",
+    "fleet",
     "gain",
     "guest",
     "learner",

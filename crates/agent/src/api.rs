@@ -31,6 +31,7 @@ mod best;
 mod clamps;
 mod connections;
 mod explain;
+mod fleet;
 mod gain;
 mod history;
 mod import;
@@ -84,6 +85,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
         .route("/v1/clamps", get(clamps::clamps))
+        .route("/v1/fleet", get(fleet::fleet))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thalweg_fleet::{Identity, Name, NameError, Settings};
 use thalweg_learner::{Control, Mode, ONE_Q16, Params};
 use thalweg_policy::Prefix;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
@@ -77,6 +78,8 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// `[http]`.
     pub http: Http,
+    /// `[fleet]`; `None`: the agent is in none.
+    pub fleet: Option<FleetMember>,
 }
 
 /// `[paths]`: files and directories.
@@ -312,6 +315,69 @@ pub struct Http {
     pub token_file: Option<PathBuf>,
 }
 
+/// `[fleet]`: agents that tell each other of networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetMember {
+    /// `servers`: NATS servers; any of them will do.
+    pub servers: Vec<String>,
+    /// `name`: the agent's name in the fleet; `None` = `auto`, the host's.
+    pub name: Option<Name>,
+    /// `nkey`: file with the agent's seed.
+    pub nkey: Option<PathBuf>,
+    /// `credentials`: credentials file, instead of a seed.
+    pub credentials: Option<PathBuf>,
+    /// `ca`: certificates of the servers' CA; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// `share`: tells others what it measures.
+    pub share: bool,
+    /// `take`: uses what others tell.
+    pub take: bool,
+}
+
+impl FleetMember {
+    fn read(section: &mut Section<'_>) -> Option<Self> {
+        let servers = section.servers("servers");
+        let member = Self {
+            name: section.name_or_auto("name"),
+            nkey: section.path_or_none("nkey", PATH_MAX),
+            credentials: section.path_or_none("credentials", PATH_MAX),
+            ca: section.path_or_none("ca", PATH_MAX),
+            share: section.boolean("share", true),
+            take: section.boolean("take", true),
+            servers,
+        };
+        (!member.servers.is_empty()).then_some(member)
+    }
+
+    /// What the client needs.
+    ///
+    /// # Errors
+    /// The host's name cannot be an agent's.
+    pub fn settings(&self) -> Result<Settings, NameError> {
+        let agent = match &self.name {
+            Some(name) => name.clone(),
+            None => Name::of_host(&host_name())?,
+        };
+        let identity = match (&self.nkey, &self.credentials) {
+            (Some(file), _) => Identity::Nkey(file.clone()),
+            (None, Some(file)) => Identity::Credentials(file.clone()),
+            (None, None) => Identity::None,
+        };
+        let mut settings = Settings::new(self.servers.clone(), agent, identity);
+        settings.ca.clone_from(&self.ca);
+        settings.take = self.take;
+        Ok(settings)
+    }
+}
+
+fn host_name() -> String {
+    let names = nix::sys::utsname::uname();
+    names.map_or_else(
+        |_| String::new(),
+        |it| it.nodename().to_string_lossy().into_owned(),
+    )
+}
+
 impl Config {
     /// Reads a file that must exist.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
@@ -405,6 +471,7 @@ impl Config {
             events: root.section("events", Events::read),
             snapshot: root.section("snapshot", Snapshot::read),
             http: root.section("http", Http::read),
+            fleet: root.section("fleet", FleetMember::read),
         }
     }
 }

@@ -159,6 +159,8 @@ pub fn level(number: u32) -> &'static str {
         Some(Level::WindowPrefix) => "window-prefix",
         Some(Level::WindowService) => "window-service",
         Some(Level::WindowNamespace) => "window-namespace",
+        Some(Level::FleetPrefix) => "fleet-prefix",
+        Some(Level::FleetNamed) => "fleet-named",
         None => "unknown",
     }
 }

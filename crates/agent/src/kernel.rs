@@ -9,6 +9,7 @@
 mod arms;
 mod carried;
 mod clamps;
+mod fleet;
 mod groups;
 mod maps;
 mod named;
@@ -35,6 +36,7 @@ use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use clamps::Remote;
+pub use fleet::FleetNetworks;
 pub use maps::HostBatch;
 pub use open::Candidates;
 
@@ -71,6 +73,8 @@ pub struct Setup {
     pub networks: Networks,
     /// Networks that the operator names.
     pub named: Arc<Named>,
+    /// Whether other agents tell of networks.
+    pub fleet: bool,
     /// Initial windows that may be chosen.
     pub window: InitialWindow,
     /// The control group.
@@ -117,12 +121,14 @@ impl Setup {
         if chosen { self.window.mask } else { 0 }
     }
 
-    /// Size of the table of records: an eighth is added for groups, 8,192 at most.
+    /// Size of the table of records: an eighth is added for groups, 8,192 at most, and as much for what
+    /// the fleet tells of them.
     fn records_max(&self) -> u32 {
-        match self.has_groups() || self.windows() != 0 {
-            true => self.hosts_max + (self.hosts_max / 8).min(GROUPS_MAX),
-            false => self.hosts_max,
-        }
+        let groups = match self.has_groups() || self.windows() != 0 {
+            true => (self.hosts_max / 8).min(GROUPS_MAX),
+            false => 0,
+        };
+        self.hosts_max + groups + self.fleet_max()
     }
 }
 
@@ -267,6 +273,7 @@ impl Kernel {
         if reused.contains_key(names::HOSTS) && renamed != 0 {
             kernel.forget_arms(renamed)?;
         }
+        kernel.drop_fleet_unless_wanted(&mut left.hosts)?;
         let of_arms = |(key, _): &&mut (HostKey, Host)| !key.level.is_window();
         for (_, host) in left.hosts.iter_mut().filter(of_arms) {
             arms::forget(host, renamed);
@@ -421,6 +428,7 @@ fn load_variant(
             names::HOSTS => map.set_max_entries(setup.records_max())?,
             names::NAMED => map.set_max_entries(setup.named_max())?,
             names::RODATA_NAMED => map.set_initial_value(&setup.named_flag())?,
+            names::RODATA_FLEET => map.set_initial_value(&setup.fleet_flag())?,
             names::EVENTS => map.set_max_entries(setup.ring_bytes)?,
             // A policy may be pinning it at the same time: libbpf takes whichever came first.
             learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,

@@ -11,6 +11,7 @@ pub mod config;
 pub mod doctor;
 mod events;
 pub mod features;
+pub mod fleet;
 mod gain;
 mod keeper;
 pub mod kernel;

@@ -203,7 +203,7 @@ impl Presenter<'_> {
 
     /// A group in words.
     fn network_name(&self, key: &HostKey) -> String {
-        match key.level {
+        match key.level.own() {
             Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
             // What is known of a name that has left the table waits for its return.
             Level::Named => match self.named.name(key.number()) {
@@ -212,6 +212,8 @@ impl Presenter<'_> {
             },
             Level::Service | Level::WindowService => service_name(key),
             Level::Namespace | Level::WindowNamespace => "all".to_owned(),
+            // No level's own.
+            Level::FleetPrefix | Level::FleetNamed => key.to_string(),
         }
     }
 

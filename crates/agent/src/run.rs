@@ -19,6 +19,7 @@ use crate::api;
 use crate::api::socket::Socket;
 use crate::api::tcp::Front;
 use crate::config::{Config, ConfigError};
+use crate::fleet::Membership;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::life::Life;
@@ -184,6 +185,7 @@ impl Session {
     fn start(ground: &Ground, ready: Ready, number: u64) -> Result<Self> {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
+        let fleet = config.fleet.as_ref().map(Membership::start).transpose()?;
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
         let mut opened = opened;
         let remembered = opened.store.arm_names(config.params().mode)?;
@@ -194,7 +196,8 @@ impl Session {
         let (kernel, left) = Kernel::prepare(setup(&ready, cgroup, remembered, salt)?)?;
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
-        let shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
+        let mut shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
+        shared.fleet = fleet;
         let shared = Arc::new(shared);
         if let Some(set_aside) = opened.set_aside {
             shared.problem("store-set-aside", Some(set_aside.to_string()));
@@ -260,8 +263,17 @@ impl Session {
                     shared.stop();
                     outcome
                 })?;
+            let fleet = std::thread::Builder::new()
+                .name("fleet-agent".into())
+                .spawn_scoped(scope, || {
+                    if let Some(fleet) = &shared.fleet {
+                        fleet.run(&shared);
+                    }
+                })?;
             let kept = keeper.run();
             shared.stop();
+            // A panic is a problem already, and none of the others'.
+            drop(fleet.join());
             let served = server
                 .join()
                 .unwrap_or_else(|_| bail!("the API thread panicked"));
@@ -356,6 +368,7 @@ fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> 
         ipv6_prefix: config.hosts.ipv6_prefix,
         networks: config.networks.clone(),
         named: Arc::clone(&ready.named),
+        fleet: config.fleet.as_ref().is_some_and(|member| member.take),
         window: config.initial_window,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,

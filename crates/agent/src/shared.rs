@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::Front;
 use crate::config::Config;
+use crate::fleet::Membership;
 use crate::gain::{Advice, Drawn, Gain};
 use crate::kernel::{ArmTable, Kernel};
 use crate::life::Life;
@@ -40,6 +41,8 @@ pub struct Shared {
     pub front: Option<Front>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
+    /// The agent's place in a fleet, if it is in one.
+    pub fleet: Option<Membership>,
     /// Live events.
     pub live: broadcast::Sender<Arc<Event>>,
     /// Last count of the host records.
@@ -150,6 +153,7 @@ impl Shared {
             config: ready.config,
             front: ready.front,
             own_netns,
+            fleet: None,
             live: broadcast::channel(LIVE_EVENTS).0,
             hosts: AtomicU64::new(0),
             mailbox,

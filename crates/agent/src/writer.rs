@@ -308,7 +308,7 @@ impl State {
         let mut changed = HostBatch::new();
         let mut written = 0;
         let mut hosts = 0;
-        shared.kernel.walk_records(|batch| {
+        shared.kernel.walk_own_records(|batch| {
             let of_hosts = batch.iter().filter(|(key, _)| !key.level.is_group());
             hosts += of_hosts.count() as u64;
             let store = &self.store;

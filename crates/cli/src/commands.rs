@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod export;
+pub mod fleet;
 pub mod gain;
 pub mod hosts;
 pub mod import;

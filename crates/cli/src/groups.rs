@@ -6,7 +6,7 @@ use crate::options::Cli;
 use crate::watch;
 
 /// Groups: title, sub-commands in order, an example.
-const GROUPS: [(&str, &[&str], &str); 6] = [
+const GROUPS: [(&str, &[&str], &str); 7] = [
     (
         "The agent, which learns per remote host which congestion control works best",
         &[
@@ -20,6 +20,11 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
         "Policies and limits",
         &["policy", "limit"],
         "thalweg policy check policies/*.toml",
+    ),
+    (
+        "Agents together",
+        &["fleet"],
+        "thalweg fleet init fleet --server nats.example.com --agent web1",
     ),
     (
         "Congestion controls and programs in BPF",

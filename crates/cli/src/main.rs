@@ -67,6 +67,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),
         Command::Policy(options) => commands::policy::run(global, options),
+        Command::Fleet(what) => commands::fleet::run(global, what),
         Command::Model(what) => commands::model::run(global, what),
         Command::Link(options) => commands::link::run(global, options),
         Command::Stack(options) => commands::stack::run(global, options),

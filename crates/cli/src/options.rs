@@ -247,6 +247,11 @@ pub enum Command {
     /// Set TCP parameters per flow, by the rules of a file.
     #[command(subcommand)]
     Policy(commands::policy::What),
+    /// Share what agents learn, through a NATS server: set it up, show how this agent stands.
+    ///
+    /// See docs/guide/fleet.md.
+    #[command(subcommand)]
+    Fleet(commands::fleet::What),
     /// Show and check model files of the learned rate controller.
     ///
     /// docs/reference/model.md describes the format.

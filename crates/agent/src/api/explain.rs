@@ -98,13 +98,17 @@ fn networks(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
+    // Its own record, then what the fleet told, as programs ask them.
     let mut add = |key: HostKey| -> anyhow::Result<bool> {
-        let Some(group) = shared.kernel.host(&key)? else {
-            return Ok(false);
-        };
-        let network = presenter.network(&key, &group, None);
-        let decides = network.decides;
-        found.push(network);
+        let mut decides = false;
+        let of_fleet = key.level.fleet().map(|level| HostKey { level, ..key });
+        for key in [key].into_iter().chain(of_fleet) {
+            if let Some(group) = shared.kernel.host(&key)? {
+                let network = presenter.network(&key, &group, None);
+                decides |= network.decides;
+                found.push(network);
+            }
+        }
         Ok(decides)
     };
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);

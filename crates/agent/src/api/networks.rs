@@ -26,14 +26,22 @@ impl Asked {
     fn keep(&self, records: &mut Vec<(HostKey, Host)>) {
         let limit = self.limit.unwrap_or(usize::MAX);
         if limit < records.len() {
-            records.sort_by_key(|(key, record)| {
-                let place = (key.level, key.addr, key.prefix_len, key.netns);
-                (Reverse(record.scored), place)
-            });
+            records.sort_by_key(|(key, record)| (Reverse(record.scored), place(key)));
             records.truncate(limit);
         }
-        records.sort_by_key(|(key, _)| (key.level, key.addr, key.prefix_len, key.netns));
+        records.sort_by_key(|(key, _)| place(key));
     }
+}
+
+/// Narrow networks first, then by address; what the fleet told follows the agent's own record.
+fn place(key: &HostKey) -> impl Ord + use<> {
+    (
+        key.level.own(),
+        key.addr,
+        key.prefix_len,
+        key.netns,
+        key.level,
+    )
 }
 
 /// Groups of hosts, the narrowest first, then by name.
@@ -47,9 +55,10 @@ pub(super) async fn networks(
         let mut groups = shared.kernel.groups()?;
         asked.keep(&mut groups);
         let counts = hosts_by_group(shared)?;
-        let hosts = |key: &HostKey| match key.level {
-            Level::Prefix | Level::Named | Level::Namespace => {
-                Some(counts.get(key).copied().unwrap_or(0))
+        let hosts = |key: &HostKey| match key.level.own() {
+            level @ (Level::Prefix | Level::Named | Level::Namespace) => {
+                let own = HostKey { level, ..*key };
+                Some(counts.get(&own).copied().unwrap_or(0))
             }
             _ => None,
         };

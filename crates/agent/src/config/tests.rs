@@ -98,6 +98,13 @@ fn every_key_takes_effect() {
     assert_eq!(config.snapshot.interval, Duration::from_secs(60));
     assert_eq!(config.http.listen, "[::1]:9471".parse().ok());
     assert_eq!(config.http.token_file, Some(PathBuf::from("/etc/t")));
+    let fleet = config.fleet.unwrap();
+    assert_eq!(fleet.servers, ["tls://nats.example.com:4222"]);
+    assert_eq!(fleet.nkey, Some(PathBuf::from("/etc/agent.nk")));
+    assert_eq!(fleet.credentials, Some(PathBuf::from("/etc/agent.creds")));
+    assert_eq!(fleet.ca, Some(PathBuf::from("/etc/ca.pem")));
+    assert!(!fleet.share && !fleet.take);
+    assert_eq!(fleet.settings().unwrap().agent.as_str(), "web1");
 }
 
 #[test]
@@ -124,7 +131,7 @@ fn faults_say_where_and_what() {
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [networks], [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`",
+             [paths], [arms], [hosts], [networks], [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http], [fleet]; perhaps `learning`",
         ),
         (
             "[initial_window]\nsegments = [16, 0]",
@@ -227,7 +234,7 @@ fn all_faults_are_told_at_once() {
     let expected = format!(
         "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
          t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `mode`\n\
+         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http], [fleet]; perhaps `mode`\n\
          t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
          t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
          t.toml:6:26: arms.allow: found the number 3, expected {name}\n\
@@ -237,9 +244,9 @@ fn all_faults_are_told_at_once() {
          loss_min_segments, rescue, stretch; perhaps `half_life`\n\
          t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
          t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `learning`\n\
+         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http], [fleet]; perhaps `learning`\n\
          t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], [networks], \
-         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http]; perhaps `events`"
+         [initial_window], [clamp], [learning], [control], [advise], [events], [snapshot], [http], [fleet]; perhaps `events`"
     );
     let faults = parse(text).unwrap_err();
     assert_eq!(faults.to_string(), expected);

@@ -8,7 +8,8 @@ use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, from_bytes, note_record, raw};
 use thalweg_learner::{
-    Host, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, knows, window, worth_q16,
+    Host, HostKey, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, fleet_worth_q16, knows, window,
+    worth_q16,
 };
 
 use super::{HostBatch, Kernel};
@@ -110,12 +111,16 @@ impl Kernel {
             let narrow = narrow.map(|(_, group)| *group);
             known.push((level, worth_q16(narrow, wide, system)));
         }
+        if self.setup().has_fleet() {
+            known.extend(fleet_worth(&groups, &defaults));
+        }
         let mut masks = raw::thalweg_worths::default();
         for (key, group) in &groups {
             note_record(&mut masks, key);
             let namespace = 1 << (key.netns % 64);
             let system = defaults.get(&key.netns).copied().flatten();
-            if key.level == Level::Namespace && knows(group, system) {
+            let may_know = key.level == Level::Namespace || key.level.is_fleet();
+            if may_know && knows(group, system) {
                 masks.known |= namespace;
             }
             if key.level.is_window() && knows(group, Some(window::OWN)) {
@@ -131,11 +136,37 @@ impl Kernel {
         self.write_worth(&known, masks)
     }
 
-    fn worths(&self) -> Result<raw::thalweg_worths> {
+    pub(super) fn worths(&self) -> Result<raw::thalweg_worths> {
         let value = self
             .map(names::WORTH)
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         let value = value.and_then(|bytes| from_bytes(&bytes));
         value.context("the map `worth` has another form")
     }
+}
+
+/// The worth of what the fleet told, for each of its levels: from how far own records lie from it. Of
+/// several namespaces the one with most records of both tells.
+fn fleet_worth(
+    groups: &[(HostKey, Host)],
+    defaults: &HashMap<u64, Option<usize>>,
+) -> Vec<(Level, [u32; MAX_ARMS])> {
+    let records: HashMap<&HostKey, &Host> = groups.iter().map(|(key, host)| (key, host)).collect();
+    let of_level = |fleet: Level| {
+        let mut pairs: HashMap<u64, Vec<(&Host, &Host)>> = HashMap::new();
+        for (key, told) in groups.iter().filter(|(key, _)| key.level == fleet) {
+            let level = fleet.own();
+            if let Some(own) = records.get(&HostKey { level, ..*key }) {
+                pairs.entry(key.netns).or_default().push((own, told));
+            }
+        }
+        let (netns, pairs) = pairs
+            .into_iter()
+            .max_by_key(|(netns, all)| (all.len(), *netns))?;
+        let typical = records.get(&HostKey::of_namespace(netns))?;
+        let system = defaults.get(&netns).copied().flatten()?;
+        Some((fleet, fleet_worth_q16(pairs.into_iter(), typical, system)))
+    };
+    let levels = Level::SHARED.into_iter().filter_map(Level::fleet);
+    levels.filter_map(of_level).collect()
 }

@@ -120,6 +120,15 @@ impl Kernel {
         walk(self.map(names::HOSTS), visit)
     }
 
+    /// Calls `visit` with the records of what this agent knows itself, in batches: all but those of the
+    /// fleet.
+    pub fn walk_own_records(&self, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
+        self.walk_records(|mut batch| {
+            batch.retain(|(key, _)| !key.level.is_fleet());
+            visit(batch)
+        })
+    }
+
     /// Calls `visit` with the host records, in batches.
     pub fn walk_hosts(&self, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         self.walk_records(|mut batch| {

@@ -134,6 +134,8 @@ impl Kernel {
                 map.set_initial_value(bytes_of(&params))?;
             } else if name == names::RODATA_NAMED {
                 map.set_initial_value(&self.setup.named_flag())?;
+            } else if name == names::RODATA_FLEET {
+                map.set_initial_value(&self.setup.fleet_flag())?;
             } else if name == clamp_names::RODATA_COVERED {
                 let cgroup = File::open(&self.setup.cgroup).context("opening the cgroup")?;
                 map.set_initial_value(&links::cgroup_id(&cgroup)?.to_ne_bytes())?;

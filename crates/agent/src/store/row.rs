@@ -229,7 +229,9 @@ pub(super) fn parse_key(
     prefix: u32,
     level: u32,
 ) -> Result<HostKey, String> {
-    let level = Level::of(level).ok_or_else(|| format!("{level} is no level"))?;
+    let level = Level::of(level)
+        .filter(|level| !level.is_fleet())
+        .ok_or_else(|| format!("{level} is no level"))?;
     let address: IpAddr = address
         .parse()
         .map_err(|_| format!("{address:?} is not an IP address"))?;

@@ -97,9 +97,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// Logs to the journal, with fields and levels, where standard error goes there anyway; else to
-/// standard error. `RUST_LOG` sets the filter, by default `info` and above.
+/// standard error. `RUST_LOG` sets the filter, by default `info` and above; of the
+/// NATS client warnings, as `fleet status` has its connections.
 fn log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,async_nats=warn"));
     let journal = journal::is_standard_error()
         // A container may have the stream and not the socket.
         .then(|| tracing_journald::layer().ok())

@@ -30,6 +30,8 @@ mod faults_points;
 mod faults_slots;
 mod faults_start;
 mod faults_store;
+mod fleet;
+mod fleet_agent;
 mod gain_revert;
 mod gain_rules;
 mod input_files;

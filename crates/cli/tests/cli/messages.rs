@@ -426,7 +426,7 @@ fn the_help_has_groups_with_examples() {
         .lines()
         .filter_map(|line| line.strip_prefix("  Example: thalweg "))
         .collect();
-    assert_eq!(examples.len(), 6, "{help}");
+    assert_eq!(examples.len(), 7, "{help}");
     // Each example is valid: its command has a help.
     for example in examples {
         let command = example.split_whitespace().next().unwrap();

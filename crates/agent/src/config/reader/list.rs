@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use thalweg_fleet::Name;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::grammar::{self, is_congestion_control};
 use thalweg_units::schema::{self, Form};
@@ -58,6 +59,37 @@ impl Section<'_> {
         self.list(key, arm_list(count, true), None)
     }
 
+    /// Addresses of servers, each once.
+    pub fn servers(&mut self, key: &'static str) -> Vec<String> {
+        let list = List {
+            expected: "a list of at most 16 servers, each once".to_owned(),
+            once: "each server once",
+            count: 0..=16,
+            auto: false,
+            form: schema::text(),
+            item: |text| match thalweg_fleet::check_server(text) {
+                Ok(()) => Ok(text.to_owned()),
+                Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
+            },
+        };
+        let read = self.list(key, list, Some(Vec::new()));
+        read.value.unwrap_or_default()
+    }
+
+    /// A name of the fleet, or `None` for `auto`.
+    pub fn name_or_auto(&mut self, key: &'static str) -> Option<Name> {
+        let expected = format!("\"auto\", the name of the host, or {NAME}");
+        let show = |name: &Option<Name>| string(name.as_ref().map_or("auto", |name| name.as_str()));
+        let form = schema::any_of([schema::only("auto"), name_form()]);
+        let read = self.take(key, &expected, form, None, show, |value| {
+            match text(value)? {
+                "auto" => Some(None),
+                name => Name::new(name).ok().map(Some),
+            }
+        });
+        read.value
+    }
+
     fn list<T: PartialEq + Display>(
         &mut self,
         key: &'static str,
@@ -102,6 +134,13 @@ impl Section<'_> {
             }
         })
     }
+}
+
+/// What a name of the fleet is.
+const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _";
+
+fn name_form() -> Form {
+    schema::of_characters("A-Za-z0-9_-", 63)
 }
 
 /// A list whose elements are texts, each once.

@@ -71,6 +71,14 @@ interval = "60s"
 [http]
 listen = "[::1]:9471"
 token_file = "/etc/t"
+[fleet]
+servers = ["tls://nats.example.com:4222"]
+name = "web1"
+nkey = "/etc/agent.nk"
+credentials = "/etc/agent.creds"
+ca = "/etc/ca.pem"
+share = false
+take = false
 "#;
 
 /// Number of ways to break a file.
@@ -127,6 +135,8 @@ enum Accepts {
     PathOrAuto,
     PathOrNone,
     Loopback,
+    Servers,
+    NameOrAuto,
     ArmOrNone,
     GroupOrNone,
     /// Fewest and most names, whether "auto" is accepted.
@@ -197,6 +207,13 @@ const KEYS: &[(&str, Accepts)] = &[
     ("snapshot.interval", Duration(SECOND, DAY, false)),
     ("http.listen", Loopback),
     ("http.token_file", PathOrNone),
+    ("fleet.servers", Servers),
+    ("fleet.name", NameOrAuto),
+    ("fleet.nkey", PathOrNone),
+    ("fleet.credentials", PathOrNone),
+    ("fleet.ca", PathOrNone),
+    ("fleet.share", Boolean),
+    ("fleet.take", Boolean),
 ];
 
 fn accepts(key: &str) -> Accepts {
@@ -244,6 +261,14 @@ fn right(key: &str, random: &mut Random) -> String {
             .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
             .to_string(),
         PathOrNone => random.pick(&["\"\"", "\"/etc/token\""]).to_string(),
+        Servers => random
+            .pick(&[
+                "[]",
+                "[\"tls://a:4222\"]",
+                "[\"nats://127.0.0.1:1\", \"nats://localhost:2\"]",
+            ])
+            .to_string(),
+        NameOrAuto => random.pick(&["\"auto\"", "\"web-1_a\""]).to_string(),
         Loopback => random
             .pick(&[
                 "\"\"",
@@ -412,6 +437,18 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 format!("{}", far),
             ])
             .clone(),
+        Servers => random
+            .pick(&[
+                "\"tls://a:4222\"",
+                "[\"nats://192.0.2.1:4222\"]",
+                "[\"a:4222\"]",
+                "[7]",
+                "[\"tls://a:1\", \"tls://a:1\"]",
+            ])
+            .to_string(),
+        NameOrAuto => random
+            .pick(&["\"\"", "\"a.b\"", "\"a b\"", "7", "[]"])
+            .to_string(),
         PathOrNone => random
             .pick(&["\"token\"", "\"./here\"", "\"/a\\u0007b\"", "7", "[]"])
             .to_string(),

@@ -1,0 +1,335 @@
+//! The agent in a fleet: what it measured of networks goes out, what others measured comes in.
+//!
+//! A thread of its own does all of it. Neither connections nor the ring ever wait for it, and it never
+//! waits for a server: that is the client's (`thalweg_fleet`) part. See `docs/reference/learner.md`,
+//! section *Fleet*.
+
+mod book;
+mod form;
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use thalweg_bpf_types::raw;
+use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
+use thalweg_fleet::{Fleet, Outgoing, Settings, Traffic};
+use thalweg_learner::HostKey;
+use thalweg_learner::fleet::Prior;
+
+use crate::config::FleetMember;
+use crate::kernel::FleetNetworks;
+use crate::shared::Shared;
+use crate::view;
+
+use book::Book;
+use form::{key_of, measured};
+
+/// Longest wait for messages.
+const TICK: Duration = Duration::from_millis(500);
+/// Interval of looks at the agent's own networks.
+const LOOK: Duration = Duration::from_secs(60);
+/// What others told is put in force at most as often, in 1 % of the time …
+const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_PAUSE: u32 = 100;
+/// … and at least as often, as evidence ages.
+const AGE: Duration = Duration::from_secs(600);
+/// What is still measured is told again before its weight halves, after a day.
+const AGAIN: Duration = Duration::from_secs(20 * 3600);
+/// Interval of statuses.
+const STATUS: Duration = Duration::from_secs(600);
+/// A difference of costs that is worth a message: an eighth of a bit.
+const TOLD_Q16: u64 = 1 << 13;
+
+/// What the thread has done, for the API.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    agents: usize,
+    networks: usize,
+    other_rule: u64,
+    unheard: u64,
+    in_force: FleetNetworks,
+    told: usize,
+}
+
+/// This agent's place in a fleet.
+pub struct Membership {
+    client: Fleet,
+    settings: Settings,
+    shares: bool,
+    seen: Mutex<Seen>,
+}
+
+impl Membership {
+    /// Starts the client.
+    ///
+    /// # Errors
+    /// Settings that cannot work, as a key that cannot be read.
+    pub fn start(member: &FleetMember) -> Result<Self> {
+        let settings = member.settings().context("fleet.name is \"auto\"")?;
+        Ok(Self {
+            client: Fleet::start(&settings).context("[fleet] of the configuration")?,
+            settings,
+            shares: member.share,
+            seen: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it stands.
+    pub fn place(&self) -> view::FleetPlace {
+        let (state, seen) = (self.client.state(), self.lock().clone());
+        let traffic = |it: Traffic| view::FleetTraffic {
+            messages: it.messages,
+            bytes: it.bytes,
+        };
+        let faults = state.faults.iter();
+        view::FleetPlace {
+            agent: self.settings.agent.to_string(),
+            labels: self
+                .settings
+                .labels
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            server: state.connected.as_ref().map(|it| it.server.clone()),
+            connected_s: state
+                .connected
+                .as_ref()
+                .map(|it| it.since.elapsed().as_secs()),
+            connections: state.connections,
+            faults: faults
+                .map(|(kind, number)| (kind.name().to_owned(), *number))
+                .collect(),
+            last_fault: state.last.as_ref().map(|last| view::FleetFault {
+                kind: last.fault.kind.name().to_owned(),
+                text: last.fault.text.clone(),
+                age_s: last.at.elapsed().as_secs(),
+            }),
+            shares: self.shares,
+            takes: self.settings.take,
+            told: seen.told as u64,
+            agents: seen.agents as u64,
+            networks: seen.networks as u64,
+            in_force: seen.in_force.written as u64,
+            left_out: seen.in_force.left_out as u64,
+            other_rule: seen.other_rule,
+            unheard: seen.unheard,
+            sent: traffic(state.sent),
+            received: traffic(state.received),
+        }
+    }
+
+    /// Runs until the session ends.
+    pub fn run(&self, shared: &Shared) {
+        let _watch = Watch(shared);
+        // What an earlier session put in force stays until something is heard, or is too old.
+        let mut work = Work {
+            book: Book::default(),
+            told: HashMap::new(),
+            written: Instant::now(),
+            took: Duration::ZERO,
+            looked: None,
+            status: None,
+        };
+        while !shared.is_stopping() {
+            let now = Instant::now();
+            for incoming in self.client.take(TICK) {
+                work.book.take(incoming, raw::THALWEG_RULE, now);
+            }
+            let outcome = self.attend(shared, &mut work, now);
+            shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
+        }
+    }
+
+    fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+        let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
+        let pause = match work.book.has_changed() {
+            true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
+            false => AGE,
+        };
+        if self.settings.take && now - work.written >= pause {
+            work.written = now;
+            self.write(shared, &mut work.book, now)?;
+            work.took = now.elapsed();
+        }
+        if self.shares && is_due(work.looked, LOOK) {
+            work.looked = Some(now);
+            self.tell(shared, work, now)?;
+        }
+        if is_due(work.status, STATUS) {
+            work.status = Some(now);
+            self.client.offer(&Outgoing::Status(self.status(shared)))?;
+        }
+        Ok(())
+    }
+
+    /// Puts in force what others told, in each network namespace: containers talk to the same networks.
+    fn write(&self, shared: &Shared, book: &mut Book, now: Instant) -> Result<()> {
+        let setup = shared.kernel.setup();
+        let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+        let arms = shared.kernel.arms()?;
+        let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
+        let mut done = FleetNetworks::default();
+        for (netns, system) in shared.kernel.defaults()? {
+            // Without an arm of the system nothing can be compared.
+            let priors = system.map(|system| {
+                known
+                    .entry(system)
+                    .or_insert_with(|| book.priors(|name| arms.index(name), system, now))
+            });
+            let records: Vec<(HostKey, Prior)> = priors
+                .into_iter()
+                .flatten()
+                .filter_map(|(network, prior)| Some((key_of(network, netns, lengths)?, *prior)))
+                .collect();
+            let of_namespace = shared.kernel.set_fleet(netns, &records)?;
+            done.written += of_namespace.written;
+            done.removed += of_namespace.removed;
+            done.left_out += of_namespace.left_out;
+        }
+        book.note_taken();
+        let mut seen = self.lock();
+        seen.in_force = done;
+        seen.agents = book.agents();
+        seen.networks = book.networks();
+        seen.other_rule = book.other_rule();
+        seen.unheard = book.unheard();
+        Ok(())
+    }
+
+    /// Tells what this agent measured itself, where it differs from what it told before.
+    fn tell(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+        let arms = shared.kernel.arms()?;
+        let named = |number: u64| shared.kernel.setup().named.name(number).map(str::to_owned);
+        let mut all: HashMap<Network, Measured> = HashMap::new();
+        for (key, group) in shared.kernel.groups()? {
+            let Some(measured) = measured(&key, &group, &arms, named) else {
+                continue;
+            };
+            // Several namespaces may know it: the one with most evidence tells.
+            match all.entry(measured.network.clone()) {
+                Entry::Occupied(mut other) if evidence(&measured) > evidence(other.get()) => {
+                    other.insert(measured);
+                }
+                Entry::Occupied(_) => {}
+                Entry::Vacant(place) => drop(place.insert(measured)),
+            }
+        }
+        self.lock().told = all.len();
+        let mut shards: BTreeMap<Shard, Vec<Measured>> = BTreeMap::new();
+        for (network, measured) in all {
+            shards.entry(network.shard()).or_default().push(measured);
+        }
+        let gone: Vec<Shard> = work.told.keys().copied().collect();
+        for shard in gone {
+            // Told before, and forgotten since.
+            shards.entry(shard).or_default();
+        }
+        for (shard, mut networks) in shards {
+            // A message may have no room for the last ones.
+            networks.sort_by_cached_key(|it| (Reverse(evidence(it)), it.network.clone()));
+            let is_told = work.told.get(&shard).is_some_and(|(at, told)| {
+                let is_old = now - *at >= AGAIN && is_alive(&networks, now - *at);
+                !is_old && !differ(told, &networks)
+            });
+            if is_told {
+                continue;
+            }
+            self.client.offer(&Outgoing::Priors(Priors {
+                agent: self.settings.agent.clone(),
+                shard,
+                rule: raw::THALWEG_RULE,
+                networks: networks.clone(),
+            }))?;
+            work.told.insert(shard, (now, by_network(networks)));
+        }
+        Ok(())
+    }
+
+    fn status(&self, shared: &Shared) -> Status {
+        Status {
+            agent: self.settings.agent.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            labels: self.settings.labels.clone(),
+            policies: Vec::new(),
+            faults: shared
+                .problem_kinds()
+                .iter()
+                .map(|it| (*it).to_owned())
+                .collect(),
+            cells: Vec::new(),
+        }
+    }
+}
+
+/// Says so if the thread panics: the agent goes on without it.
+struct Watch<'a>(&'a Shared);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = "the fleet's thread panicked; the agent goes on without the fleet until it \
+                        is started again, or reloaded";
+            self.0.problem("fleet", Some(text.to_owned()));
+        }
+    }
+}
+
+fn evidence(measured: &Measured) -> u64 {
+    let arms = measured.arms.iter();
+    arms.map(|arm| u64::from(arm.evidence_q16)).sum()
+}
+
+/// What the thread remembers.
+struct Work {
+    book: Book,
+    /// What was told last, by shard, and when.
+    told: HashMap<Shard, (Instant, Told)>,
+    /// When what others told was put in force, and how long that took.
+    written: Instant,
+    took: Duration,
+    looked: Option<Instant>,
+    status: Option<Instant>,
+}
+
+type Told = HashMap<Network, Vec<Arm>>;
+
+fn by_network(networks: Vec<Measured>) -> Told {
+    let pairs = networks.into_iter().map(|it| (it.network, it.arms));
+    pairs.collect()
+}
+
+/// Whether what is measured differs from what was told, by more than is worth a message.
+fn differ(before: &Told, now: &[Measured]) -> bool {
+    before.len() != now.len()
+        || now
+            .iter()
+            .any(|measured| match before.get(&measured.network) {
+                None => true,
+                Some(told) => measured.arms.iter().any(|arm| {
+                    let same = told.iter().find(|it| it.name == arm.name);
+                    same.is_none_or(|told| is_news(told, arm))
+                }),
+            })
+}
+
+/// Whether one of the networks was measured within this time.
+fn is_alive(networks: &[Measured], time: Duration) -> bool {
+    networks
+        .iter()
+        .any(|it| u64::from(it.age_s) < time.as_secs())
+}
+
+fn is_news(told: &Arm, arm: &Arm) -> bool {
+    let apart = u64::from(told.cost_q16.abs_diff(arm.cost_q16));
+    // Evidence decays by itself, everywhere alike.
+    let grown = u64::from(arm.evidence_q16) > u64::from(told.evidence_q16) * 3 / 2 + (1 << 15);
+    apart > TOLD_Q16 || grown
+}

@@ -1,0 +1,161 @@
+//! Between the messages of the fleet and the learner's arithmetic.
+
+use std::net::IpAddr;
+
+use thalweg_control::system;
+use thalweg_fleet::wire::{Arm, Measured, Network};
+use thalweg_learner::fleet::{ArmReport, own_report};
+use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, OFFSET_Q16};
+
+use crate::kernel::ArmTable;
+
+/// Largest values of messages: 64 bits, 16 bits of queue, a year.
+const BITS_Q16: u32 = 64 << 16;
+const QUEUE_Q16: u32 = 16 << 16;
+const AGE_S: u64 = 366 * 86_400;
+
+/// What an agent measured itself in a network, as a message has it; none if it measured nothing, or
+/// other agents cannot know the same network. `named` is the name of a number.
+pub(super) fn measured(
+    key: &HostKey,
+    group: &Host,
+    arms: &ArmTable,
+    named: impl Fn(u64) -> Option<String>,
+) -> Option<Measured> {
+    let network = match key.level {
+        Level::Prefix => Network::Prefix(key.prefix()),
+        Level::Named => Network::Named(named(key.number())?),
+        _ => return None,
+    };
+    let own = own_report(group)?;
+    let arms: Vec<Arm> = own
+        .iter()
+        .enumerate()
+        .filter(|(_, arm)| arm.evidence_q16 > 0)
+        .filter_map(|(index, arm)| {
+            Some(Arm {
+                name: arms.name(index)?.to_owned(),
+                cost_q16: below(arm.cost_q16),
+                evidence_q16: arm.evidence_q16,
+                log_rate_q16: below(arm.log_rate_q16),
+                deviation_q16: arm.deviation_q16.min(BITS_Q16),
+                segments: arm.segs,
+                retransmitted: arm.retrans.min(arm.segs),
+            })
+        })
+        .collect();
+    let idle_s = system::monotonic_ns().saturating_sub(group.seen_ns) / 1_000_000_000;
+    (!arms.is_empty()).then_some(Measured {
+        network,
+        age_s: idle_s.min(AGE_S) as u32,
+        queue_q16: group.queue_q16.min(QUEUE_Q16),
+        arms,
+    })
+}
+
+/// The arms of a message by their slots; `slot` is that of a name. Arms that this agent lacks are left
+/// out.
+pub(super) fn reported(
+    told: &[Arm],
+    slot: impl Fn(&str) -> Option<usize>,
+) -> [ArmReport; MAX_ARMS] {
+    let mut arms = [ArmReport::default(); MAX_ARMS];
+    for arm in told {
+        if let Some(report) = slot(&arm.name).and_then(|index| arms.get_mut(index)) {
+            *report = ArmReport {
+                cost_q16: above(arm.cost_q16),
+                evidence_q16: arm.evidence_q16,
+                log_rate_q16: above(arm.log_rate_q16),
+                deviation_q16: arm.deviation_q16,
+                segs: arm.segments,
+                retrans: arm.retransmitted,
+            };
+        }
+    }
+    arms
+}
+
+/// The key of a network's own record; `lengths` are those of IPv4 and IPv6. None for a network that this
+/// agent divides otherwise.
+pub(super) fn key_of(network: &Network, netns: u64, (v4, v6): (u32, u32)) -> Option<HostKey> {
+    match network {
+        Network::Prefix(prefix) => {
+            let address: IpAddr = prefix.address();
+            let length = if address.is_ipv4() { v4 } else { v6 };
+            (u32::from(prefix.length()) == length).then_some(())?;
+            let key = HostKey::new(netns, address, v4, v6).ok()?;
+            let level = Level::Prefix;
+            Some(HostKey { level, ..key })
+        }
+        Network::Named(name) => {
+            let number = thalweg_learner::network_number(name);
+            Some(HostKey::of_named(netns, number))
+        }
+        Network::Service { .. } | Network::All => None,
+    }
+}
+
+/// Bits above the system arm's, from those that the kernel has, and the reverse.
+fn below(cost_q16: u32) -> i32 {
+    let bits = i64::from(BITS_Q16);
+    (i64::from(cost_q16) - i64::from(OFFSET_Q16)).clamp(-bits, bits) as i32
+}
+
+fn above(relative_q16: i32) -> u32 {
+    let offset = i64::from(OFFSET_Q16);
+    (offset + i64::from(relative_q16)).clamp(0, 2 * offset) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    use super::*;
+    use thalweg_learner::ArmState;
+
+    #[test]
+    fn own_numbers_alone_are_told_and_come_back_as_they_were() {
+        let key = HostKey {
+            level: Level::Prefix,
+            ..HostKey::new(7, "192.0.2.0".parse().unwrap(), 24, 48).unwrap()
+        };
+        let own = ArmState {
+            own_q16: OFFSET_Q16 - 5,
+            own_weight_q16: 3 << 16,
+            log_rate_q16: OFFSET_Q16 + 6,
+            deviation_q16: 7,
+            segs: 8,
+            retrans: 9,
+            ..ArmState::default()
+        };
+        let of_others = ArmState {
+            value: OFFSET_Q16.into(),
+            weight_q16: 20 << 16,
+            ..ArmState::default()
+        };
+        let mut group = Host {
+            level: Level::Prefix,
+            queue_q16: 11,
+            ..Host::default()
+        };
+        (group.arms[0], group.arms[1]) = (of_others, own);
+        let table = ArmTable::of(&["cubic", "bbr"]);
+        let told = measured(&key, &group, &table, |_| None).unwrap();
+        assert_eq!(told.network.to_string(), "prefix:192.0.2.0/24");
+        assert_eq!((told.queue_q16, told.arms.len()), (11, 1));
+        assert_eq!((&*told.arms[0].name, told.arms[0].cost_q16), ("bbr", -5));
+        // More retransmissions than segments cannot be.
+        assert_eq!(told.arms[0].retransmitted, 8);
+        let back = reported(&told.arms, |name| table.index(name));
+        assert_eq!(back[0], ArmReport::default());
+        assert_eq!(back[1].cost_q16, OFFSET_Q16 - 5);
+        assert_eq!(back[1].log_rate_q16, OFFSET_Q16 + 6);
+        assert_eq!(back[1].evidence_q16, 3 << 16);
+
+        assert_eq!(key_of(&told.network, 7, (24, 48)), Some(key));
+        assert_eq!(key_of(&told.network, 7, (16, 48)), None);
+        // Namespaces and services are of the agent alone.
+        let all = HostKey::of_namespace(7);
+        assert!(measured(&all, &group, &table, |_| None).is_none());
+        assert_eq!(key_of(&Network::All, 7, (24, 48)), None);
+    }
+}

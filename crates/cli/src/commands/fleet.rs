@@ -1,0 +1,39 @@
+//! `thalweg fleet`, one sub-command a file.
+
+mod buckets;
+mod init;
+mod key;
+mod status;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::options::Global;
+
+/// Sub-commands for fleets.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Show how this machine's agent stands in its fleet.
+    Status,
+    /// Write a NATS server's configuration, certificates, and a key for each agent.
+    ///
+    /// Several servers are a cluster. A second call keeps all keys, and adds what is new. Needs no
+    /// server.
+    Init(init::Options),
+    /// Make the buckets at a running server, or change their limits.
+    Buckets(buckets::Options),
+    /// Make a key that will sign policies; prints its public key.
+    ///
+    /// Agents do not obey policies of a fleet yet.
+    Key(key::Options),
+}
+
+/// Runs the sub-command.
+pub fn run(global: &Global, what: &What) -> Result<()> {
+    match what {
+        What::Status => status::run(global),
+        What::Init(options) => init::run(global, options),
+        What::Buckets(options) => buckets::run(global, options),
+        What::Key(options) => key::run(global, options),
+    }
+}

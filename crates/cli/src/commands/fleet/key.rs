@@ -1,0 +1,35 @@
+//! `thalweg fleet key`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use thalweg_fleet::keys::SigningKey;
+
+use crate::options::Global;
+use crate::output;
+
+/// Which file.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The seed's file, with mode 0600. If it exists, its public key is printed.
+    file: PathBuf,
+}
+
+/// Makes a key, or reads it.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let key = match options.file.exists() {
+        true => SigningKey::read(&options.file)?,
+        false => {
+            let key = SigningKey::generate();
+            key.write(&options.file)?;
+            key
+        }
+    };
+    let public = key.public().to_string();
+    match global.json {
+        true => output::print_json(&json!({ "key": public })),
+        false => output::print(&format!("{public}\n")),
+    }
+}
