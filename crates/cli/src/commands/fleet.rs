@@ -1,5 +1,6 @@
 //! `thalweg fleet`, one sub-command a file.
 
+mod access;
 mod buckets;
 mod init;
 mod key;
