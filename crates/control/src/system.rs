@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 use crate::privileges;
 
@@ -315,8 +316,9 @@ fn opened(paths: Vec<PathBuf>) -> impl Iterator<Item = (PathBuf, fs::File)> {
     let mut seen = HashSet::new();
     paths.into_iter().filter_map(move |path| {
         let file = fs::File::open(&path).ok()?;
-        seen.insert(file.metadata().ok()?.ino())
-            .then_some((path, file))
+        // A named one begins and ends as a plain file.
+        let is_namespace = fstatfs(&file).ok()?.filesystem_type() == NSFS_MAGIC;
+        (is_namespace && seen.insert(file.metadata().ok()?.ino())).then_some((path, file))
     })
 }
 
@@ -459,6 +461,15 @@ mod tests {
             cgroup2_in("24 1 0:22 / /sys/fs/cgroup rw - tmpfs cgroup2 rw\n"),
             None
         );
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_left_out() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let own = PathBuf::from(OWN_NAMESPACE);
+        let found = opened(vec![file.path().to_owned(), own.clone()]);
+        let found: Vec<PathBuf> = found.map(|(path, _)| path).collect();
+        assert_eq!(found, [own]);
     }
 
     #[test]

@@ -145,8 +145,8 @@ fn a_new_host_of_a_known_network_gets_the_better_arm_at_once() {
             "{known}"
         );
         let bbr = &known["arms"].as_array().unwrap()[1];
-        // At 3 % and 10 ms cubic carries a fraction; by how little a few hosts differ much.
-        assert!(bbr["difference_bits"].as_f64().unwrap() < -0.5, "{known}");
+        // At 3 % and 10 ms cubic carries a fraction. What a few hosts found of it differs by half a bit.
+        assert!(bbr["difference_bits"].as_f64().unwrap() < -0.1, "{known}");
     }
     let (prefix, home) = (network(&bed, "prefix"), named(&bed, "home"));
     assert_eq!(
