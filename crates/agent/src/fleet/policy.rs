@@ -155,7 +155,10 @@ impl Policies {
                 Ok(()) => self.wishes.applied(&label),
                 Err(error) => {
                     let why = format!("{error:#}");
-                    tracing::warn!("policy {} of label {label} is refused: {why}", wanted.number);
+                    tracing::warn!(
+                        "policy {} of label {label} is refused: {why}",
+                        wanted.number
+                    );
                     self.wishes.refused(&label, why);
                     self.not_before = Some(now + AGAIN);
                 }
@@ -172,7 +175,9 @@ impl Policies {
             existing: false,
         };
         let bytes = wanted.text.as_bytes();
-        let outcome = self.history.apply(&self.place, bytes, compiled, &file, how)?;
+        let outcome = self
+            .history
+            .apply(&self.place, bytes, compiled, &file, how)?;
         let (name, number) = (&outcome.entry.name, wanted.number);
         tracing::info!(
             policy = name,
@@ -212,9 +217,8 @@ impl Policies {
             Some(entry) => Some((which(&entry), self.history.text(entry.number)?)),
         };
         let is_local = matches!(&now, Some((None, _)));
-        let now = now.and_then(|(which, text)| {
-            Some((which?, String::from_utf8_lossy(&text).into_owned()))
-        });
+        let now = now
+            .and_then(|(which, text)| Some((which?, String::from_utf8_lossy(&text).into_owned())));
         self.wishes.taken_back(&label, why, now, is_local);
         Ok(())
     }

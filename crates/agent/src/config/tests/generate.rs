@@ -460,13 +460,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
             ])
             .to_string(),
         Labels => random
-            .pick(&[
-                "\"web\"",
-                "[\"all\"]",
-                "[\"a.b\"]",
-                "[7]",
-                "[\"a\", \"a\"]",
-            ])
+            .pick(&["\"web\"", "[\"all\"]", "[\"a.b\"]", "[7]", "[\"a\", \"a\"]"])
             .to_string(),
         Keys => random
             .pick(&["\"M\"", "[\"M\"]", "[\"\"]", "[7]"])
