@@ -80,11 +80,11 @@ ca = "/etc/ca.pem"
 share = false
 take = false
 labels = ["web", "site-a"]
-keys = ["MBGCRVXHCB3ZXQNG2B5Q3JKFW3KYE6XZ6VCM5BK6BSLJ2FDX2YBLWKNA"]
+keys = ["MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET"]
 "#;
 
 /// A public key of policies, in a list.
-const KEY: &str = "[\"MBGCRVXHCB3ZXQNG2B5Q3JKFW3KYE6XZ6VCM5BK6BSLJ2FDX2YBLWKNA\"]";
+const KEY: &str = "[\"MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET\"]";
 
 /// Number of ways to break a file.
 pub const KINDS: usize = 12;
