@@ -303,11 +303,11 @@ mod tests {
     }
 
     /// Connections of hosts that are no other agent's.
-    fn connections(agent: u64, hosts: u64, factor: f64) -> Vec<(Part, Connection)> {
+    fn connections(agent: u64, hosts: u64, factor: f64, one_in: u64) -> Vec<(Part, Connection)> {
         let mut random = Random::new(agent);
         let mut all = Vec::new();
         for host in 0..hosts {
-            let control = random.below(4) == 0;
+            let control = random.below(one_in) == 0;
             for _ in 0..1 + random.below(30) {
                 let noise = (4.0 * random.fraction() - 2.0).exp2();
                 let factor = if control { 1.0 } else { factor };
@@ -342,8 +342,13 @@ mod tests {
     }
 
     fn agent(number: u64, hosts: u64, factor: f64) -> Vec<Told> {
+        shared(number, hosts, factor, 4)
+    }
+
+    /// With one host in so many in the control group.
+    fn shared(number: u64, hosts: u64, factor: f64, one_in: u64) -> Vec<Told> {
         let mut ledger = Ledger::default();
-        for (part, connection) in connections(number, hosts, factor) {
+        for (part, connection) in connections(number, hosts, factor, one_in) {
             ledger.add(part, &connection, String::new);
         }
         told(&group(&ledger))
@@ -361,7 +366,7 @@ mod tests {
                 Default::default(),
                 Default::default(),
             );
-            for (part, connection) in connections(number, 40, 0.8) {
+            for (part, connection) in connections(number, 40, 0.8, 4) {
                 own.add(part, &connection, String::new);
                 whole.add(part, &connection, String::new);
             }
@@ -480,6 +485,17 @@ mod tests {
             ..honest[0]
         };
         assert!(other.check().is_err());
+    }
+
+    #[test]
+    fn shares_that_differ_make_an_effect_smaller_and_no_more() {
+        let mut pool = Pool::default();
+        pool.add("half", &shared(1, 8000, 0.5, 2)).unwrap();
+        pool.add("twentieth", &shared(2, 8000, 0.5, 20)).unwrap();
+        let group = pool.group();
+        let time = compare(&group.control()[0], &group.treated()[0], 0.05);
+        // (p q + P Q) (1 / (q + Q) + 1 / (p + P)), with p = 1/2 and P = 1/20, of one bit.
+        assert!((time.effect + 0.746).abs() < 0.03, "{time:?}");
     }
 
     #[test]
