@@ -388,6 +388,8 @@ def test_only_so_many_networks_are_told_of(place):
 
 
 def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
+    from axe_playwright_python.sync_playwright import Axe
+
     watched = opened()
     page = watched.page
     page.wait_for_selector(VIEWS["overview"])
@@ -427,7 +429,9 @@ def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
     def fulfil(route):
         path = route.request.url.removeprefix(watched.origin)
         asked.append(path)
-        route.fulfill(json={"/v1/fleet": mine, "/v1/fleet/agents": agents, "/v1/fleet/gain": gain}[path])
+        route.fulfill(
+            json={"/v1/fleet": mine, "/v1/fleet/agents": agents, "/v1/fleet/gain": gain}[path]
+        )
 
     page.route("**/v1/fleet*", fulfil)
     page.route("**/v1/fleet/*", fulfil)
@@ -443,11 +447,17 @@ def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
     text = page.inner_text("#fleet-place")
     assert "what 24 agents tell of 7 networks; 7 records in force" in text
     assert f"form: {seen}" in text
-    assert page.inner_text("#fleet-agents").startswith("303 agents, 1 version, 1 silent, 1 with problems.")
+    assert page.inner_text("#fleet-agents").startswith(
+        "303 agents, 1 version, 1 silent, 1 with problems."
+    )
     assert page.locator("#fleet-agents tbody tr").count() == 200
     # Those that somebody should look at come first.
     first = cells(page, "#fleet-agents tbody tr")
-    assert (first[""], first["Version"], first["Problems"]) == ("web2", "–", f"Not readable: {seen}")
+    assert (first[""], first["Version"], first["Problems"]) == (
+        "web2",
+        "–",
+        f"Not readable: {seen}",
+    )
     second = cells(page, "#fleet-agents tbody tr:nth-child(2)")
     assert second[""] == "web3" and second["Status"].endswith("silent")
     third = cells(page, "#fleet-agents tbody tr:nth-child(3)")
@@ -462,6 +472,8 @@ def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
         assert said in text, said
     assert page.locator("main img").count() == 0
     assert watched.fits()
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert not [one for one in found if one["impact"] in ("serious", "critical")], found
     # Opened again within a minute it asks for nothing.
     watched.go("overview", VIEWS["overview"])
     watched.go("fleet", "#fleet-gain tbody tr")

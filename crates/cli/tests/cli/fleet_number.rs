@@ -166,6 +166,7 @@ fn all_agents_and_what_they_gain_together() {
         "time of treated: squares of scores do not fit the scores"
     );
     let said = text(&bed, &["fleet", "gain"]);
+    println!("{said}");
     assert!(
         said.starts_with("12 agents: Transfers take 43 % less time ["),
         "{said}"
@@ -187,6 +188,7 @@ fn all_agents_and_what_they_gain_together() {
     assert!(find("sim-random")["unreadable"].is_string());
     assert!(find("sim-0")["unreadable"].is_null());
     let said = text(&bed, &["fleet", "status"]);
+    println!("{said}");
     let line = said
         .lines()
         .find(|line| line.contains(" silent, "))
