@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
+use thalweg_control::policy::history::History;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
 use thalweg_fleet::{Fault, Fleet, Kind, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
@@ -179,6 +180,8 @@ impl Membership {
         }
         if is_due(work.status, STATUS) {
             work.status = Some(now);
+            // What its rules do is not known before. A fault is the keeper's to tell.
+            drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
             let faults = tell::faults(&self.client.state(), &mut work.faults, now);
             self.client
                 .offer(&Outgoing::Status(self.status(shared, faults)))?;

@@ -135,18 +135,37 @@ fn all_agents_and_what_they_gain_together() {
     // The first connection of each kind is what others are compared with.
     let own = || clusters(&bed.json(&["gain"])["groups"][0]["rows"]);
     wait_for("a cluster of the agent's own", || (own() > 0).then_some(()));
+    // A rule takes half of the connections, one host-hour of each side.
+    bed.apply(
+        "name = \"mine\"\n[[rule]]\nname = \"pace\"\n\
+         match = { remote_port = 5001, direction = \"active\", sample = \"50%\" }\n\
+         set = { initial_window = 40 }\n",
+    );
+    bed.connect(&bed.server_address(), 60, 30_000);
+    let both = |rows: &Value| {
+        let row = rows.as_array().into_iter().flatten().next();
+        row.is_some_and(|row| row["control"] != 0 && row["treated"] != 0)
+    };
+    wait_for("flows that the rule took and left", || {
+        let told = bed.json(&["gain", "--rule", "pace"]);
+        both(&told["groups"][0]["rows"]).then_some(())
+    });
     // A new session tells at once, and not after ten minutes.
     assert!(bed.end(Signal::SIGTERM).success());
     bed.start();
-    let gain = wait_for("the agent among those counted", || {
+    let gain = wait_for("what the agent and its rule did", || {
         let gain = bed.json(&["fleet", "gain"]);
-        (gain["all"]["agents"] == 12).then_some(gain)
+        (gain["rules"][0]["agents"] == 1).then_some(gain)
     });
     let own = clusters(&bed.json(&["gain"])["groups"][0]["rows"]);
+    assert_eq!(gain["all"]["agents"], 12, "{gain}");
     assert_eq!(clusters(&gain["all"]["rows"]), 11 * 80 + own, "{gain}");
     assert_eq!(gain["all"]["rows"][0]["verdict"], "better", "{gain}");
     assert_eq!(gain["all"]["spread"][0]["known"], 0);
     assert_eq!((&gain["without"], &gain["refused"]), (&0.into(), &2.into()));
+    let rule = &gain["rules"][0];
+    assert_eq!(rule["rule"], "pace");
+    assert!(both(&rule["rows"]), "{rule}");
     let left_out: Vec<_> = gain["left_out"]
         .as_array()
         .unwrap()
@@ -167,10 +186,9 @@ fn all_agents_and_what_they_gain_together() {
     );
     let said = text(&bed, &["fleet", "gain"]);
     println!("{said}");
-    assert!(
-        said.starts_with("12 agents: Transfers take 43 % less time ["),
-        "{said}"
-    );
+    assert!(said.starts_with("12 agents: Transfers take "), "{said}");
+    let of_rule = "\nRule pace. 1 agent: Not known yet: the rule took flows in ";
+    assert!(said.contains(of_rule), "{said}");
     assert!(said.contains("\nLeft out:\n  sim-later: "), "{said}");
     assert!(
         said.contains("  sim-liar: time of treated: squares"),
