@@ -387,6 +387,100 @@ def test_only_so_many_networks_are_told_of(place):
         assert place.front.ask(f"/v1/{resource}?limit=x")[0] == 400
 
 
+def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = opened()
+    page = watched.page
+    page.wait_for_selector(VIEWS["overview"])
+    assert not page.is_visible("#fleet-link"), "this agent is in no fleet"
+    assert not [url for url in watched.requests if "fleet.js" in url]
+    asked = []
+    traffic = {"messages": 12, "bytes": 3400}
+    mine = {
+        "agent": "web1", "labels": ["all"], "server": "tls://nats.example.com", "connected_s": 5,
+        "connections": 1, "faults": {"form": 2}, "shares": True, "takes": True, "told": 3, "agents": 24,
+        "networks": 7, "in_force": 7, "left_out": 0, "other_rule": 0, "unheard": 0, "sent": traffic,
+        "received": traffic, "last_fault": {"kind": "form", "text": HOSTILE, "age_s": 9},
+    }  # fmt: skip
+    one = {
+        "agent": "web1", "age_s": 60, "silent": False, "version": "0.1.0", "labels": ["all"],
+        "policies": [{"label": "all", "number": 4, "stage": "in-force", "reason": ""}],
+        "problems": [], "unreadable": None,
+    }  # fmt: skip
+    bad = one | {"agent": "web2", "version": None, "policies": [], "unreadable": HOSTILE}
+    late = one | {"agent": "web3", "age_s": 7200, "silent": True}
+    many = [one | {"agent": f"x{number}"} for number in range(300)]
+    agents = {"read_s": 0, "versions": {"0.1.0": 302}, "silent": 1, "with_problems": 1,
+              "agents": [one, late, bad, *many]}  # fmt: skip
+    row = {
+        "measure": "time", "size": None, "unit": "percent", "control": 440, "treated": 4400,
+        "effect": -18.2, "low": -24.1, "high": -12.3, "verdict": "better", "known_in_s": None,
+    }  # fmt: skip
+    spread = {"measure": "time", "known": 6, "better": 5, "worse": 1, "worse_share": 1 / 6}
+    learner = {"rule": None, "summary": "9 agents: found.", "agents": 9, "rows": [row],
+               "spread": [spread], "hinges_on": ["web1"]}  # fmt: skip
+    gain = {
+        "summary": "9 agents: found.", "read_s": 0, "without": 2, "refused": 1, "all": learner,
+        "left_out": [{"agent": "web2", "why": HOSTILE}], "silent": [{"agent": "web3", "age_s": 7200}],
+        "rules": [learner | {"rule": HOSTILE, "spread": [], "hinges_on": []}],
+    }  # fmt: skip
+
+    def fulfil(route):
+        path = route.request.url.removeprefix(watched.origin)
+        asked.append(path)
+        route.fulfill(
+            json={"/v1/fleet": mine, "/v1/fleet/agents": agents, "/v1/fleet/gain": gain}[path]
+        )
+
+    page.route("**/v1/fleet*", fulfil)
+    page.route("**/v1/fleet/*", fulfil)
+    page.reload()
+    watched.live()
+    page.wait_for_selector("#fleet-link:visible")
+    assert asked == ["/v1/fleet"], "more than its place before the view is opened"
+    page.click("#fleet-link")
+    page.wait_for_selector("#fleet-gain tbody tr")
+    assert asked[1:] == ["/v1/fleet", "/v1/fleet/agents", "/v1/fleet/gain"]
+    assert page.title().startswith("Fleet")
+    seen = HOSTILE.replace("\u202e", "\\u{202e}")
+    text = page.inner_text("#fleet-place")
+    assert "what 24 agents tell of 7 networks; 7 records in force" in text
+    assert f"form: {seen}" in text
+    assert page.inner_text("#fleet-agents").startswith(
+        "303 agents, 1 version, 1 silent, 1 with problems."
+    )
+    assert page.locator("#fleet-agents tbody tr").count() == 200
+    # Those that somebody should look at come first.
+    first = cells(page, "#fleet-agents tbody tr")
+    assert (first[""], first["Version"], first["Problems"]) == (
+        "web2",
+        "–",
+        f"Not readable: {seen}",
+    )
+    second = cells(page, "#fleet-agents tbody tr:nth-child(2)")
+    assert second[""] == "web3" and second["Status"].endswith("silent")
+    third = cells(page, "#fleet-agents tbody tr:nth-child(3)")
+    assert third["Policies"] == "all 4 in-force"
+    row = cells(page, "#fleet-gain tbody tr")
+    assert (row[""], row["Effect"], row["Interval"]) == ("Time", "-18 %", "-24 % to -12 %")
+    text = page.inner_text("#fleet-gain")
+    for said in [
+        "9 agents: found.", f"Rule {seen}. 9 agents", "5 better, 1 worse of 6", "show: web1.",
+        "2 agents without a control group", "an hour: web3.", f"web2 is left out: {seen}.",
+    ]:  # fmt: skip
+        assert said in text, said
+    assert page.locator("main img").count() == 0
+    assert watched.fits()
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert not [one for one in found if one["impact"] in ("serious", "critical")], found
+    # Opened again within a minute it asks for nothing.
+    watched.go("overview", VIEWS["overview"])
+    watched.go("fleet", "#fleet-gain tbody tr")
+    page.evaluate("new Promise((done) => setTimeout(done))")
+    assert len(asked) == 4, asked
+
+
 def test_hostile_names_are_text(opened, place):
     watched = opened()
     page = watched.page

@@ -4,9 +4,11 @@
 //! waits for a server: that is the client's (`thalweg_fleet`) part. See `docs/reference/learner.md`,
 //! section *Fleet*.
 
+mod all;
 mod book;
 mod form;
 mod policy;
+mod tell;
 mod wish;
 
 use std::cmp::Reverse;
@@ -19,8 +21,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::Place;
+use thalweg_control::policy::history::History;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
-use thalweg_fleet::{Fleet, Incoming, Outgoing, Settings, Traffic};
+use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
@@ -29,6 +32,7 @@ use crate::kernel::FleetNetworks;
 use crate::shared::Shared;
 use crate::view;
 
+pub use all::Statuses;
 use book::Book;
 use form::{key_of, measured};
 use policy::Policies;
@@ -46,6 +50,8 @@ const AGE: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_secs(20 * 3600);
 /// Interval of statuses.
 const STATUS: Duration = Duration::from_secs(600);
+/// Longest wait for the statuses of all agents.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A difference of costs that is worth a message: an eighth of a bit.
 const TOLD_Q16: u64 = 1 << 13;
 
@@ -136,6 +142,14 @@ impl Membership {
         }
     }
 
+    /// The statuses of all agents, from the server.
+    ///
+    /// # Errors
+    /// The fleet is away, or does not answer in time.
+    pub fn statuses(&self) -> Result<Statuses, Fault> {
+        Ok(Statuses::new(self.client.statuses(PATIENCE)?))
+    }
+
     /// Runs until the session ends.
     pub fn run(&self, shared: &Shared) {
         let _watch = Watch(shared);
@@ -158,6 +172,7 @@ impl Membership {
             took: Duration::ZERO,
             looked: None,
             status: None,
+            faults: BTreeMap::new(),
         };
         while !shared.is_stopping() {
             let now = Instant::now();
@@ -197,8 +212,11 @@ impl Membership {
         }
         if is_due(work.status, STATUS) {
             work.status = Some(now);
+            // What its rules do is not known before. A fault is the keeper's to tell.
+            drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
             let policies = work.policies.progress();
-            let status = self.status(shared, policies);
+            let faults = tell::faults(&self.client.state(), &mut work.faults, now);
+            let status = self.status(shared, policies, faults);
             self.client.offer(&Outgoing::Status(status))?;
         }
         Ok(())
@@ -287,7 +305,10 @@ impl Membership {
         Ok(())
     }
 
-    fn status(&self, shared: &Shared, policies: Vec<Progress>) -> Status {
+    fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
+        let setup = shared.kernel.setup();
+        // Otherwise what it has is of an earlier configuration.
+        let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -297,8 +318,9 @@ impl Membership {
                 .problem_kinds()
                 .iter()
                 .map(|it| (*it).to_owned())
+                .chain(faults)
                 .collect(),
-            cells: Vec::new(),
+            cells: tell::cells(&shared.gain(|gain| gain.compared(compares))),
         }
     }
 }
@@ -341,6 +363,8 @@ struct Work {
     took: Duration,
     looked: Option<Instant>,
     status: Option<Instant>,
+    /// The client's faults, as they were counted then.
+    faults: BTreeMap<Kind, u64>,
 }
 
 type Told = HashMap<Network, Vec<Arm>>;

@@ -14,6 +14,7 @@ use times::HOUR_NS;
 
 mod advice;
 mod event;
+mod fleet;
 mod look;
 mod present;
 mod rules;
@@ -24,6 +25,7 @@ mod times;
 mod words;
 
 pub use advice::{Advice, Question, Source};
+pub use fleet::{Compared, of_agents};
 pub use present::Asked;
 pub use rules::Rules;
 

@@ -25,12 +25,14 @@ use crate::view;
 
 mod advice;
 mod agent;
+mod fleet;
 mod gain;
 mod kernel;
 mod page;
 #[cfg(test)]
 mod tests;
 
+pub use fleet::of_fleet;
 use page::Page;
 
 /// The content type of the text.
@@ -49,6 +51,7 @@ struct Figures {
     counted: Counted,
     life: Arc<Life>,
     process: Process,
+    fleet: Option<view::FleetPlace>,
     attached: [(&'static str, bool); 2],
     measured: bool,
     programs: Vec<Running>,
@@ -114,6 +117,7 @@ impl Figures {
             counted: shared.life.counted(),
             life: Arc::clone(&shared.life),
             process: Process::look(),
+            fleet: shared.fleet.as_ref().map(|fleet| fleet.place()),
             attached: learner::attached(pin),
             measured,
             programs: programs(pin, measured, &mut unreadable),
@@ -139,6 +143,7 @@ impl Collector for Figures {
         self.events(&mut page)?;
         self.gain(&mut page)?;
         self.advice(&mut page)?;
+        self.fleet(&mut page)?;
         self.kernel(&mut page)
     }
 }

@@ -3,6 +3,12 @@
 
 use std::collections::BTreeMap;
 
+mod fleet;
+
+pub use fleet::{
+    FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
+    FleetSpread,
+};
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/status`.

@@ -10,6 +10,7 @@
 //! - [`compare`] makes of two such groups an effect with a confidence sequence: an interval that
 //!   holds for all looks together.
 //! - [`Ledger`] gathers connections in clusters and clusters in groups, within bounds.
+//! - [`Pool`] makes one comparison of those of many agents.
 //! - [`alpha`] shares the 5 % among everything that is compared.
 //! - [`advise`] concludes from a group's sides which arm would be best there; [`Limits`] says what
 //!   held its connections up.
@@ -26,6 +27,7 @@ mod cluster;
 mod compare;
 mod ledger;
 mod limits;
+mod pool;
 pub mod replay;
 mod row;
 mod sampling;
@@ -41,6 +43,7 @@ pub use cluster::{CLUSTER_CAP, Cluster, Moments};
 pub use compare::{CLUSTERS_MIN, Comparison, compare};
 pub use ledger::{Changes, Content, Group, Groups, Ledger, Part, Rows};
 pub use limits::{Chronographs, Held, Limit, Limits};
+pub use pool::{Impossible, Pool, Spread, Told};
 pub use row::{ROWS, Row, Unit};
 pub use sampling::Sampling;
 pub use share::{ALPHA, Scope, advice_alpha, alpha};

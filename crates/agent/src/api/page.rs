@@ -13,8 +13,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
+/// A script that is loaded once its view is opened, where the agent is in a fleet.
+const LATER: &str = "/page/fleet.js";
+
 /// Path, type and text of each file.
-const FILES: [(&str, &str, &str); 13] = [
+const FILES: [(&str, &str, &str); 14] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -48,6 +51,7 @@ const FILES: [(&str, &str, &str); 13] = [
         include_str!("../page/networks.js"),
     ),
     ("/page/kernel.js", SCRIPT, include_str!("../page/kernel.js")),
+    (LATER, SCRIPT, include_str!("../page/fleet.js")),
 ];
 
 /// Headers of every answer to a browser.
@@ -101,7 +105,11 @@ mod tests {
 
     #[test]
     fn the_page_is_small() {
-        let bytes: usize = FILES.iter().map(|file| file.2.len()).sum();
+        let at_once = FILES.iter().filter(|file| file.0 != LATER);
+        let bytes: usize = at_once.map(|file| file.2.len()).sum();
         assert!(bytes < 60_000, "{bytes}");
+        let imported = "import(\"./fleet.js\")";
+        let scripts = FILES.iter().filter(|file| file.2.contains("fleet.js\""));
+        assert!(scripts.map(|file| file.2.contains(imported)).eq([true]));
     }
 }

@@ -148,14 +148,14 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     if asked.share <= 0.0 {
         return "There is no control group to compare with: set `share` in `[control]`, e.g. to 0.05.".to_owned();
     }
-    found_in(all, age_s, Against::Control)
+    found_in(all, Some(age_s), Against::Control)
 }
 
 /// A row with what was found.
 type Judged = (Row, Comparison, Verdict);
 
-/// The same once something can be compared.
-pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> String {
+/// The same once something can be compared; without an age nothing is said of the time to come.
+pub(super) fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> String {
     let ended = |all: &&Group| all.control()[0].clusters + all.treated()[0].clusters > 0;
     let Some(group) = all.filter(ended) else {
         return "No connection has ended yet since the comparison began.".to_owned();
@@ -187,7 +187,7 @@ pub(super) fn found_in(all: Option<&Group>, age_s: u64, against: Against) -> Str
 
 fn undecided(
     (row, comparison, verdict): (Row, Comparison, Verdict),
-    age_s: u64,
+    age_s: Option<u64>,
     against: Against,
 ) -> String {
     let beside = against.words(comparison.control);
@@ -222,7 +222,8 @@ fn undecided(
         Verdict::Unknown(growth) => growth,
         _ => None,
     };
-    let when = known_in(growth, age_s).map_or(String::new(), |left_s| {
+    let left_s = age_s.and_then(|age_s| known_in(growth, age_s));
+    let when = left_s.map_or(String::new(), |left_s| {
         let left = about(left_s.max(60));
         format!(" In about {left} a difference of 5 % would show.")
     });
@@ -258,7 +259,7 @@ mod tests {
             }
             group
         };
-        let said = found_in(Some(&group(4.0)), 60, Against::Control);
+        let said = found_in(Some(&group(4.0)), Some(60), Against::Control);
         assert!(
             said.contains("60 host-hours") && said.contains("differ too much"),
             "{said}"

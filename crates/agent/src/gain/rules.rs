@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::{TrialRule, Trials};
-use thalweg_gain::{Connection, Part, Scope, Side};
+use thalweg_gain::{Connection, Group, Part, Scope, Side};
 use thalweg_learner::HostKey;
 use thalweg_policy::Trial;
 
@@ -195,6 +195,19 @@ impl Rules {
         present.into_iter().filter_map(view).collect()
     }
 
+    /// The flows of each rule that is compared; none in a dry run.
+    pub(super) fn groups(&self) -> Vec<(String, Group)> {
+        if self.policy.as_ref().is_none_or(|policy| policy.dry_run) {
+            return Vec::new();
+        }
+        let group = |(_, name, trial): Compared<'_>| {
+            let groups = self.kept.get(&trial.key)?.ledger.groups();
+            let all = groups.get(&(Scope::All, String::new()))?;
+            Some((name.to_owned(), all.clone()))
+        };
+        self.present().filter_map(group).collect()
+    }
+
     /// One rule, by its name.
     ///
     /// # Errors
@@ -220,7 +233,7 @@ impl Rules {
         let all = groups.get(&(Scope::All, String::new()));
         let summary = match policy.dry_run {
             true => "A dry run sets nothing, so there is nothing to compare.".to_owned(),
-            false => found_in(all, age_s, Against::LeftAlone),
+            false => found_in(all, Some(age_s), Against::LeftAlone),
         };
         let reverts = kept.reverts.iter();
         Ok(view::Gain {

@@ -33,17 +33,22 @@ function taken(revert) {
   return el("p", { class: "problem" }, `${what} for another ${span(revert.left_s)}. ${revert.why}.`);
 }
 
+/** A table of comparisons. */
+export function comparison(caption, rows) {
+  const columns = [["Measure"], ["Effect", "number"], ["Interval", "number"], ["Control", "number"], ["Verdict"]];
+  return table(caption, columns, rows.map(cells));
+}
+
 /** Shows the comparisons of all connections. */
 export async function gain() {
   const box = byId("gain");
   try {
     const found = await ask("v1/gain");
     const all = found.groups.find((group) => group.by === "all");
-    const columns = [["Measure"], ["Effect", "number"], ["Interval", "number"], ["Control", "number"], ["Verdict"]];
     replace(box,
       paragraph(found.summary),
       found.reverts.map(taken),
-      all && all.rows.length > 0 && table("Treated connections less the control group; control in hosts × hours", columns, all.rows.map(cells)),
+      all && all.rows.length > 0 && comparison("Treated connections less the control group; control in hosts × hours", all.rows),
       found.left_out > 0 && note(`${counted(found.left_out, "connection")} left out: more hosts than can be kept.`));
   } catch (error) {
     replace(box, fault(`The gain cannot be had: ${error.message}.`));

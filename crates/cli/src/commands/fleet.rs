@@ -1,7 +1,9 @@
 //! `thalweg fleet`, one sub-command a file.
 
 mod access;
+mod ask;
 mod buckets;
+mod gain;
 mod init;
 mod key;
 mod policy;
@@ -15,8 +17,10 @@ use crate::options::Global;
 /// Sub-commands for fleets.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Show how this machine's agent stands in its fleet.
-    Status,
+    /// Show how this machine's agent stands in its fleet, and all agents.
+    Status(status::Options),
+    /// Show what all agents gain against their control groups, as one.
+    Gain(gain::Options),
     /// Write a NATS server's configuration, certificates, and a key for each agent.
     ///
     /// Several servers are a cluster. A second call keeps all keys, and adds what is new. Needs no
@@ -36,7 +40,8 @@ pub enum What {
 /// Runs the sub-command.
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
-        What::Status => status::run(global),
+        What::Status(options) => status::run(global, options),
+        What::Gain(options) => gain::run(global, options),
         What::Init(options) => init::run(global, options),
         What::Buckets(options) => buckets::run(global, options),
         What::Key(options) => key::run(global, options),

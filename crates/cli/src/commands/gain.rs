@@ -140,20 +140,25 @@ fn text(gain: &Gain) -> String {
 }
 
 fn table(group: &GainGroup, of_rule: bool) -> String {
-    let (control, treated) = match of_rule {
-        true => ("Left alone", "Taken"),
-        false => ("Control", "Treated"),
-    };
-    let header = ["", "Effect", "Interval", control, treated, "Verdict"];
-    let rows: Vec<_> = group.rows.iter().map(row).collect();
-    if rows.is_empty() {
+    if group.rows.is_empty() {
         return String::new();
     }
     let title = match group.by.as_str() {
         "all" => String::new(),
         by => format!("{by} {}\n", group.name),
     };
-    format!("\n{title}{}", output::table(&header, &[1, 2, 3, 4], rows))
+    format!("\n{title}{}", comparison(&group.rows, of_rule))
+}
+
+/// Rows of the learner against its control group, or of a rule.
+pub fn comparison(rows: &[GainRow], of_rule: bool) -> String {
+    let (control, treated) = match of_rule {
+        true => ("Left alone", "Taken"),
+        false => ("Control", "Treated"),
+    };
+    let header = ["", "Effect", "Interval", control, treated, "Verdict"];
+    let rows = rows.iter().map(row).collect();
+    output::table(&header, &[1, 2, 3, 4], rows)
 }
 
 /// A comparison as a row.

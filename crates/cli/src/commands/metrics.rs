@@ -15,13 +15,20 @@ pub struct Options {
     /// File to write, whole or not at all, for node_exporter's textfile collector. Default: standard
     /// output.
     file: Option<PathBuf>,
+    /// Figures of the whole fleet instead of this agent's. One agent is enough to ask.
+    #[arg(long)]
+    fleet: bool,
 }
 
 /// Writes the agent's figures as OpenMetrics text.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     // Nothing is printed unless it is complete.
     let mut text = Vec::new();
-    global.client()?.get_parts("/metrics", |part| {
+    let resource = match options.fleet {
+        true => "/v1/fleet/metrics",
+        false => "/metrics",
+    };
+    global.client()?.get_parts(resource, |part| {
         text.extend_from_slice(part);
         Ok(())
     })?;

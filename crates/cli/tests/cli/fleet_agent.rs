@@ -28,15 +28,15 @@ pub fn program() -> Option<PathBuf> {
 }
 
 /// A server with buckets, which anybody on this machine may use.
-struct Server {
+pub struct Server {
     directory: tempfile::TempDir,
     port: u16,
-    process: Option<Process>,
+    pub process: Option<Process>,
 }
 
 impl Server {
     /// None if there is no nats-server.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         if program().is_none() {
             skip("no nats-server (scripts/setup.sh --test)");
             return None;
@@ -78,11 +78,11 @@ impl Server {
         self.process = Some(Process::spawn(&mut command).expect("starting nats-server"));
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    fn settings(&self, agent: &str) -> Settings {
+    pub fn settings(&self, agent: &str) -> Settings {
         let name = Name::new(agent).expect("a name");
         let mut settings = Settings::new(vec![self.url()], name, Identity::None);
         settings.pace.look = Duration::from_millis(200);
@@ -129,7 +129,7 @@ fn bed(label: &str, server: &Server) -> Bed {
 }
 
 /// What reads all that clients of the bed send.
-fn reader(bed: &Bed) -> Traffic {
+pub fn reader(bed: &Bed) -> Traffic {
     let mut reader = bed.python(Side::Server, COLLECTOR, &[]);
     assert_eq!(reader.line(), "listening");
     reader

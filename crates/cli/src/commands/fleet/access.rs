@@ -10,10 +10,10 @@ use thalweg_fleet::{Identity, Name, Operator, Settings, setup};
 #[derive(Debug, Args)]
 pub struct Access {
     /// A server, such as tls://nats.example.com:4222. Default: those of the directory.
-    #[arg(long = "server", value_name = "URL")]
+    #[arg(long = "server", value_name = "URL", requires = "directory")]
     servers: Vec<String>,
     /// Port of the directory's servers.
-    #[arg(long, default_value_t = 4222)]
+    #[arg(long, default_value_t = 4222, requires = "directory")]
     port: u16,
 }
 

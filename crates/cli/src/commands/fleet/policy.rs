@@ -1,6 +1,6 @@
 //! `thalweg fleet policy`: signed policies for agents, and how far these are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -47,11 +47,17 @@ pub struct Label {
 /// The fleet.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// The directory of `thalweg fleet init`.
-    #[arg(long, value_name = "DIRECTORY", default_value = "fleet")]
-    fleet: PathBuf,
+    /// The directory of `thalweg fleet init`. Default: `fleet`.
+    #[arg(long = "fleet", id = "directory", value_name = "DIR")]
+    directory: Option<PathBuf>,
     #[command(flatten)]
     access: Access,
+}
+
+impl Place {
+    fn directory(&self) -> &Path {
+        self.directory.as_deref().unwrap_or(Path::new("fleet"))
+    }
 }
 
 /// Which policy, and for whom.
@@ -103,7 +109,7 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 }
 
 fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
-    let directory = &label.place.fleet;
+    let directory = label.place.directory();
     let usual = directory.join("policy.nk");
     let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
     let mut operator = label.place.access.connect(directory)?;
@@ -172,7 +178,7 @@ fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
 }
 
 fn show(global: &Global, options: &Show) -> Result<()> {
-    let mut operator = options.place.access.connect(&options.place.fleet)?;
+    let mut operator = options.place.access.connect(options.place.directory())?;
     let members = operator.statuses()?;
     let mut labels: Vec<Name> = match &options.to {
         Some(label) => vec![label.clone()],

@@ -3,19 +3,107 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use thalweg_agent::view::{FleetPlace, FleetTraffic};
+use clap::Args;
+use serde::Serialize;
+use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
 use thalweg_control::object::printable;
 
+use super::ask::Ask;
 use crate::options::Global;
-use crate::output;
+use crate::output::{self, count, span};
 
-/// Shows how the agent stands.
-pub fn run(global: &Global) -> Result<()> {
-    let found: Option<FleetPlace> = global.client()?.get("/v1/fleet")?;
+/// Who is asked.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// How the agent stands, and all agents.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    place: FleetPlace,
+    /// All agents; `None`: they cannot be had.
+    fleet: Option<FleetAgents>,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet_fault: Option<String>,
+}
+
+/// Shows how the agent stands, and all agents.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    if let Some(statuses) = options.ask.servers()? {
+        let agents = statuses.agents();
+        return output::show(global, &agents, || all(&agents));
+    }
+    let client = global.client()?;
+    let found: Option<FleetPlace> = client.get("/v1/fleet")?;
+    let found = found.map(|place| {
+        let agents = client.get::<Option<FleetAgents>>("/v1/fleet/agents");
+        let fleet_fault = agents.as_ref().err().map(|error| format!("{error:#}"));
+        Shown {
+            place,
+            fleet: agents.ok().flatten(),
+            fleet_fault,
+        }
+    });
     output::show(global, &found, || match &found {
         None => "this agent is in no fleet ([fleet] servers = [])\n".to_owned(),
-        Some(place) => text(place),
+        Some(shown) => {
+            let others = match (&shown.fleet, &shown.fleet_fault) {
+                (Some(agents), _) => all(agents),
+                (None, why) => {
+                    let why = why.as_deref().unwrap_or("the agent does not tell");
+                    format!(
+                        "The agents of the fleet cannot be had: {}\n",
+                        printable(why)
+                    )
+                }
+            };
+            format!("{}\n{others}", text(&shown.place))
+        }
     })
+}
+
+/// All agents: one line, and a table.
+fn all(agents: &FleetAgents) -> String {
+    let line = format!(
+        "{}, {}, {} silent, {} with problems\n",
+        count(agents.agents.len(), "agent"),
+        count(agents.versions.len(), "version"),
+        agents.silent,
+        agents.with_problems
+    );
+    if agents.agents.is_empty() {
+        return line;
+    }
+    let header = [
+        "Agent", "Version", "Labels", "Status", "Policies", "Problems",
+    ];
+    let rows = agents.agents.iter().map(row).collect();
+    format!("{line}\n{}", output::table(&header, &[], rows))
+}
+
+fn row(agent: &FleetAgent) -> Vec<String> {
+    let age = span(agent.age_s);
+    let policies = agent.policies.iter();
+    let policies = policies.map(|it| format!("{} {} {}", it.label, it.number, it.stage));
+    let problems = match &agent.unreadable {
+        Some(why) => format!("not readable: {why}"),
+        None => agent.problems.join("; "),
+    };
+    vec![
+        printable(&agent.agent),
+        printable(agent.version.as_deref().unwrap_or("–")),
+        printable(&agent.labels.join(" ")),
+        match agent.silent {
+            true => format!("{age} ago, silent"),
+            false => format!("{age} ago"),
+        },
+        printable(&policies.collect::<Vec<_>>().join(", ")),
+        printable(&problems),
+    ]
 }
 
 fn text(place: &FleetPlace) -> String {

@@ -1,0 +1,220 @@
+//! What the statuses of all agents say together.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use thalweg_fleet::wire::{Cell, Progress, Stage};
+use thalweg_fleet::{Fault, Member};
+use thalweg_gain::{Pool, Told};
+
+use super::tell::{rule_of, told};
+use crate::gain::of_agents;
+use crate::view::{
+    FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
+};
+
+/// Statuses come every ten minutes: two were lost, and the third is late.
+const SILENT: Duration = Duration::from_secs(30 * 60);
+/// A comparison names agents whose sums are as old.
+const OLD: Duration = Duration::from_secs(3600);
+/// Rules that are compared: those that most agents tell of.
+const RULES_MAX: usize = 32;
+
+/// The statuses of all agents, as they were read.
+#[derive(Debug)]
+pub struct Statuses {
+    members: Vec<Member>,
+    at: Instant,
+}
+
+impl Statuses {
+    /// Statuses that were read now.
+    pub fn new(members: Vec<Member>) -> Self {
+        Self {
+            members,
+            at: Instant::now(),
+        }
+    }
+
+    /// All agents.
+    pub fn agents(&self) -> FleetAgents {
+        let read = self.at.elapsed();
+        let agents: Vec<_> = self.members.iter().map(|it| agent(it, read)).collect();
+        let mut versions = BTreeMap::new();
+        for version in agents.iter().filter_map(|it| it.version.as_ref()) {
+            *versions.entry(version.clone()).or_insert(0) += 1;
+        }
+        let number = |is: fn(&FleetAgent) -> bool| agents.iter().filter(|it| is(it)).count() as u64;
+        FleetAgents {
+            read_s: read.as_secs(),
+            versions,
+            silent: number(|it| it.silent),
+            with_problems: number(|it| !it.problems.is_empty() || it.unreadable.is_some()),
+            agents,
+        }
+    }
+
+    /// Their comparisons as one.
+    pub fn gain(&self) -> FleetGain {
+        let read = self.at.elapsed();
+        let mut left_out = Vec::new();
+        let mut silent = Vec::new();
+        let mut without = 0;
+        // By rule, none first: who tells what.
+        let mut told: BTreeMap<Option<&str>, Vec<(&str, Vec<&Cell>)>> = BTreeMap::new();
+        let mut refused = 0;
+        for member in &self.members {
+            let name = member.agent.as_str();
+            let mut leave = |why: String| {
+                left_out.push(FleetLeftOut {
+                    agent: name.to_owned(),
+                    why,
+                });
+            };
+            let status = match &member.status {
+                Ok(status) => status,
+                Err(fault) => {
+                    leave(fault.text.clone());
+                    continue;
+                }
+            };
+            let mut own: BTreeMap<Option<&str>, Vec<&Cell>> = BTreeMap::new();
+            for cell in &status.cells {
+                match rule_of(&cell.scope) {
+                    Ok(rule) => own.entry(rule).or_default().push(cell),
+                    Err(why) => {
+                        refused += 1;
+                        leave(why);
+                    }
+                }
+            }
+            if !own.contains_key(&None) {
+                without += 1;
+            }
+            let age = member.age + read;
+            if !own.is_empty() && age > OLD {
+                silent.push(FleetSilent {
+                    agent: name.to_owned(),
+                    age_s: age.as_secs(),
+                });
+            }
+            for (rule, cells) in own {
+                told.entry(rule).or_default().push((name, cells));
+            }
+        }
+        let learners = told.remove(&None).unwrap_or_default();
+        let mut rules: Vec<_> = told.into_iter().collect();
+        rules.sort_by_key(|(_, agents)| std::cmp::Reverse(agents.len()));
+        rules.truncate(RULES_MAX);
+        let mut pooled = |rule: Option<&str>, agents: Vec<(&str, Vec<&Cell>)>| {
+            let (comparison, wrong) = together(rule, &agents);
+            for (agent, number, why) in wrong {
+                refused += number;
+                left_out.push(FleetLeftOut { agent, why });
+            }
+            comparison
+        };
+        let all = pooled(None, learners);
+        let rules = rules.into_iter();
+        let rules = rules.map(|(rule, agents)| pooled(rule, agents)).collect();
+        FleetGain {
+            summary: all.summary.clone(),
+            read_s: read.as_secs(),
+            without,
+            refused,
+            left_out,
+            silent,
+            all,
+            rules,
+        }
+    }
+}
+
+/// Agents whose sums were refused, how many, and why.
+type Wrong = Vec<(String, u64, String)>;
+
+fn together(rule: Option<&str>, agents: &[(&str, Vec<&Cell>)]) -> (FleetComparison, Wrong) {
+    let mut pool = Pool::default();
+    let mut wrong = Wrong::new();
+    for (agent, cells) in agents {
+        let known: Result<Vec<Told>, String> = cells.iter().map(|cell| told(cell)).collect();
+        let added = known.and_then(|told| {
+            let added = pool.add(agent, &told);
+            added.map_err(|why| why.to_string())
+        });
+        if let Err(why) = added {
+            let why = match rule {
+                None => why,
+                Some(rule) => format!("rule {rule}: {why}"),
+            };
+            wrong.push(((*agent).to_owned(), cells.len() as u64, why));
+        }
+    }
+    (of_agents(&pool, rule), wrong)
+}
+
+fn agent(member: &Member, read: Duration) -> FleetAgent {
+    let age = member.age + read;
+    let row = FleetAgent {
+        agent: member.agent.to_string(),
+        age_s: age.as_secs(),
+        silent: age > SILENT,
+        version: None,
+        labels: Vec::new(),
+        policies: Vec::new(),
+        problems: Vec::new(),
+        unreadable: None,
+    };
+    match &member.status {
+        Ok(status) => FleetAgent {
+            version: Some(status.version.clone()),
+            labels: status.labels.iter().map(ToString::to_string).collect(),
+            policies: status.policies.iter().map(progress).collect(),
+            problems: status
+                .faults
+                .iter()
+                .cloned()
+                .chain(status.policies.iter().filter_map(failure))
+                .collect(),
+            ..row
+        },
+        Err(Fault { text, .. }) => FleetAgent {
+            unreadable: Some(text.clone()),
+            ..row
+        },
+    }
+}
+
+fn progress(progress: &Progress) -> FleetProgress {
+    FleetProgress {
+        label: progress.label.to_string(),
+        number: progress.number,
+        stage: stage(progress.stage).to_owned(),
+        reason: progress.reason.clone(),
+    }
+}
+
+/// A policy that is no further is a problem.
+fn failure(progress: &Progress) -> Option<String> {
+    let is = matches!(progress.stage, Stage::RolledBack | Stage::Refused);
+    let (label, number, stage) = (&progress.label, progress.number, stage(progress.stage));
+    let text = format!("policy {label} {number} {stage}");
+    is.then(|| match progress.reason.is_empty() {
+        true => text,
+        false => format!("{text}: {}", progress.reason),
+    })
+}
+
+/// The word for a stage, as in statuses.
+fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "waiting",
+        Stage::Canary => "canary",
+        Stage::InForce => "in-force",
+        Stage::RolledBack => "rolled-back",
+        Stage::Refused => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests;

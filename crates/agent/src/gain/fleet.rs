@@ -1,0 +1,106 @@
+//! What the fleet is told of the gain, and the comparison of many agents in words and figures.
+
+use std::cmp::Reverse;
+
+use thalweg_gain::{Group, Pool, Row, Scope, Side, Told};
+
+use super::Gain;
+use super::look::judged;
+use super::present::{Against, found_in};
+use super::words::{presented_row, thousands};
+use crate::view::{FleetComparison, FleetSpread};
+
+/// A comparison that the fleet is told of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// The rule; `None`: the learner.
+    pub rule: Option<String>,
+    /// Its sums.
+    pub told: Vec<Told>,
+}
+
+impl Compared {
+    fn new(rule: Option<String>, group: &Group) -> Self {
+        let sides = [Side::Control, Side::Treated].into_iter();
+        let all = sides.flat_map(|side| Row::MEASURES.map(|row| (side, row)));
+        let told = all.map(|(side, row)| Told {
+            row,
+            side,
+            moments: group.side(side)[row.index()],
+        });
+        Self {
+            rule,
+            told: told.filter(|it| it.moments.clusters > 0).collect(),
+        }
+    }
+
+    fn clusters(&self) -> u64 {
+        let time = self.told.iter().filter(|it| it.row == Row::Time);
+        time.map(|it| it.moments.clusters).sum()
+    }
+}
+
+impl Gain {
+    /// What the fleet is told: of the learner, if it compares, and of rules with a share, those of
+    /// most clusters first.
+    pub fn compared(&self, learner: bool) -> Vec<Compared> {
+        let mut all: Vec<Compared> = (self.rules.groups().into_iter())
+            .map(|(name, group)| Compared::new(Some(name), &group))
+            .collect();
+        all.sort_by_key(|it| Reverse(it.clusters()));
+        if learner {
+            let groups = self.kept.ledger.groups();
+            let group = groups.get(&(Scope::All, String::new()));
+            let own = group.map(|group| Compared::new(None, group));
+            all.splice(0..0, own);
+        }
+        all.retain(|it| !it.told.is_empty());
+        all
+    }
+}
+
+/// What many agents found.
+pub fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
+    let group = pool.group();
+    let against = match rule {
+        None => Against::Control,
+        Some(_) => Against::LeftAlone,
+    };
+    let agents = pool.agents() as u64;
+    let found = found_in(Some(&group), None, against);
+    let rows = Row::MEASURES.into_iter().filter_map(|row| {
+        let (comparison, verdict) = judged(&group, Scope::All, row);
+        let shown = || {
+            let row = presented_row(row, &comparison, verdict, 0);
+            crate::view::GainRow {
+                known_in_s: None,
+                ..row
+            }
+        };
+        (comparison.control + comparison.treated > 0).then(shown)
+    });
+    let spread = Row::MEASURES.map(|row| {
+        let spread = pool.spread(row);
+        let share = spread.worse as f64 / spread.known as f64;
+        FleetSpread {
+            measure: row.measure().to_owned(),
+            known: spread.known,
+            better: spread.better,
+            worse: spread.worse,
+            worse_share: (spread.known > 0).then_some(share),
+        }
+    });
+    let hinges_on = pool.hinges_on(Row::Time).into_iter();
+    FleetComparison {
+        rule: rule.map(str::to_owned),
+        summary: match agents {
+            0 => "No agent tells of connections that can be compared yet.".to_owned(),
+            1 => format!("1 agent: {found}"),
+            _ => format!("{} agents: {found}", thousands(agents)),
+        },
+        agents,
+        rows: rows.collect(),
+        spread: spread.to_vec(),
+        hinges_on: hinges_on.map(str::to_owned).collect(),
+    }
+}

@@ -1,0 +1,50 @@
+//! Whom a question about the whole fleet is put to: this machine's agent, or the servers.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use serde::de::DeserializeOwned;
+use thalweg_agent::fleet::Statuses;
+
+use super::access::Access;
+use crate::options::Global;
+
+/// Without a directory it is the agent.
+#[derive(Debug, Args)]
+pub struct Ask {
+    /// Ask the servers themselves, without an agent: the directory of `thalweg fleet init`.
+    #[arg(long = "fleet", id = "directory", value_name = "DIR")]
+    directory: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
+}
+
+impl Ask {
+    /// What the servers say; `None`: the agent is to be asked.
+    pub fn servers(&self) -> Result<Option<Statuses>> {
+        let Some(directory) = &self.directory else {
+            return Ok(None);
+        };
+        let mut operator = self.access.connect(directory)?;
+        Ok(Some(Statuses::new(operator.statuses()?)))
+    }
+
+    /// What servers or agent say of the fleet.
+    pub fn get<T: DeserializeOwned>(
+        &self,
+        global: &Global,
+        path: &str,
+        of: impl FnOnce(&Statuses) -> T,
+    ) -> Result<T> {
+        if let Some(statuses) = self.servers()? {
+            return Ok(of(&statuses));
+        }
+        let found: Option<T> = global.client()?.get(path)?;
+        found.ok_or_else(|| {
+            anyhow!(
+                "this agent is in no fleet ([fleet] servers = []); with --fleet DIR the servers are asked"
+            )
+        })
+    }
+}

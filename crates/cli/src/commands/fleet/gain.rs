@@ -1,0 +1,97 @@
+//! `thalweg fleet gain`.
+
+use anyhow::Result;
+use clap::Args;
+use thalweg_agent::view::{FleetComparison, FleetGain};
+use thalweg_control::object::printable;
+
+use super::ask::Ask;
+use crate::commands::gain::comparison;
+use crate::options::Global;
+use crate::output::{self, count, span};
+
+/// Agents, rules or reasons that are named; `--json` has all.
+const NAMED: usize = 20;
+
+/// Who is asked.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Shows what all agents gain together.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let found = options
+        .ask
+        .get(global, "/v1/fleet/gain", |statuses| statuses.gain())?;
+    output::show(global, &found, || text(&found))
+}
+
+fn text(gain: &FleetGain) -> String {
+    let mut text = compared(&gain.all);
+    for rule in &gain.rules {
+        let name = printable(rule.rule.as_deref().unwrap_or_default());
+        text += &format!("\nRule {name}. {}", compared(rule));
+    }
+    if gain.without > 0 {
+        let agents = count(gain.without, "agent");
+        text += &format!("\n{agents} without a control group, or without connections in it.\n");
+    }
+    if !gain.silent.is_empty() {
+        let named = gain.silent.iter();
+        let named = named.map(|it| format!("{} ({} ago)", printable(&it.agent), span(it.age_s)));
+        text += &format!(
+            "\nCounted, though silent for more than an hour: {}.\n",
+            some(named, gain.silent.len(), ", ")
+        );
+    }
+    if !gain.left_out.is_empty() {
+        let named = gain.left_out.iter();
+        let named = named.map(|it| format!("  {}: {}", printable(&it.agent), printable(&it.why)));
+        text += &format!("\nLeft out:\n{}\n", some(named, gain.left_out.len(), "\n"));
+    }
+    text
+}
+
+/// The first ones, and how many more there are.
+fn some(all: impl Iterator<Item = String>, number: usize, between: &str) -> String {
+    let mut shown: Vec<String> = all.take(NAMED).collect();
+    if number > NAMED {
+        shown.push(format!("and {} more", number - NAMED));
+    }
+    shown.join(between)
+}
+
+fn compared(it: &FleetComparison) -> String {
+    let mut text = format!("{}\n", it.summary);
+    if it.rows.is_empty() {
+        return text;
+    }
+    text += &format!("\n{}", comparison(&it.rows, it.rule.is_some()));
+    let known: Vec<_> = it.spread.iter().filter(|it| it.known > 0).collect();
+    if known.is_empty() {
+        text += "\nNo agent has host-hours enough for an interval of its own.\n";
+    } else {
+        let line = known.iter().map(|it| {
+            let share = 100.0 * it.worse_share.unwrap_or_default();
+            format!(
+                "{} {} better, {} worse ({share:.0} %) of {}",
+                it.measure, it.better, it.worse, it.known
+            )
+        });
+        let lines: Vec<String> = line.collect();
+        text += &format!(
+            "\nAgents by intervals of their own: {}.\n",
+            lines.join("; ")
+        );
+    }
+    if !it.hinges_on.is_empty() {
+        let named = it.hinges_on.iter().map(|agent| printable(agent));
+        text += &format!(
+            "Without any one of these agents no such difference in time would show: {}.\n",
+            some(named, it.hinges_on.len(), ", ")
+        );
+    }
+    text
+}
