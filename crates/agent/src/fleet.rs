@@ -136,7 +136,7 @@ impl Membership {
             left_out: seen.in_force.left_out as u64,
             other_rule: seen.other_rule,
             unheard: seen.unheard,
-            policies: seen.policies.into_iter().map(policy_view).collect(),
+            policies: seen.policies.iter().map(all::progress).collect(),
             sent: traffic(state.sent),
             received: traffic(state.received),
         }
@@ -322,15 +322,6 @@ impl Membership {
                 .collect(),
             cells: tell::cells(&shared.gain(|gain| gain.compared(compares))),
         }
-    }
-}
-
-fn policy_view(progress: Progress) -> view::FleetPolicy {
-    view::FleetPolicy {
-        label: progress.label.to_string(),
-        number: progress.number,
-        stage: progress.stage.name().to_owned(),
-        reason: progress.reason,
     }
 }
 

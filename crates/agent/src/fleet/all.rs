@@ -185,11 +185,11 @@ fn agent(member: &Member, read: Duration) -> FleetAgent {
     }
 }
 
-fn progress(progress: &Progress) -> FleetProgress {
+pub(super) fn progress(progress: &Progress) -> FleetProgress {
     FleetProgress {
         label: progress.label.to_string(),
         number: progress.number,
-        stage: stage(progress.stage).to_owned(),
+        stage: progress.stage.name().to_owned(),
         reason: progress.reason.clone(),
     }
 }
@@ -197,23 +197,12 @@ fn progress(progress: &Progress) -> FleetProgress {
 /// A policy that is no further is a problem.
 fn failure(progress: &Progress) -> Option<String> {
     let is = matches!(progress.stage, Stage::RolledBack | Stage::Refused);
-    let (label, number, stage) = (&progress.label, progress.number, stage(progress.stage));
+    let (label, number, stage) = (&progress.label, progress.number, progress.stage.name());
     let text = format!("policy {label} {number} {stage}");
     is.then(|| match progress.reason.is_empty() {
         true => text,
         false => format!("{text}: {}", progress.reason),
     })
-}
-
-/// The word for a stage, as in statuses.
-fn stage(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Waiting => "waiting",
-        Stage::Canary => "canary",
-        Stage::InForce => "in-force",
-        Stage::RolledBack => "rolled-back",
-        Stage::Refused => "refused",
-    }
 }
 
 #[cfg(test)]
