@@ -129,17 +129,19 @@ impl Membership {
     /// Runs until the session ends.
     pub fn run(&self, shared: &Shared) {
         let _watch = Watch(shared);
-        // What an earlier session put in force stays until something is heard, or is too old.
         let mut work = Work {
             book: Book::default(),
+            has_heard: false,
             told: HashMap::new(),
-            written: Instant::now(),
+            written: None,
             took: Duration::ZERO,
             looked: None,
             status: None,
         };
         while !shared.is_stopping() {
             let now = Instant::now();
+            // What came by that look is taken below.
+            work.has_heard |= self.client.state().looked.is_some();
             for incoming in self.client.take(TICK) {
                 work.book.take(incoming, raw::THALWEG_RULE, now);
             }
@@ -150,13 +152,17 @@ impl Membership {
 
     fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
-        let pause = match work.book.has_changed() {
+        let pause = match work.has_heard && work.book.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
             false => AGE,
         };
-        if self.settings.take && now - work.written >= pause {
-            work.written = now;
-            self.write(shared, &mut work.book, now)?;
+        if self.settings.take && is_due(work.written, pause) {
+            work.written = Some(now);
+            match work.has_heard {
+                true => self.write(shared, &mut work.book, now)?,
+                // What an earlier session put in force stays until all was heard, or is too old.
+                false => self.lock().in_force = shared.kernel.age_fleet()?,
+            }
             work.took = now.elapsed();
         }
         if self.shares && is_due(work.looked, LOOK) {
@@ -175,25 +181,25 @@ impl Membership {
         let setup = shared.kernel.setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let arms = shared.kernel.arms()?;
+        book.forget_old(now);
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
-        let mut done = FleetNetworks::default();
+        let mut told = BTreeMap::new();
+        let mut elsewhere = 0;
         for (netns, system) in shared.kernel.defaults()? {
             // Without an arm of the system nothing can be compared.
-            let priors = system.map(|system| {
-                known
-                    .entry(system)
-                    .or_insert_with(|| book.priors(|name| arms.index(name), system, now))
-            });
+            let Some(system) = system else { continue };
+            let priors = known
+                .entry(system)
+                .or_insert_with(|| book.priors(|name| arms.index(name), system, now));
             let records: Vec<(HostKey, Prior)> = priors
-                .into_iter()
-                .flatten()
+                .iter()
                 .filter_map(|(network, prior)| Some((key_of(network, netns, lengths)?, *prior)))
                 .collect();
-            let of_namespace = shared.kernel.set_fleet(netns, &records)?;
-            done.written += of_namespace.written;
-            done.removed += of_namespace.removed;
-            done.left_out += of_namespace.left_out;
+            elsewhere += priors.len() - records.len();
+            told.insert(netns, records);
         }
+        let mut done = shared.kernel.set_fleet(&told)?;
+        done.left_out += elsewhere;
         book.note_taken();
         let mut seen = self.lock();
         seen.in_force = done;
@@ -290,10 +296,12 @@ fn evidence(measured: &Measured) -> u64 {
 /// What the thread remembers.
 struct Work {
     book: Book,
+    /// Whether all was heard that others had told when the session began.
+    has_heard: bool,
     /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.
-    written: Instant,
+    written: Option<Instant>,
     took: Duration,
     looked: Option<Instant>,
     status: Option<Instant>,
