@@ -1,0 +1,54 @@
+//! How an operator's commands reach the servers of a fleet.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use thalweg_fleet::{Identity, Name, Operator, Settings, setup};
+
+/// The directory of `thalweg fleet init`, and servers.
+#[derive(Debug, Args)]
+pub struct Access {
+    /// A server, such as tls://nats.example.com:4222. Default: those of the directory.
+    #[arg(long = "server", value_name = "URL")]
+    servers: Vec<String>,
+    /// Port of the directory's servers.
+    #[arg(long, default_value_t = 4222)]
+    port: u16,
+}
+
+impl Access {
+    /// Connects with the operator's key.
+    pub fn connect(&self, directory: &Path) -> Result<Operator> {
+        let hosts = hosts(directory)?;
+        let url = |host: &String| match host.contains(':') {
+            true => format!("tls://[{host}]:{}", self.port),
+            false => format!("tls://{host}:{}", self.port),
+        };
+        let servers = match self.servers.is_empty() {
+            true => hosts.iter().map(url).collect(),
+            false => self.servers.clone(),
+        };
+        let operator = Name::new(setup::OPERATOR).expect("a name");
+        let key = Identity::Nkey(directory.join("operator.nk"));
+        let mut settings = Settings::new(servers, operator, key);
+        settings.ca = Some(directory.join("ca.pem"));
+        Ok(Operator::connect(&settings)?)
+    }
+}
+
+/// The servers of a directory.
+pub fn hosts(directory: &Path) -> Result<Vec<String>> {
+    let servers = directory.join("servers");
+    let failed = || {
+        let directory = directory.display();
+        format!("{directory}: expected the directory of `thalweg fleet init`")
+    };
+    let mut hosts = Vec::new();
+    for entry in std::fs::read_dir(servers).with_context(failed)? {
+        let name = entry.with_context(failed)?.file_name();
+        hosts.extend(name.into_string());
+    }
+    hosts.sort();
+    Ok(hosts)
+}
