@@ -341,9 +341,12 @@ impl Presenter<'_> {
         } else {
             ", after the handicap that protects the system default"
         };
-        let inherited = |(i, _): &(usize, _)| host.arms[*i].weight_q16 > 0 && host.arms[*i].scored == 0;
+        let inherited =
+            |(i, _): &(usize, _)| host.arms[*i].weight_q16 > 0 && host.arms[*i].scored == 0;
         let told = match host.step > 0 && self.arms.entries().any(|it| inherited(&it)) {
-            true => " Arms that were never scored here are known from its networks, and those from other agents.",
+            true => {
+                " Arms that were never scored here are known from its networks, and those from other agents."
+            }
             false => "",
         };
         format!(

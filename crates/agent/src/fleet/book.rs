@@ -173,13 +173,11 @@ impl Book {
         system_arm: usize,
         now: Instant,
     ) -> Vec<(Network, Prior)> {
-        let report = |(number, told): (&u64, &Told)| {
-            AgentReport {
-                agent: *number,
-                age_ns: u64::try_from(told.age_at(now).as_nanos()).unwrap_or(u64::MAX),
-                queue_q16: told.queue_q16,
-                arms: reported(&told.arms, &slot),
-            }
+        let report = |(number, told): (&u64, &Told)| AgentReport {
+            agent: *number,
+            age_ns: u64::try_from(told.age_at(now).as_nanos()).unwrap_or(u64::MAX),
+            queue_q16: told.queue_q16,
+            arms: reported(&told.arms, &slot),
         };
         let reports: Vec<Vec<AgentReport>> = (self.networks.values())
             .map(|told| told.iter().map(report).collect())

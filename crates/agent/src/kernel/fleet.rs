@@ -106,8 +106,8 @@ impl Kernel {
             };
             let mut record = before.clone();
             let system_arm = defaults.get(&key.netns).copied().flatten();
-            let stays = system_arm
-                .is_some_and(|system| fade(&mut record, system, self.params(), now_ns));
+            let stays =
+                system_arm.is_some_and(|system| fade(&mut record, system, self.params(), now_ns));
             match stays {
                 true if record == before => done.written += 1,
                 true => {
