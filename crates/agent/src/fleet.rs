@@ -9,19 +9,19 @@ mod form;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
-use thalweg_fleet::{Fleet, Outgoing, Settings, Traffic};
+use thalweg_fleet::{Fleet, Kind, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use crate::config::FleetMember;
-use crate::kernel::FleetNetworks;
+use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
 use crate::view;
 
@@ -132,6 +132,7 @@ impl Membership {
         let mut work = Work {
             book: Book::default(),
             has_heard: false,
+            logged: BTreeSet::new(),
             told: HashMap::new(),
             written: None,
             took: Duration::ZERO,
@@ -140,8 +141,15 @@ impl Membership {
         };
         while !shared.is_stopping() {
             let now = Instant::now();
+            let state = self.client.state();
             // What came by that look is taken below.
-            work.has_heard |= self.client.state().looked.is_some();
+            work.has_heard |= state.looked.is_some();
+            if let Some(last) = state
+                .last
+                .filter(|last| work.logged.insert(last.fault.kind))
+            {
+                tracing::warn!("fleet: {}", last.fault);
+            }
             for incoming in self.client.take(TICK) {
                 work.book.take(incoming, raw::THALWEG_RULE, now);
             }
@@ -165,9 +173,20 @@ impl Membership {
             }
             work.took = now.elapsed();
         }
-        if self.shares && is_due(work.looked, LOOK) {
+        if is_due(work.looked, LOOK) {
             work.looked = Some(now);
-            self.tell(shared, work, now)?;
+            let groups = shared.kernel.groups()?;
+            let of_fleet = groups
+                .iter()
+                .filter(|(key, _)| key.level.is_fleet())
+                .count();
+            if of_fleet < self.lock().in_force.written {
+                // A table that is full evicts also these.
+                work.written = None;
+            }
+            if self.shares {
+                self.tell(shared, work, groups, now)?;
+            }
         }
         if is_due(work.status, STATUS) {
             work.status = Some(now);
@@ -211,11 +230,17 @@ impl Membership {
     }
 
     /// Tells what this agent measured itself, where it differs from what it told before.
-    fn tell(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    fn tell(
+        &self,
+        shared: &Shared,
+        work: &mut Work,
+        groups: HostBatch,
+        now: Instant,
+    ) -> Result<()> {
         let arms = shared.kernel.arms()?;
         let named = |number: u64| shared.kernel.setup().named.name(number).map(str::to_owned);
         let mut all: HashMap<Network, Measured> = HashMap::new();
-        for (key, group) in shared.kernel.groups()? {
+        for (key, group) in groups {
             let Some(measured) = measured(&key, &group, &arms, named) else {
                 continue;
             };
@@ -298,6 +323,8 @@ struct Work {
     book: Book,
     /// Whether all was heard that others had told when the session began.
     has_heard: bool,
+    /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
+    logged: BTreeSet<Kind>,
     /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.

@@ -361,11 +361,10 @@ impl Presenter<'_> {
     pub fn stranger(&self, networks: &[view::Network]) -> String {
         let unknown = "No record of its own, and its networks know too little: the system default \
                        stays.";
-        // As the programs: where the namespace knows too little no other is asked.
-        if !networks
-            .last()
-            .is_some_and(|last| last.level == "namespace" && last.decides)
-        {
+        // As the programs: others are asked only where the namespace knows enough, or the fleet told.
+        let may_know =
+            |it: &view::Network| it.decides && (it.level == "namespace" || it.agents.is_some());
+        if !networks.iter().any(may_know) {
             return unknown.to_owned();
         }
         let Some(first) = networks.iter().find(|network| network.decides) else {

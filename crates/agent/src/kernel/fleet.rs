@@ -62,7 +62,7 @@ impl Kernel {
         let mut done = FleetNetworks::default();
         let defaults = self.defaults()?;
         let mut wanted = HashSet::new();
-        let most = self.setup().fleet_max() as usize / told.len().max(1);
+        let most = (self.setup().fleet_max() as usize / told.len().max(1)).max(1);
         for (netns, networks) in told {
             // Without an arm of the system nothing can be compared.
             let Some(system_arm) = defaults.get(netns).copied().flatten() else {

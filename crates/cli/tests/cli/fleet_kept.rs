@@ -14,7 +14,7 @@ use thalweg_learner::{Host, HostKey};
 use crate::fleet_server::{
     Server, bed, fleet_record, network_of, others_decide, reader, records, settings,
 };
-use crate::support::{Bed, privileged, wait_for};
+use crate::support::{Bed, PATIENCE, privileged, wait_for, wait_within};
 
 fn place(bed: &Bed) -> Value {
     bed.json(&["fleet", "status"])
@@ -46,7 +46,7 @@ fn what_others_told_outlives_restart_and_reset_but_not_the_fleet() {
     bed.start();
     wait_for("records of before", || {
         let place = place(&bed);
-        (place["in_force"] == 1 && place["server"].is_null()).then_some(())
+        (place["in_force"].as_u64() > Some(0) && place["server"].is_null()).then_some(())
     });
     assert_eq!(others_decide(&bed)["agents"], 24);
     bed.json(&["reset", "--yes"]);
@@ -68,7 +68,12 @@ fn what_others_told_outlives_restart_and_reset_but_not_the_fleet() {
     assert!(said.contains(&words), "{said}");
     assert!(said.contains(&format!("{network}, told by 24 ")), "{said}");
     let listed = bed.json(&["networks", "--level", "fleet-prefix"]);
-    assert_eq!(listed["networks"].as_array().unwrap().len(), 1, "{listed}");
+    let levels = listed["networks"].as_array().unwrap().iter();
+    let levels: Vec<&Value> = levels.map(|it| &it["level"]).collect();
+    assert!(
+        !levels.is_empty() && levels.iter().all(|it| *it == "fleet-prefix"),
+        "{listed}"
+    );
     let named = bed.json(&["networks", "--level", "fleet-named"]);
     assert_eq!(named["networks"], json!([]));
 
@@ -141,7 +146,7 @@ fn a_reload_without_fleet_and_with_prefixes_of_another_length() {
     assert_eq!(fleet_record(&bed), None);
     wait_for("what it heard and cannot use", || {
         let place = place(&bed);
-        (place["left_out"] == 1 && place["agents"] == 24).then_some(())
+        (place["left_out"].as_u64() > Some(0) && place["agents"] == 24).then_some(())
     });
     assert_eq!(
         (fleet_record(&bed), &place(&bed)["in_force"]),
@@ -175,15 +180,17 @@ fn evicted_records_come_back() {
         return;
     };
     let mut bed = bed("fleet-evicted", &server);
-    bed.configure(&settings(&server.url(), "[hosts]\nmax = 64\n"));
+    bed.configure(&settings(&server.url(), "[hosts]\nmax = 1024\n"));
     let network = network_of(&bed);
     server.all_tell(24, &network);
     bed.start();
     others_decide(&bed);
     flood(&bed, 20_000);
     assert_eq!(fleet_record(&bed), None);
-    wait_for("the record again", || fleet_record(&bed));
-    others_decide(&bed);
+    // It looks once a minute.
+    wait_within(3 * PATIENCE, "the record again", || {
+        fleet_record(&bed).filter(|it| it["decides"] == true)
+    });
 }
 
 /// Puts records of so many hosts in the table.

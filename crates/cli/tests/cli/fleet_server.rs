@@ -20,7 +20,7 @@ use thalweg_process::Process;
 use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, skip, wait_for};
 
 /// nats-server: installed, or where scripts/setup.sh unpacks it.
-fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let unpacked = Path::new(THALWEG).with_file_name("../nats-server/usr/sbin/nats-server");
     let mut places = [
         PathBuf::from("nats-server"),
@@ -41,12 +41,7 @@ pub struct Server {
 impl Server {
     /// A server with buckets, which anybody on this machine may use. None if there is no nats-server.
     pub fn new() -> Option<Self> {
-        Self::with("")
-    }
-
-    /// The same, with more in its configuration.
-    pub fn with(more: &str) -> Option<Self> {
-        let server = Self::bare(more)?;
+        let server = Self::at(tempfile::tempdir().expect("a directory"), "")?;
         let mut operator = wait_for("the server", || {
             Operator::connect(&server.settings("operator")).ok()
         });
@@ -76,11 +71,6 @@ impl Server {
         Self::at(directory, &more)
     }
 
-    /// A server without buckets.
-    fn bare(more: &str) -> Option<Self> {
-        Self::at(tempfile::tempdir().expect("a directory"), more)
-    }
-
     fn at(directory: tempfile::TempDir, more: &str) -> Option<Self> {
         if program().is_none() {
             skip("no nats-server (scripts/setup.sh --test)");
@@ -98,14 +88,20 @@ impl Server {
         Some(server)
     }
 
-    /// Writes the configuration for the next start.
-    pub fn configure(&self, more: &str) {
+    fn configure(&self, more: &str) {
         let text = format!(
             "listen: \"127.0.0.1:{}\"\njetstream {{ store_dir: {:?} }}\n{more}\n",
             self.port,
             self.directory.path().join("store")
         );
         fs::write(self.directory.path().join("conf"), text).expect("writing");
+    }
+
+    /// Starts it again, with more in its configuration.
+    pub fn restart(&mut self, more: &str) {
+        self.process = None;
+        self.configure(more);
+        self.start();
     }
 
     pub fn start(&mut self) {
@@ -214,14 +210,6 @@ impl Raw {
     fn flush(&mut self) {
         self.send(b"PING\r\n");
         while self.line() != "PONG" {}
-    }
-
-    /// Publishes; returns once the server has it.
-    pub fn publish(&mut self, subject: &str, payload: &[u8]) {
-        self.send(format!("PUB {subject} {}\r\n", payload.len()).as_bytes());
-        self.send(payload);
-        self.send(b"\r\n");
-        self.flush();
     }
 
     /// A request with its answer.
