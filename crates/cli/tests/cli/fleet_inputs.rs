@@ -108,15 +108,14 @@ fn buckets_and_messages() {
     let mut raw = server.raw();
     let subject = |agent: &str, shard: u8| format!("$KV.thalweg-priors.{agent}.{shard}");
     raw.put(&subject("random", 3), &[0xa5; 1000]);
-    let lie = priors("liar", &network).encode().unwrap();
-    raw.put(
-        &subject("victim", network.shard().to_string().parse().unwrap()),
-        &lie,
-    );
+    let shard = network.shard().to_string().parse().unwrap();
+    let told = |agent: &str| priors(agent, &network).encode().unwrap();
+    raw.put(&subject("victim", shard), &told("liar"));
     raw.put(&subject("future", 3), br#"{"format":2}"#);
     raw.without_limits("thalweg-priors", |raw| {
         raw.put(&subject("large", 3), &vec![b'x'; LARGE]);
     });
+    raw.put(&subject("agent-99", shard), &told("agent-99"));
 
     // Such a server could send everybody messages of its own size at any time.
     bed.start();
@@ -132,7 +131,6 @@ fn buckets_and_messages() {
     // One with bounds, which has large messages from before.
     server.restart("max_payload: 1MB");
     // What is behind the wrong messages is heard.
-    server.tell("agent-99", &network);
     wait_for("the last one", || {
         (others_decide(&bed)["agents"] == 25).then_some(())
     });

@@ -180,7 +180,7 @@ fn evicted_records_come_back() {
         return;
     };
     let mut bed = bed("fleet-evicted", &server);
-    bed.configure(&settings(&server.url(), "[hosts]\nmax = 1024\n"));
+    bed.configure(&settings(&server.url(), "[hosts]\nmax = 64\n"));
     let network = network_of(&bed);
     server.all_tell(24, &network);
     bed.start();
