@@ -171,8 +171,9 @@ impl Puller {
                             return Ok((messages, false));
                         }
                     }
-                    // Such as that the bytes are used up: the next request says what it is.
-                    Err(_) if !messages.is_empty() => break,
+                    // Such as that the bytes are used up: the next request says what it is. It goes to
+                    // another consumer, as nats-server 2.9.10 may not answer for this one any more.
+                    Err(_) if !messages.is_empty() => return Ok((messages, false)),
                     Err(error) => return Err(error),
                 }
             }
