@@ -8,7 +8,7 @@ use std::process::Command;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thalweg_bpf_types::raw as abi;
-use thalweg_bpf_types::{bytes_of, host_to_raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, host_to_raw};
 use thalweg_learner::{ArmState, Host, HostKey, Level};
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
@@ -111,6 +111,8 @@ struct Family {
     worth_q16: [u32; abi::THALWEG_MAX_ARMS as usize],
     /// What the fleet told, as the wide group has it.
     told: u32,
+    /// What other agents told of the narrow groups: the record's bytes, in hexadecimal.
+    others: Option<String>,
     steps: Vec<Member>,
 }
 
@@ -121,7 +123,7 @@ enum Member {
     Connect {
         host: usize,
         narrow: usize,
-        /// Which record decides: the host's, the narrow group's or the wide one's.
+        /// Which record decides: the host's, the narrow group's, the wide one's or that of others.
         record: usize,
         system_arm: u32,
         allowed: u32,
@@ -142,8 +144,8 @@ enum Member {
         outcome: u64,
         weight_q16: u64,
         cost: u64,
-        /// Of the host, the narrow group and the wide one.
-        after: [String; 3],
+        /// Of the host, the narrow group, the wide one and that of others.
+        after: [String; 4],
     },
 }
 
@@ -587,6 +589,8 @@ struct Records {
     hosts: BTreeMap<usize, abi::thalweg_host>,
     narrow: BTreeMap<usize, abi::thalweg_host>,
     wide: abi::thalweg_host,
+    /// What other agents told of the narrow groups, which have its level without the fleet.
+    others: Option<abi::thalweg_host>,
 }
 
 /// An empty record.
@@ -610,7 +614,19 @@ impl Records {
                 step: family.told,
                 ..record(Level::Namespace)
             },
+            others: family.others.as_deref().map(|hexadecimal| {
+                let digits = hexadecimal.as_bytes().chunks(2);
+                let byte = |two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap();
+                from_bytes(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
+            }),
         }
+    }
+
+    fn narrow_level(&self) -> Level {
+        let level = self
+            .others
+            .map(|others| Level::of(others.level).unwrap().own());
+        level.unwrap_or(Level::Prefix)
     }
 
     /// The answer of an implementation to a request about `host`.
@@ -639,7 +655,7 @@ impl Records {
         let present =
             |records: &BTreeMap<_, _>, index, level| *records.get(index).unwrap_or(&record(level));
         let mut own = present(&self.hosts, host, Level::Host);
-        let mut group = present(&self.narrow, narrow, Level::Prefix);
+        let mut group = present(&self.narrow, narrow, self.narrow_level());
         match step {
             Member::Connect {
                 record,
@@ -660,16 +676,20 @@ impl Records {
                     now_ns: *now_ns,
                     ..Default::default()
                 };
-                let mut wide = self.wide;
+                let (mut wide, mut others) = (self.wide, self.others.unwrap_or_default());
                 if own.scored == 0 {
                     // Evidence is lost with time before a group is asked.
                     let asked = self.answer(implementation, raw::VECTOR_KNOWS, &group, request);
                     group = asked.host;
                     let asks = self.answer(implementation, raw::VECTOR_KNOWS, &wide, request);
                     wide = asks.host;
-                    let decides = match (asked.outputs[0], asks.outputs[0]) {
-                        (1, _) => 1,
-                        (_, 1) => 2,
+                    let told = self.answer(implementation, raw::VECTOR_KNOWS, &others, request);
+                    let has_told = u64::from(self.others.is_some()) & told.outputs[0];
+                    others = told.host;
+                    let decides = match (asked.outputs[0], has_told, asks.outputs[0]) {
+                        (1, ..) => 1,
+                        (_, 1, _) => 3,
+                        (.., 1) => 2,
                         _ => 0,
                     };
                     assert_eq!(decides, *record, "{place}: who decides");
@@ -677,13 +697,15 @@ impl Records {
                 let decider = match record {
                     0 => &mut own,
                     1 => &mut group,
-                    _ => &mut wide,
+                    2 => &mut wide,
+                    _ => &mut others,
                 };
                 let answer = self.answer(implementation, raw::VECTOR_CONNECT, decider, request);
                 assert_eq!(answer.outputs, [*arm, *reason, *propensity_q16], "{place}");
                 *decider = answer.host;
                 assert_eq!(&fnv1a(bytes_of(&answer.host)), after, "{place}: record");
                 self.wide = wide;
+                self.others = self.others.map(|_| others);
             }
             Member::Score {
                 arm,
@@ -716,10 +738,19 @@ impl Records {
                     let function = raw::VECTOR_SCORE_GROUP;
                     self.wide = self.answer(implementation, function, &self.wide, told).host;
                     group = self.answer(implementation, function, &group, told).host;
-                    let adopts = Request {
-                        wider: self.wide,
-                        ..request
-                    };
+                    let mut wider = self.wide;
+                    if let Some(others) = self.others {
+                        let adopts = Request { wider, ..request };
+                        let adopted =
+                            self.answer(implementation, raw::VECTOR_ADOPT, &others, adopts);
+                        let others = adopted.host;
+                        let system = others.arms.get(*system_arm as usize);
+                        if system.is_some_and(|arm| arm.weight_q16 >= 8 << 16) {
+                            wider = others;
+                        }
+                        self.others = Some(others);
+                    }
+                    let adopts = Request { wider, ..request };
                     group = self
                         .answer(implementation, raw::VECTOR_ADOPT, &group, adopts)
                         .host;
@@ -740,6 +771,8 @@ impl Records {
                 ] {
                     assert_eq!(&fnv1a(bytes_of(record)), expected, "{place}: {what}");
                 }
+                let others = self.others.as_ref().map(|it| fnv1a(bytes_of(it)));
+                assert_eq!(others.unwrap_or_default(), after[3], "{place}: others");
             }
         }
         self.hosts.insert(*host, own);

@@ -307,7 +307,8 @@ struct thalweg_host {
 	 * system's arm, in measurements that count in the share of the default ...
 	 */
 	__u32 step;
-	__u32 step_scored; /* ... and `scored` when that last changed */
+	/* ... and `scored` when that last changed. Fleet: agents that told of the system's arm */
+	__u32 step_scored;
 	struct thalweg_arm_statistics statistics[THALWEG_MAX_ARMS];
 	__u32 tag_tail; /* the tag's lower half again: see above */
 	__u32 seq_tail;

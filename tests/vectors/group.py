@@ -17,6 +17,7 @@ from inputs import (
 )
 from learner import (
     ARMS,
+    FLEET,
     GREEDY,
     NO_ARM,
     ONE,
@@ -32,6 +33,7 @@ from learner import (
     fnv1a,
     forget,
     host_bytes,
+    is_fleet,
     is_window,
     log2_q16,
     note_caution,
@@ -45,7 +47,7 @@ from learner import (
 OFFSET = 32 * ONE  # cost and log2 of the rate of the system's arm in a group
 KNOWN = 8 * ONE  # evidence of the system's arm with which a group decides
 TOLD_EACH = 16
-PREFIX, NAMESPACE = 1, 4
+PREFIX, NAMED, NAMESPACE = 1, 2, 4
 NARROW = 3  # narrow groups of a family
 
 
@@ -118,7 +120,9 @@ def adopt(group, wider, system_arm, worth):
     if not knows(wider, system_arm):
         return
     group["used"] = max(group["used"], wider["used"])
-    if not is_window(group):
+    if is_fleet(group):
+        covered["the fleet takes over from a wide group"] += 1
+    elif not is_window(group):
         covered["what the fleet told is passed on"] += wider["step"] > 0
         group["step"] = wider["step"]
     for index, arm in enumerate(group["arms"]):
@@ -181,9 +185,12 @@ class Plan:
         hosts=50,
         revisits=3,
         steps=120,
+        level=0,
         **changes,
     ):
         self.name = name
+        # Of a narrow group of which other agents told; 0: they told of none.
+        self.level = level
         self.samples = samples
         self.masks = masks
         self.systems = systems
@@ -212,23 +219,47 @@ def plans():
         Plan("hours of silence", elapse=40_000),
         Plan("a half-life beyond any clock", half_life_ns=2**63),
         Plan("much evidence", weight_max_q16=2**28, idle_shift=31, worth=2**15, steps=100),
+        Plan("a prefix of which others told", level=PREFIX, steps=200),
+        Plan("a named network of which others told", level=NAMED, noise=300, elapse=20_000),
     ]
 
 
-def plan_told(seed):
+def plan_told(plan, seed):
     """What the fleet told of the system's arm, in measurements, as a wide group has it."""
-    return seed % 3 * 20
+    return 0 if plan.level else seed % 3 * 20
+
+
+def told_record(plan, now_ns):
+    """What other agents told of the narrow groups, as the agent writes it: never scored."""
+    told = empty_host()
+    told.update(level=plan.level | FLEET, scored=1, step=96, step_scored=24, used=3)
+    told.update(seen_ns=now_ns, forgot_ns=now_ns)
+    for index, arm in enumerate(told["arms"][:3]):
+        arm.update(
+            value=OFFSET - index * ONE // 2,
+            own_q16=OFFSET - index * ONE // 2,
+            weight_q16=(12 + 4 * index) * ONE,
+            own_weight_q16=(12 + 4 * index) * ONE,
+            log_rate_q16=OFFSET + index * ONE // 2,
+            deviation_q16=ONE // 3,
+            segs=20_000,
+            retrans=10 * index,
+        )
+        note_caution(told, index, 0)
+    return told
 
 
 def family(plan, seed):
     r = Random(seed)
     params = plan.params
     wide, narrows, hosts = empty_host(), [empty_host() for _ in range(NARROW)], {}
-    wide["level"], wide["step"] = NAMESPACE, plan_told(seed)
+    wide["level"], wide["step"] = NAMESPACE, plan_told(plan, seed)
     for narrow in narrows:
-        narrow["level"] = PREFIX
+        narrow["level"] = plan.level or PREFIX
     worth = [min(plan.worth * ONE >> (i % 3), U32) for i in range(ARMS)]
     now_ns = 10**12
+    told_of = told_record(plan, now_ns) if plan.level else None
+    first = host_bytes(told_of).hex() if told_of else None
     steps = []
     for number in range(plan.steps):
         # Each host comes a number of times, then others do.
@@ -243,11 +274,14 @@ def family(plan, seed):
         record, decider = 0, host
         if host["scored"] == 0:
             # Evidence is lost with time before a group is asked.
-            for group in (narrow, wide):
+            for group in filter(None, (narrow, told_of, wide)):
                 forget(group, params, now_ns)
             if knows(narrow, system_arm):
                 covered["the narrow group decides"] += 1
                 record, decider = 1, narrow
+            elif told_of and knows(told_of, system_arm):
+                covered["what others told decides"] += 1
+                record, decider = 3, told_of
             elif knows(wide, system_arm):
                 covered["the wide group decides"] += 1
                 record, decider = 2, wide
@@ -282,7 +316,12 @@ def family(plan, seed):
             if told:
                 score_group(wide, scored_arm, system_arm, told, sample, params, now_ns)
                 score_group(narrow, scored_arm, system_arm, told, sample, params, now_ns)
-                adopt(narrow, wide, system_arm, worth)
+                # From wide to narrow, each from the last one that knows.
+                wider = wide
+                if told_of:
+                    adopt(told_of, wide, system_arm, worth)
+                    wider = told_of if knows(told_of, system_arm) else wide
+                adopt(narrow, wider, system_arm, worth)
             if before["scored"] == 0:
                 inherit(host, narrow, scored_arm, system_arm, worth)
         steps.append(
@@ -297,13 +336,16 @@ def family(plan, seed):
                 "outcome": outcome,
                 "weight_q16": weight,
                 "cost": cost,
-                "after": [fnv1a(host_bytes(record)) for record in (host, narrow, wide)],
+                "after": [
+                    fnv1a(host_bytes(record)) if record else "" for record in (host, narrow, wide, told_of)
+                ],
             }
         )
     return {
         "name": plan.name,
         "params": params,
-        "told": plan_told(seed),
+        "told": plan_told(plan, seed),
+        "others": first,
         "worth_q16": worth,
         "steps": steps,
     }
@@ -326,9 +368,11 @@ BRANCHES = [
     "knowledge is worth less than its evidence",
     "nothing to be told without a system's arm",
     "nothing to compare with",
+    "the fleet takes over from a wide group",
     "the narrow group decides",
     "the system's arm is known by others",
     "the wide group decides",
+    "what others told decides",
     "what the fleet told counts",
     "what the fleet told is passed on",
 ]

@@ -51,7 +51,8 @@ GROUP_MEMORY = 8  # ... and that many times as many measurements
 GROUP_IDLE = 8  # halvings by which a measurement takes less of a group's other arms
 GROUP_GAP = 32  # a group explores as if gaps were that much smaller
 GROUP_EARN = ONE // 5  # a group's credit for a measurement of full weight
-WINDOWS = 5  # the first level whose arms are initial windows
+WINDOWS = range(5, 8)  # levels whose arms are initial windows
+FLEET = 8  # with this bit a level has what other agents told
 WINDOW_OWN_EACH = 32  # the kernel's own has one connection in this many at least
 
 CLASSIC, THALWEG = 0, 1
@@ -132,7 +133,12 @@ def fits(value, bits):
 
 def is_window(host):
     """Whether the arms of a record are initial windows."""
-    return host["level"] >= WINDOWS
+    return host["level"] in WINDOWS
+
+
+def is_fleet(host):
+    """Whether a record has what other agents told."""
+    return host["level"] & FLEET > 0
 
 
 # ---------------------------------------------------------------- arithmetic

@@ -13,7 +13,7 @@ mod wish;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use crate::config::FleetMember;
-use crate::kernel::FleetNetworks;
+use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
 use crate::view;
 
@@ -163,12 +163,13 @@ impl Membership {
         if let Err(error) = read {
             tracing::warn!("policies of the fleet are asked for again: {error:#}");
         }
-        // What an earlier session put in force stays until something is heard, or is too old.
         let mut work = Work {
             book: Book::default(),
             policies,
+            has_heard: false,
+            logged: BTreeSet::new(),
             told: HashMap::new(),
-            written: Instant::now(),
+            written: None,
             took: Duration::ZERO,
             looked: None,
             status: None,
@@ -176,6 +177,15 @@ impl Membership {
         };
         while !shared.is_stopping() {
             let now = Instant::now();
+            let state = self.client.state();
+            // What came by that look is taken below.
+            work.has_heard |= state.looked.is_some();
+            if let Some(last) = state
+                .last
+                .filter(|last| work.logged.insert(last.fault.kind))
+            {
+                tracing::warn!("fleet: {}", last.fault);
+            }
             for incoming in self.client.take(TICK) {
                 match incoming {
                     Incoming::Policy(policy) => work.policies.take(policy),
@@ -197,18 +207,33 @@ impl Membership {
 
     fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
-        let pause = match work.book.has_changed() {
+        let pause = match work.has_heard && work.book.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
             false => AGE,
         };
-        if self.settings.take && now - work.written >= pause {
-            work.written = now;
-            self.write(shared, &mut work.book, now)?;
+        if self.settings.take && is_due(work.written, pause) {
+            work.written = Some(now);
+            match work.has_heard {
+                true => self.write(shared, &mut work.book, now)?,
+                // What an earlier session put in force stays until all was heard, or is too old.
+                false => self.lock().in_force = shared.kernel.age_fleet()?,
+            }
             work.took = now.elapsed();
         }
-        if self.shares && is_due(work.looked, LOOK) {
+        if is_due(work.looked, LOOK) {
             work.looked = Some(now);
-            self.tell(shared, work, now)?;
+            let groups = shared.kernel.groups()?;
+            let of_fleet = groups
+                .iter()
+                .filter(|(key, _)| key.level.is_fleet())
+                .count();
+            if of_fleet < self.lock().in_force.written {
+                // A table that is full evicts also these.
+                work.written = None;
+            }
+            if self.shares {
+                self.tell(shared, work, groups, now)?;
+            }
         }
         if is_due(work.status, STATUS) {
             work.status = Some(now);
@@ -227,25 +252,25 @@ impl Membership {
         let setup = shared.kernel.setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let arms = shared.kernel.arms()?;
+        book.forget_old(now);
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
-        let mut done = FleetNetworks::default();
+        let mut told = BTreeMap::new();
+        let mut elsewhere = 0;
         for (netns, system) in shared.kernel.defaults()? {
             // Without an arm of the system nothing can be compared.
-            let priors = system.map(|system| {
-                known
-                    .entry(system)
-                    .or_insert_with(|| book.priors(|name| arms.index(name), system, now))
-            });
+            let Some(system) = system else { continue };
+            let priors = known
+                .entry(system)
+                .or_insert_with(|| book.priors(|name| arms.index(name), system, now));
             let records: Vec<(HostKey, Prior)> = priors
-                .into_iter()
-                .flatten()
+                .iter()
                 .filter_map(|(network, prior)| Some((key_of(network, netns, lengths)?, *prior)))
                 .collect();
-            let of_namespace = shared.kernel.set_fleet(netns, &records)?;
-            done.written += of_namespace.written;
-            done.removed += of_namespace.removed;
-            done.left_out += of_namespace.left_out;
+            elsewhere += priors.len() - records.len();
+            told.insert(netns, records);
         }
+        let mut done = shared.kernel.set_fleet(&told)?;
+        done.left_out += elsewhere;
         book.note_taken();
         let mut seen = self.lock();
         seen.in_force = done;
@@ -257,11 +282,17 @@ impl Membership {
     }
 
     /// Tells what this agent measured itself, where it differs from what it told before.
-    fn tell(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    fn tell(
+        &self,
+        shared: &Shared,
+        work: &mut Work,
+        groups: HostBatch,
+        now: Instant,
+    ) -> Result<()> {
         let arms = shared.kernel.arms()?;
         let named = |number: u64| shared.kernel.setup().named.name(number).map(str::to_owned);
         let mut all: HashMap<Network, Measured> = HashMap::new();
-        for (key, group) in shared.kernel.groups()? {
+        for (key, group) in groups {
             let Some(measured) = measured(&key, &group, &arms, named) else {
                 continue;
             };
@@ -347,10 +378,14 @@ fn evidence(measured: &Measured) -> u64 {
 struct Work {
     book: Book,
     policies: Policies,
+    /// Whether all was heard that others had told when the session began.
+    has_heard: bool,
+    /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
+    logged: BTreeSet<Kind>,
     /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.
-    written: Instant,
+    written: Option<Instant>,
     took: Duration,
     looked: Option<Instant>,
     status: Option<Instant>,

@@ -93,6 +93,7 @@ impl Presenter<'_> {
         view::Network {
             name: self.network_name(key),
             level: level(key.level as u32).to_string(),
+            agents: key.level.is_fleet().then_some(group.step_scored),
             netns: key.netns,
             container: self.containers.get(&key.netns).cloned(),
             hosts,
@@ -340,9 +341,17 @@ impl Presenter<'_> {
         } else {
             ", after the handicap that protects the system default"
         };
+        let inherited =
+            |(i, _): &(usize, _)| host.arms[*i].weight_q16 > 0 && host.arms[*i].scored == 0;
+        let told = match host.step > 0 && self.arms.entries().any(|it| inherited(&it)) {
+            true => {
+                " Arms that were never scored here are known from its networks, and those from other agents."
+            }
+            false => "",
+        };
         format!(
             "{best} costs least: {comparison}{caution}. The next connection runs it with {:.1} %, \
-             the rest goes to checking the others.{harm}",
+             the rest goes to checking the others.{harm}{told}",
             percent(index)
         )
     }
@@ -352,11 +361,10 @@ impl Presenter<'_> {
     pub fn stranger(&self, networks: &[view::Network]) -> String {
         let unknown = "No record of its own, and its networks know too little: the system default \
                        stays.";
-        // As the programs: where the namespace knows too little no other is asked.
-        if !networks
-            .last()
-            .is_some_and(|last| last.level == "namespace" && last.decides)
-        {
+        // As the programs: others are asked only where the namespace knows enough, or the fleet told.
+        let may_know =
+            |it: &view::Network| it.decides && (it.level == "namespace" || it.agents.is_some());
+        if !networks.iter().any(may_know) {
             return unknown.to_owned();
         }
         let Some(first) = networks.iter().find(|network| network.decides) else {
@@ -368,6 +376,15 @@ impl Presenter<'_> {
             let share = arm.map_or(0.0, |arm| arm.next_probability);
             format!("{best} with {:.1} %", 100.0 * share)
         };
+        if let Some(agents) = first.agents {
+            return format!(
+                "No record of its own. What {agents} other agents told of {} ({}), not measured here, \
+                 would decide: {}.",
+                first.name,
+                first.level,
+                choice(first)
+            );
+        }
         match first.level.as_str() {
             "service" => {
                 let all = networks.last().unwrap_or(first);

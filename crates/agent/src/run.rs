@@ -265,17 +265,16 @@ impl Session {
                     shared.stop();
                     outcome
                 })?;
-            let fleet = std::thread::Builder::new()
-                .name("fleet-agent".into())
-                .spawn_scoped(scope, || {
-                    if let Some(fleet) = &shared.fleet {
-                        fleet.run(&shared);
-                    }
-                })?;
+            let member = shared.fleet.as_ref().map(|fleet| {
+                std::thread::Builder::new()
+                    .name("fleet-agent".into())
+                    .spawn_scoped(scope, || fleet.run(&shared))
+            });
+            let fleet = member.transpose()?;
             let kept = keeper.run();
             shared.stop();
             // A panic is a problem already, and none of the others'.
-            drop(fleet.join());
+            drop(fleet.map(|thread| thread.join()));
             let served = server
                 .join()
                 .unwrap_or_else(|_| bail!("the API thread panicked"));

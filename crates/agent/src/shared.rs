@@ -543,13 +543,14 @@ impl Restoring<'_> {
             key.netns = self.shared.own_netns;
         }
         let kernel = &self.shared.kernel;
-        let host = row.restore(
+        let mut host = row.restore(
             self.now_ns,
             self.elapsed_ms,
             kernel.params(),
             self.system_arm,
             |name| self.arms.index(name),
         );
+        kernel.leave_fleet(&key, &mut host)?;
         kernel.insert_host(&key, &host)?;
         if !key.level.is_group() {
             self.put.push(key);

@@ -315,6 +315,9 @@ pub struct Network {
     /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: what other agents told
     /// of the same network.
     pub level: String,
+    /// Levels of the fleet: how many other agents told of it. Nothing of it was measured here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<u32>,
     /// Network namespace cookie.
     pub netns: u64,
     /// Pod or container that has this network namespace, if its runtime says so.

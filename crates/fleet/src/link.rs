@@ -13,6 +13,9 @@ use crate::settings::{Checked, Secret};
 
 /// Events that wait to be looked at; more are of no use.
 const EVENTS: usize = 32;
+/// Largest messages that a server may let through, bytes: as large as its authors advise at most. The
+/// client library reads a message whole before anybody sees its size.
+const PAYLOAD_MAX: usize = 8 << 20;
 /// No reconnection by the client library comes before the end of the session.
 const NEVER: Duration = Duration::from_secs(86_400);
 
@@ -77,6 +80,13 @@ impl Link {
             Ok(Err(error)) => return Err(Fault::connect(&name, &error)),
             Err(_) => return Err(slow(&name, "connection")),
         };
+        let found = client.server_info().max_payload;
+        if found > PAYLOAD_MAX {
+            let text = format_args!(
+                "{name}: max_payload: found {found} bytes, expected at most {PAYLOAD_MAX}"
+            );
+            return Err(Fault::new(Kind::Size, text));
+        }
         let context = api("$JS.API", patience, &client);
         Ok(Self {
             server: name,

@@ -21,6 +21,8 @@ use crate::link::Link;
 const BATCH: usize = 64;
 /// Bytes of one request, whatever the bucket's messages have: more than the largest one.
 const BATCH_BYTES: usize = 1 << 20;
+/// What a server says if the next message alone is larger.
+const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
 /// A consumer that is not asked for so long is removed by the server.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Messages are at most so old: clocks of servers differ, too.
@@ -31,9 +33,25 @@ pub(crate) struct Value {
     pub message: async_nats::Message,
     /// Time since the server took it, by the server's clock.
     pub age: Duration,
+    /// Its size, if it is so large that it was not read.
+    unread: Option<usize>,
 }
 
 impl Value {
+    /// Whether it was read.
+    pub fn check(&self) -> Result<(), Fault> {
+        match self.unread {
+            None => Ok(()),
+            Some(found) => Err(Fault::new(
+                Kind::Size,
+                format_args!(
+                    "{}: found {found} bytes, expected at most {BATCH_BYTES}",
+                    self.message.subject
+                ),
+            )),
+        }
+    }
+
     /// Whether the key was deleted.
     pub fn is_gone(&self) -> bool {
         let headers = self.message.headers.as_ref();
@@ -99,12 +117,23 @@ impl Puller {
                 asked => return asked,
             }
         }
-        self.make(link, place).await?;
-        self.ask(link, place).await
+        self.make(link, place, false).await?;
+        match self.ask(link, place).await {
+            // From a bucket that once had other limits. The next one can be read.
+            Err(fault) if fault.text.contains(TOO_LARGE) => {
+                self.make(link, place, true).await?;
+                let unread = self.ask(link, place).await;
+                self.consumer = None;
+                unread
+            }
+            asked => asked,
+        }
     }
 
-    async fn make(&mut self, link: &mut Link, place: &Place) -> Result<(), Fault> {
+    /// Makes a consumer, of the heads of messages alone if those are too large.
+    async fn make(&mut self, link: &mut Link, place: &Place, heads: bool) -> Result<(), Fault> {
         let config = pull::Config {
+            headers_only: heads,
             deliver_policy: DeliverPolicy::ByStartSequence {
                 start_sequence: place.sequence + 1,
             },
@@ -127,8 +156,10 @@ impl Puller {
         // Kept if all is well: what it delivered would otherwise be lost. Between accounts an empty
         // message ends the answers of a request, and anybody can put one under a key of its own.
         let consumer = self.consumer.take().expect("it was made");
+        let heads = consumer.cached_info().config.headers_only;
+        let most = if heads { 1 } else { BATCH };
         let asking = async {
-            let batch = consumer.fetch().max_messages(BATCH).max_bytes(BATCH_BYTES);
+            let batch = consumer.fetch().max_messages(most).max_bytes(BATCH_BYTES);
             let mut batch = batch.messages().await?;
             let mut messages = Vec::new();
             while let Some(message) = poll_fn(|cx| Pin::new(&mut batch).poll_next(cx)).await {
@@ -140,8 +171,9 @@ impl Puller {
                             return Ok((messages, false));
                         }
                     }
-                    // Such as that the bytes are used up: the next request says what it is.
-                    Err(_) if !messages.is_empty() => break,
+                    // Such as that the bytes are used up: the next request says what it is. It goes to
+                    // another consumer, as nats-server 2.9.10 may not answer for this one any more.
+                    Err(_) if !messages.is_empty() => return Ok((messages, false)),
                     Err(error) => return Err(error),
                 }
             }
@@ -154,8 +186,10 @@ impl Puller {
                 .info()
                 .map_err(|why| Fault::bucket(place.bucket.name(), &*why))?;
             place.sequence = place.sequence.max(info.stream_sequence);
+            let age = self.age(info.published.unix_timestamp_nanos());
             values.push(Value {
-                age: self.age(info.published.unix_timestamp_nanos()),
+                age,
+                unread: heads.then(|| size_of_headed(&message)),
                 message: message.message,
             });
         }
@@ -169,4 +203,12 @@ impl Puller {
         let age = u64::try_from((now - published_ns).max(0)).unwrap_or(u64::MAX);
         Duration::from_nanos(age).min(AGE_MAX)
     }
+}
+
+/// The size of a message of which only the head was sent.
+fn size_of_headed(message: &async_nats::Message) -> usize {
+    let headers = message.headers.as_ref();
+    let size = headers.and_then(|headers| headers.get("Nats-Msg-Size"));
+    size.and_then(|size| size.as_str().parse().ok())
+        .unwrap_or(0)
 }

@@ -308,6 +308,7 @@ impl Agent {
         let Key::Priors(agent, shard) = Key::parse(Bucket::Priors, subject)? else {
             unreachable!("the bucket's keys are of this kind");
         };
+        value.check()?;
         if agent == self.checked.settings.agent {
             return Ok(None);
         }
@@ -358,6 +359,7 @@ impl Agent {
         if !settings.labels.contains(&label) || value.is_gone() {
             return Ok(None);
         }
+        value.check()?;
         let signed = Signed::parse(&value.message.payload);
         let signed = signed.map_err(|error| Fault::wire(subject, &error))?;
         let has = self.numbers.get(&label).copied();
@@ -422,8 +424,10 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
                 all.remove(&agent);
                 continue;
             }
-            let status = Status::parse(&value.message.payload);
-            let status = status.map_err(|error| Fault::wire(subject, &error));
+            let status = value.check().and_then(|()| {
+                let status = Status::parse(&value.message.payload);
+                status.map_err(|error| Fault::wire(subject, &error))
+            });
             let status = status.and_then(|status| match status.agent == agent {
                 true => Ok(status),
                 false => {

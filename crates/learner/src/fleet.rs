@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fixed::ONE_Q16;
-use crate::group::OFFSET_Q16;
+use crate::group::{HALF_LIVES, OFFSET_Q16};
 use crate::host::{ArmState, Host, MAX_ARMS};
 use crate::key::Level;
 use crate::params::Params;
@@ -472,7 +472,8 @@ pub fn record(
         forgot_ns: now_ns,
         // Past the warm-up.
         scored: 1,
-        step: (prior.arms[system_arm].evidence_q16 >> 16) * TOLD,
+        step: told(prior.arms[system_arm].evidence_q16),
+        step_scored: prior.arms[system_arm].agents,
         ..Host::default()
     };
     for (i, arm) in prior.arms.iter().enumerate() {
@@ -495,6 +496,47 @@ pub fn record(
     weighted::note_cautions(&mut record, Some(system_arm));
     weighted::note_harm(&mut record, Some(system_arm), params);
     record
+}
+
+/// Measurements of the system arm that others told of, as the share of the default counts them.
+fn told(evidence_q16: u32) -> u32 {
+    (evidence_q16 >> 16) * TOLD
+}
+
+/// Lets a record of the fleet age, if nobody tells of its network anew. False: nothing is left of it.
+pub fn fade(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) -> bool {
+    // By the fleet's own half-life, whatever this agent's is.
+    let params = Params {
+        half_life_ns: HALF_LIFE_NS / HALF_LIVES,
+        ..*params
+    };
+    weighted::forget(record, &params, now_ns);
+    record.step = told(record.arms[system_arm].own_weight_q16);
+    weighted::note_cautions(record, Some(system_arm));
+    record.arms[system_arm].own_weight_q16 > 0
+}
+
+/// Takes what the fleet told out of an agent's own record: a prefix or a named network keeps its own
+/// measurements alone. A host keeps what it began with, but no longer trusts its default by it. False:
+/// there was nothing of the fleet.
+pub fn leave(record: &mut Host, system_arm: Option<usize>, params: &Params) -> bool {
+    let level = record.level;
+    // Whoever takes over from the fleet's record takes its step as well.
+    if record.step == 0 || level.is_window() || level.is_fleet() {
+        return false;
+    }
+    record.step = 0;
+    if level.fleet().is_some() {
+        for arm in &mut record.arms {
+            (arm.value, arm.weight_q16) = (arm.own_q16.into(), arm.own_weight_q16);
+            if arm.own_weight_q16 == 0 {
+                (arm.value, arm.log_rate_q16, arm.deviation_q16) = (0, 0, 0);
+            }
+        }
+        weighted::note_cautions(record, system_arm);
+        weighted::note_harm(record, system_arm, params);
+    }
+    true
 }
 
 const _: () = assert!(EVIDENCE_MAX_Q16 < 8 * ONE_Q16);

@@ -27,7 +27,7 @@ const USUAL_SHIFT: u32 = 4;
 /// Groups remember 2^this times as many measurements …
 const MEMORY_SHIFT: u32 = 3;
 /// … this many times as long: a day by default.
-const HALF_LIVES: u64 = 48;
+pub(crate) const HALF_LIVES: u64 = 48;
 /// A measurement takes less of the other arms' evidence, by this power of two.
 const IDLE_SHIFT: u32 = 8;
 /// They explore more for the same evidence, by this power of two: what is found serves many hosts.

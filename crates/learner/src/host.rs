@@ -77,9 +77,10 @@ pub struct Host {
     pub usual_q16: u32,
     /// … and of its log2(bytes per second), Q16.
     pub usual_log_rate_q16: u32,
-    /// Windows: index of the largest that may be chosen …
+    /// Windows: index of the largest that may be chosen. Else what the fleet told of the system arm, in
+    /// measurements …
     pub step: u32,
-    /// … and `scored` when that last changed.
+    /// … and `scored` when that last changed. Records of the fleet: agents that told of the system arm.
     pub step_scored: u32,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,

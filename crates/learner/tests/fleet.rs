@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use thalweg_learner::fleet::{
     AROUND_Q16, AgentReport, ArmReport, CLIP_Q16, EVIDENCE_MAX_Q16, FLEET_MAX_Q16, Fleet,
-    HALF_LIFE_NS, Prior, VOTE_MAX_Q16, aggregate, own_report, record,
+    HALF_LIFE_NS, Prior, VOTE_MAX_Q16, aggregate, fade, leave, own_report, record,
 };
 use thalweg_learner::{Host, Level, MAX_ARMS, Params, adopt, decide_group, knows};
 
@@ -348,4 +348,73 @@ fn an_arm_that_fills_a_queue_is_harmful_to_whom_it_is_told() {
         1,
     );
     assert_eq!(fleet.harmful, 1 << ARM);
+}
+
+/// A record of the fleet, of a network that many agents know.
+fn known(level: Level) -> Host {
+    let all: Vec<AgentReport> = (0..24).map(|it| report(it, -1 << 15, 4 << 16)).collect();
+    let reports = [all.as_slice()];
+    let fleet = Fleet::of(reports.into_iter(), SYSTEM);
+    let prior = aggregate(reports[0], &fleet, SYSTEM).unwrap();
+    record(level, &prior, SYSTEM, &WORTH, &Params::default(), 1)
+}
+
+const WORTH: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
+
+#[test]
+fn a_record_that_nobody_tells_anew_fades() {
+    let mut record = known(Level::FleetPrefix);
+    assert_eq!((record.step_scored, record.step), (24, 32 * 8));
+    // By its own half-life, whatever the agent's.
+    let params = Params {
+        half_life_ns: 0,
+        ..Params::default()
+    };
+    let mut days = 0;
+    while fade(&mut record, SYSTEM, &params, 1 + days * HALF_LIFE_NS) {
+        let evidence = (32 << 16) >> days;
+        assert_eq!(record.arms[SYSTEM].own_weight_q16, evidence, "{days}");
+        assert_eq!(record.step, (evidence >> 16) * 8);
+        assert_eq!(knows(&record, Some(SYSTEM)), days < 3);
+        days += 1;
+    }
+    assert_eq!(days, 22);
+}
+
+#[test]
+fn an_agent_that_leaves_keeps_what_it_measured_alone() {
+    let told = known(Level::FleetPrefix);
+    let params = Params::default();
+    let mut own = Host {
+        level: Level::Prefix,
+        ..Host::default()
+    };
+    own.arms[SYSTEM].own_q16 = OFFSET_Q16;
+    own.arms[SYSTEM].own_weight_q16 = 2 << 16;
+    own.arms[SYSTEM].value = OFFSET_Q16.into();
+    own.arms[SYSTEM].weight_q16 = 2 << 16;
+    let before = own.clone();
+    adopt(&mut own, &told, Some(SYSTEM), &WORTH);
+    assert!(knows(&own, Some(SYSTEM)) && own.arms[ARM].weight_q16 > 0);
+    assert!(leave(&mut own, Some(SYSTEM), &params));
+    assert_eq!(
+        own.arms.map(|arm| arm.value),
+        before.arms.map(|arm| arm.value)
+    );
+    assert_eq!(
+        own.arms.map(|arm| arm.weight_q16),
+        before.arms.map(|arm| arm.weight_q16)
+    );
+    assert!(!knows(&own, Some(SYSTEM)) && own.step == 0);
+    // There is nothing more of it, and nothing of it in records of the fleet themselves.
+    assert!(!leave(&mut own, Some(SYSTEM), &params));
+    assert!(!leave(&mut told.clone(), Some(SYSTEM), &params));
+    // A host keeps what it began with.
+    let mut host = Host {
+        step: 96,
+        ..Host::default()
+    };
+    host.arms[ARM].weight_q16 = 1 << 16;
+    assert!(leave(&mut host, Some(SYSTEM), &params));
+    assert_eq!((host.step, host.arms[ARM].weight_q16), (0, 1 << 16));
 }

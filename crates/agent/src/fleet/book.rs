@@ -12,6 +12,10 @@ use super::form::reported;
 /// Most reports, of one agent about one network each: some 64 MB. Agents that come later are not heard.
 const REPORTS_MAX: usize = 1 << 18;
 
+/// What is so old is forgotten: 4 measurements have been halved to nothing. The bucket may still have it,
+/// and does not say when it has not.
+const OLD: Duration = Duration::from_secs(20 * 86_400);
+
 /// What one agent told of one network.
 struct Told {
     arms: Vec<Arm>,
@@ -20,6 +24,12 @@ struct Told {
     at: Instant,
     /// … and how old it was then.
     age: Duration,
+}
+
+impl Told {
+    fn age_at(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at) + self.age
+    }
 }
 
 /// What is heard of an agent.
@@ -128,6 +138,23 @@ impl Book {
         self.changed = true;
     }
 
+    /// Forgets shards of which nothing counts any more.
+    pub fn forget_old(&mut self, now: Instant) {
+        let mut old = Vec::new();
+        for (agent, heard) in &self.agents {
+            for (shard, networks) in &heard.shards {
+                let told = |network| self.networks.get(network)?.get(&heard.number);
+                let mut all = networks.iter().filter_map(told);
+                if all.all(|told| told.age_at(now) >= OLD) {
+                    old.push((agent.clone(), *shard));
+                }
+            }
+        }
+        for (agent, shard) in old {
+            self.forget(&agent, shard);
+        }
+    }
+
     /// Whether something came since [`Book::note_taken`].
     pub fn has_changed(&self) -> bool {
         self.changed
@@ -146,14 +173,11 @@ impl Book {
         system_arm: usize,
         now: Instant,
     ) -> Vec<(Network, Prior)> {
-        let report = |(number, told): (&u64, &Told)| {
-            let age = now.saturating_duration_since(told.at) + told.age;
-            AgentReport {
-                agent: *number,
-                age_ns: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
-                queue_q16: told.queue_q16,
-                arms: reported(&told.arms, &slot),
-            }
+        let report = |(number, told): (&u64, &Told)| AgentReport {
+            agent: *number,
+            age_ns: u64::try_from(told.age_at(now).as_nanos()).unwrap_or(u64::MAX),
+            queue_q16: told.queue_q16,
+            arms: reported(&told.arms, &slot),
         };
         let reports: Vec<Vec<AgentReport>> = (self.networks.values())
             .map(|told| told.iter().map(report).collect())
@@ -252,6 +276,20 @@ mod tests {
         // A day takes half of all evidence.
         let later = known(&book, now + Duration::from_secs(86_401));
         assert!(later[0].1.arms[0].evidence_q16 < priors[0].1.arms[0].evidence_q16);
+
+        // After twenty there is nothing of it.
+        let days = |number: u64| now + Duration::from_secs(86_400 * number + 1);
+        book.forget_old(days(19));
+        assert_eq!((book.agents(), book.networks()), (20, 2));
+        book.note_taken();
+        book.take(told("g20", RULE, &[named("c")], -1), RULE, days(19));
+        book.forget_old(days(20));
+        assert_eq!((book.agents(), book.networks(), book.reports), (1, 1, 1));
+        let (mut book, now) = (Book::default(), now);
+        for agent in 0..20 {
+            let networks = [named("a"), named("b")];
+            book.take(told(&format!("g{agent}"), RULE, &networks, -1), RULE, now);
+        }
 
         book.note_taken();
         book.take(told("g0", RULE, &[named("a")], -1), RULE, now);

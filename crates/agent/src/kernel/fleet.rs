@@ -4,15 +4,15 @@
 //! writes them. They are never stored, and nothing of them is ever told again: see
 //! [`own_report`](thalweg_learner::fleet::own_report).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, note_record};
 use thalweg_control::system;
-use thalweg_learner::fleet::{Prior, record};
-use thalweg_learner::{HostKey, Level, WORTH_Q16, adopt};
+use thalweg_learner::fleet::{Prior, fade, leave, record};
+use thalweg_learner::{Host, HostKey, Level, WORTH_Q16, adopt};
 
 use super::{GROUPS_MAX, HostBatch, Kernel, Setup};
 
@@ -23,7 +23,7 @@ pub struct FleetNetworks {
     pub written: usize,
     /// Removed, as nothing is told of them any more.
     pub removed: usize,
-    /// Left out: the table has no room for them, or they are of no network.
+    /// Left out: the table has no room for them, or the agent has no such network.
     pub left_out: usize,
 }
 
@@ -48,40 +48,73 @@ impl Setup {
 }
 
 impl Kernel {
-    /// Puts what other agents told of the networks of a namespace in force, in place of what they told
-    /// before: the next connection is decided by it. `networks` have the keys of the agent's own records,
-    /// the most important first, as the table may not have room for all; an empty slice removes all.
+    /// Puts what other agents told of the networks of each namespace in force, in place of what they told
+    /// before: the next connection is decided by it. Keys are those of the agent's own records, the most
+    /// important first, as the table may not have room for all; namespaces share it. Records of namespaces
+    /// that are not named go.
     ///
     /// Must be called again as time passes, with priors that are aggregated anew, also if nobody tells
     /// anything: evidence ages.
     ///
     /// # Errors
     /// A map that cannot be read or written. Records written before stay.
-    pub fn set_fleet(&self, netns: u64, networks: &[(HostKey, Prior)]) -> Result<FleetNetworks> {
+    pub fn set_fleet(&self, told: &BTreeMap<u64, Vec<(HostKey, Prior)>>) -> Result<FleetNetworks> {
         let mut done = FleetNetworks::default();
-        let system_arm = self.defaults()?.get(&netns).copied().flatten();
-        let mut wanted = Vec::new();
-        if let Some(system_arm) = system_arm.filter(|_| self.setup().has_fleet()) {
-            let most = self.setup().fleet_max() as usize;
+        let defaults = self.defaults()?;
+        let mut wanted = HashSet::new();
+        let most = (self.setup().fleet_max() as usize / told.len().max(1)).max(1);
+        for (netns, networks) in told {
+            // Without an arm of the system nothing can be compared.
+            let Some(system_arm) = defaults.get(netns).copied().flatten() else {
+                done.left_out += networks.len();
+                continue;
+            };
+            let mut keys = Vec::new();
             for (key, prior) in networks {
                 match key.level.fleet() {
-                    Some(level) if key.netns == netns && wanted.len() < most => {
-                        wanted.push((HostKey { level, ..*key }, prior));
+                    Some(level) if key.netns == *netns && keys.len() < most => {
+                        let key = HostKey { level, ..*key };
+                        self.write_fleet(&key, prior, system_arm)?;
+                        keys.push(key);
                     }
                     _ => done.left_out += 1,
                 }
             }
-            for (key, prior) in &wanted {
-                self.write_fleet(key, prior, system_arm)?;
-                done.written += 1;
-            }
-            let keys: Vec<HostKey> = wanted.iter().map(|(key, _)| *key).collect();
+            done.written += keys.len();
             self.note_fleet(&keys)?;
+            wanted.extend(keys);
         }
-        let wanted: HashSet<HostKey> = wanted.into_iter().map(|(key, _)| key).collect();
-        for key in self.fleet_keys(netns)? {
+        for key in self.fleet_keys()? {
             if !wanted.contains(&key) && self.remove_host(&key)? {
                 done.removed += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Lets the records that an earlier session has put in force age, until this one hears anything: they
+    /// go when nothing is left of them. Counts those that stay as written.
+    ///
+    /// # Errors
+    /// A map that cannot be read or written.
+    pub fn age_fleet(&self) -> Result<FleetNetworks> {
+        let mut done = FleetNetworks::default();
+        let (defaults, now_ns) = (self.defaults()?, system::monotonic_ns());
+        for key in self.fleet_keys()? {
+            let Some(before) = self.host(&key)? else {
+                continue;
+            };
+            let mut record = before.clone();
+            let system_arm = defaults.get(&key.netns).copied().flatten();
+            let stays =
+                system_arm.is_some_and(|system| fade(&mut record, system, self.params(), now_ns));
+            match stays {
+                true if record == before => done.written += 1,
+                true => {
+                    self.insert_host(&key, &record)?;
+                    done.written += 1;
+                }
+                false => done.removed += usize::from(self.remove_host(&key)?),
             }
         }
         Ok(done)
@@ -130,32 +163,79 @@ impl Kernel {
         Ok(map.update(&0u32.to_ne_bytes(), bytes_of(&worths), MapFlags::ANY)?)
     }
 
-    fn fleet_keys(&self, netns: u64) -> Result<Vec<HostKey>> {
-        let mut keys = Vec::new();
-        self.walk_records(|batch| {
-            let told = batch.iter().map(|(key, _)| *key);
-            keys.extend(told.filter(|key| key.level.is_fleet() && key.netns == netns));
-            Ok(())
-        })?;
-        Ok(keys)
-    }
-
-    /// Removes what an earlier agent left of a fleet, if this one has none: from the table, and from the
-    /// records that wait for it.
-    pub(super) fn drop_fleet_unless_wanted(&self, waiting: &mut HostBatch) -> Result<()> {
-        if self.setup().has_fleet() {
-            return Ok(());
-        }
-        waiting.retain(|(key, _)| !key.level.is_fleet());
+    fn fleet_keys(&self) -> Result<Vec<HostKey>> {
         let mut keys = Vec::new();
         self.walk_records(|batch| {
             let told = batch.iter().map(|(key, _)| *key);
             keys.extend(told.filter(|key| key.level.is_fleet()));
             Ok(())
         })?;
-        for key in keys {
-            self.remove_host(&key)?;
+        Ok(keys)
+    }
+
+    /// Forgets what the agent learned, but not what others told: fleet records keep their own part alone.
+    pub(super) fn keep_fleet(&self) -> Result<()> {
+        for key in self.fleet_keys()? {
+            if let Some(mut record) = self.host(&key)? {
+                for arm in &mut record.arms {
+                    (arm.value, arm.weight_q16) = (arm.own_q16.into(), arm.own_weight_q16);
+                }
+                self.insert_host(&key, &record)?;
+            }
         }
         Ok(())
+    }
+
+    /// Removes what an earlier agent left of a fleet, of networks that this one divides otherwise, or all if
+    /// it has no fleet: from the table, and from the records that wait for it. Its own records then lose what
+    /// they took over from there.
+    pub(super) fn drop_fleet_unless_wanted(&self, waiting: &mut HostBatch) -> Result<()> {
+        waiting.retain(|(key, _)| !key.level.is_fleet() || self.wants_fleet(key));
+        let mut gone = Vec::new();
+        let mut changed = HostBatch::new();
+        self.walk_records(|batch| {
+            for (key, mut record) in batch {
+                if key.level.is_fleet() {
+                    gone.extend((!self.wants_fleet(&key)).then_some(key));
+                } else if self.leave_fleet(&key, &mut record)? {
+                    changed.push((key, record));
+                }
+            }
+            Ok(())
+        })?;
+        for key in gone {
+            self.remove_host(&key)?;
+        }
+        // A measurement that comes between is lost.
+        for (key, record) in changed {
+            self.insert_host(&key, &record)?;
+        }
+        for (key, record) in waiting {
+            self.leave_fleet(key, record)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what a fleet told out of an own record, if the agent has no fleet; whether there was any.
+    ///
+    /// # Errors
+    /// The defaults cannot be read.
+    pub fn leave_fleet(&self, key: &HostKey, record: &mut Host) -> Result<bool> {
+        if self.setup().has_fleet() || record.step == 0 {
+            return Ok(false);
+        }
+        let system_arm = self.defaults()?.get(&key.netns).copied().flatten();
+        Ok(leave(record, system_arm, self.params()))
+    }
+
+    /// Whether programs ask a record of the fleet.
+    fn wants_fleet(&self, key: &HostKey) -> bool {
+        let networks = &self.setup().networks;
+        let length = match key.address().is_ipv4() {
+            true => networks.ipv4_prefix,
+            false => networks.ipv6_prefix,
+        };
+        let is_asked = key.level != Level::FleetPrefix || key.own_prefix() == length;
+        self.setup().has_fleet() && is_asked
     }
 }

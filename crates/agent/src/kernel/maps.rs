@@ -256,15 +256,19 @@ impl Kernel {
         batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
-    /// Removes all hosts, and what groups know; returns the number of hosts.
+    /// Removes all hosts, and what groups know, but not what the fleet told; returns the number of hosts.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
-        for key in batch::keys(self.map(names::HOSTS))? {
-            let was_there = batch::delete(self.map(names::HOSTS), &key)?;
+        for bytes in batch::keys(self.map(names::HOSTS))? {
             let key: raw::thalweg_host_key =
-                from_bytes(&key).context("a host's key has an unexpected size")?;
+                from_bytes(&bytes).context("a host's key has an unexpected size")?;
+            if key_from_raw(&key).level.is_fleet() {
+                continue;
+            }
+            let was_there = batch::delete(self.map(names::HOSTS), &bytes)?;
             removed += u64::from(was_there && key.level == raw::THALWEG_LEVEL_HOST);
         }
+        self.keep_fleet()?;
         Ok(removed)
     }
 

@@ -7,7 +7,8 @@ import { ask } from "./agent.js";
 const LIMIT = 50;
 // The kernel's own window, segments.
 const OWN = 10;
-const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace: "all hosts" };
+const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace: "all hosts",
+  "fleet-prefix": "prefix, told by other agents", "fleet-named": "named, told by other agents" };
 
 const named = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
 const kind = (network) => LEVELS[network.level] ?? network.level;

@@ -132,8 +132,14 @@ pub fn line(event: &Event) -> String {
                 event.reason,
                 percent(event.propensity)
             ));
-            if event.level != "host" {
-                text.push_str(&format!(", by its {}", event.level));
+            match event.level.strip_prefix("fleet-") {
+                Some(level) => {
+                    text.push_str(&format!(", by what other agents told of its {level}"))
+                }
+                None if event.level != "host" => {
+                    text.push_str(&format!(", by its {}", event.level));
+                }
+                None => {}
             }
             if event.chosen != event.arm {
                 text.push_str(&format!(", chosen was {}", name(&event.chosen)));

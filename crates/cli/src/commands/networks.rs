@@ -38,6 +38,10 @@ enum Level {
     Service,
     /// All hosts of a network namespace.
     Namespace,
+    /// What other agents told of prefixes.
+    FleetPrefix,
+    /// What other agents told of named networks.
+    FleetNamed,
 }
 
 impl Level {
@@ -47,6 +51,8 @@ impl Level {
             Self::Named => "named",
             Self::Service => "service",
             Self::Namespace => "namespace",
+            Self::FleetPrefix => "fleet-prefix",
+            Self::FleetNamed => "fleet-named",
         }
     }
 }
@@ -162,6 +168,9 @@ pub(super) fn table(networks: &[Network]) -> String {
         "\nTime per byte against the default on the same hosts, and its standard error. * a new \
          host gets.\n",
     );
+    if networks.iter().any(|network| network.agents.is_some()) {
+        text.push_str("told by N: N other agents told of it; nothing of it was measured here.\n");
+    }
     if networks
         .iter()
         .flat_map(|network| &network.arms)
@@ -173,8 +182,12 @@ pub(super) fn table(networks: &[Network]) -> String {
 }
 
 fn first(network: &Network) -> Vec<String> {
+    let name = with_container(&network.name, network.container.as_deref());
     vec![
-        with_container(&network.name, network.container.as_deref()),
+        match network.agents {
+            Some(agents) => format!("{name}, told by {agents}"),
+            None => name,
+        },
         network
             .hosts
             .map_or_else(|| "-".to_owned(), |hosts| hosts.to_string()),

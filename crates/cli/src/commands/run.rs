@@ -97,11 +97,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// Logs to the journal, with fields and levels, where standard error goes there anyway; else to
-/// standard error. `RUST_LOG` sets the filter, by default `info` and above; of the
-/// NATS client warnings, as `fleet status` has its connections.
+/// standard error. `RUST_LOG` sets the filter, by default `info` and above, but nothing of the NATS client:
+/// the agent tells of its faults.
 fn log() {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,async_nats=warn"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,async_nats=off"));
     let journal = journal::is_standard_error()
         // A container may have the stream and not the socket.
         .then(|| tracing_journald::layer().ok())

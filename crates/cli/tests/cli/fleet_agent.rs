@@ -1,154 +1,14 @@
 //! An agent in a fleet, with a real nats-server on loopback.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use thalweg_bpf_types::raw;
-use thalweg_fleet::wire::{Arm, Measured, Network, Priors};
-use thalweg_fleet::{Fleet, Identity, Incoming, Limits, Name, Operator, Outgoing, Settings};
-use thalweg_lab::host::Side;
-use thalweg_process::Process;
+use thalweg_fleet::wire::Network;
+use thalweg_fleet::{Fleet, Incoming};
 
-use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, privileged, skip, wait_for};
-
-/// nats-server: installed, or where scripts/setup.sh unpacks it.
-pub fn program() -> Option<PathBuf> {
-    let unpacked = Path::new(THALWEG).with_file_name("../nats-server/usr/sbin/nats-server");
-    let mut places = [
-        PathBuf::from("nats-server"),
-        "/usr/sbin/nats-server".into(),
-        unpacked,
-    ]
-    .into_iter();
-    places.find(|program| Command::new(program).arg("--version").output().is_ok())
-}
-
-/// A server with buckets, which anybody on this machine may use.
-pub struct Server {
-    directory: tempfile::TempDir,
-    port: u16,
-    pub process: Option<Process>,
-}
-
-impl Server {
-    /// None if there is no nats-server.
-    pub fn new() -> Option<Self> {
-        if program().is_none() {
-            skip("no nats-server (scripts/setup.sh --test)");
-            return None;
-        }
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let mut server = Self {
-            directory: tempfile::tempdir().expect("a directory"),
-            port: free.local_addr().expect("its address").port(),
-            process: None,
-        };
-        drop(free);
-        server.start();
-        let mut operator = wait_for("the server", || {
-            Operator::connect(&server.settings("operator")).ok()
-        });
-        let limits = Limits {
-            bytes: 16 << 20,
-            ..Limits::default()
-        };
-        operator.make_all(&limits).expect("buckets");
-        Some(server)
-    }
-
-    fn start(&mut self) {
-        let mut command = Command::new(program().expect("nats-server"));
-        command
-            .args([
-                "-js",
-                "-a",
-                "127.0.0.1",
-                "-p",
-                &self.port.to_string(),
-                "-sd",
-            ])
-            .arg(self.directory.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        self.process = Some(Process::spawn(&mut command).expect("starting nats-server"));
-    }
-
-    pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
-    }
-
-    pub fn settings(&self, agent: &str) -> Settings {
-        let name = Name::new(agent).expect("a name");
-        let mut settings = Settings::new(vec![self.url()], name, Identity::None);
-        settings.pace.look = Duration::from_millis(200);
-        settings
-    }
-
-    /// Another agent tells of a network that reno costs 1 1/2 bits less than cubic.
-    fn tell(&self, agent: &str, network: &Network) {
-        let fleet = Fleet::start(&self.settings(agent)).expect("a client");
-        let arm = |name: &str, cost_q16: i32| Arm {
-            name: name.to_owned(),
-            cost_q16,
-            evidence_q16: 4 << 16,
-            log_rate_q16: -cost_q16,
-            deviation_q16: 1 << 14,
-            segments: 5000,
-            retransmitted: 0,
-        };
-        let priors = Priors {
-            agent: Name::new(agent).expect("a name"),
-            shard: network.shard(),
-            rule: raw::THALWEG_RULE,
-            networks: vec![Measured {
-                network: network.clone(),
-                age_s: 0,
-                queue_q16: 0,
-                arms: vec![arm("cubic", 0), arm("reno", -3 << 15)],
-            }],
-        };
-        fleet.offer(&Outgoing::Priors(priors)).expect("priors");
-        wait_for("the server to have it", || {
-            (fleet.state().published > 0).then_some(())
-        });
-    }
-}
-
-/// A bed whose agent, once it starts, is in the fleet of a server.
-fn bed(label: &str, server: &Server) -> Bed {
-    let settings = format!(
-        "[arms]\nallow = [\"cubic\", \"reno\"]\n[fleet]\nname = \"new\"\nservers = [{:?}]\n",
-        server.url()
-    );
-    Bed::new(&plain(label), &settings)
-}
-
-/// What reads all that clients of the bed send.
-pub fn reader(bed: &Bed) -> Traffic {
-    let mut reader = bed.python(Side::Server, COLLECTOR, &[]);
-    assert_eq!(reader.line(), "listening");
-    reader
-}
-
-/// The prefix of the bed's server.
-fn network_of(bed: &Bed) -> Network {
-    let address = bed.server_address();
-    let (first, _) = address.rsplit_once('.').expect("IPv4");
-    Network::parse(&format!("prefix:{first}.0/24")).expect("a prefix")
-}
-
-fn fleet_record(bed: &Bed) -> Option<Value> {
-    let known = bed.json(&["networks"]);
-    let networks = known["networks"].as_array().expect("networks").clone();
-    networks
-        .into_iter()
-        .find(|it| it["level"] == "fleet-prefix")
-}
+use crate::fleet_server::{Server, bed, network_of, others_decide, reader};
+use crate::support::{Bed, privileged, wait_for};
 
 #[test]
 fn what_others_know_decides_the_first_connection() {
@@ -159,16 +19,10 @@ fn what_others_know_decides_the_first_connection() {
         return;
     };
     let mut bed = bed("fleet", &server);
-    let network = network_of(&bed);
-    for number in 0..24 {
-        server.tell(&format!("agent-{number}"), &network);
-    }
+    server.all_tell(24, &network_of(&bed));
     bed.start();
     let _reader = reader(&bed);
-    wait_for("what all of them know", || {
-        let record = fleet_record(&bed)?;
-        (record["decides"] == true && record["best"] == "reno").then_some(())
-    });
+    others_decide(&bed);
 
     // Nothing was ever sent there.
     assert!(bed.hosts().is_empty());

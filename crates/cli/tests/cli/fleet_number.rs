@@ -12,7 +12,7 @@ use thalweg_fleet::wire::{Cell, Progress, Stage, Status};
 use thalweg_fleet::{Fleet, Identity, Name, Outgoing, Settings};
 use thalweg_process::Process;
 
-use crate::fleet_agent::{Server, program, reader};
+use crate::fleet_server::{Server, program, reader};
 use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
 
 /// Clusters of one connection each, whose residuals are a mean plus or minus a half.

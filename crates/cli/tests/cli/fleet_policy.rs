@@ -12,7 +12,7 @@ use thalweg_fleet::Name;
 use thalweg_fleet::wire::policy::turn;
 use thalweg_process::Process;
 
-use crate::fleet_agent::program;
+use crate::fleet_server::program;
 use crate::support::policies::{one_rule, options_of};
 use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
 

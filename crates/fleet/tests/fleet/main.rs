@@ -3,6 +3,8 @@
 
 mod away;
 mod cluster;
+mod credentials;
+mod disk;
 mod exchange;
 mod permissions;
 mod refusals;

@@ -182,3 +182,30 @@ fn a_server_that_is_none() {
     let told = fault(&a, Kind::Unreachable);
     assert!(told.starts_with(&address.to_string()), "{told}");
 }
+
+#[test]
+fn a_message_larger_than_any_of_its_bucket_is_passed_over() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let operator = bed.raw("operator");
+    operator.change("KV_thalweg-priors", |config| config.max_message_size = -1);
+    let large = vec![b'x'; (1 << 20) - (8 << 10)];
+    // By itself larger than what is asked for, with its head.
+    operator.change("KV_thalweg-priors", |config| config.max_bytes = 256 << 20);
+    let small = priors("c", 1, 1).encode().unwrap();
+    operator.put("$KV.thalweg-priors.c.1", &small).unwrap();
+    operator.put("$KV.thalweg-priors.large.1", &large).unwrap();
+    operator.change("KV_thalweg-priors", |config| {
+        config.max_message_size = thalweg_fleet::Bucket::Priors.message_bytes() as i32 + 1024;
+    });
+    let (a, b) = (bed.agent("a"), bed.agent("b"));
+    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    super::exchange::arrives(&b, &priors("a", 1, 1));
+    let told = fault(&b, Kind::Size);
+    assert!(
+        told.starts_with("$KV.thalweg-priors.large.1: found 10"),
+        "{told}"
+    );
+    assert_eq!((b.state().connections, b.state().faults.len()), (1, 1));
+}

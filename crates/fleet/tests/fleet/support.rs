@@ -71,10 +71,11 @@ pub fn program() -> Option<PathBuf> {
 
 /// Whether there is a server; says why not.
 pub fn is_there() -> bool {
-    if program().is_some() {
-        return true;
-    }
-    let why = "no nats-server (scripts/setup.sh --test)";
+    program().is_some() || skip("no nats-server (scripts/setup.sh --test)")
+}
+
+/// Skips a test because of something missing.
+pub fn skip(why: &str) -> bool {
     assert!(
         std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
         "this test must run here, but: {why}"
