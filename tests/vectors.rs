@@ -616,8 +616,11 @@ impl Records {
             },
             others: family.others.as_deref().map(|hexadecimal| {
                 let digits = hexadecimal.as_bytes().chunks(2);
-                let byte = |two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap();
-                from_bytes(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
+                let byte = |two| {
+                    let two = std::str::from_utf8(two).expect("digits");
+                    u8::from_str_radix(two, 16).expect("digits")
+                };
+                from_bytes(&digits.map(byte).collect::<Vec<u8>>()).expect("a record")
             }),
         }
     }
@@ -625,7 +628,7 @@ impl Records {
     fn narrow_level(&self) -> Level {
         let level = self
             .others
-            .map(|others| Level::of(others.level).unwrap().own());
+            .map(|others| Level::of(others.level).expect("a level").own());
         level.unwrap_or(Level::Prefix)
     }
 

@@ -110,21 +110,22 @@ impl Puller {
 
     /// The next messages; none if all were read.
     pub async fn next(&mut self, link: &mut Link, place: &mut Place) -> Result<Vec<Value>, Fault> {
-        // A consumer may be gone: with the server that had it, or after a long pause.
+        // A consumer may be gone: with the server that had it, or after a long pause. After a message that
+        // nats-server 2.9.10 cannot read itself (32 MB) it does not answer for the consumer any more.
         if self.consumer.is_some() {
             match self.ask(link, place).await {
-                Err(fault) if fault.kind == Kind::Server || fault.kind == Kind::Bucket => {}
+                Err(fault) if [Kind::Server, Kind::Bucket, Kind::Slow].contains(&fault.kind) => {}
                 asked => return asked,
             }
         }
         self.make(link, place, false).await?;
         match self.ask(link, place).await {
-            // From a bucket that once had other limits. The next one can be read.
+            // From a time when the bucket had other limits. The next message can be read.
             Err(fault) if fault.text.contains(TOO_LARGE) => {
                 self.make(link, place, true).await?;
-                let unread = self.ask(link, place).await;
+                let head = self.ask(link, place).await;
                 self.consumer = None;
-                unread
+                head
             }
             asked => asked,
         }
@@ -171,9 +172,8 @@ impl Puller {
                             return Ok((messages, false));
                         }
                     }
-                    // Such as that the bytes are used up: the next request says what it is. It goes to
-                    // another consumer, as nats-server 2.9.10 may not answer for this one any more.
-                    Err(_) if !messages.is_empty() => return Ok((messages, false)),
+                    // Such as that the bytes are used up: the next request says what it is.
+                    Err(_) if !messages.is_empty() => break,
                     Err(error) => return Err(error),
                 }
             }

@@ -364,7 +364,7 @@ const WORTH: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
 #[test]
 fn a_record_that_nobody_tells_anew_fades() {
     let mut record = known(Level::FleetPrefix);
-    assert_eq!((record.step_scored, record.step), (24, 32 * 8));
+    assert_eq!((record.step_scored, record.step), (24, 64 * 8));
     // By its own half-life, whatever the agent's.
     let params = Params {
         half_life_ns: 0,

@@ -185,27 +185,52 @@ fn a_server_that_is_none() {
 
 #[test]
 fn a_message_larger_than_any_of_its_bucket_is_passed_over() {
-    let Some(bed) = Bed::new(&["a", "b"]) else {
+    let Some(mut bed) = Bed::new(&["a", "b"]) else {
         return;
     };
+    let large = vec![b'x'; 16 << 20];
+    let limit = |bed: &mut Bed, from: &str, to: &str| {
+        let conf = bed.path("server-0/nats-server.conf");
+        let text = fs::read_to_string(&conf).unwrap();
+        assert!(text.contains(from));
+        fs::write(&conf, text.replace(from, to)).unwrap();
+        bed.servers[0].kill();
+        bed.servers[0].restart();
+        // A server answers before JetStream does.
+        wait_for("its store", || {
+            let raw = bed.raw("operator");
+            raw.request("$JS.API.STREAM.INFO.KV_thalweg-priors", "")
+                .ok()
+        });
+    };
+    limit(&mut bed, "max_payload: 1MB", "max_payload: 64MB");
     let operator = bed.raw("operator");
-    operator.change("KV_thalweg-priors", |config| config.max_message_size = -1);
-    let large = vec![b'x'; (1 << 20) - (8 << 10)];
-    // By itself larger than what is asked for, with its head.
-    operator.change("KV_thalweg-priors", |config| config.max_bytes = 256 << 20);
+    operator.change("KV_thalweg-priors", |config| {
+        config.max_message_size = -1;
+        config.max_bytes = 256 << 20;
+    });
     let small = priors("c", 1, 1).encode().unwrap();
     operator.put("$KV.thalweg-priors.c.1", &small).unwrap();
     operator.put("$KV.thalweg-priors.large.1", &large).unwrap();
+    operator.put("$KV.thalweg-priors.large.2", &large).unwrap();
     operator.change("KV_thalweg-priors", |config| {
         config.max_message_size = thalweg_fleet::Bucket::Priors.message_bytes() as i32 + 1024;
     });
+    // A server that lets such messages through could send them at any time.
+    let told = fault(&bed.agent("b"), Kind::Size);
+    assert!(
+        told.ends_with("max_payload: found 67108864 bytes, expected at most 8388608"),
+        "{told}"
+    );
+    limit(&mut bed, "max_payload: 64MB", "max_payload: 1MB");
     let (a, b) = (bed.agent("a"), bed.agent("b"));
     a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
     super::exchange::arrives(&b, &priors("a", 1, 1));
     let told = fault(&b, Kind::Size);
     assert!(
-        told.starts_with("$KV.thalweg-priors.large.1: found 10"),
+        told.starts_with("$KV.thalweg-priors.large.2: found 16777"),
         "{told}"
     );
+    assert_eq!(b.state().faults[&Kind::Size], 2);
     assert_eq!((b.state().connections, b.state().faults.len()), (1, 1));
 }

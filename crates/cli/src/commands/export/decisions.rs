@@ -126,6 +126,7 @@ fn decision(event: &Event) -> Option<Line> {
         allowed: event.allowed.clone().unwrap_or_else(|| vec![arm.clone()]),
         arm,
         reason: event.reason.clone(),
+        level: (event.level != "host").then(|| event.level.clone()),
         control: event.control,
         propensities,
         handshake_rtt_us: event.handshake_rtt_us,

@@ -57,6 +57,10 @@ pub struct Line {
     pub allowed: Vec<String>,
     /// Why the arm was chosen.
     pub reason: String,
+    /// The record that chose, if it was not the host's: `fleet-prefix` and `fleet-named` are what other
+    /// agents told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
     /// Whether it is in the control group.
     pub control: bool,
     /// Probability of each arm; one without is not chosen.
