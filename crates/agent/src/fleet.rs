@@ -5,6 +5,7 @@
 //! section *Fleet*.
 
 mod book;
+mod compact;
 mod form;
 
 use std::cmp::Reverse;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
-use thalweg_fleet::{Fleet, Outgoing, Settings, Traffic};
+use thalweg_fleet::{Fleet, Incoming, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
@@ -131,7 +132,8 @@ impl Membership {
         let _watch = Watch(shared);
         // What an earlier session put in force stays until something is heard, or is too old.
         let mut work = Work {
-            book: Book::default(),
+            arrived: Vec::new(),
+            book: Book::new(Instant::now()),
             told: HashMap::new(),
             written: Instant::now(),
             took: Duration::ZERO,
@@ -140,10 +142,9 @@ impl Membership {
         };
         while !shared.is_stopping() {
             let now = Instant::now();
-            for incoming in self.client.take(TICK) {
-                work.book.take(incoming, raw::THALWEG_RULE, now);
-            }
-            let outcome = self.attend(shared, &mut work, now);
+            work.arrived.extend(self.client.take(TICK));
+            let heard = hear(shared, &mut work, now);
+            let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
             shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
         }
     }
@@ -175,6 +176,7 @@ impl Membership {
         let setup = shared.kernel.setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let arms = shared.kernel.arms()?;
+        book.forget_old(now);
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
         let mut done = FleetNetworks::default();
         for (netns, system) in shared.kernel.defaults()? {
@@ -269,6 +271,19 @@ impl Membership {
     }
 }
 
+/// Notes what arrived. Should the kernel's arms not be readable, it waits.
+fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    if work.arrived.is_empty() {
+        return Ok(());
+    }
+    let arms = shared.kernel.arms()?;
+    let knows = |name: &str| arms.index(name).is_some();
+    for incoming in std::mem::take(&mut work.arrived) {
+        work.book.take(incoming, raw::THALWEG_RULE, knows, now);
+    }
+    Ok(())
+}
+
 /// Says so if the thread panics: the agent goes on without it.
 struct Watch<'a>(&'a Shared);
 
@@ -289,6 +304,8 @@ fn evidence(measured: &Measured) -> u64 {
 
 /// What the thread remembers.
 struct Work {
+    /// What is not in the book yet.
+    arrived: Vec<Incoming>,
     book: Book,
     /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
