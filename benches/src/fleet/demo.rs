@@ -4,7 +4,6 @@
 //! packets this process delays and loses: the kernel needs no netem. Between the agents there is nothing
 //! but the server.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,7 +36,7 @@ const BETTER: &str = "bbr";
 /// Bytes of a transfer: enough for full weight.
 const BYTES: usize = 1_100_000;
 /// Hosts that an agent visits, at a time, and hosts beyond which the new agents visit.
-const HOSTS: u32 = 160;
+const HOSTS: u32 = 96;
 const AT_A_TIME: u32 = 4;
 const FIRSTS: u32 = 16;
 /// Longest time until three agents have told; they look at their networks every minute.
@@ -366,6 +365,13 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
     let mut told: Vec<Option<Measured>> = places.iter().map(|_| None).collect();
     let mut visits: Vec<Vec<Visit>> = places.iter().map(|_| Vec::new()).collect();
     let mut next = 0;
+    // An agent looks at its networks when it begins, and tells of a status after that. Had it measured
+    // anything by then, it would tell that, and the rest ten minutes later.
+    wait_for("the agents to be in the fleet", || {
+        let members = fleet.listener.statuses(Duration::from_secs(5))?;
+        let is_in = |place: &Place| members.iter().any(|it| it.agent.as_str() == place.name);
+        Ok(places.iter().all(is_in).then_some(()))
+    })?;
     loop {
         fleet.server.check()?;
         if next + FIRSTS <= HOSTS {
@@ -414,19 +420,25 @@ fn learned_of(
 ) -> Result<Learned> {
     let arm = |name: &str| {
         let found = measured.arms.iter().find(|arm| arm.name == name);
-        found.with_context(|| format!("{} told nothing of {name}", place.name))
+        found.with_context(|| {
+            let count = visits.len();
+            format!(
+                "{} told nothing of {name} after {count} connections",
+                place.name
+            )
+        })
     };
     let (default, better) = (arm(DEFAULT)?, arm(BETTER)?);
     let bits = |q16: i32| f64::from(q16) / 65_536.0;
-    let decisions = decisions(agent, 0)?;
+    let ended = ended(agent, 1)?;
     let median = |name: &str| {
         let of: Vec<f64> = visits
             .iter()
             .filter(|visit| {
                 let host = visit.host.to_string();
-                decisions
+                ended
                     .iter()
-                    .any(|it| it["host"] == host && it["arm"] == name)
+                    .any(|it| it["remote"] == host && it["arm"] == name)
             })
             .map(|visit| visit.bps)
             .collect();
@@ -448,16 +460,14 @@ fn learned_of(
     })
 }
 
-/// First decisions about hosts, oldest first, once there are so many.
-fn decisions(agent: &Agent, least: usize) -> Result<Vec<Value>> {
-    wait_for("the events of decisions", || {
+/// What the agent says of each connection that has ended, the oldest first, once there are so many. A
+/// decision for the default at a host that nothing is known of is no event of its own.
+fn ended(agent: &Agent, least: usize) -> Result<Vec<Value>> {
+    wait_for("the events of connections", || {
         let events = agent.answers(&["events", "--limit", "10000"])?;
         let mut events = events.as_array().context("a list")?.clone();
-        events.retain(|event| event["kind"] == "decision" && event["passive"] != true);
+        events.retain(|event| event["kind"] == "close" && event["passive"] != true);
         events.sort_by_key(|event| event["id"].as_i64());
-        // A connection may be decided about again on its way.
-        let mut seen = HashSet::new();
-        events.retain(|event| seen.insert(event["connection"].as_u64()));
         Ok((events.len() >= least).then_some(events))
     })
 }
@@ -481,9 +491,9 @@ fn begin(binary: &Path, fleet: &Founded, places: &[Place]) -> Result<Vec<Begun>>
     let mut begun = Vec::new();
     for ((place, agent), visitor) in places.iter().zip(&agents).zip(visitors) {
         let visits = visitor.finish()?;
-        let decisions = decisions(agent, visits.len())?;
+        let ended = ended(agent, visits.len())?;
         let rates: Vec<f64> = visits.iter().map(|visit| visit.bps).collect();
-        let text = |key: &str| decisions[0][key].as_str().unwrap_or("none").to_owned();
+        let text = |key: &str| ended[0][key].as_str().unwrap_or("none").to_owned();
         let in_fleet = place.name == NEW;
         begun.push(Begun {
             agent: place.name.to_owned(),
@@ -492,7 +502,7 @@ fn begin(binary: &Path, fleet: &Founded, places: &[Place]) -> Result<Vec<Begun>>
             networks: if in_fleet { heard.1 } else { 0 },
             first_arm: text("arm"),
             first_level: text("level"),
-            better: decisions.iter().filter(|it| it["arm"] == BETTER).count(),
+            better: ended.iter().filter(|it| it["arm"] == BETTER).count(),
             connections: visits.len(),
             first_bps: rates[0],
             median_bps: spread(&rates).median,
