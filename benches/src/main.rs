@@ -143,6 +143,12 @@ enum What {
         /// Runs with and without, in turns.
         #[arg(long, default_value = "5")]
         runs: usize,
+        /// Agents that tell.
+        #[arg(long, default_value = "200")]
+        agents: usize,
+        /// Networks of which each tells.
+        #[arg(long, default_value = "1000")]
+        networks: usize,
     },
     /// A server, three agents that learn, and a new one that begins with what they know.
     FleetDemo {
@@ -224,7 +230,14 @@ fn main() -> Result<ExitCode> {
             println!("{}", serde_json::to_string(&column)?);
             true
         }
-        What::Fleet { runs } => fleet::cost::run(&arguments.binary, runs)?,
+        What::Fleet {
+            runs,
+            agents,
+            networks,
+        } => {
+            let size = fleet::cost::Size { agents, networks };
+            fleet::cost::run(&arguments.binary, runs, size)?
+        }
         What::FleetDemo { json } => fleet::demo::run(&arguments.binary, json)?,
         What::FleetSoak {
             kills,

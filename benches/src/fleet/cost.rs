@@ -17,8 +17,6 @@ use crate::agent::cpu_seconds;
 use crate::bed::{self, Agent};
 use crate::table::{Target, line, spread};
 
-const AGENTS: usize = 200;
-const NETWORKS: usize = 1000;
 const ARMS: [&str; 3] = ["cubic", "reno", "bbr"];
 /// The agent is looked at so long after all is in force.
 const REST: Duration = Duration::from_secs(30);
@@ -28,6 +26,15 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const TELLERS: usize = 8;
 /// Room of the bucket.
 const BUCKET: u64 = 256 << 20;
+
+/// A fleet.
+#[derive(Clone, Copy)]
+pub struct Size {
+    /// Agents that tell.
+    pub agents: usize,
+    /// Networks of which each tells.
+    pub networks: usize,
+}
 
 /// What one run of an agent costs.
 struct Cost {
@@ -42,22 +49,24 @@ struct Cost {
 }
 
 /// Runs it; returns whether the targets are met.
-pub fn run(binary: &Path, runs: usize) -> Result<bool> {
+pub fn run(binary: &Path, runs: usize, size: Size) -> Result<bool> {
     ensure!(runs > 0, "expected at least one run");
+    let Size { agents, networks } = size;
+    ensure!(networks <= 65_536, "expected 65536 networks at most");
     let pair = bed::pair("fleet-cost")?;
     let directory = tempfile::tempdir()?;
     let (mut server, url) = serve(binary, directory.path())?;
     let begun = Instant::now();
-    tell(&url)?;
+    tell(&url, size)?;
     println!(
-        "{AGENTS} agents told of {NETWORKS} networks and {} arms each, in {:.0} s",
+        "{agents} agents told of {networks} networks and {} arms each, in {:.0} s",
         ARMS.len(),
         begun.elapsed().as_secs_f64()
     );
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for run in 0..runs {
-        without.push(cost(binary, &pair, None)?);
-        with.push(cost(binary, &pair, Some(&url))?);
+        without.push(cost(binary, &pair, None, size)?);
+        with.push(cost(binary, &pair, Some(&url), size)?);
         server.check()?;
         let last = &with[run];
         eprintln!(
@@ -68,7 +77,7 @@ pub fn run(binary: &Path, runs: usize) -> Result<bool> {
             last.settled_s
         );
     }
-    Ok(verdict(&with, &without))
+    Ok(verdict(&with, &without, size))
 }
 
 /// A server with buckets which anybody on this machine may use.
@@ -100,8 +109,8 @@ fn settings(url: &str, agent: &str) -> Result<Settings> {
 }
 
 /// The networks, by shard.
-fn networks() -> Vec<(Shard, Vec<Network>)> {
-    let all = (0..NETWORKS)
+fn networks(count: usize) -> Vec<(Shard, Vec<Network>)> {
+    let all = (0..count)
         .filter_map(|it| Network::parse(&format!("prefix:10.{}.{}.0/24", it / 256, it % 256)));
     let mut shards: Vec<(Shard, Vec<Network>)> = Shard::all().map(|it| (it, Vec::new())).collect();
     for network in all {
@@ -113,14 +122,14 @@ fn networks() -> Vec<(Shard, Vec<Network>)> {
 }
 
 /// All agents tell, some at a time.
-fn tell(url: &str) -> Result<()> {
-    let shards = networks();
+fn tell(url: &str, size: Size) -> Result<()> {
+    let shards = networks(size.networks);
     std::thread::scope(|scope| {
         let tellers: Vec<_> = (0..TELLERS)
             .map(|teller| {
                 let shards = &shards;
                 scope.spawn(move || -> Result<()> {
-                    for agent in (teller..AGENTS).step_by(TELLERS) {
+                    for agent in (teller..size.agents).step_by(TELLERS) {
                         tell_one(url, agent, shards)?;
                     }
                     Ok(())
@@ -172,7 +181,7 @@ fn tell_one(url: &str, agent: usize, shards: &[(Shard, Vec<Network>)]) -> Result
 }
 
 /// One agent, until it is at rest, and a while.
-fn cost(binary: &Path, pair: &thalweg_lab::host::Pair, url: Option<&String>) -> Result<Cost> {
+fn cost(binary: &Path, pair: &thalweg_lab::host::Pair, url: Option<&String>, size: Size) -> Result<Cost> {
     let fleet = url.map(|url| format!("[fleet]\nname = \"measured\"\nservers = [{url:?}]\n"));
     let keys = format!(
         "[arms]\nallow = {ARMS:?}\n[events]\nlog = \"none\"\n{}",
@@ -191,9 +200,9 @@ fn cost(binary: &Path, pair: &thalweg_lab::host::Pair, url: Option<&String>) -> 
             look()?;
             let place = agent.answers(&["fleet", "status"])?;
             let count = |key: &str| place[key].as_u64();
-            let is_all = count("agents") == Some(AGENTS as u64)
-                && count("networks") == Some(NETWORKS as u64)
-                && count("in_force") >= Some(NETWORKS as u64);
+            let is_all = count("agents") == Some(size.agents as u64)
+                && count("networks") == Some(size.networks as u64)
+                && count("in_force") >= Some(size.networks as u64);
             ensure!(
                 count("unheard") == Some(0),
                 "reports were not heard: {place}"
@@ -228,7 +237,8 @@ fn own_mib(pid: u32) -> Result<f64> {
     Ok(kib.context("no RssAnon")?.parse::<f64>()? / 1024.0)
 }
 
-fn verdict(with: &[Cost], without: &[Cost]) -> bool {
+fn verdict(with: &[Cost], without: &[Cost], size: Size) -> bool {
+    let Size { agents, networks } = size;
     let difference = |figure: &dyn Fn(&Cost) -> f64| {
         let pairs = with.iter().zip(without);
         spread(
@@ -259,7 +269,7 @@ fn verdict(with: &[Cost], without: &[Cost]) -> bool {
     );
     let read = difference(&|it| it.all_s - it.rest_s);
     println!(
-        "reading all that {AGENTS} agents tell of {NETWORKS} networks, once, and putting it in force: \
+        "reading all that {agents} agents tell of {networks} networks, once, and putting it in force: \
          {:.2} s of CPU",
         read.median
     );
@@ -272,8 +282,8 @@ fn verdict(with: &[Cost], without: &[Cost]) -> bool {
         &Target::AtMost(1.0),
     );
     let load = Load {
-        agents: AGENTS as f64,
-        networks: NETWORKS as f64,
+        agents: size.agents as f64,
+        networks: size.networks as f64,
         arms: ARMS.len() as f64,
         shards: 0.0,
         status: 2000.0,

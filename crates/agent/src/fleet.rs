@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
+use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
 use thalweg_fleet::{Fleet, Incoming, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
@@ -158,6 +159,8 @@ impl Membership {
         if self.settings.take && now - work.written >= pause {
             work.written = now;
             self.write(shared, &mut work.book, now)?;
+            // Messages are large, and what is kept of them is small.
+            system::trim_memory();
             work.took = now.elapsed();
         }
         if self.shares && is_due(work.looked, LOOK) {

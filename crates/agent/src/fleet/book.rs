@@ -191,7 +191,7 @@ impl Book {
             let age = age.saturating_add(Duration::from_secs(measured.age_s.into()));
             let age_s = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
             let report = Report {
-                draw: self.secret.hash_one((&priors.agent, network)),
+                draw: self.secret.hash_one((&priors.agent, network)) as u16,
                 agent: number,
                 at_s: now_s.saturating_sub(age_s),
                 queue_q16: measured.queue_q16,

@@ -13,7 +13,7 @@ use thalweg_learner::{MAX_ARMS, OFFSET_Q16};
 pub const KEPT: usize = 64;
 
 /// Bytes of a report without its arms: draw, agent, time, queue, number of arms.
-const HEAD: usize = 8 + 4 + 4 + 2 + 1;
+const HEAD: usize = 2 + 4 + 4 + 2 + 1;
 /// Bytes of an arm: name, and six numbers.
 const ROW: usize = 1 + 6 * 2;
 
@@ -73,7 +73,7 @@ impl Row {
 /// One report, before it is kept.
 pub struct Report {
     /// What decides whether it is kept, if there are too many: the lower, the rather.
-    pub draw: u64,
+    pub draw: u16,
     /// The agent's number.
     pub agent: u32,
     /// When the last measurement was, s after any moment.
@@ -159,8 +159,8 @@ impl Reports {
         into.extend(self.each().map(|(_, kept)| {
             let mut report = AgentReport {
                 agent: agent_of(kept).into(),
-                age_ns: u64::from(now_s.saturating_sub(u32_of(kept, 12))) * 1_000_000_000,
-                queue_q16: u32::from(u16::from_le_bytes([kept[16], kept[17]])) << 4,
+                age_ns: u64::from(now_s.saturating_sub(u32_of(kept, 6))) * 1_000_000_000,
+                queue_q16: u32::from(u16::from_le_bytes([kept[10], kept[11]])) << 4,
                 ..AgentReport::default()
             };
             for row in kept[HEAD..].chunks_exact(ROW) {
@@ -178,12 +178,12 @@ fn u32_of(kept: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([kept[at], kept[at + 1], kept[at + 2], kept[at + 3]])
 }
 
-fn draw_of(kept: &[u8]) -> u64 {
-    u64::from(u32_of(kept, 0)) | u64::from(u32_of(kept, 4)) << 32
+fn draw_of(kept: &[u8]) -> u16 {
+    u16::from_le_bytes([kept[0], kept[1]])
 }
 
 fn agent_of(kept: &[u8]) -> u32 {
-    u32_of(kept, 8)
+    u32_of(kept, 2)
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn report(agent: u32, draw: u64, rows: Vec<Row>) -> Report {
+    fn report(agent: u32, draw: u16, rows: Vec<Row>) -> Report {
         Report {
             draw,
             agent,
@@ -280,7 +280,7 @@ mod tests {
         let mut reports = Reports::default();
         for agent in 0..200u32 {
             // Each draw once, in another order than that of the agents.
-            let draw = u64::from(agent * 77 % 200);
+            let draw = (agent * 77 % 200) as u16;
             reports.put(&report(agent, draw, vec![Row::new(0, &arm(0))]));
         }
         assert_eq!(
