@@ -181,7 +181,12 @@ fn tell_one(url: &str, agent: usize, shards: &[(Shard, Vec<Network>)]) -> Result
 }
 
 /// One agent, until it is at rest, and a while.
-fn cost(binary: &Path, pair: &thalweg_lab::host::Pair, url: Option<&String>, size: Size) -> Result<Cost> {
+fn cost(
+    binary: &Path,
+    pair: &thalweg_lab::host::Pair,
+    url: Option<&String>,
+    size: Size,
+) -> Result<Cost> {
     let fleet = url.map(|url| format!("[fleet]\nname = \"measured\"\nservers = [{url:?}]\n"));
     let keys = format!(
         "[arms]\nallow = {ARMS:?}\n[events]\nlog = \"none\"\n{}",

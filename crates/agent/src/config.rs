@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thalweg_fleet::keys::PublicKey;
 use thalweg_fleet::{Identity, Name, NameError, Settings};
 use thalweg_learner::{Control, Mode, ONE_Q16, Params};
 use thalweg_policy::Prefix;
@@ -332,6 +333,10 @@ pub struct FleetMember {
     pub share: bool,
     /// `take`: uses what others tell.
     pub take: bool,
+    /// `labels`: whose policies the agent obeys, those named first come first; beside `all`.
+    pub labels: Vec<Name>,
+    /// `keys`: whose policies it obeys.
+    pub keys: Vec<PublicKey>,
 }
 
 impl FleetMember {
@@ -344,6 +349,8 @@ impl FleetMember {
             ca: section.path_or_none("ca", PATH_MAX),
             share: section.boolean("share", true),
             take: section.boolean("take", true),
+            labels: section.labels("labels"),
+            keys: section.keys("keys"),
             servers,
         };
         (!member.servers.is_empty()).then_some(member)
@@ -366,6 +373,8 @@ impl FleetMember {
         let mut settings = Settings::new(self.servers.clone(), agent, identity);
         settings.ca.clone_from(&self.ca);
         settings.take = self.take;
+        settings.labels = self.labels.iter().cloned().chain([Name::all()]).collect();
+        settings.keys.clone_from(&self.keys);
         Ok(settings)
     }
 }

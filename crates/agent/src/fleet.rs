@@ -7,17 +7,21 @@
 mod book;
 mod compact;
 mod form;
+mod policy;
+mod wish;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
+use thalweg_control::policy::Place;
 use thalweg_control::system;
-use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard, Status};
+use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
 use thalweg_fleet::{Fleet, Incoming, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
@@ -29,6 +33,7 @@ use crate::view;
 
 use book::Book;
 use form::{key_of, measured};
+use policy::Policies;
 
 /// Longest wait for messages.
 const TICK: Duration = Duration::from_millis(500);
@@ -55,6 +60,7 @@ struct Seen {
     unheard: u64,
     in_force: FleetNetworks,
     told: usize,
+    policies: Vec<Progress>,
 }
 
 /// This agent's place in a fleet.
@@ -62,20 +68,23 @@ pub struct Membership {
     client: Fleet,
     settings: Settings,
     shares: bool,
+    state: PathBuf,
     seen: Mutex<Seen>,
 }
 
 impl Membership {
-    /// Starts the client.
+    /// Starts the client. The state directory has what is known of policies.
     ///
     /// # Errors
     /// Settings that cannot work, as a key that cannot be read.
-    pub fn start(member: &FleetMember) -> Result<Self> {
-        let settings = member.settings().context("fleet.name is \"auto\"")?;
+    pub fn start(member: &FleetMember, state: &Path) -> Result<Self> {
+        let mut settings = member.settings().context("fleet.name is \"auto\"")?;
+        settings.policies = Policies::numbers(state);
         Ok(Self {
             client: Fleet::start(&settings).context("[fleet] of the configuration")?,
             settings,
             shares: member.share,
+            state: state.to_owned(),
             seen: Mutex::default(),
         })
     }
@@ -123,6 +132,7 @@ impl Membership {
             left_out: seen.in_force.left_out as u64,
             other_rule: seen.other_rule,
             unheard: seen.unheard,
+            policies: seen.policies.into_iter().map(policy_view).collect(),
             sent: traffic(state.sent),
             received: traffic(state.received),
         }
@@ -131,10 +141,21 @@ impl Membership {
     /// Runs until the session ends.
     pub fn run(&self, shared: &Shared) {
         let _watch = Watch(shared);
+        let setup = shared.kernel.setup();
+        let place = Place {
+            pin: setup.pin.clone(),
+            cgroup: setup.cgroup.clone(),
+        };
+        let (agent, labels) = (self.settings.agent.clone(), self.settings.labels.clone());
+        let (policies, read) = Policies::new(agent, labels, &self.state, place, setup.dry_run);
+        if let Err(error) = read {
+            tracing::warn!("policies of the fleet are asked for again: {error:#}");
+        }
         // What an earlier session put in force stays until something is heard, or is too old.
         let mut work = Work {
             arrived: Vec::new(),
             book: Book::new(Instant::now()),
+            policies,
             told: HashMap::new(),
             written: Instant::now(),
             took: Duration::ZERO,
@@ -143,7 +164,20 @@ impl Membership {
         };
         while !shared.is_stopping() {
             let now = Instant::now();
-            work.arrived.extend(self.client.take(TICK));
+            for incoming in self.client.take(TICK) {
+                match incoming {
+                    Incoming::Policy(policy) => work.policies.take(policy),
+                    other => work.arrived.push(other),
+                }
+            }
+            let changed = work.policies.attend(now);
+            if !matches!(changed, Ok(false)) {
+                // Whoever applied it is told at once.
+                work.status = None;
+            }
+            self.lock().policies = work.policies.progress();
+            let fault = changed.err().map(|error| format!("{error:#}"));
+            shared.problem("fleet-policy", fault);
             let heard = hear(shared, &mut work, now);
             let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
             shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
@@ -169,7 +203,9 @@ impl Membership {
         }
         if is_due(work.status, STATUS) {
             work.status = Some(now);
-            self.client.offer(&Outgoing::Status(self.status(shared)))?;
+            let policies = work.policies.progress();
+            let status = self.status(shared, policies);
+            self.client.offer(&Outgoing::Status(status))?;
         }
         Ok(())
     }
@@ -258,12 +294,12 @@ impl Membership {
         Ok(())
     }
 
-    fn status(&self, shared: &Shared) -> Status {
+    fn status(&self, shared: &Shared, policies: Vec<Progress>) -> Status {
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             labels: self.settings.labels.clone(),
-            policies: Vec::new(),
+            policies,
             faults: shared
                 .problem_kinds()
                 .iter()
@@ -285,6 +321,15 @@ fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         work.book.take(incoming, raw::THALWEG_RULE, knows, now);
     }
     Ok(())
+}
+
+fn policy_view(progress: Progress) -> view::FleetPolicy {
+    view::FleetPolicy {
+        label: progress.label.to_string(),
+        number: progress.number,
+        stage: progress.stage.name().to_owned(),
+        reason: progress.reason,
+    }
 }
 
 /// Says so if the thread panics: the agent goes on without it.
@@ -310,6 +355,7 @@ struct Work {
     /// What is not in the book yet.
     arrived: Vec<Incoming>,
     book: Book,
+    policies: Policies,
     /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 23] = [
+const REMEDIES: [(&str, &str); 25] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -21,6 +21,14 @@ const REMEDIES: [(&str, &str); 23] = [
     (
         "discovery",
         "Look at `thalweg doctor`: the kernel's list of CCs cannot be read.",
+    ),
+    (
+        "fleet",
+        "Look at `thalweg fleet status`. The agent goes on with what it knows.",
+    ),
+    (
+        "fleet-policy",
+        "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
     ),
     (
         "gain",

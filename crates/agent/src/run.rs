@@ -185,7 +185,9 @@ impl Session {
     fn start(ground: &Ground, ready: Ready, number: u64) -> Result<Self> {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
-        let fleet = config.fleet.as_ref().map(Membership::start).transpose()?;
+        let state = &config.paths.state;
+        let member = config.fleet.as_ref();
+        let fleet = member.map(|it| Membership::start(it, state)).transpose()?;
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
         let mut opened = opened;
         let remembered = opened.store.arm_names(config.params().mode)?;

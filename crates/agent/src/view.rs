@@ -478,10 +478,25 @@ pub struct FleetPlace {
     pub other_rule: u64,
     /// What others told of a network, and was not heard for want of room.
     pub unheard: u64,
+    /// Policies of the fleet, at most one a label.
+    pub policies: Vec<FleetPolicy>,
     /// Messages and bytes sent, of the NATS protocol without TLS.
     pub sent: FleetTraffic,
     /// Likewise received.
     pub received: FleetTraffic,
+}
+
+/// A policy of the fleet on an agent.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct FleetPolicy {
+    /// Its label.
+    pub label: String,
+    /// Its number.
+    pub number: u64,
+    /// How far it is: `waiting`, `canary`, `in-force`, `rolled-back` or `refused`.
+    pub stage: String,
+    /// Why it is no further, one line; may be empty.
+    pub reason: String,
 }
 
 /// A fault of the fleet.

@@ -155,8 +155,8 @@ fn answer(
     let operator = operator.as_mut()?;
     let all = Name::all();
     let found = operator.policy(&all).ok()?;
-    if let Some(found) = found {
-        let number = found.unverified().number;
+    let last = found.map(|found| found.unverified().number);
+    if let Some(number) = last {
         // Also one whose confirmation was lost.
         common
             .lock()
@@ -166,7 +166,12 @@ fn answer(
     }
     if Instant::now() >= *next && common.publishes.load(Ordering::Relaxed) {
         let number = operator
-            .publish(&all, &super::real::policy(), 1_000_000, key)
+            .publish(
+                &all,
+                &super::real::policy(last.unwrap_or_default()),
+                1_000_000,
+                key,
+            )
             .ok()?;
         common
             .lock()

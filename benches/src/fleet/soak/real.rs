@@ -46,9 +46,13 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The text of policies.
-pub fn policy() -> String {
-    "[[rule]]\nname = \"soak\"\nport = 5001\nset = { user_timeout = \"30s\" }\n".to_owned()
+/// The text of a policy: each differs from the one before.
+pub fn policy(number: u64) -> String {
+    let segments = 20 + number % 20;
+    format!(
+        "name = \"soak\"\n[[rule]]\nname = \"soak\"\nmatch = {{ remote = \"10.99.0.0/16\" }}\n\
+         set = {{ rwnd_init = {segments} }}\n"
+    )
 }
 
 impl Real {
@@ -197,8 +201,8 @@ fn known(agent: &Agent) -> Result<BTreeMap<String, u64>> {
 }
 
 /// Keys of an agent that obeys policies.
-fn obeys(_key: &str) -> String {
-    String::new()
+fn obeys(key: &str) -> String {
+    format!("keys = [{key:?}]\n")
 }
 
 /// The number of the policy in force; none: it obeys none.
@@ -208,6 +212,7 @@ fn obeyed(agent: &Agent) -> Result<Option<u64>> {
     let numbers = policies
         .into_iter()
         .flatten()
+        .filter(|it| it["stage"] == "in-force")
         .filter_map(|it| it["number"].as_u64());
     Ok(numbers.max())
 }

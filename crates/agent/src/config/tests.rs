@@ -104,7 +104,11 @@ fn every_key_takes_effect() {
     assert_eq!(fleet.credentials, Some(PathBuf::from("/etc/agent.creds")));
     assert_eq!(fleet.ca, Some(PathBuf::from("/etc/ca.pem")));
     assert!(!fleet.share && !fleet.take);
-    assert_eq!(fleet.settings().unwrap().agent.as_str(), "web1");
+    let settings = fleet.settings().unwrap();
+    assert_eq!(settings.agent.as_str(), "web1");
+    let labels: Vec<&str> = settings.labels.iter().map(|it| it.as_str()).collect();
+    assert_eq!(labels, ["web", "site-a", "all"]);
+    assert_eq!(settings.keys.len(), 1);
 }
 
 #[test]

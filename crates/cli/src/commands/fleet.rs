@@ -4,6 +4,7 @@ mod access;
 mod buckets;
 mod init;
 mod key;
+mod policy;
 mod status;
 
 use anyhow::Result;
@@ -23,10 +24,13 @@ pub enum What {
     Init(init::Options),
     /// Make the buckets at a running server, or change their limits.
     Buckets(buckets::Options),
-    /// Make a key that will sign policies; prints its public key.
+    /// Make a key that signs policies; prints its public key.
     ///
-    /// Agents do not obey policies of a fleet yet.
+    /// Agents obey keys that their configuration names (`[fleet] keys`).
     Key(key::Options),
+    /// Publish policies, and see how far each agent is.
+    #[command(subcommand)]
+    Policy(policy::What),
 }
 
 /// Runs the sub-command.
@@ -36,5 +40,6 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
         What::Init(options) => init::run(global, options),
         What::Buckets(options) => buckets::run(global, options),
         What::Key(options) => key::run(global, options),
+        What::Policy(what) => policy::run(global, what),
     }
 }

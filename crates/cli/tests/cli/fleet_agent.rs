@@ -16,7 +16,7 @@ use thalweg_process::Process;
 use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, privileged, skip, wait_for};
 
 /// nats-server: installed, or where scripts/setup.sh unpacks it.
-fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let unpacked = Path::new(THALWEG).with_file_name("../nats-server/usr/sbin/nats-server");
     let mut places = [
         PathBuf::from("nats-server"),

@@ -32,6 +32,7 @@ mod faults_start;
 mod faults_store;
 mod fleet;
 mod fleet_agent;
+mod fleet_policy;
 mod gain_revert;
 mod gain_rules;
 mod input_files;

@@ -1,6 +1,7 @@
 //! Policies: a text with label, number and share, signed.
 
 use serde::{Deserialize, Serialize};
+use thalweg_units::random::Random;
 
 use super::{WireError, read, write};
 use crate::keys::{KeyError, PublicKey, SigningKey};
@@ -99,7 +100,25 @@ struct Document {
     signature: String,
 }
 
+/// Turn of an agent with this label, parts per million: a share takes those of the first turns. It is
+/// the same for all policies, so whoever is among the first 5 % is among the first 25 %.
+pub fn turn(agent: &Name, label: &Name) -> u32 {
+    // FNV-1a, and a step that spreads its bits.
+    let bytes = agent.as_str().bytes().chain([0]);
+    let hash = bytes
+        .chain(label.as_str().bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    Random::new(hash).below(u64::from(ALL_PPM)) as u32
+}
+
 impl Policy {
+    /// Whether this agent takes it: all do, or those whose turn comes first.
+    pub fn is_for(&self, agent: &Name) -> bool {
+        turn(agent, &self.label) < self.canary_ppm
+    }
+
     /// Signs it.
     ///
     /// # Errors

@@ -40,6 +40,19 @@ pub enum Stage {
     Refused,
 }
 
+impl Stage {
+    /// Its name, as in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Canary => "canary",
+            Self::InForce => "in-force",
+            Self::RolledBack => "rolled-back",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// A policy of the fleet on an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -120,8 +133,8 @@ impl Status {
         Ok(status)
     }
 
-    /// The message. Faults and cells beyond what a message may have are left out; long faults are
-    /// cut.
+    /// The message. Faults and cells beyond what a message may have are left out; long faults and
+    /// reasons are cut.
     ///
     /// # Errors
     /// Another field is out of bounds.
@@ -133,9 +146,14 @@ impl Status {
         let faults = self.faults.iter().filter(|fault| !fault.is_empty());
         let mut cells = self.cells.clone();
         cells.truncate(MAX_CELLS);
+        let mut policies = self.policies.clone();
+        for progress in &mut policies {
+            progress.reason = short(&progress.reason);
+        }
         let status = Self {
             faults: faults.take(MAX_FAULTS).map(short).collect(),
             cells,
+            policies,
             ..self.clone()
         };
         status.check()?;

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use thalweg_fleet::Name;
+use thalweg_fleet::keys::PublicKey;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::grammar::{self, is_congestion_control};
 use thalweg_units::schema::{self, Form};
@@ -70,6 +71,41 @@ impl Section<'_> {
             item: |text| match thalweg_fleet::check_server(text) {
                 Ok(()) => Ok(text.to_owned()),
                 Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
+            },
+        };
+        let read = self.list(key, list, Some(Vec::new()));
+        read.value.unwrap_or_default()
+    }
+
+    /// Labels of the fleet, each once; `all` is none of them, as each agent has it.
+    pub fn labels(&mut self, key: &'static str) -> Vec<Name> {
+        let list = List {
+            expected: "a list of at most 15 labels, each once".to_owned(),
+            once: "each label once",
+            count: 0..=15,
+            auto: false,
+            form: name_form(),
+            item: |text| match Name::new(text) {
+                Ok(name) if name != Name::all() => Ok(name),
+                Ok(_) => Err("another label: each agent has this one".to_owned()),
+                Err(_) => Err(NAME.to_owned()),
+            },
+        };
+        let read = self.list(key, list, Some(Vec::new()));
+        read.value.unwrap_or_default()
+    }
+
+    /// Public keys of policies, each once.
+    pub fn keys(&mut self, key: &'static str) -> Vec<PublicKey> {
+        let list = List {
+            expected: "a list of at most 16 keys, each once".to_owned(),
+            once: "each key once",
+            count: 0..=16,
+            auto: false,
+            form: schema::text(),
+            item: |text| match PublicKey::parse(text) {
+                Ok(key) => Ok(key),
+                Err(_) => Err("a public key of policies (M and 55 characters)".to_owned()),
             },
         };
         let read = self.list(key, list, Some(Vec::new()));

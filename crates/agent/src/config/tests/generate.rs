@@ -79,7 +79,12 @@ credentials = "/etc/agent.creds"
 ca = "/etc/ca.pem"
 share = false
 take = false
+labels = ["web", "site-a"]
+keys = ["MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET"]
 "#;
+
+/// A public key of policies, in a list.
+const KEY: &str = "[\"MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET\"]";
 
 /// Number of ways to break a file.
 pub const KINDS: usize = 12;
@@ -137,6 +142,8 @@ enum Accepts {
     Loopback,
     Servers,
     NameOrAuto,
+    Labels,
+    Keys,
     ArmOrNone,
     GroupOrNone,
     /// Fewest and most names, whether "auto" is accepted.
@@ -214,6 +221,8 @@ const KEYS: &[(&str, Accepts)] = &[
     ("fleet.ca", PathOrNone),
     ("fleet.share", Boolean),
     ("fleet.take", Boolean),
+    ("fleet.labels", Labels),
+    ("fleet.keys", Keys),
 ];
 
 fn accepts(key: &str) -> Accepts {
@@ -268,6 +277,10 @@ fn right(key: &str, random: &mut Random) -> String {
                 "[\"nats://127.0.0.1:1\", \"nats://localhost:2\"]",
             ])
             .to_string(),
+        Labels => random
+            .pick(&["[]", "[\"web\"]", "[\"web-1_a\", \"b\"]"])
+            .to_string(),
+        Keys => random.pick(&["[]", KEY]).to_string(),
         NameOrAuto => random.pick(&["\"auto\"", "\"web-1_a\""]).to_string(),
         Loopback => random
             .pick(&[
@@ -445,6 +458,12 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 "[7]",
                 "[\"tls://a:1\", \"tls://a:1\"]",
             ])
+            .to_string(),
+        Labels => random
+            .pick(&["\"web\"", "[\"all\"]", "[\"a.b\"]", "[7]", "[\"a\", \"a\"]"])
+            .to_string(),
+        Keys => random
+            .pick(&["\"M\"", "[\"M\"]", "[\"\"]", "[7]"])
             .to_string(),
         NameOrAuto => random
             .pick(&["\"\"", "\"a.b\"", "\"a b\"", "7", "[]"])

@@ -82,7 +82,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
          Start it:       nats-server -c {at}/nats-server.conf; after changes start it again\n\
          Then once:      thalweg fleet buckets {directory}\n\
          To each agent:  {directory}/agents/NAME/* (agent.nk with mode 0600)\n\
-         Policies:       no agent obeys any yet; {directory}/policy.nk will sign them, its public key:\n\
+         Policies:       signed by {directory}/policy.nk; agents obey them whose [fleet] keys has its public key:\n\
          {}\n",
         count(report.servers.len(), "server"),
         count(report.agents.len(), "agent"),

@@ -42,6 +42,17 @@ fn text(place: &FleetPlace) -> String {
         ("Sent", traffic(place.sent)),
         ("Received", traffic(place.received)),
     ];
+    for policy in &place.policies {
+        let why = match policy.reason.is_empty() {
+            true => String::new(),
+            false => format!(": {}", printable(&policy.reason)),
+        };
+        let (number, label) = (policy.number, &policy.label);
+        rows.push((
+            "Policy",
+            format!("{number} of {label}, {}{why}", policy.stage),
+        ));
+    }
     if place.other_rule > 0 {
         let text = format!("{} messages of other versions", place.other_rule);
         rows.push(("Not used", text));

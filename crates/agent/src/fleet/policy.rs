@@ -1,0 +1,303 @@
+//! Policies of the fleet on this machine: put in force as by `thalweg policy apply`, watched, taken back.
+//!
+//! The kernel, and the history of policies, are the truth: what is in force says by its file's name,
+//! `fleet/LABEL/NUMBER`, that it is the fleet's. What is wanted is in `fleet.json` of the state
+//! directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Serialize};
+use thalweg_control::policy::history::{Entry, History};
+use thalweg_control::policy::{How, Place, Report};
+use thalweg_fleet::Name;
+use thalweg_fleet::wire::{Policy, Progress};
+use thalweg_units::file::{self, Draft, ReadError};
+
+use super::wish::{Act, Wanted, Which, Wishes};
+
+/// Version of the file.
+const FORMAT: u64 = 1;
+/// A policy has 128 KiB of text at most, in JSON perhaps six times that; of 17 labels twice.
+const FILE_MAX: u64 = 64 << 20;
+/// Interval of looks at the kernel's policy.
+const LOOK: Duration = Duration::from_secs(10);
+/// What the kernel refused is tried again.
+const AGAIN: Duration = Duration::from_secs(600);
+/// A rule whose operations fail so often, and more than once in a hundred, is at fault.
+const FAILURES: u64 = 10;
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    format: u64,
+    wishes: Wishes,
+}
+
+/// Policies of the fleet on this machine.
+pub struct Policies {
+    agent: Name,
+    /// Those named first come first.
+    labels: Vec<Name>,
+    file: PathBuf,
+    place: Place,
+    history: History,
+    /// Nothing is set: matches are counted.
+    dry_run: bool,
+    wishes: Wishes,
+    /// As it is in the file.
+    saved: Wishes,
+    looked: Option<Instant>,
+    /// What the kernel refused is not tried before.
+    not_before: Option<Instant>,
+}
+
+impl Policies {
+    /// Reads what was wanted.
+    ///
+    /// # Errors
+    /// The file is there, and cannot be read. What it had is then asked of the fleet again.
+    pub fn new(
+        agent: Name,
+        labels: Vec<Name>,
+        state: &Path,
+        place: Place,
+        dry_run: bool,
+    ) -> (Self, Result<()>) {
+        let file = state.join("fleet.json");
+        let (mut wishes, outcome) = match load(&file) {
+            Ok(wishes) => (wishes, Ok(())),
+            Err(error) => (Wishes::default(), Err(error)),
+        };
+        let saved = wishes.clone();
+        wishes.keep(&labels);
+        let policies = Self {
+            agent,
+            labels,
+            file,
+            place,
+            history: History::at(state),
+            dry_run,
+            wishes,
+            saved,
+            looked: None,
+            not_before: None,
+        };
+        (policies, outcome)
+    }
+
+    /// Numbers of the policies that were obeyed, by label.
+    pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
+        // A file that cannot be read is told by `new`.
+        load(&state.join("fleet.json")).map_or_else(|_| BTreeMap::new(), |wishes| wishes.numbers())
+    }
+
+    /// How far they are.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.wishes.progress()
+    }
+
+    /// Takes a policy that the client found signed and new.
+    pub fn take(&mut self, policy: Policy) {
+        let file = file_of(&policy.label, policy.number);
+        tracing::info!(
+            label = %policy.label,
+            number = policy.number,
+            "policy {} of label {} has come",
+            policy.number,
+            policy.label
+        );
+        let check = |text: &str| compile(text, &file).map(drop);
+        let one_line = |why: anyhow::Error| format!("{why:#}").replace('\n', "; ");
+        self.wishes
+            .take(&self.agent, policy, |text| check(text).map_err(one_line));
+        (self.looked, self.not_before) = (None, None);
+    }
+
+    /// Does what is to be done, at intervals; whether something changed.
+    ///
+    /// # Errors
+    /// Pins or files that cannot be read or written. It is tried again.
+    pub fn attend(&mut self, now: Instant) -> Result<bool> {
+        if self.looked.is_some_and(|at| now - at < LOOK) {
+            return Ok(false);
+        }
+        self.looked = Some(now);
+        // Before the kernel has it: after a kill the next session goes on.
+        self.save()?;
+        let before = self.wishes.progress();
+        let done = self.settle(now).and_then(|()| self.watch());
+        self.save().and(done)?;
+        Ok(self.wishes.progress() != before)
+    }
+
+    fn settle(&mut self, now: Instant) -> Result<()> {
+        let present = self.present()?;
+        match self.wishes.act(&self.labels, present.as_ref()) {
+            Act::Nothing => {}
+            Act::Note(label) => self.wishes.applied(&label),
+            Act::Remove => {
+                self.history.remove(&self.place)?;
+                tracing::info!("the fleet's policy is removed");
+            }
+            Act::Leave(label) => {
+                let entry = self.history.in_force(&self.place.pin)?;
+                let why = match entry {
+                    Some(entry) => format!("replaced on this machine by {:?}", entry.name),
+                    None => "removed on this machine".to_owned(),
+                };
+                tracing::warn!("the fleet's policy of label {label} was {why}");
+                self.wishes.left(&label, why);
+            }
+            Act::Apply(..) if self.not_before.is_some_and(|at| now < at) => {}
+            Act::Apply(label, wanted) => match self.apply(&label, &wanted) {
+                Ok(()) => self.wishes.applied(&label),
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    tracing::warn!(
+                        "policy {} of label {label} is refused: {why}",
+                        wanted.number
+                    );
+                    self.wishes.refused(&label, why);
+                    self.not_before = Some(now + AGAIN);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn apply(&self, label: &Name, wanted: &Wanted) -> Result<()> {
+        let file = file_of(label, wanted.number);
+        let compiled = compile(&wanted.text, &file)?;
+        let how = How {
+            dry_run: self.dry_run,
+            existing: false,
+        };
+        let bytes = wanted.text.as_bytes();
+        let outcome = self
+            .history
+            .apply(&self.place, bytes, compiled, &file, how)?;
+        let (name, number) = (&outcome.entry.name, wanted.number);
+        tracing::info!(
+            policy = name,
+            %label,
+            number,
+            "policy {name}, {number} of label {label}, is in force"
+        );
+        for note in outcome.applied.notes {
+            tracing::warn!("policy: {note}");
+        }
+        Ok(())
+    }
+
+    /// Takes the fleet's policy back if it is at fault.
+    fn watch(&mut self) -> Result<()> {
+        let Some((label, number)) = self.present()? else {
+            return Ok(());
+        };
+        let Some(report) = Report::read(&self.place.pin, &self.history)? else {
+            return Ok(());
+        };
+        let Some(why) = fault_of(&report) else {
+            return Ok(());
+        };
+        let entry = self.history.in_force(&self.place.pin)?;
+        // Replaced just now, by somebody else.
+        let Some(entry) = entry.filter(|it| it.number == report.number) else {
+            return Ok(());
+        };
+        match entry.previous {
+            Some(_) => drop(self.history.rollback(&self.place)?),
+            None => drop(self.history.remove(&self.place)?),
+        }
+        tracing::warn!("policy {number} of label {label} is taken back: {why}");
+        let now = match self.history.in_force(&self.place.pin)? {
+            None => None,
+            Some(entry) => Some((which(&entry), self.history.text(entry.number)?)),
+        };
+        let is_local = matches!(&now, Some((None, _)));
+        let now = now
+            .and_then(|(which, text)| Some((which?, String::from_utf8_lossy(&text).into_owned())));
+        self.wishes.taken_back(&label, why, now, is_local);
+        Ok(())
+    }
+
+    /// What the kernel has of the fleet.
+    fn present(&self) -> Result<Option<Which>> {
+        let entry = self.history.in_force(&self.place.pin)?;
+        Ok(entry.as_ref().and_then(which))
+    }
+
+    fn save(&mut self) -> Result<()> {
+        if self.wishes == self.saved {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&Document {
+            format: FORMAT,
+            wishes: self.wishes.clone(),
+        })?;
+        let written = Draft::new(&self.file, 0o600).and_then(|draft| draft.replace(&bytes));
+        written.with_context(|| format!("writing {}", self.file.display()))?;
+        self.saved.clone_from(&self.wishes);
+        Ok(())
+    }
+}
+
+fn load(file: &Path) -> Result<Wishes> {
+    let bytes = match file::read(file, FILE_MAX) {
+        Err(error) if ReadError::is_absent(&error) => return Ok(Wishes::default()),
+        read => read?,
+    };
+    let document: Document =
+        serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", file.display()))?;
+    match document.format {
+        FORMAT => Ok(document.wishes),
+        found => Err(anyhow!(
+            "{}: format: found {found}, expected {FORMAT}",
+            file.display()
+        )),
+    }
+}
+
+/// Why a policy is to be taken back.
+fn fault_of(report: &Report) -> Option<String> {
+    report.rules.iter().find_map(|rule| {
+        if rule.suspended {
+            return Some(format!(
+                "rule {:?}: flows that it took did worse than those that it left alone",
+                rule.name
+            ));
+        }
+        let tried = rule.done + rule.failed;
+        if rule.failed < FAILURES || rule.failed * 100 <= tried {
+            return None;
+        }
+        let most = rule.failures.iter().max_by_key(|it| it.count);
+        let which = most.map_or_else(String::new, |it| {
+            format!(": {} ({}) at {}, {}", it.key, it.option, it.stage, it.error)
+        });
+        Some(format!(
+            "rule {:?}: {} of {tried} settings failed{which}",
+            rule.name, rule.failed
+        ))
+    })
+}
+
+fn compile(text: &str, file: &Path) -> Result<thalweg_policy::Compiled> {
+    thalweg_policy::Policy::parse(text.as_bytes(), file)
+        .and_then(|policy| policy.compile())
+        .map_err(|faults| anyhow!("{}", faults.first("thalweg policy check")))
+}
+
+/// The name under which the history keeps a policy of the fleet.
+fn file_of(label: &Name, number: u64) -> PathBuf {
+    PathBuf::from(format!("fleet/{label}/{number}"))
+}
+
+/// The policy of the fleet that the history keeps under this name.
+fn which(entry: &Entry) -> Option<Which> {
+    let rest = entry.file.to_str()?.strip_prefix("fleet/")?;
+    let (label, number) = rest.split_once('/')?;
+    Some((Name::new(label).ok()?, number.parse().ok()?))
+}

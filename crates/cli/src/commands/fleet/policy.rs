@@ -1,0 +1,299 @@
+//! `thalweg fleet policy`: signed policies for agents, and how far these are.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use thalweg_control::object::printable;
+use thalweg_fleet::keys::SigningKey;
+use thalweg_fleet::wire::policy::{ALL_PPM, turn};
+use thalweg_fleet::wire::{Progress, Status};
+use thalweg_fleet::{Name, Operator};
+use thalweg_units::{Probability, file};
+
+use super::access::Access;
+use crate::commands::policy::load_with_text;
+use crate::options::Global;
+use crate::output::{self, count};
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Sign a policy and publish it; agents with the label put it in force.
+    ///
+    /// Each checks it before, and takes it back if its settings fail, or if flows of a rule with a share
+    /// do worse than those left alone.
+    Apply(Apply),
+    /// Take back what agents with the label have.
+    Remove(Label),
+    /// Show the last policies, and how far each agent is.
+    Show(Show),
+}
+
+/// The fleet, and whose label.
+#[derive(Debug, Args)]
+pub struct Label {
+    /// Agents with this label (`[fleet] labels`); each has `all`.
+    #[arg(long, value_name = "LABEL", default_value = "all", value_parser = Name::new)]
+    to: Name,
+    #[command(flatten)]
+    place: Place,
+    /// The key that signs. Default: policy.nk of the fleet's directory.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// The fleet.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The directory of `thalweg fleet init`.
+    #[arg(long, value_name = "DIRECTORY", default_value = "fleet")]
+    fleet: PathBuf,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Which policy, and for whom.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// The policy: a TOML file of at most 128 KiB.
+    file: PathBuf,
+    #[command(flatten)]
+    label: Label,
+    /// Share of the agents that take it first, such as 5%. They are the same for every policy of the
+    /// label. Without it all agents do.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    canary: Option<u32>,
+}
+
+/// Of which label.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// That of this label alone.
+    #[arg(long, value_name = "LABEL", value_parser = Name::new)]
+    to: Option<Name>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A share in parts per million.
+fn share(text: &str) -> Result<u32, String> {
+    let expected = || "expected a percentage above 0% and below 100%, such as 5%".to_owned();
+    let share: Probability = text.parse().map_err(|_| expected())?;
+    let ppm = (share.fraction() * f64::from(ALL_PPM)).round() as u32;
+    match (1..ALL_PPM).contains(&ppm) {
+        true => Ok(ppm),
+        false => Err(expected()),
+    }
+}
+
+/// Runs the sub-command.
+pub fn run(global: &Global, what: &What) -> Result<()> {
+    match what {
+        What::Apply(options) => {
+            let (bytes, _) = load_with_text(&options.file)?;
+            let text = file::text(bytes, &options.file)?;
+            let ppm = options.canary.unwrap_or(ALL_PPM);
+            publish(global, &options.label, &text, ppm)
+        }
+        What::Remove(label) => publish(global, label, "", ALL_PPM),
+        What::Show(options) => show(global, options),
+    }
+}
+
+fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
+    let directory = &label.place.fleet;
+    let usual = directory.join("policy.nk");
+    let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
+    let mut operator = label.place.access.connect(directory)?;
+    let agents = agents(&mut operator, &label.to)?;
+    let first = first(&agents, &label.to, ppm)?;
+    let number = operator.publish(&label.to, text, ppm, &key)?;
+    let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
+    if global.json {
+        return output::print_json(&json!({
+            "label": label.to,
+            "number": number,
+            "canary_ppm": ppm,
+            "agents": agents.len(),
+            "first": names,
+        }));
+    }
+    let who = match ppm {
+        ALL_PPM => format!("for {}", count(agents.len(), "agent")),
+        _ => format!(
+            "first for {} of {}: {}",
+            first.len(),
+            count(agents.len(), "agent"),
+            printable(&names.join(" "))
+        ),
+    };
+    let what = if text.is_empty() { "removal" } else { "policy" };
+    output::print(&format!(
+        "{what} {number} of label {} is published, {who}\n\
+         How far they are: thalweg fleet policy show --fleet {}\n",
+        label.to,
+        directory.display()
+    ))
+}
+
+/// Names of the agents with a label, in order.
+fn agents(operator: &mut Operator, label: &Name) -> Result<Vec<Name>> {
+    let members = operator.statuses()?.into_iter();
+    let has = |status: &Status| *label == Name::all() || status.labels.contains(label);
+    Ok(members
+        .filter(|member| member.status.as_ref().is_ok_and(has))
+        .map(|member| member.agent)
+        .collect())
+}
+
+/// Those of them that take a policy first. A share of nobody is an error.
+fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
+    let turns = agents.iter().map(|agent| (turn(agent, label), agent));
+    let mut turns: Vec<(u32, &Name)> = turns.collect();
+    turns.sort();
+    let first = turns.iter().filter(|(turn, _)| *turn < ppm);
+    let first: Vec<Name> = first.map(|(_, agent)| (*agent).clone()).collect();
+    if !first.is_empty() || ppm == ALL_PPM {
+        return Ok(first);
+    }
+    let given = f64::from(ppm) / f64::from(ALL_PPM / 100);
+    let Some((least, agent)) = turns.first() else {
+        bail!(
+            "--canary: found no agent with label {label}, expected at least one that has connected"
+        );
+    };
+    let least = f64::from(least / 1000 + 1) / 10.0;
+    bail!(
+        "--canary: {given}% of {} is nobody, expected at least {least}%, which is {agent}",
+        count(agents.len(), "agent")
+    )
+}
+
+fn show(global: &Global, options: &Show) -> Result<()> {
+    let mut operator = options.place.access.connect(&options.place.fleet)?;
+    let members = operator.statuses()?;
+    let mut labels: Vec<Name> = match &options.to {
+        Some(label) => vec![label.clone()],
+        None => {
+            let said = members.iter().filter_map(|it| it.status.as_ref().ok());
+            let said = said.flat_map(|status| status.labels.iter().cloned());
+            said.chain([Name::all()]).collect()
+        }
+    };
+    labels.sort();
+    labels.dedup();
+    let mut policies = Vec::new();
+    for label in labels {
+        let found = operator.policy(&label);
+        let found = found.with_context(|| format!("policy of label {label}"))?;
+        let Some(signed) = found else { continue };
+        let progress = |status: &Status| -> Option<Option<Progress>> {
+            let has = label == Name::all() || status.labels.contains(&label);
+            let of = status.policies.iter().find(|it| it.label == label);
+            has.then(|| of.cloned())
+        };
+        let agents: Vec<(Name, Option<Progress>)> = members
+            .iter()
+            .filter_map(|it| Some((it.agent.clone(), progress(it.status.as_ref().ok()?)?)))
+            .collect();
+        policies.push((label, signed, agents));
+    }
+    if global.json {
+        let agent = |(agent, progress): &(Name, Option<Progress>)| json!({ "agent": agent, "progress": progress });
+        let policies: Vec<Value> = policies
+            .iter()
+            .map(|(label, signed, agents)| {
+                let policy = signed.unverified();
+                json!({
+                    "label": label,
+                    "number": policy.number,
+                    "time_s": policy.time_s,
+                    "canary_ppm": policy.canary_ppm,
+                    "key": signed.key(),
+                    "text": policy.text,
+                    "agents": agents.iter().map(agent).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        return output::print_json(&policies);
+    }
+    if policies.is_empty() {
+        return output::print("no policy was published\n");
+    }
+    for (label, signed, agents) in &policies {
+        let policy = signed.unverified();
+        let who = match policy.canary_ppm {
+            ALL_PPM => "all".to_owned(),
+            ppm => format!("{} %", f64::from(ppm) / f64::from(ALL_PPM / 100)),
+        };
+        let what = if policy.text.is_empty() {
+            "removed"
+        } else {
+            "policy"
+        };
+        output::print(&format!(
+            "{label}: {what} {}, for {who}, signed {} by {}\n",
+            policy.number,
+            output::time(
+                i64::try_from(policy.time_s)
+                    .unwrap_or(i64::MAX)
+                    .saturating_mul(1000)
+            ),
+            signed.key(),
+        ))?;
+        let row = |(agent, progress): &(Name, Option<Progress>)| match progress {
+            Some(it) => vec![
+                agent.to_string(),
+                it.number.to_string(),
+                it.stage.name().to_owned(),
+                printable(&it.reason),
+            ],
+            None => vec![
+                agent.to_string(),
+                "–".to_owned(),
+                "none".to_owned(),
+                String::new(),
+            ],
+        };
+        let rows = agents.iter().map(row).collect();
+        output::print(&output::table(
+            &["agent", "number", "stage", "why"],
+            &[1],
+            rows,
+        ))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    use super::*;
+
+    #[test]
+    fn a_share_of_nobody_says_how_much_somebody_is() {
+        assert_eq!(share("5%"), Ok(50_000));
+        for wrong in ["0%", "100%", "5", "-1%", ""] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        let agents: Vec<Name> = (0..20)
+            .map(|it| Name::new(&format!("web{it}")).unwrap())
+            .collect();
+        let label = Name::all();
+        let said = first(&agents, &label, 1).unwrap_err().to_string();
+        let (_, least) = said.split_once("at least ").unwrap();
+        let (least, agent) = least.split_once(", which is ").unwrap();
+        let found = first(&agents, &label, share(least).unwrap()).unwrap();
+        assert_eq!(found, [Name::new(agent).unwrap()]);
+        // Whoever is among the first 5 % is among the first half.
+        let (some, half) = (200_000, 500_000);
+        let (some, half) = (
+            first(&agents, &label, some).unwrap(),
+            first(&agents, &label, half).unwrap(),
+        );
+        assert!(some.len() < half.len() && some.iter().all(|it| half.contains(it)));
+        assert_eq!(first(&agents, &label, ALL_PPM).unwrap().len(), 20);
+    }
+}

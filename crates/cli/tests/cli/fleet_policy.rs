@@ -1,0 +1,299 @@
+//! Policies of a fleet, as an operator gives them: `thalweg fleet init` to `fleet policy remove`, with a
+//! real nats-server and a real agent.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use thalweg_fleet::Name;
+use thalweg_fleet::wire::policy::turn;
+use thalweg_process::Process;
+
+use crate::fleet_agent::program;
+use crate::support::policies::{one_rule, options_of};
+use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
+
+/// A fleet with one server, and an operator's directory.
+struct Fleet {
+    directory: tempfile::TempDir,
+    port: String,
+    policy_key: String,
+    server: Option<Process>,
+}
+
+impl Fleet {
+    /// None if there is no nats-server.
+    fn new() -> Option<Self> {
+        if program().is_none() {
+            skip("no nats-server (scripts/setup.sh --test)");
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("its address").port().to_string();
+        drop(free);
+        let mut fleet = Self {
+            directory,
+            port,
+            policy_key: String::new(),
+            server: None,
+        };
+        let (at, store) = (fleet.at("f/servers/127.0.0.1"), fleet.at("store"));
+        let (port, at, store) = (fleet.port.clone(), text(&at), text(&store));
+        let report = fleet.json(&[
+            "init",
+            "f",
+            "--server=127.0.0.1",
+            "--agent=web1",
+            "--listen=127.0.0.1",
+            &format!("--port={port}"),
+            &format!("--at={at}"),
+            &format!("--store={store}"),
+        ]);
+        report["policy_key"]
+            .as_str()
+            .expect("a key")
+            .clone_into(&mut fleet.policy_key);
+        fleet.start();
+        wait_for("buckets", || {
+            let made = fleet.run(&["buckets", "f", "--size=16MB", &fleet.port()]);
+            made.status.success().then_some(())
+        });
+        Some(fleet)
+    }
+
+    fn start(&mut self) {
+        let mut command = Command::new(program().expect("nats-server"));
+        command
+            .arg("-c")
+            .arg(self.at("f/servers/127.0.0.1/nats-server.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.server = Some(Process::spawn(&mut command).expect("starting nats-server"));
+    }
+
+    fn at(&self, file: &str) -> PathBuf {
+        self.directory.path().join(file)
+    }
+
+    fn port(&self) -> String {
+        format!("--port={}", self.port)
+    }
+
+    fn run(&self, arguments: &[&str]) -> std::process::Output {
+        Command::new(THALWEG)
+            .current_dir(self.directory.path())
+            .arg("fleet")
+            .args(arguments)
+            .output()
+            .expect("running thalweg")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Publishes a policy for label web; returns its number.
+    fn apply(&self, policy: &str, more: &[&str]) -> u64 {
+        fs::write(self.at("policy.toml"), policy).expect("writing");
+        let words = [
+            "policy",
+            "apply",
+            "policy.toml",
+            "--to=web",
+            "--fleet=f",
+            &self.port(),
+        ];
+        self.json(&[&words, more].concat())["number"]
+            .as_u64()
+            .expect("a number")
+    }
+
+    /// Why a policy is not published.
+    fn refuses(&self, policy: &str, more: &[&str]) -> String {
+        fs::write(self.at("policy.toml"), policy).expect("writing");
+        let words = [
+            "policy",
+            "apply",
+            "policy.toml",
+            "--to=web",
+            "--fleet=f",
+            &self.port(),
+        ];
+        let output = self.run(&[&words, more].concat());
+        assert!(!output.status.success());
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+
+    /// What agent web1 tells of its policy of label web.
+    fn told(&self) -> Option<Value> {
+        let shown = self.json(&["policy", "show", "--to=web", "--fleet=f", &self.port()]);
+        let agents = shown[0]["agents"].as_array()?.clone();
+        let web1 = agents.into_iter().find(|it| it["agent"] == "web1")?;
+        Some(web1["progress"].clone())
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("plain path").to_owned()
+}
+
+/// A bed whose agent is web1, with label web.
+fn bed(label: &str, fleet: &Fleet) -> Bed {
+    let settings = format!(
+        "[fleet]\nname = \"web1\"\nservers = [\"tls://127.0.0.1:{}\"]\nnkey = {:?}\nca = {:?}\n\
+         labels = [\"web\"]\nkeys = [{:?}]\n",
+        fleet.port,
+        fleet.at("f/agents/web1/agent.nk"),
+        fleet.at("f/agents/web1/ca.pem"),
+        fleet.policy_key
+    );
+    Bed::new(&plain(label), &settings)
+}
+
+/// The agent's policy of a label, once it is so far.
+fn reaches(bed: &Bed, number: u64, stage: &str) -> Value {
+    wait_for(&format!("policy {number}, {stage}"), || {
+        let place = bed.json(&["fleet", "status"]);
+        let found = place["policies"]
+            .as_array()?
+            .iter()
+            .find(|it| it["label"] == "web")?;
+        (found["number"] == number && found["stage"] == stage).then(|| found.clone())
+    })
+}
+
+fn in_force(bed: &Bed) -> Value {
+    bed.json(&["policy", "show"])["file"].clone()
+}
+
+#[test]
+fn agents_obey_catch_up_and_take_back() {
+    if !privileged() {
+        return;
+    }
+    let Some(mut fleet) = Fleet::new() else {
+        return;
+    };
+    let mut bed = bed("fleet-policy", &fleet);
+    bed.start();
+    let first = fleet.apply(&one_rule("mark = 7"), &[]);
+    reaches(&bed, first, "in-force");
+    assert_eq!(options_of(&bed, &[(1, 36)]), (vec![7], vec![7]));
+    let told = wait_for("what the agent tells", || {
+        fleet.told().filter(|it| !it.is_null())
+    });
+    assert_eq!(
+        (&told["number"], &told["stage"]),
+        (&first.into(), &"in-force".into())
+    );
+
+    // Away: without an agent, and without a server.
+    assert!(!bed.end(Signal::SIGKILL).success());
+    let second = fleet.apply(&one_rule("mark = 8"), &[]);
+    fleet.server = None;
+    bed.start();
+    assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
+    fleet.start();
+    reaches(&bed, second, "in-force");
+    assert_eq!(options_of(&bed, &[(1, 36)]), (vec![8], vec![8]));
+
+    // Settings fail: it is taken back.
+    let bad = fleet.apply(&one_rule("congestion = \"nosuch\""), &[]);
+    reaches(&bed, bad, "in-force");
+    let taken_back = wait_for("a policy that is taken back", || {
+        options_of(&bed, &[(1, 36)]);
+        let place = bed.json(&["fleet", "status"]);
+        let found = place["policies"][0].clone();
+        (found["stage"] == "rolled-back").then_some(found)
+    });
+    let why = taken_back["reason"].as_str().expect("a reason");
+    assert!(
+        why.contains("TCP_CONGESTION") && why.contains("ENOENT"),
+        "{why}"
+    );
+    assert_eq!(in_force(&bed), format!("fleet/web/{second}"));
+    assert_eq!(options_of(&bed, &[(1, 36)]), (vec![8], vec![8]));
+
+    // What is taken back stays so, also over a restart.
+    assert!(bed.end(Signal::SIGTERM).success());
+    bed.start();
+    reaches(&bed, bad, "rolled-back");
+    assert_eq!(in_force(&bed), format!("fleet/web/{second}"));
+
+    // Whoever is at the machine has the last word, until the next one.
+    let output = bed.thalweg(&["policy", "remove"]);
+    assert!(output.status.success(), "{output:?}");
+    let found = reaches(&bed, bad, "rolled-back");
+    assert!(found["reason"].is_string());
+    let third = fleet.apply(&one_rule("mark = 9"), &[]);
+    reaches(&bed, third, "in-force");
+    fleet.json(&["policy", "remove", "--to=web", "--fleet=f", &fleet.port()]);
+    wait_for("the removal", || {
+        bed.json(&["policy", "show"]).is_null().then_some(())
+    });
+}
+
+#[test]
+fn a_canary_is_first_and_strangers_are_not_obeyed() {
+    if !privileged() {
+        return;
+    }
+    let Some(fleet) = Fleet::new() else {
+        return;
+    };
+    let mut bed = bed("fleet-canary", &fleet);
+    bed.start();
+    wait_for("a status", || {
+        let shown = fleet.run(&["policy", "apply", "nosuch.toml", "--fleet=f"]);
+        assert!(!shown.status.success());
+        let place = bed.json(&["fleet", "status"]);
+        (place["sent"]["messages"].as_u64() > Some(6)).then_some(())
+    });
+    let name = |text| Name::new(text).expect("a name");
+    let mine = f64::from(turn(&name("web1"), &name("web"))) / 10_000.0;
+    // Nobody is first: that is a mistake of the operator's.
+    let said = wait_for("the agent's status", || {
+        let less = format!("--canary={:.3}%", (mine / 2.0).max(0.001));
+        let said = fleet.refuses(&one_rule("mark = 6"), &[&less]);
+        said.contains("which is web1").then_some(said)
+    });
+    assert!(said.contains("of 1 agent is nobody"), "{said}");
+    let share = format!("--canary={:.3}%", (mine + 0.2).min(99.9));
+    let first = fleet.apply(&one_rule("mark = 7"), &[&share]);
+    reaches(&bed, first, "canary");
+    // The same for all changes nothing in the kernel.
+    let second = fleet.apply(&one_rule("mark = 7"), &[]);
+    reaches(&bed, second, "in-force");
+    assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
+
+    // Another key than the agent's configuration names.
+    fleet.json(&["key", "other.nk"]);
+    let third = fleet.apply(&one_rule("mark = 8"), &["--key=other.nk"]);
+    let fault = wait_for("a fault", || {
+        let place = bed.json(&["fleet", "status"]);
+        (place["faults"]["signature"].as_u64() > Some(0)).then(|| place["last_fault"].clone())
+    });
+    let said = fault["text"].as_str().expect("a text");
+    assert!(
+        said.contains(&format!("policy web {third}")) && said.contains("`keys`"),
+        "{said}"
+    );
+    assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
+
+    // Faults in the file are told before anything is signed.
+    let said = fleet.refuses(
+        "name = \"x\"\n[[rule]]\nname = \"y\"\nset = { mark = \"z\" }\n",
+        &[],
+    );
+    assert!(said.contains("policy.toml:4:"), "{said}");
+}
