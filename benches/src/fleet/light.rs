@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -55,6 +55,11 @@ impl Own {
     fn write(self, file: &Path) -> Result<()> {
         Ok(Draft::new(file, 0o600)?.replace(&serde_json::to_vec(&self)?)?)
     }
+}
+
+/// Where it writes what its client says is wrong.
+pub fn log_of(state: &Path) -> PathBuf {
+    state.with_extension("log")
 }
 
 /// The network of which an agent tells.
@@ -108,8 +113,26 @@ pub fn run(options: &Options) -> Result<()> {
     let agent = settings.agent.clone();
     say("began", own)?;
     let client = Fleet::start(&settings)?;
+    let mut log = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(log_of(&options.state))?;
+    let mut fault = None;
     let mut next = Instant::now();
     loop {
+        let last = client.state().last;
+        if last.as_ref().map(|told| told.at) != fault
+            && let Some(told) = last
+        {
+            fault = Some(told.at);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+            writeln!(
+                log,
+                "{now:.1} {}: {}",
+                told.fault.kind.name(),
+                told.fault.text
+            )?;
+        }
         if Instant::now() >= next {
             next = Instant::now() + MEASURES;
             own.measured += 1;

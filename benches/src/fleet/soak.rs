@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -435,7 +435,12 @@ impl Soak {
         for (agent, back, has) in rows {
             let Some(has) = has else { continue };
             if let Some(text) = self.verdict.judge(&agent, back, has, &published, now) {
-                self.write(&json!({ "late": text }))?;
+                let log = light::log_of(&self.directory.join(format!("{agent}.json")));
+                let log = fs::read_to_string(log).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                let last = &lines[lines.len().saturating_sub(8)..];
+                let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+                self.write(&json!({ "late": text, "time": time, "faults": last }))?;
             }
         }
         Ok(())

@@ -82,7 +82,7 @@ impl Verdict {
         let kills: Vec<String> = self
             .kills
             .iter()
-            .map(|(kind, number)| format!("{number} of a {kind}"))
+            .map(|(kind, number)| format!("{kind} {number}"))
             .collect();
         println!(
             "{} kills in {:.1} minutes: {}; {} agents obeyed policies; {} times one caught up",
