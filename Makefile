@@ -40,7 +40,7 @@ demo: ## Set up, build and show Thalweg at work on this machine (root)
 	@$(rust) scripts/demo.sh
 
 fleet-demo: ## Set up, build and show three agents tell a new one what they know (root, a minute and a half after the build)
-	@scripts/setup.sh --test
+	@scripts/setup.sh --fleet
 	@scripts/fleet-demo.sh
 
 test: ## Set up, then run every check and every test

@@ -24,7 +24,7 @@ pub fn program(binary: &Path) -> Result<PathBuf> {
     let works = |program: &PathBuf| Command::new(program).arg("--version").output().is_ok();
     places
         .find(works)
-        .context("no nats-server: scripts/setup.sh --test brings it")
+        .context("no nats-server: scripts/setup.sh --fleet brings it")
 }
 
 /// A server of a configuration. Dropped, it is killed.
