@@ -10,6 +10,7 @@ use thalweg_bpf_types::raw::THALWEG_RULE;
 use thalweg_fleet::traffic::Load;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard};
 use thalweg_fleet::{Fleet, Identity, Limits, Name, Operator, Outgoing, Settings};
+use thalweg_process::interrupt;
 use thalweg_units::random::Random;
 
 use super::server::{self, Server, free_port, wait_for, wait_within};
@@ -53,6 +54,7 @@ pub fn run(binary: &Path, runs: usize, size: Size) -> Result<bool> {
     ensure!(runs > 0, "expected at least one run");
     let Size { agents, networks } = size;
     ensure!(networks <= 65_536, "expected 65536 networks at most");
+    let _guard = interrupt::Guard::install()?;
     let pair = bed::pair("fleet-cost")?;
     let directory = tempfile::tempdir()?;
     let (mut server, url) = serve(binary, directory.path())?;
@@ -219,6 +221,7 @@ fn cost(
     let before = cpu_seconds(agent.pid())?;
     let rest = Instant::now();
     while rest.elapsed() < REST {
+        interrupt::check()?;
         std::thread::sleep(Duration::from_millis(200));
         look()?;
     }

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use thalweg_fleet::Limits;
 use thalweg_process::{Process, interrupt};
+use thalweg_units::Size;
 use thalweg_units::random::Random;
 
 use self::operator::Operations;
@@ -48,6 +50,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Places of files as `thalweg fleet init` writes them: three servers are on one machine here.
 const AT: &str = "/thalweg-soak-at";
 const STORE: &str = "/thalweg-soak-store";
+
+/// Size of the bucket of priors.
+const SIZE: &str = "64MB";
 
 /// What is to be done.
 pub struct Plan {
@@ -196,7 +201,7 @@ impl Soak {
             "buckets",
             &*fleet.to_string_lossy(),
             "--size",
-            "64MB",
+            SIZE,
         ]
         .map(String::from);
         wait_within(PATIENCE, "the cluster", || {
@@ -209,7 +214,7 @@ impl Soak {
                 .success()
                 .then_some(()))
         })?;
-        let operations = Operations::start(&fleet, &urls, wires.namespace(OPERATOR))?;
+        let operations = Operations::start(&fleet, &urls, wires.namespace(OPERATOR), limits())?;
         let mut reals = Vec::new();
         for (number, name) in real_names.iter().enumerate() {
             let namespace = wires.namespace(FIRST_REAL + number);
@@ -477,6 +482,16 @@ impl Soak {
         let seconds = self.start.elapsed().as_secs_f64();
         writeln!(self.out, "{}", json!({ "seconds": seconds, "what": what }))?;
         Ok(())
+    }
+}
+
+/// The limits that `thalweg fleet buckets` gives the buckets.
+fn limits() -> Limits {
+    let size: Size = SIZE.parse().expect("a size");
+    Limits {
+        bytes: size.bytes(),
+        replicas: SERVERS as u8,
+        ..Limits::default()
     }
 }
 

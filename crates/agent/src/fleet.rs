@@ -154,6 +154,7 @@ impl Membership {
         // What an earlier session put in force stays until something is heard, or is too old.
         let mut work = Work {
             arrived: Vec::new(),
+            has_heard: false,
             book: Book::new(Instant::now()),
             policies,
             told: HashMap::new(),
@@ -164,6 +165,8 @@ impl Membership {
         };
         while !shared.is_stopping() {
             let now = Instant::now();
+            // What came by that look is taken below.
+            work.has_heard |= self.client.state().looked.is_some();
             for incoming in self.client.take(TICK) {
                 match incoming {
                     Incoming::Policy(policy) => work.policies.take(policy),
@@ -186,7 +189,7 @@ impl Membership {
 
     fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
-        let pause = match work.book.has_changed() {
+        let pause = match work.has_heard && work.book.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
             false => AGE,
         };
@@ -354,6 +357,8 @@ fn evidence(measured: &Measured) -> u64 {
 struct Work {
     /// What is not in the book yet.
     arrived: Vec<Incoming>,
+    /// Whether all was heard that others had told when the session began.
+    has_heard: bool,
     book: Book,
     policies: Policies,
     /// What was told last, by shard, and when.

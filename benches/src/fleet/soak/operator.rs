@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 use thalweg_fleet::keys::SigningKey;
-use thalweg_fleet::{Fleet, Identity, Incoming, Name, Operator, Settings, setup};
+use thalweg_fleet::{Fleet, Identity, Incoming, Limits, Name, Operator, Settings, setup};
 
 use super::light;
 
@@ -55,7 +55,12 @@ pub struct Operations {
 
 impl Operations {
     /// Starts it.
-    pub fn start(fleet: &Path, servers: &[String], namespace: &str) -> Result<Self> {
+    pub fn start(
+        fleet: &Path,
+        servers: &[String],
+        namespace: &str,
+        limits: Limits,
+    ) -> Result<Self> {
         let common = Arc::new(Common::default());
         common.publishes.store(true, Ordering::Relaxed);
         let name = Name::new(setup::OPERATOR)?;
@@ -72,7 +77,7 @@ impl Operations {
         let thread = std::thread::spawn(move || {
             // Sockets of this thread, and of those that it starts, are in the namespace.
             let entered = setns(inside, CloneFlags::CLONE_NEWNET).map_err(anyhow::Error::from);
-            let done = entered.and_then(|()| work(&shared, &settings, &listens, &key));
+            let done = entered.and_then(|()| work(&shared, &settings, &listens, &key, &limits));
             if let Err(why) = done {
                 eprintln!("the operator gave up: {why:#}");
             }
@@ -122,12 +127,18 @@ impl Drop for Operations {
     }
 }
 
-fn work(common: &Common, settings: &Settings, listens: &Settings, key: &SigningKey) -> Result<()> {
+fn work(
+    common: &Common,
+    settings: &Settings,
+    listens: &Settings,
+    key: &SigningKey,
+    limits: &Limits,
+) -> Result<()> {
     let listener = Fleet::start(listens)?;
     let mut operator = None;
     let mut next = Instant::now();
     while !common.ends.load(Ordering::Relaxed) {
-        let answered = answer(&mut operator, settings, common, key, &mut next);
+        let answered = answer(&mut operator, settings, common, key, limits, &mut next);
         let mut seen = common.lock();
         if answered.is_none() {
             operator = None;
@@ -147,12 +158,15 @@ fn answer(
     settings: &Settings,
     common: &Common,
     key: &SigningKey,
+    limits: &Limits,
     next: &mut Instant,
 ) -> Option<()> {
     if operator.is_none() {
         *operator = Some(Operator::connect(settings).ok()?);
     }
     let operator = operator.as_mut()?;
+    // Each bucket has a leader of its own, and an agent needs all of them.
+    operator.make_all(limits).ok()?;
     let all = Name::all();
     let found = operator.policy(&all).ok()?;
     let last = found.map(|found| found.unverified().number);
