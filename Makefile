@@ -22,7 +22,7 @@ binary := $(CARGO_TARGET_DIR)/release/thalweg
 mdbook := $(CARGO_TARGET_DIR)/mdbook/bin/mdbook
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs packages wheel lint fmt clean install uninstall
+.PHONY: help setup build demo fleet-demo test test-all repeat faults fuzz kernels bench tables train docs packages wheel lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,10 @@ demo: ## Set up, build and show Thalweg at work on this machine (root)
 	@scripts/setup.sh
 	@$(MAKE) --no-print-directory build
 	@$(rust) scripts/demo.sh
+
+fleet-demo: ## Set up, build and show three agents tell a new one what they know (root, a minute and a half after the build)
+	@scripts/setup.sh --fleet
+	@scripts/fleet-demo.sh
 
 test: ## Set up, then run every check and every test
 	@scripts/setup.sh --test

@@ -3,7 +3,7 @@
 #
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
-#   fleet    what new agents gain by a fleet, with liars in it   (ten minutes)
+#   fleet    what new agents gain by a fleet, with liars in it; what it costs an agent   (twenty minutes)
 #   gain     false alarms in 1,000 weeks, coverage in 500 worlds   (two minutes; no root)
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   instructions   what each costs in instructions of the processor   (two minutes; no root)
@@ -34,6 +34,8 @@ for part in "${parts[@]}"; do
 		;;
 	fleet)
 		cargo bench --locked -p thalweg-learner --bench fleet || status=1
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench fleet || status=1
 		;;
 	gain)
 		cargo test --locked --release -p thalweg-gain -- --ignored --nocapture || status=1

@@ -7,6 +7,7 @@
 #
 # setup.sh            what building, `make demo` and every other call below need
 # setup.sh --test     also what tests alone need: a browser, a Prometheus and others
+# setup.sh --fleet    also nats-server, for `make fleet-demo`
 # setup.sh --kernel   also what `thalweg lab build-kernel` needs
 # setup.sh --fuzz     also clang's libFuzzer and sanitizers, for `make fuzz`
 # setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
@@ -73,9 +74,9 @@ peers=(g++ libns3-dev libgsl-dev)
 
 with=${1-}
 case $with in
-'' | --test | --kernel | --fuzz | --peers) ;;
+'' | --test | --fleet | --kernel | --fuzz | --peers) ;;
 *)
-	echo "usage: $0 [--test | --kernel | --fuzz | --peers]" >&2
+	echo "usage: $0 [--test | --fleet | --kernel | --fuzz | --peers]" >&2
 	exit 2
 	;;
 esac
@@ -277,6 +278,7 @@ case $with in
 		unpack_server $server
 	done
 	;;
+--fleet) unpack_server nats-server usr/sbin/nats-server ;;
 --kernel) install_kernel_sources ;;
 --fuzz) install_fuzzing ;;
 --peers) install_peers ;;

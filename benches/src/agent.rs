@@ -131,7 +131,7 @@ fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
 }
 
 /// User and system time of a process, seconds.
-fn cpu_seconds(pid: u32) -> Result<f64> {
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name may contain spaces and brackets, so fields are counted after it (proc_pid_stat(5)).
     let fields: Vec<&str> = stat

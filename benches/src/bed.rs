@@ -15,6 +15,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::{Pair, PairOptions, Side};
 
+use crate::fleet::server as fleet;
+
 /// A path without loss or limit, with `cubic` as the default.
 pub fn pair(label: &str) -> Result<Pair> {
     let missing = thalweg_lab::host::missing();
@@ -134,6 +136,7 @@ impl Drop for Worker {
 /// The agent under measurement.
 pub struct Agent {
     child: Child,
+    namespace: Option<String>,
     binary: PathBuf,
     /// What its configuration always begins with.
     head: String,
@@ -158,6 +161,17 @@ impl Agent {
 
     /// The same with these keys in its configuration, after `[paths]`.
     pub fn start_with(binary: &Path, pair: &Pair, label: &str, keys: &str) -> Result<Self> {
+        Self::start_within(binary, pair, label, keys, None)
+    }
+
+    /// The same, while the agent itself is in a namespace of `ip netns`.
+    pub fn start_within(
+        binary: &Path,
+        pair: &Pair,
+        label: &str,
+        keys: &str,
+        namespace: Option<&str>,
+    ) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("agent.sock");
         let pin = PathBuf::from(format!(
@@ -173,13 +187,14 @@ impl Agent {
         let configuration = directory.path().join("agent.toml");
         fs::write(&configuration, format!("{head}{keys}"))?;
         let child = spawn(
-            binary,
+            fleet::within(namespace, binary),
             &configuration,
             &socket,
             &directory.path().join("log"),
         )?;
         Ok(Self {
             child,
+            namespace: namespace.map(str::to_owned),
             binary: binary.to_path_buf(),
             head,
             configuration,
@@ -207,7 +222,8 @@ impl Agent {
         kill(Pid::from_raw(self.child.id() as i32), signal)?;
         self.child.wait()?;
         let log = self.directory.path().join("log");
-        self.child = spawn(&self.binary, &self.configuration, &self.socket, &log)?;
+        let command = fleet::within(self.namespace.as_deref(), &self.binary);
+        self.child = spawn(command, &self.configuration, &self.socket, &log)?;
         Ok(())
     }
 
@@ -237,11 +253,18 @@ impl Agent {
 
     /// The output of `thalweg --json COMMAND`.
     pub fn answer(&self, command: &str) -> Result<Value> {
+        self.answers(&[command])
+    }
+
+    /// The output of `thalweg --json ARGUMENTS`.
+    pub fn answers(&self, arguments: &[&str]) -> Result<Value> {
         let output = Command::new(&self.binary)
             .arg("--config")
             .arg(&self.configuration)
-            .args(["--json", command])
+            .arg("--json")
+            .args(arguments)
             .output()?;
+        let command = arguments.join(" ");
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             bail!("thalweg {command}: {text}");
@@ -277,8 +300,8 @@ impl Drop for Agent {
 }
 
 /// Starts the agent of a configuration and waits until it answers.
-fn spawn(binary: &Path, configuration: &Path, socket: &Path, log: &Path) -> Result<Child> {
-    let mut child = Command::new(binary)
+fn spawn(mut command: Command, configuration: &Path, socket: &Path, log: &Path) -> Result<Child> {
+    let mut child = command
         .arg("--config")
         .arg(configuration)
         .arg("run")
@@ -286,7 +309,7 @@ fn spawn(binary: &Path, configuration: &Path, socket: &Path, log: &Path) -> Resu
         .stdout(Stdio::null())
         .stderr(fs::File::create(log)?)
         .spawn()
-        .with_context(|| format!("starting {}", binary.display()))?;
+        .with_context(|| format!("starting {}", command.get_program().display()))?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while UnixStream::connect(socket).is_err() {
         if child.try_wait()?.is_some() || Instant::now() > deadline {

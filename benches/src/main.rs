@@ -15,6 +15,9 @@
 //! thalweg-bench decisions      what decisions cost, with networks and windows and without, in QEMU; needs no root
 //! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/reference/kernels.md)
 //! thalweg-bench soak     hours of connections, reloads and restarts: memory, files, pins, disk
+//! thalweg-bench fleet    memory and CPU that membership in a fleet of 200 costs an agent
+//! thalweg-bench fleet-demo     three agents tell a new one what they know: make fleet-demo
+//! thalweg-bench fleet-soak     agents, servers and links killed a thousand times: scripts/soak-fleet.sh
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
@@ -25,6 +28,7 @@ mod bed;
 mod busy;
 mod cc;
 mod decisions;
+mod fleet;
 mod instructions;
 mod kernel;
 mod kernels;
@@ -134,6 +138,42 @@ enum What {
         /// The features; all.
         feature: Vec<String>,
     },
+    /// Costs of an agent's membership in a fleet of 200.
+    Fleet {
+        /// Runs with and without, in turns.
+        #[arg(long, default_value = "5")]
+        runs: usize,
+        /// Agents that tell.
+        #[arg(long, default_value = "200")]
+        agents: usize,
+        /// Networks of which each tells.
+        #[arg(long, default_value = "1000")]
+        networks: usize,
+    },
+    /// A server, three agents that learn, and a new one that begins with what they know.
+    FleetDemo {
+        /// The results as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Agents, servers and links of a fleet are killed, again and again.
+    FleetSoak {
+        /// How often something is killed.
+        #[arg(long, default_value = "1000")]
+        kills: u32,
+        /// How long, minutes.
+        #[arg(long, default_value = "30")]
+        minutes: f64,
+        /// Agents without a kernel, beside two real ones.
+        #[arg(long, default_value = "20")]
+        agents: usize,
+        /// Seed of what is killed when.
+        #[arg(long, default_value = "1")]
+        seed: u64,
+        /// File that gets a line of JSON for each kill, and one for each fault.
+        #[arg(long, default_value = "target/soak-fleet.jsonl")]
+        out: PathBuf,
+    },
     /// Connections, policies, reloads and restarts for a long time.
     Soak {
         /// How long, minutes.
@@ -189,6 +229,30 @@ fn main() -> Result<ExitCode> {
             let column = kernels::probe::probe(&arguments.binary, &model, &feature)?;
             println!("{}", serde_json::to_string(&column)?);
             true
+        }
+        What::Fleet {
+            runs,
+            agents,
+            networks,
+        } => {
+            let size = fleet::cost::Size { agents, networks };
+            fleet::cost::run(&arguments.binary, runs, size)?
+        }
+        What::FleetDemo { json } => fleet::demo::run(&arguments.binary, json)?,
+        What::FleetSoak {
+            kills,
+            minutes,
+            agents,
+            seed,
+            out,
+        } => {
+            let plan = fleet::soak::Plan {
+                kills,
+                minutes,
+                agents,
+                seed,
+            };
+            fleet::soak::run(&arguments.binary, &plan, &out)?
         }
         What::Soak { minutes, rate, out } => soak::run(&arguments.binary, minutes, rate, &out)?,
         What::Worker(work) => {

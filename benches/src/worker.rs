@@ -66,6 +66,16 @@ pub enum Work {
         drift: f64,
         rate: f64,
     },
+    /// Makes a connection to each of `number` addresses from `first` on, `at_a_time`; sends `bytes` on
+    /// each and waits for its end. Prints the address and the seconds that each took.
+    Visit {
+        first: IpAddr,
+        number: u32,
+        bytes: usize,
+        at_a_time: usize,
+    },
+    /// An agent of a fleet without a kernel, for the soak.
+    Light(crate::fleet::light::Options),
     /// Opens a connection and prints its congestion control and its user timeout, ms; on each
     /// line sends `bytes` and, a moment later, prints them again.
     Options { address: IpAddr, bytes: usize },
@@ -94,6 +104,13 @@ pub fn run(work: &Work) -> Result<()> {
             number,
             bytes,
         } => request(*address, *number, *bytes),
+        Work::Visit {
+            first,
+            number,
+            bytes,
+            at_a_time,
+        } => mix::visit(*first, *number, *bytes, *at_a_time),
+        Work::Light(options) => crate::fleet::light::run(options),
         Work::Options { address, bytes } => options(*address, *bytes),
         Work::Drain => drain(),
         Work::Keep => keep(),

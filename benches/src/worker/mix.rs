@@ -85,6 +85,41 @@ pub fn run(first: IpAddr, hosts: u32, drift: f64, rate: f64) -> Result<()> {
     Ok(())
 }
 
+/// A transfer to each of these hosts, some at a time; says how long each took, s.
+pub fn visit(first: IpAddr, number: u32, bytes: usize, at_a_time: usize) -> Result<()> {
+    let IpAddr::V4(first) = first else {
+        bail!("an IPv4 address is wanted")
+    };
+    let next = AtomicU64::new(0);
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= number.into() {
+                        return;
+                    }
+                    let address = Ipv4Addr::from_bits(first.to_bits() + index as u32);
+                    let begun = Instant::now();
+                    let done = transfer(address, bytes).map_err(anyhow::Error::from);
+                    let seconds = begun.elapsed().as_secs_f64();
+                    let said = done.and_then(|()| say(&format!("{address} {seconds}")));
+                    if let Err(why) = said {
+                        let failure = why.context(address.to_string());
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(why) => Err(why),
+        None => Ok(()),
+    }
+}
+
 /// Bytes of a transfer: lognormal.
 fn size(random: &mut Random) -> usize {
     let deviation = (2.0 * (MEAN / MEDIAN).ln()).sqrt();

@@ -6,6 +6,7 @@
 
 mod all;
 mod book;
+mod compact;
 mod form;
 mod policy;
 mod tell;
@@ -22,6 +23,7 @@ use anyhow::{Context, Result};
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::Place;
 use thalweg_control::policy::history::History;
+use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
 use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
@@ -164,7 +166,8 @@ impl Membership {
             tracing::warn!("policies of the fleet are asked for again: {error:#}");
         }
         let mut work = Work {
-            book: Book::default(),
+            arrived: Vec::new(),
+            book: Book::new(Instant::now()),
             policies,
             has_heard: false,
             logged: BTreeSet::new(),
@@ -189,7 +192,7 @@ impl Membership {
             for incoming in self.client.take(TICK) {
                 match incoming {
                     Incoming::Policy(policy) => work.policies.take(policy),
-                    other => work.book.take(other, raw::THALWEG_RULE, now),
+                    other => work.arrived.push(other),
                 }
             }
             let changed = work.policies.attend(now);
@@ -200,7 +203,8 @@ impl Membership {
             self.lock().policies = work.policies.progress();
             let fault = changed.err().map(|error| format!("{error:#}"));
             shared.problem("fleet-policy", fault);
-            let outcome = self.attend(shared, &mut work, now);
+            let heard = hear(shared, &mut work, now);
+            let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
             shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
         }
     }
@@ -214,7 +218,11 @@ impl Membership {
         if self.settings.take && is_due(work.written, pause) {
             work.written = Some(now);
             match work.has_heard {
-                true => self.write(shared, &mut work.book, now)?,
+                true => {
+                    self.write(shared, &mut work.book, now)?;
+                    // Messages are large, and what is kept of them is small.
+                    system::trim_memory();
+                }
                 // What an earlier session put in force stays until all was heard, or is too old.
                 false => self.lock().in_force = shared.kernel.age_fleet()?,
             }
@@ -356,6 +364,19 @@ impl Membership {
     }
 }
 
+/// Notes what arrived. Should the kernel's arms not be readable, it waits.
+fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    if work.arrived.is_empty() {
+        return Ok(());
+    }
+    let arms = shared.kernel.arms()?;
+    let knows = |name: &str| arms.index(name).is_some();
+    for incoming in std::mem::take(&mut work.arrived) {
+        work.book.take(incoming, raw::THALWEG_RULE, knows, now);
+    }
+    Ok(())
+}
+
 /// Says so if the thread panics: the agent goes on without it.
 struct Watch<'a>(&'a Shared);
 
@@ -376,6 +397,8 @@ fn evidence(measured: &Measured) -> u64 {
 
 /// What the thread remembers.
 struct Work {
+    /// What is not in the book yet.
+    arrived: Vec<Incoming>,
     book: Book,
     policies: Policies,
     /// Whether all was heard that others had told when the session began.

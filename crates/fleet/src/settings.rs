@@ -49,7 +49,8 @@ impl Default for Pace {
             status: seconds(30),
             look: seconds(600),
             patience: seconds(5),
-            unreachable: seconds(8),
+            // With a request that is not answered, an agent is back within ten seconds of its servers.
+            unreachable: seconds(4),
             refused: seconds(60),
             ping: seconds(600),
         }

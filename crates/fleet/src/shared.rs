@@ -135,8 +135,8 @@ pub(crate) struct Shared {
     pub stop: Notify,
 }
 
-/// Messages of the inbox beyond which no more are asked for.
-pub(crate) const INBOX: usize = 256;
+/// Messages of the inbox beyond which no more are asked for: one may take a quarter of a megabyte.
+pub(crate) const INBOX: usize = 16;
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {

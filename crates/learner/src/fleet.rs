@@ -204,13 +204,25 @@ fn weight_q16(evidence_q16: u32, age_ns: u64) -> u32 {
 /// An arm counts by its distance from the system arm in the same report, with the lesser of both
 /// weights. So agents with other system arms count, too.
 pub fn aggregate(reports: &[AgentReport], fleet: &Fleet, system_arm: usize) -> Option<Prior> {
+    aggregate_sample(reports, 0, fleet, system_arm)
+}
+
+/// The same from the reports of a sample, drawn by chance, of so many agents that told of the network.
+/// Numbers of agents are those of all, as far as the sample tells.
+pub fn aggregate_sample(
+    reports: &[AgentReport],
+    agents: usize,
+    fleet: &Fleet,
+    system_arm: usize,
+) -> Option<Prior> {
     if system_arm >= MAX_ARMS {
         return None;
     }
     let reports = youngest(reports);
+    let agents = agents.max(reports.len());
     let mut prior = Prior::default();
     for arm in 0..MAX_ARMS {
-        prior.arms[arm] = arm_prior(&reports, fleet, arm, system_arm);
+        prior.arms[arm] = arm_prior(&reports, agents, fleet, arm, system_arm);
     }
     let mut queues = Vec::with_capacity(reports.len());
     for report in &reports {
@@ -247,16 +259,28 @@ impl Fleet {
         system_arm: usize,
     ) -> Self {
         let agents: BTreeSet<u64> = networks.clone().flatten().map(|told| told.agent).collect();
+        Self::judged(agents.len(), system_arm, |judge| {
+            networks.clone().for_each(|reports| judge(reports, 0));
+        })
+    }
+
+    /// Judges so many agents. `each` hands over what they told of one network after the other, a sample
+    /// and how many told of it; it is called a few times.
+    pub fn judged(
+        agents: usize,
+        system_arm: usize,
+        mut each: impl FnMut(&mut dyn FnMut(&[AgentReport], usize)),
+    ) -> Self {
         let mut fleet = Self {
-            agents: agents.len(),
+            agents,
             trust_q16: BTreeMap::new(),
         };
         // The second time by means in which the first distrust counts.
         for _ in 0..ROUNDS {
             let mut errors: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-            for reports in networks.clone() {
-                fleet.note_errors(reports, system_arm, &mut errors);
-            }
+            each(&mut |reports, agents| {
+                fleet.note_errors(reports, agents, system_arm, &mut errors);
+            });
             let trust = errors.into_iter().filter_map(|(agent, (sum, count))| {
                 let error = sum / count.max(1);
                 let trusted = count < CELLS_MIN || error <= ERROR_Q16;
@@ -274,10 +298,11 @@ impl Fleet {
     fn note_errors(
         &self,
         reports: &[AgentReport],
+        agents: usize,
         system_arm: usize,
         errors: &mut BTreeMap<u64, (u64, u64)>,
     ) {
-        let Some(prior) = aggregate(reports, self, system_arm) else {
+        let Some(prior) = aggregate_sample(reports, agents, self, system_arm) else {
             return;
         };
         let around = u128::from(AROUND_Q16).pow(2);
@@ -341,7 +366,13 @@ fn youngest(reports: &[AgentReport]) -> Vec<&AgentReport> {
     sorted
 }
 
-fn arm_prior(reports: &[&AgentReport], fleet: &Fleet, arm: usize, system_arm: usize) -> ArmPrior {
+fn arm_prior(
+    reports: &[&AgentReport],
+    of_agents: usize,
+    fleet: &Fleet,
+    arm: usize,
+    system_arm: usize,
+) -> ArmPrior {
     let mut known = Vec::with_capacity(reports.len());
     let mut told = 0;
     for report in reports {
@@ -356,12 +387,10 @@ fn arm_prior(reports: &[&AgentReport], fleet: &Fleet, arm: usize, system_arm: us
             told += trusted(weight);
         }
     }
-    let Ok(agents) = u32::try_from(known.len()) else {
-        return ArmPrior::default();
-    };
-    if agents == 0 {
+    if known.is_empty() {
         return ArmPrior::default();
     }
+    let agents = known.len() * of_agents / reports.len();
     let weigh = |value: &dyn Fn(&ArmReport, &ArmReport) -> i64| -> Vec<Weighed> {
         known
             .iter()
@@ -387,7 +416,7 @@ fn arm_prior(reports: &[&AgentReport], fleet: &Fleet, arm: usize, system_arm: us
         .map(|(own, ..)| u64::from(own.segs.min(SEGS_MAX)))
         .sum();
     let segs = segs.min(SEGS_MAX.into());
-    let few = arm != system_arm && fleet.is_few(known.len());
+    let few = arm != system_arm && fleet.is_few(agents);
     let limit = if few { EVIDENCE_MAX_Q16 } else { FLEET_MAX_Q16 };
     ArmPrior {
         cost_q16: (i64::from(OFFSET_Q16) + cost) as u32,
@@ -396,7 +425,7 @@ fn arm_prior(reports: &[&AgentReport], fleet: &Fleet, arm: usize, system_arm: us
         deviation_q16: deviation as u32,
         segs: segs as u32,
         retrans: ((segs * share) >> 16) as u32,
-        agents,
+        agents: u32::try_from(agents).unwrap_or(u32::MAX),
     }
 }
 

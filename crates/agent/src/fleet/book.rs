@@ -1,64 +1,113 @@
 //! What other agents told of networks, as it arrived, until the kernel gets it as records.
+//!
+//! A fleet of 200 agents with 1,000 networks each tells 200,000 reports: memory is what they must not
+//! cost. So each is kept in some fifty bytes, of one network a sample (`compact.rs`), and all within
+//! [`BYTES_MAX`].
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Shard};
+use thalweg_fleet::wire::{Measured, Network, Priors, Shard};
 use thalweg_fleet::{Incoming, Name};
-use thalweg_learner::fleet::{AgentReport, Fleet, Prior, aggregate};
+use thalweg_learner::fleet::{AgentReport, Fleet, Prior, aggregate_sample};
 
-use super::form::reported;
+use super::compact::{Report, Reports, Row};
 
-/// Most reports, of one agent about one network each: some 64 MB. Agents that come later are not heard.
-const REPORTS_MAX: usize = 1 << 18;
+/// Most bytes of all that is remembered.
+const BYTES_MAX: usize = 5 << 20;
+/// One message takes at most this part of the room that is left. So the first agents, which may lie,
+/// cannot take all of it, and later ones are heard with what they know best.
+const MESSAGE: usize = 64;
+/// What a network takes without its reports, and a report without being kept, bytes.
+const NETWORK: usize = 192;
+const TELLING: usize = size_of::<Number>();
+/// The oldest measurement of a message, twice: as it says, and as long as the server has it. The
+/// moment from which seconds are counted is so long before the first message.
+const BEFORE_S: u64 = 2 * 366 * 86_400;
 
 /// What is so old is forgotten: 4 measurements have been halved to nothing. The bucket may still have it,
 /// and does not say when it has not.
 const OLD: Duration = Duration::from_secs(20 * 86_400);
 
-/// What one agent told of one network.
-struct Told {
-    arms: Vec<Arm>,
-    queue_q16: u32,
-    /// When it arrived …
-    at: Instant,
-    /// … and how old it was then.
-    age: Duration,
-}
+/// The number of a network.
+type Number = u32;
 
-impl Told {
-    fn age_at(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.at) + self.age
-    }
+/// What is known of a network.
+struct Known {
+    network: Network,
+    /// Agents that told of it, those included whose report is not kept.
+    agents: u32,
+    reports: Reports,
 }
 
 /// What is heard of an agent.
 struct Heard {
     /// Its number in reports.
-    number: u64,
-    /// The networks of its shards.
-    shards: HashMap<Shard, Vec<Network>>,
+    number: u32,
+    /// What it told, by shard.
+    shards: BTreeMap<Shard, Told>,
+}
+
+/// What an agent told of one shard.
+struct Told {
+    networks: Box<[Number]>,
+    /// When the youngest measurement was, s.
+    newest_s: u32,
 }
 
 /// What other agents told.
-#[derive(Default)]
 pub struct Book {
-    networks: BTreeMap<Network, HashMap<u64, Told>>,
+    /// Networks by number; gaps are used again.
+    networks: Vec<Option<Known>>,
+    gaps: Vec<Number>,
+    numbers: BTreeMap<Network, Number>,
     agents: HashMap<Name, Heard>,
-    reports: usize,
+    /// Names of arms, which reports have by number.
+    names: Vec<String>,
+    bytes: usize,
     /// The number of the next agent.
-    next: u64,
+    next: u32,
     /// Messages of agents with another version of the learner's rule.
     other_rule: u64,
     /// Reports for which there was no room.
     unheard: u64,
     /// Whether something came since [`Book::note_taken`].
     changed: bool,
+    /// Draws samples: nobody else can foresee them.
+    secret: RandomState,
+    /// When it was begun.
+    begun: Instant,
 }
 
 impl Book {
+    /// Nothing yet.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            networks: Vec::new(),
+            gaps: Vec::new(),
+            numbers: BTreeMap::new(),
+            agents: HashMap::new(),
+            names: Vec::new(),
+            bytes: 0,
+            next: 0,
+            other_rule: 0,
+            unheard: 0,
+            changed: false,
+            secret: RandomState::new(),
+            begun: now,
+        }
+    }
+
     /// Takes what arrived; of another version of the rule nothing. Policies are not its business.
-    pub fn take(&mut self, incoming: Incoming, rule: u32, now: Instant) {
+    /// `knows` says whether this agent has an arm of a name: what is told of others is left out.
+    pub fn take(
+        &mut self,
+        incoming: Incoming,
+        rule: u32,
+        knows: impl Fn(&str) -> bool,
+        now: Instant,
+    ) {
         match incoming {
             Incoming::Anew => {
                 *self = Self {
@@ -66,14 +115,15 @@ impl Book {
                     other_rule: self.other_rule,
                     unheard: self.unheard,
                     changed: true,
-                    ..Self::default()
+                    ..Self::new(self.begun)
                 };
             }
             Incoming::Gone { agent, shard } => self.forget(&agent, shard),
             Incoming::Priors { age, priors } => {
+                let number = self.agents.get(&priors.agent).map(|heard| heard.number);
                 self.forget(&priors.agent, priors.shard);
                 match priors.rule == rule {
-                    true => self.put(priors, age, now),
+                    true => self.put(priors, number, age, &knows, now),
                     false => self.other_rule += 1,
                 }
             }
@@ -85,70 +135,146 @@ impl Book {
         let Some(heard) = self.agents.get_mut(agent) else {
             return;
         };
-        for network in heard.shards.remove(&shard).unwrap_or_default() {
-            self.changed = true;
-            self.reports -= 1;
-            if let Some(told) = self.networks.get_mut(&network) {
-                told.remove(&heard.number);
-                if told.is_empty() {
-                    self.networks.remove(&network);
-                }
-            }
-        }
+        let (told, number) = (heard.shards.remove(&shard), heard.number);
         if heard.shards.is_empty() {
             self.agents.remove(agent);
         }
+        for network in told.map(|told| told.networks).unwrap_or_default() {
+            self.changed = true;
+            self.bytes -= TELLING;
+            let place = &mut self.networks[network as usize];
+            let Some(known) = place else { continue };
+            known.agents -= 1;
+            self.bytes -= known.reports.bytes();
+            known.reports.remove(number);
+            self.bytes += known.reports.bytes();
+            if known.agents == 0 {
+                self.bytes -= NETWORK;
+                self.numbers.remove(&known.network);
+                *place = None;
+                self.gaps.push(network);
+            }
+        }
     }
 
-    fn put(&mut self, mut priors: Priors, age: Duration, now: Instant) {
+    fn put(
+        &mut self,
+        priors: Priors,
+        number: Option<u32>,
+        age: Duration,
+        knows: &impl Fn(&str) -> bool,
+        now: Instant,
+    ) {
+        let number = number.unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        });
+        let room = BYTES_MAX.saturating_sub(self.bytes) / MESSAGE;
+        let most = self.bytes + room;
+        let (mut told, count) = (Vec::new(), priors.networks.len());
+        let (now_s, mut newest_s) = (self.seconds(now), 0);
         // Those with most evidence come first.
-        let room = REPORTS_MAX - self.reports;
-        self.unheard += priors.networks.len().saturating_sub(room) as u64;
-        priors.networks.truncate(room);
-        if priors.networks.is_empty() {
+        for measured in priors.networks {
+            let rows = self.rows(&measured, knows);
+            if rows.is_empty() {
+                // Of no arm of this agent.
+                continue;
+            }
+            let size = Reports::size(rows.len()) + TELLING;
+            let known = self.numbers.get(&measured.network).copied();
+            let size = size + if known.is_none() { NETWORK } else { 0 };
+            if self.bytes + size > most {
+                self.unheard += (count - told.len()) as u64;
+                break;
+            }
+            let network = known.unwrap_or_else(|| self.add(&measured.network));
+            let age = age.saturating_add(Duration::from_secs(measured.age_s.into()));
+            let age_s = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
+            let report = Report {
+                draw: self.secret.hash_one((&priors.agent, network)) as u16,
+                agent: number,
+                at_s: now_s.saturating_sub(age_s),
+                queue_q16: measured.queue_q16,
+                rows,
+            };
+            newest_s = newest_s.max(report.at_s);
+            if let Some(known) = &mut self.networks[network as usize] {
+                known.agents += 1;
+                self.bytes -= known.reports.bytes();
+                known.reports.put(&report);
+                self.bytes += known.reports.bytes() + TELLING;
+            }
+            told.push(network);
+        }
+        if told.is_empty() {
             return;
         }
-        let heard = self.agents.entry(priors.agent).or_insert_with(|| {
-            self.next += 1;
-            Heard {
-                number: self.next,
-                shards: HashMap::new(),
-            }
+        let heard = self.agents.entry(priors.agent).or_insert_with(|| Heard {
+            number,
+            shards: BTreeMap::new(),
         });
-        let mut of_shard = Vec::with_capacity(priors.networks.len());
-        for told in priors.networks {
-            let Measured {
-                network,
-                age_s,
-                queue_q16,
-                arms,
-            } = told;
-            let told = Told {
-                arms,
-                queue_q16,
-                at: now,
-                age: age.saturating_add(Duration::from_secs(age_s.into())),
-            };
-            let of_network = self.networks.entry(network.clone()).or_default();
-            of_network.insert(heard.number, told);
-            of_shard.push(network);
-        }
-        self.reports += of_shard.len();
-        heard.shards.insert(priors.shard, of_shard);
+        let told = Told {
+            networks: told.into(),
+            newest_s,
+        };
+        heard.shards.insert(priors.shard, told);
         self.changed = true;
+    }
+
+    /// The arms of a message that this agent has.
+    fn rows(&mut self, measured: &Measured, knows: &impl Fn(&str) -> bool) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for arm in &measured.arms {
+            let known = self.names.iter().position(|name| *name == arm.name);
+            let name = known.or_else(|| {
+                knows(&arm.name).then(|| {
+                    self.names.push(arm.name.clone());
+                    self.names.len() - 1
+                })
+            });
+            // More names than that no agent has had in one session.
+            if let Some(name) = name.and_then(|name| u8::try_from(name).ok()) {
+                rows.push(Row::new(name, arm));
+            }
+        }
+        rows
+    }
+
+    fn add(&mut self, network: &Network) -> Number {
+        let known = Some(Known {
+            network: network.clone(),
+            agents: 0,
+            reports: Reports::default(),
+        });
+        let number = match self.gaps.pop() {
+            Some(number) => {
+                self.networks[number as usize] = known;
+                number
+            }
+            None => {
+                self.networks.push(known);
+                (self.networks.len() - 1) as Number
+            }
+        };
+        self.numbers.insert(network.clone(), number);
+        self.bytes += NETWORK;
+        number
+    }
+
+    /// A moment in seconds.
+    fn seconds(&self, now: Instant) -> u32 {
+        let since = now.saturating_duration_since(self.begun).as_secs();
+        u32::try_from(BEFORE_S + since).unwrap_or(u32::MAX)
     }
 
     /// Forgets shards of which nothing counts any more.
     pub fn forget_old(&mut self, now: Instant) {
+        let oldest_s = self.seconds(now).saturating_sub(OLD.as_secs() as u32);
         let mut old = Vec::new();
         for (agent, heard) in &self.agents {
-            for (shard, networks) in &heard.shards {
-                let told = |network| self.networks.get(network)?.get(&heard.number);
-                let mut all = networks.iter().filter_map(told);
-                if all.all(|told| told.age_at(now) >= OLD) {
-                    old.push((agent.clone(), *shard));
-                }
-            }
+            let shards = heard.shards.iter();
+            let shards = shards.filter(|(_, told)| told.newest_s <= oldest_s);
+            old.extend(shards.map(|(shard, _)| (agent.clone(), *shard)));
         }
         for (agent, shard) in old {
             self.forget(&agent, shard);
@@ -173,25 +299,32 @@ impl Book {
         system_arm: usize,
         now: Instant,
     ) -> Vec<(Network, Prior)> {
-        let report = |(number, told): (&u64, &Told)| AgentReport {
-            agent: *number,
-            age_ns: u64::try_from(told.age_at(now).as_nanos()).unwrap_or(u64::MAX),
-            queue_q16: told.queue_q16,
-            arms: reported(&told.arms, &slot),
+        let slots: Vec<Option<usize>> = self.names.iter().map(|name| slot(name)).collect();
+        let now_s = self.seconds(now);
+        let networks = || {
+            self.numbers
+                .values()
+                .filter_map(|it| self.networks[*it as usize].as_ref())
         };
-        let reports: Vec<Vec<AgentReport>> = (self.networks.values())
-            .map(|told| told.iter().map(report).collect())
-            .collect();
-        let fleet = Fleet::of(reports.iter().map(Vec::as_slice), system_arm);
-        let mut known: Vec<(Network, Prior)> = (self.networks.keys().zip(&reports))
-            .filter_map(|(network, reports)| {
-                Some((network.clone(), aggregate(reports, &fleet, system_arm)?))
-            })
-            .collect();
+        let mut reports: Vec<AgentReport> = Vec::new();
+        let fleet = Fleet::judged(self.agents.len(), system_arm, |judge| {
+            for known in networks() {
+                known.reports.read(&slots, now_s, &mut reports);
+                judge(&reports, known.agents as usize);
+            }
+        });
         let evidence = |prior: &Prior| -> u64 {
             let arms = prior.arms.iter();
             arms.map(|arm| u64::from(arm.evidence_q16)).sum()
         };
+        let mut known = Vec::new();
+        for network in networks() {
+            network.reports.read(&slots, now_s, &mut reports);
+            let agents = network.agents as usize;
+            if let Some(prior) = aggregate_sample(&reports, agents, &fleet, system_arm) {
+                known.push((network.network.clone(), prior));
+            }
+        }
         known.sort_by_key(|(_, prior)| std::cmp::Reverse(evidence(prior)));
         known
     }
@@ -203,7 +336,7 @@ impl Book {
 
     /// Networks that somebody told of.
     pub fn networks(&self) -> usize {
-        self.networks.len()
+        self.numbers.len()
     }
 
     /// Messages of agents with another version of the learner's rule.
@@ -221,6 +354,10 @@ impl Book {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
+
+    use thalweg_fleet::wire::Arm;
+
+    use crate::fleet::compact::KEPT;
 
     const RULE: u32 = 5;
 
@@ -255,17 +392,29 @@ mod tests {
         Network::Named(name.to_owned())
     }
 
+    fn slot(name: &str) -> Option<usize> {
+        ["cubic", "bbr"].iter().position(|it| *it == name)
+    }
+
     fn known(book: &Book, now: Instant) -> Vec<(Network, Prior)> {
-        let slot = |name: &str| ["cubic", "bbr"].iter().position(|it| *it == name);
         book.priors(slot, 0, now)
+    }
+
+    fn take(book: &mut Book, incoming: Incoming, now: Instant) {
+        book.take(incoming, RULE, |name| slot(name).is_some(), now);
     }
 
     #[test]
     fn the_newest_message_of_a_shard_is_what_an_agent_tells() {
-        let (mut book, now) = (Book::default(), Instant::now());
+        let now = Instant::now();
+        let mut book = Book::new(now);
         for agent in 0..20 {
             let networks = [named("a"), named("b")];
-            book.take(told(&format!("g{agent}"), RULE, &networks, -1), RULE, now);
+            take(
+                &mut book,
+                told(&format!("g{agent}"), RULE, &networks, -1),
+                now,
+            );
         }
         assert!(book.has_changed());
         let priors = known(&book, now);
@@ -282,17 +431,21 @@ mod tests {
         book.forget_old(days(19));
         assert_eq!((book.agents(), book.networks()), (20, 2));
         book.note_taken();
-        book.take(told("g20", RULE, &[named("c")], -1), RULE, days(19));
+        take(&mut book, told("g20", RULE, &[named("c")], -1), days(19));
         book.forget_old(days(20));
-        assert_eq!((book.agents(), book.networks(), book.reports), (1, 1, 1));
-        let (mut book, now) = (Book::default(), now);
+        assert_eq!((book.agents(), book.networks()), (1, 1));
+        let mut book = Book::new(now);
         for agent in 0..20 {
             let networks = [named("a"), named("b")];
-            book.take(told(&format!("g{agent}"), RULE, &networks, -1), RULE, now);
+            take(
+                &mut book,
+                told(&format!("g{agent}"), RULE, &networks, -1),
+                now,
+            );
         }
 
         book.note_taken();
-        book.take(told("g0", RULE, &[named("a")], -1), RULE, now);
+        take(&mut book, told("g0", RULE, &[named("a")], -1), now);
         assert!(book.has_changed());
         let priors = known(&book, now);
         let agents = |network: &Network| {
@@ -305,25 +458,113 @@ mod tests {
             agent: Name::new(agent).unwrap(),
             shard: Shard::new(3).unwrap(),
         };
-        book.take(gone("g0"), RULE, now);
+        take(&mut book, gone("g0"), now);
         assert_eq!(book.agents(), 19);
         // An agent with another rule is not heard, nor what it told before.
-        book.take(told("g1", RULE + 1, &[named("a")], -1), RULE, now);
+        take(&mut book, told("g1", RULE + 1, &[named("a")], -1), now);
         assert_eq!((book.agents(), book.other_rule()), (18, 1));
-        book.take(Incoming::Anew, RULE, now);
-        assert_eq!((book.agents(), book.networks(), book.reports), (0, 0, 0));
+        take(&mut book, Incoming::Anew, now);
+        assert_eq!((book.agents(), book.networks(), book.bytes), (0, 0, 0));
         assert!(book.has_changed() && known(&book, now).is_empty());
     }
 
+    fn message(agent: usize, shard: u8, networks: &[Network], bits: i32) -> Incoming {
+        let Incoming::Priors { age, mut priors } = told(&format!("g{agent}"), RULE, networks, bits)
+        else {
+            unreachable!("priors were made");
+        };
+        priors.shard = Shard::new(shard).unwrap();
+        Incoming::Priors { age, priors }
+    }
+
+    /// The networks of a shard, of names of any shard: a book does not look.
+    fn of_shard(shard: u8, count: usize) -> Vec<Network> {
+        (0..count)
+            .map(|it| named(&format!("n{shard}-{it}")))
+            .collect()
+    }
+
     #[test]
-    fn there_is_room_for_so_many_reports() {
-        let (mut book, now) = (Book::default(), Instant::now());
-        let networks: Vec<Network> = (0..512).map(|it| named(&format!("n{it}"))).collect();
-        let agents = REPORTS_MAX / networks.len();
-        for agent in 0..agents + 2 {
-            book.take(told(&format!("g{agent}"), RULE, &networks, -1), RULE, now);
+    fn two_hundred_agents_with_a_thousand_networks_have_room() {
+        let now = Instant::now();
+        let mut book = Book::new(now);
+        for agent in 0..200 {
+            for shard in 0..16 {
+                let networks = of_shard(shard, 63);
+                take(&mut book, message(agent, shard, &networks, -1), now);
+            }
         }
-        assert_eq!((book.agents(), book.reports), (agents, REPORTS_MAX));
-        assert_eq!(book.unheard(), 2 * networks.len() as u64);
+        let networks = 16 * 63;
+        assert_eq!(
+            (book.agents(), book.networks(), book.unheard()),
+            (200, networks, 0)
+        );
+        assert!(book.bytes <= BYTES_MAX, "{}", book.bytes);
+        let priors = known(&book, now);
+        assert_eq!(priors.len(), networks);
+        for (network, prior) in priors {
+            // A sample speaks for all.
+            let bbr = prior.arms[1];
+            assert_eq!((bbr.agents, bbr.cost_q16), (200, 31 << 16), "{network}");
+        }
+        // All take back what they told: nothing is left.
+        for agent in 0..200 {
+            for shard in 0..16 {
+                take(&mut book, message(agent, shard, &[], -1), now);
+            }
+        }
+        assert_eq!((book.agents(), book.networks(), book.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_comes_first_does_not_take_all_room() {
+        let now = Instant::now();
+        let mut book = Book::new(now);
+        for liar in 0..100 {
+            for shard in 0..16 {
+                // Networks of its own.
+                let networks: Vec<Network> = (0..512)
+                    .map(|it| named(&format!("l{liar}-{shard}-{it}")))
+                    .collect();
+                take(&mut book, message(liar, shard, &networks, -1), now);
+            }
+        }
+        assert!(book.bytes <= BYTES_MAX && book.unheard() > 0);
+        let before = book.networks();
+        let mut alone = Book::new(now);
+        for (liar, shard) in (0..16).map(|shard| (0, shard)) {
+            let networks: Vec<Network> = (0..512)
+                .map(|it| named(&format!("l{liar}-{shard}-{it}")))
+                .collect();
+            take(&mut alone, message(liar, shard, &networks, -1), now);
+        }
+        // One agent has a quarter at most.
+        assert!(alone.bytes <= BYTES_MAX / 4, "{}", alone.bytes);
+        // What was told before can still be told again.
+        let again = of_shard(3, 1);
+        take(&mut book, message(0, 3, &again, -1), now);
+        take(&mut book, message(200, 3, &again, -1), now);
+        assert!(book.networks() <= before + 1);
+    }
+
+    #[test]
+    fn of_a_full_network_each_agent_may_be_in_the_sample() {
+        let now = Instant::now();
+        let mut book = Book::new(now);
+        let network = [named("a")];
+        // The first say that bbr is worse, as many later ones that it is better.
+        for agent in 0..2 * KEPT {
+            let bits = if agent < KEPT { 1 } else { -1 };
+            take(&mut book, message(agent, 3, &network, bits), now);
+        }
+        let (_, prior) = &known(&book, now)[0];
+        let bbr = prior.arms[1];
+        assert_eq!(bbr.agents, 2 * KEPT as u32);
+        // Had the first ones stayed, it would be 33 bits.
+        assert!(bbr.cost_q16 < 33 << 16, "{bbr:?}");
+        assert_eq!(
+            book.bytes,
+            NETWORK + KEPT * Reports::size(2) + 2 * KEPT * TELLING
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network};
-use thalweg_learner::fleet::{ArmReport, own_report};
-use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, OFFSET_Q16};
+use thalweg_learner::fleet::own_report;
+use thalweg_learner::{Host, HostKey, Level, OFFSET_Q16};
 
 use crate::kernel::ArmTable;
 
@@ -53,28 +53,6 @@ pub(super) fn measured(
     })
 }
 
-/// The arms of a message by their slots; `slot` is that of a name. Arms that this agent lacks are left
-/// out.
-pub(super) fn reported(
-    told: &[Arm],
-    slot: impl Fn(&str) -> Option<usize>,
-) -> [ArmReport; MAX_ARMS] {
-    let mut arms = [ArmReport::default(); MAX_ARMS];
-    for arm in told {
-        if let Some(report) = slot(&arm.name).and_then(|index| arms.get_mut(index)) {
-            *report = ArmReport {
-                cost_q16: above(arm.cost_q16),
-                evidence_q16: arm.evidence_q16,
-                log_rate_q16: above(arm.log_rate_q16),
-                deviation_q16: arm.deviation_q16,
-                segs: arm.segments,
-                retrans: arm.retransmitted,
-            };
-        }
-    }
-    arms
-}
-
 /// The key of a network's own record; `lengths` are those of IPv4 and IPv6. None for a network that this
 /// agent divides otherwise.
 pub(super) fn key_of(network: &Network, netns: u64, (v4, v6): (u32, u32)) -> Option<HostKey> {
@@ -95,15 +73,10 @@ pub(super) fn key_of(network: &Network, netns: u64, (v4, v6): (u32, u32)) -> Opt
     }
 }
 
-/// Bits above the system arm's, from those that the kernel has, and the reverse.
+/// Bits above the system arm's, from those that the kernel has.
 fn below(cost_q16: u32) -> i32 {
     let bits = i64::from(BITS_Q16);
     (i64::from(cost_q16) - i64::from(OFFSET_Q16)).clamp(-bits, bits) as i32
-}
-
-fn above(relative_q16: i32) -> u32 {
-    let offset = i64::from(OFFSET_Q16);
-    (offset + i64::from(relative_q16)).clamp(0, 2 * offset) as u32
 }
 
 #[cfg(test)]
@@ -113,7 +86,7 @@ mod tests {
     use thalweg_learner::ArmState;
 
     #[test]
-    fn own_numbers_alone_are_told_and_come_back_as_they_were() {
+    fn own_numbers_alone_are_told() {
         let key = HostKey {
             level: Level::Prefix,
             ..HostKey::new(7, "192.0.2.0".parse().unwrap(), 24, 48).unwrap()
@@ -145,11 +118,8 @@ mod tests {
         assert_eq!((&*told.arms[0].name, told.arms[0].cost_q16), ("bbr", -5));
         // More retransmissions than segments cannot be.
         assert_eq!(told.arms[0].retransmitted, 8);
-        let back = reported(&told.arms, |name| table.index(name));
-        assert_eq!(back[0], ArmReport::default());
-        assert_eq!(back[1].cost_q16, OFFSET_Q16 - 5);
-        assert_eq!(back[1].log_rate_q16, OFFSET_Q16 + 6);
-        assert_eq!(back[1].evidence_q16, 3 << 16);
+        let arm = &told.arms[0];
+        assert_eq!((arm.log_rate_q16, arm.evidence_q16), (6, 3 << 16));
 
         assert_eq!(key_of(&told.network, 7, (24, 48)), Some(key));
         assert_eq!(key_of(&told.network, 7, (16, 48)), None);
