@@ -105,7 +105,7 @@ impl Fleet {
     }
 
     /// Takes what has arrived; waits for the first at most so long. Until this is called, no more
-    /// is asked of the server than some eighty messages.
+    /// is asked of the server than some thirty messages.
     pub fn take(&self, patience: Duration) -> Vec<Incoming> {
         self.shared.take(patience)
     }

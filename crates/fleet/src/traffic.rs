@@ -12,7 +12,7 @@ const PINGS: f64 = 6.0 + 15.0;
 /// A line of PING or PONG, bytes.
 const PING_BYTES: f64 = 6.0;
 /// Messages of one request to a bucket.
-const BATCH: f64 = 64.0;
+const BATCH: f64 = 16.0;
 /// Bytes of one request to a bucket, and of its answer that there is no more; the subscription for
 /// it is in the first.
 const ASK_BYTES: f64 = 250.0;

@@ -171,7 +171,8 @@ fn attend(mut agent: Agent, orders: &Receiver<()>, seen: &Mutex<Seen>) -> Result
                 let has = obeyed(&agent)?;
                 lock(seen).policy = has;
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            // The policy would stay in force after the agent.
+            Err(RecvTimeoutError::Disconnected) => return agent.command(&["policy", "remove"]),
         }
     }
 }
