@@ -337,7 +337,8 @@ def family(plan, seed):
                 "weight_q16": weight,
                 "cost": cost,
                 "after": [
-                    fnv1a(host_bytes(record)) if record else "" for record in (host, narrow, wide, told_of)
+                    fnv1a(host_bytes(record)) if record else ""
+                    for record in (host, narrow, wide, told_of)
                 ],
             }
         )

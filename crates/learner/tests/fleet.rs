@@ -355,7 +355,7 @@ fn known(level: Level) -> Host {
     let all: Vec<AgentReport> = (0..24).map(|it| report(it, -1 << 15, 4 << 16)).collect();
     let reports = [all.as_slice()];
     let fleet = Fleet::of(reports.into_iter(), SYSTEM);
-    let prior = aggregate(reports[0], &fleet, SYSTEM).unwrap();
+    let prior = aggregate(reports[0], &fleet, SYSTEM).expect("many told of it");
     record(level, &prior, SYSTEM, &WORTH, &Params::default(), 1)
 }
 
