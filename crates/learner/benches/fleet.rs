@@ -1,6 +1,7 @@
 //! A fleet in simulation: what new agents gain by what others know, and what liars can do.
 //!
-//! `cargo bench -p thalweg-learner --bench fleet` (`-- --quick`: fewer seeds).
+//! `cargo bench -p thalweg-learner --bench fleet` (`-- --quick`: fewer seeds; `-- --from 100`: other
+//! worlds than those in which the rule's constants were chosen).
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "the modules belong to the bench `regret`")]
 
@@ -16,10 +17,12 @@ use fleet::{LIES, Outcome, Size, play};
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let quick = arguments.iter().any(|argument| argument == "--quick");
+    let from = arguments.iter().skip_while(|it| *it != "--from").nth(1);
+    let from = from.map_or(0, |it| it.parse().expect("--from: a whole number"));
     // A fleet that is half as large, and fewer seeds.
     let (seeds, agents) = if quick { (2, 100) } else { (5, 200) };
     let size = Size { agents, new: 20 };
-    let runs = runs(seeds, size);
+    let runs = runs(from, seeds, size);
     let of =
         |lie: usize, value: fn(&Outcome) -> f64| spread(runs.iter().map(|run| value(&run[lie])));
     println!(
@@ -47,12 +50,14 @@ fn main() {
     }
 }
 
-/// Plays seeds `0..seeds`, on all processors.
-fn runs(seeds: u64, size: Size) -> Vec<Vec<Outcome>> {
+/// Plays so many seeds from the first one, on all processors.
+fn runs(from: u64, seeds: u64, size: Size) -> Vec<Vec<Outcome>> {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let of_thread = |first: u64| -> Vec<(u64, Vec<Outcome>)> {
         let seeds = (first..seeds).step_by(threads as usize);
-        seeds.map(|seed| (seed, play(seed, size, &LIES))).collect()
+        seeds
+            .map(|seed| (seed, play(from + seed, size, &LIES)))
+            .collect()
     };
     let mut runs: Vec<(u64, Vec<Outcome>)> = std::thread::scope(|scope| {
         let started: Vec<_> = (0..threads)
