@@ -195,14 +195,18 @@ impl Membership {
                     other => work.arrived.push(other),
                 }
             }
-            let changed = work.policies.attend(now);
-            if !matches!(changed, Ok(false)) {
-                // Whoever applied it is told at once.
-                work.status = None;
+            match work.policies.attend(now) {
+                Ok(None) => {}
+                Ok(Some(changed)) => {
+                    shared.problem("fleet-policy", None);
+                    self.lock().policies = work.policies.progress();
+                    if changed {
+                        // Whoever published it is told at once.
+                        work.status = None;
+                    }
+                }
+                Err(error) => shared.problem("fleet-policy", Some(format!("{error:#}"))),
             }
-            self.lock().policies = work.policies.progress();
-            let fault = changed.err().map(|error| format!("{error:#}"));
-            shared.problem("fleet-policy", fault);
             let heard = hear(shared, &mut work, now);
             let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
             shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));

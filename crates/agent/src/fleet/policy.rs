@@ -48,6 +48,8 @@ pub struct Policies {
     wishes: Wishes,
     /// As it is in the file.
     saved: Wishes,
+    /// How far they were at the last look.
+    told: Vec<Progress>,
     looked: Option<Instant>,
     /// What the kernel refused is not tried before.
     not_before: Option<Instant>,
@@ -81,6 +83,7 @@ impl Policies {
             dry_run,
             wishes,
             saved,
+            told: Vec::new(),
             looked: None,
             not_before: None,
         };
@@ -115,21 +118,21 @@ impl Policies {
         (self.looked, self.not_before) = (None, None);
     }
 
-    /// Does what is to be done, at intervals; whether something changed.
+    /// Does what is to be done, at intervals: nothing, or whether something changed.
     ///
     /// # Errors
     /// Pins or files that cannot be read or written. It is tried again.
-    pub fn attend(&mut self, now: Instant) -> Result<bool> {
+    pub fn attend(&mut self, now: Instant) -> Result<Option<bool>> {
         if self.looked.is_some_and(|at| now - at < LOOK) {
-            return Ok(false);
+            return Ok(None);
         }
         self.looked = Some(now);
         // Before the kernel has it: after a kill the next session goes on.
         self.save()?;
-        let before = self.wishes.progress();
         let done = self.settle(now).and_then(|()| self.watch());
         self.save().and(done)?;
-        Ok(self.wishes.progress() != before)
+        let before = std::mem::replace(&mut self.told, self.wishes.progress());
+        Ok(Some(self.told != before))
     }
 
     fn settle(&mut self, now: Instant) -> Result<()> {

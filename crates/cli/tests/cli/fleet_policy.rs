@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use thalweg_fleet::Name;
-use thalweg_fleet::wire::policy::turn;
+use thalweg_fleet::keys::SigningKey;
+use thalweg_fleet::wire::policy::{ALL_PPM, turn};
+use thalweg_fleet::{Identity, Name, Operator, Settings};
 use thalweg_process::Process;
 
 use crate::fleet_server::program;
@@ -100,6 +101,20 @@ impl Fleet {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
+    /// What publishes a text for label web as it is; returns its number.
+    fn operator(&self) -> impl FnOnce(&str) -> u64 + use<> {
+        let server = format!("tls://127.0.0.1:{}", self.port);
+        let key = Identity::Nkey(self.at("f/operator.nk"));
+        let mut settings = Settings::new(vec![server], name("operator"), key);
+        settings.ca = Some(self.at("f/ca.pem"));
+        let signing = SigningKey::read(&self.at("f/policy.nk")).expect("a key");
+        move |text| {
+            let mut operator = Operator::connect(&settings).expect("a connection");
+            let published = operator.publish(&name("web"), text, ALL_PPM, &signing);
+            published.expect("a number")
+        }
+    }
+
     /// Publishes a policy for label web; returns its number.
     fn apply(&self, policy: &str, more: &[&str]) -> u64 {
         fs::write(self.at("policy.toml"), policy).expect("writing");
@@ -141,6 +156,10 @@ impl Fleet {
         let web1 = agents.into_iter().find(|it| it["agent"] == "web1")?;
         Some(web1["progress"].clone())
     }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
 }
 
 fn text(path: &Path) -> String {
@@ -259,7 +278,6 @@ fn a_canary_is_first_and_strangers_are_not_obeyed() {
         let place = bed.json(&["fleet", "status"]);
         (place["sent"]["messages"].as_u64() > Some(6)).then_some(())
     });
-    let name = |text| Name::new(text).expect("a name");
     let mine = f64::from(turn(&name("web1"), &name("web"))) / 10_000.0;
     // Nobody is first: that is a mistake of the operator's.
     let said = wait_for("the agent's status", || {
@@ -289,6 +307,19 @@ fn a_canary_is_first_and_strangers_are_not_obeyed() {
         "{said}"
     );
     assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
+
+    // A fault in what was signed elsewhere, as by another version: nothing changes, and the fleet hears.
+    let operator = fleet.operator();
+    let text = "name = \"x\"\n[[rule]]\nname = \"y\"\nset = { mark = \"z\" }\n";
+    let fourth = operator(text);
+    let refused = reaches(&bed, fourth, "refused");
+    let why = refused["reason"].as_str().expect("a reason");
+    assert!(why.contains(&format!("fleet/web/{fourth}:4:")), "{why}");
+    assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
+    wait_for("the fleet to hear of it", || {
+        let told = fleet.told()?;
+        (told["stage"] == "refused").then_some(())
+    });
 
     // Faults in the file are told before anything is signed.
     let said = fleet.refuses(
