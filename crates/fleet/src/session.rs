@@ -165,7 +165,8 @@ impl Agent {
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut policies = Instant::now();
-        let mut asks: u32 = 0;
+        // One was perhaps published just before, and its bell rang for nobody here.
+        let mut asks: u32 = 1;
         loop {
             self.account(link);
             let now = Instant::now();
@@ -174,7 +175,11 @@ impl Agent {
                 asks = if found { 0 } else { asks };
                 policies = match asks {
                     0 => look.max(now) + self.checked.settings.pace.look,
-                    _ => now + LATER,
+                    _ => {
+                        // Another reader may be at a server that has it.
+                        pullers.1 = Puller::new();
+                        now + LATER
+                    }
                 };
                 asks = asks.saturating_sub(1);
                 continue;
