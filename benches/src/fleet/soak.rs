@@ -440,15 +440,21 @@ impl Soak {
         for (agent, back, has) in rows {
             let Some(has) = has else { continue };
             if let Some(text) = self.verdict.judge(&agent, back, has, &published, now) {
-                let log = light::log_of(&self.directory.join(format!("{agent}.json")));
-                let log = fs::read_to_string(log).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                let last = &lines[lines.len().saturating_sub(8)..];
+                let last = self.faults(&agent);
                 let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
                 self.write(&json!({ "late": text, "time": time, "faults": last }))?;
             }
         }
         Ok(())
+    }
+
+    /// What an agent's client said last that is wrong.
+    fn faults(&self, agent: &str) -> Vec<String> {
+        let log = light::log_of(&self.directory.join(format!("{agent}.json")));
+        let log = fs::read_to_string(log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(8)..];
+        last.iter().map(|line| (*line).to_owned()).collect()
     }
 
     /// All is there again: nothing may be missing.
@@ -471,7 +477,8 @@ impl Soak {
             if Instant::now() > deadline {
                 for agent in missing {
                     self.verdict.note_untold(&agent);
-                    self.write(&json!({ "untold": agent }))?;
+                    let (last, has) = (self.faults(&agent), self.operations.measured(&agent));
+                    self.write(&json!({ "untold": agent, "bucket": has, "faults": last }))?;
                 }
                 return Ok(());
             }

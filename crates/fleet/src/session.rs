@@ -30,6 +30,10 @@ const GOOD: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_millis(250);
 /// All agents hear of a policy at once, and ask within this time.
 const SPREAD: Duration = Duration::from_secs(1);
+/// Whoever hears of a policy may be at a server that does not have it yet: it asks again after this,
+/// so often.
+const LATER: Duration = Duration::from_secs(2);
+const ASKS: u32 = 3;
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -161,12 +165,23 @@ impl Agent {
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut policies = Instant::now();
+        // One was perhaps published just before, and its bell rang for nobody here.
+        let mut asks: u32 = 1;
         loop {
             self.account(link);
             let now = Instant::now();
             if now >= policies {
-                self.policies(link, &mut pullers.1).await?;
-                policies = look.max(now) + self.checked.settings.pace.look;
+                let found = self.policies(link, &mut pullers.1).await?;
+                asks = if found { 0 } else { asks };
+                policies = match asks {
+                    0 => look.max(now) + self.checked.settings.pace.look,
+                    _ => {
+                        // Another reader may be at a server that has it.
+                        pullers.1 = Puller::new();
+                        now + LATER
+                    }
+                };
+                asks = asks.saturating_sub(1);
                 continue;
             }
             if now >= look && !self.shared.is_behind() {
@@ -199,6 +214,7 @@ impl Agent {
                     self.rung(rung)?;
                     let spread = SPREAD.mul_f64(self.random.fraction());
                     policies = policies.min(Instant::now() + spread);
+                    asks = ASKS;
                 }
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
                     let statuses = statuses(link).await;
@@ -325,14 +341,16 @@ impl Agent {
         Ok(Some(Incoming::Priors { age, priors }))
     }
 
-    /// Reads all new policies, and hands over the newest of each label.
-    async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
+    /// Reads all new policies, and hands over the newest of each label; whether there was any.
+    async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<bool, Fault> {
         let mut newest = BTreeMap::new();
+        let mut found = false;
         loop {
             let values = puller.next(link, &mut self.policy).await?;
             if values.is_empty() {
                 break;
             }
+            found = true;
             for value in values {
                 match self.policy(&value) {
                     Ok(Some(policy)) => {
@@ -347,7 +365,7 @@ impl Agent {
         for policy in newest.into_values() {
             self.shared.deliver(Incoming::Policy(policy));
         }
-        Ok(())
+        Ok(found)
     }
 
     fn policy(&self, value: &Value) -> Result<Option<crate::wire::Policy>, Fault> {

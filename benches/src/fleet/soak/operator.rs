@@ -103,6 +103,11 @@ impl Operations {
         self.common.publishes.store(false, Ordering::Relaxed);
     }
 
+    /// How much an agent has measured, by the bucket.
+    pub fn measured(&self, agent: &str) -> Option<u32> {
+        self.common.lock().measured.get(agent).copied()
+    }
+
     /// Agents of which the bucket does not say yet that they have measured so much.
     pub fn missing(&self, wanted: &[(String, u32)]) -> Vec<String> {
         let seen = self.common.lock();
