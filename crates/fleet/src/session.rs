@@ -171,8 +171,7 @@ impl Agent {
             self.account(link);
             let now = Instant::now();
             if now >= policies {
-                let found = self.policies(link, &mut pullers.1).await?;
-                asks = if found { 0 } else { asks };
+                self.policies(link, &mut pullers.1).await?;
                 policies = match asks {
                     0 => look.max(now) + self.checked.settings.pace.look,
                     _ => {
@@ -341,16 +340,14 @@ impl Agent {
         Ok(Some(Incoming::Priors { age, priors }))
     }
 
-    /// Reads all new policies, and hands over the newest of each label; whether there was any.
-    async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<bool, Fault> {
+    /// Reads all new policies, and hands over the newest of each label.
+    async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
         let mut newest = BTreeMap::new();
-        let mut found = false;
         loop {
             let values = puller.next(link, &mut self.policy).await?;
             if values.is_empty() {
                 break;
             }
-            found = true;
             for value in values {
                 match self.policy(&value) {
                     Ok(Some(policy)) => {
@@ -365,7 +362,7 @@ impl Agent {
         for policy in newest.into_values() {
             self.shared.deliver(Incoming::Policy(policy));
         }
-        Ok(found)
+        Ok(())
     }
 
     fn policy(&self, value: &Value) -> Result<Option<crate::wire::Policy>, Fault> {
