@@ -34,6 +34,10 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// so often.
 const LATER: Duration = Duration::from_secs(2);
 const ASKS: u32 = 3;
+/// While servers come and go, a bell may be lost on its way between two of them. So an agent that had to
+/// connect anew asks more often for so long.
+const UNEASY: Duration = Duration::from_secs(180);
+const OFTEN: Duration = Duration::from_secs(6);
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -165,21 +169,22 @@ impl Agent {
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut policies = Instant::now();
-        // One was perhaps published just before, and its bell rang for nobody here.
-        let mut asks: u32 = 1;
+        let calm = since + UNEASY;
+        let mut asks: u32 = 0;
         loop {
             self.account(link);
             let now = Instant::now();
             if now >= policies {
                 self.policies(link, &mut pullers.1).await?;
                 policies = match asks {
-                    0 => look.max(now) + self.checked.settings.pace.look,
-                    _ => {
-                        // Another reader may be at a server that has it.
-                        pullers.1 = Puller::new();
-                        now + LATER
-                    }
+                    0 if now >= calm => look.max(now) + self.checked.settings.pace.look,
+                    0 => now + OFTEN,
+                    _ => now + LATER,
                 };
+                if asks > 0 || now < calm {
+                    // Another reader may be at a server that has it.
+                    pullers.1 = Puller::new();
+                }
                 asks = asks.saturating_sub(1);
                 continue;
             }
