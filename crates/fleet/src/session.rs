@@ -34,9 +34,7 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// so often.
 const LATER: Duration = Duration::from_secs(2);
 const ASKS: u32 = 3;
-/// While servers come and go, a bell may be lost on its way between two of them. So an agent that had to
-/// connect anew asks more often for so long.
-const UNEASY: Duration = Duration::from_secs(180);
+/// An agent that had to connect anew asks as often for a while.
 const OFTEN: Duration = Duration::from_secs(6);
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -169,7 +167,7 @@ impl Agent {
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut policies = Instant::now();
-        let calm = since + UNEASY;
+        let calm = since + self.checked.settings.pace.uneasy;
         let mut asks: u32 = 0;
         loop {
             self.account(link);

@@ -39,6 +39,9 @@ pub struct Pace {
     pub refused: Duration,
     /// Between two PINGs.
     pub ping: Duration,
+    /// While servers come and go, word of a policy may be lost on its way between two of them. So an
+    /// agent that had to connect anew asks for policies more often for so long.
+    pub uneasy: Duration,
 }
 
 impl Default for Pace {
@@ -53,6 +56,7 @@ impl Default for Pace {
             unreachable: seconds(4),
             refused: seconds(60),
             ping: seconds(600),
+            uneasy: seconds(180),
         }
     }
 }

@@ -29,6 +29,7 @@ pub const QUICK: Pace = Pace {
     unreachable: Duration::from_millis(300),
     refused: Duration::from_millis(300),
     ping: Duration::from_secs(1),
+    uneasy: Duration::ZERO,
 };
 
 /// Small buckets: a server reserves what they may have.
