@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -85,7 +85,7 @@ impl Fleet {
         format!("--port={}", self.port)
     }
 
-    fn run(&self, arguments: &[&str]) -> std::process::Output {
+    fn run(&self, arguments: &[&str]) -> Output {
         Command::new(THALWEG)
             .current_dir(self.directory.path())
             .arg("fleet")
@@ -115,34 +115,25 @@ impl Fleet {
         }
     }
 
+    /// Asks for a policy of label web.
+    fn publish(&self, policy: &str, more: &[&str]) -> Output {
+        fs::write(self.at("policy.toml"), policy).expect("writing");
+        let words = ["policy", "apply", "policy.toml", "--to=web", "--fleet=f"];
+        self.run(&[&words, more, &[&self.port(), "--json"]].concat())
+    }
+
     /// Publishes a policy for label web; returns its number.
     fn apply(&self, policy: &str, more: &[&str]) -> u64 {
-        fs::write(self.at("policy.toml"), policy).expect("writing");
-        let words = [
-            "policy",
-            "apply",
-            "policy.toml",
-            "--to=web",
-            "--fleet=f",
-            &self.port(),
-        ];
-        self.json(&[&words, more].concat())["number"]
-            .as_u64()
-            .expect("a number")
+        let output = self.publish(policy, more);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        told["number"].as_u64().expect("a number")
     }
 
     /// Why a policy is not published.
     fn refuses(&self, policy: &str, more: &[&str]) -> String {
-        fs::write(self.at("policy.toml"), policy).expect("writing");
-        let words = [
-            "policy",
-            "apply",
-            "policy.toml",
-            "--to=web",
-            "--fleet=f",
-            &self.port(),
-        ];
-        let output = self.run(&[&words, more].concat());
+        let output = self.publish(policy, more);
         assert!(!output.status.success());
         let said = String::from_utf8(output.stderr).expect("text");
         assert_eq!(said.lines().count(), 1, "{said}");
