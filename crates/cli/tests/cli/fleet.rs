@@ -64,6 +64,18 @@ fn wrong_use_is_told_in_a_line() {
         1,
         "expected the directory of `thalweg fleet init`",
     );
+    let policy = "name = \"p\"\n[[rule]]\nname = \"r\"\nset = { mark = 1 }\n";
+    std::fs::write(directory.path().join("p.toml"), policy).unwrap();
+    one_line(
+        &["policy", "apply", "p.toml"],
+        1,
+        "fleet: expected the directory of `thalweg fleet init`",
+    );
+    one_line(
+        &["policy", "apply", "p.toml", "--canary", "100%"],
+        2,
+        "below 100%",
+    );
     let (code, ..) = run(directory.path(), &["init", "f", "--server", "127.0.0.1"]);
     assert_eq!(code, Some(0));
     let nobody = ["buckets", "f", "--server", "tls://127.0.0.1:1"];

@@ -12,7 +12,7 @@ use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Name, Operator};
 use thalweg_units::{Probability, file};
 
-use super::access::Access;
+use super::access::{self, Access};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
 use crate::output::{self, count};
@@ -110,6 +110,8 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 
 fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
     let directory = label.place.directory();
+    // The clearer fault comes first.
+    access::hosts(directory)?;
     let usual = directory.join("policy.nk");
     let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
     let mut operator = label.place.access.connect(directory)?;
