@@ -1,7 +1,8 @@
 //! A fleet in simulation: what new agents gain by what others know, and what liars can do.
 //!
 //! `cargo bench -p thalweg-learner --bench fleet` (`-- --quick`: fewer seeds; `-- --from 100`: other
-//! worlds than those in which the rule's constants were chosen).
+//! worlds than those in which the rule's constants were chosen; `-- --kept 64`: of each network a sample
+//! of so many reports, as an agent with little room has it).
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "the modules belong to the bench `regret`")]
 
@@ -17,11 +18,19 @@ use fleet::{LIES, Outcome, Size, play};
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let quick = arguments.iter().any(|argument| argument == "--quick");
-    let from = arguments.iter().skip_while(|it| *it != "--from").nth(1);
-    let from = from.map_or(0, |it| it.parse().expect("--from: a whole number"));
+    let number = |option: &str| -> Option<u64> {
+        let text = arguments.iter().skip_while(|it| *it != option).nth(1)?;
+        Some(text.parse().expect("a whole number"))
+    };
+    let from = number("--from").unwrap_or(0);
+    let kept = number("--kept").map_or(usize::MAX, |it| it as usize);
     // A fleet that is half as large, and fewer seeds.
     let (seeds, agents) = if quick { (2, 100) } else { (5, 200) };
-    let size = Size { agents, new: 20 };
+    let size = Size {
+        agents,
+        new: 20,
+        kept,
+    };
     let runs = runs(from, seeds, size);
     let of =
         |lie: usize, value: fn(&Outcome) -> f64| spread(runs.iter().map(|run| value(&run[lie])));

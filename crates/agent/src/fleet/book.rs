@@ -16,6 +16,13 @@ use super::compact::{Report, Reports, Row};
 
 /// Most bytes of all that is remembered.
 const BYTES_MAX: usize = 5 << 20;
+/// Reports of one network that are kept, while there is room …
+const KEPT: usize = 256;
+/// … and when there is little. 16 agents can tell all that may be worth anything (`FLEET_MAX_Q16` by
+/// `EVIDENCE_MAX_Q16`); the others make it hard to lie.
+const KEPT_LEAST: usize = 64;
+/// There is little room from here on.
+const BYTES_MANY: usize = BYTES_MAX / 4 * 3;
 /// One message takes at most this part of the room that is left. So the first agents, which may lie,
 /// cannot take all of it, and later ones are heard with what they know best.
 const MESSAGE: usize = 64;
@@ -66,6 +73,8 @@ pub struct Book {
     /// Names of arms, which reports have by number.
     names: Vec<String>,
     bytes: usize,
+    /// Most reports of one network.
+    kept: usize,
     /// The number of the next agent.
     next: u32,
     /// Messages of agents with another version of the learner's rule.
@@ -90,6 +99,7 @@ impl Book {
             agents: HashMap::new(),
             names: Vec::new(),
             bytes: 0,
+            kept: KEPT,
             next: 0,
             other_rule: 0,
             unheard: 0,
@@ -201,7 +211,7 @@ impl Book {
             if let Some(known) = &mut self.networks[network as usize] {
                 known.agents += 1;
                 self.bytes -= known.reports.bytes();
-                known.reports.put(&report);
+                known.reports.put(&report, self.kept);
                 self.bytes += known.reports.bytes() + TELLING;
             }
             told.push(network);
@@ -219,6 +229,19 @@ impl Book {
         };
         heard.shards.insert(priors.shard, told);
         self.changed = true;
+        while self.bytes > BYTES_MANY && self.kept > KEPT_LEAST {
+            self.thin(self.kept / 2);
+        }
+    }
+
+    /// Keeps so many reports of each network.
+    fn thin(&mut self, kept: usize) {
+        self.kept = kept;
+        for known in self.networks.iter_mut().flatten() {
+            self.bytes -= known.reports.bytes();
+            known.reports.thin(kept);
+            self.bytes += known.reports.bytes();
+        }
     }
 
     /// The arms of a message that this agent has.
@@ -356,8 +379,6 @@ mod tests {
     use super::*;
 
     use thalweg_fleet::wire::Arm;
-
-    use crate::fleet::compact::KEPT;
 
     const RULE: u32 = 5;
 
@@ -499,6 +520,7 @@ mod tests {
             (book.agents(), book.networks(), book.unheard()),
             (200, networks, 0)
         );
+        assert_eq!(book.kept, KEPT_LEAST);
         assert!(book.bytes <= BYTES_MAX, "{}", book.bytes);
         let priors = known(&book, now);
         assert_eq!(priors.len(), networks);
@@ -514,6 +536,18 @@ mod tests {
             }
         }
         assert_eq!((book.agents(), book.networks(), book.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn of_two_hundred_agents_with_a_hundred_networks_all_is_kept() {
+        let now = Instant::now();
+        let mut book = Book::new(now);
+        for agent in 0..200 {
+            take(&mut book, message(agent, 3, &of_shard(3, 100), -1), now);
+        }
+        let reports = |known: &Known| known.reports.len();
+        let kept: Vec<usize> = book.networks.iter().flatten().map(reports).collect();
+        assert_eq!(kept, [200; 100]);
     }
 
     #[test]

@@ -8,10 +8,6 @@ use thalweg_fleet::wire::Arm;
 use thalweg_learner::fleet::{AgentReport, ArmReport};
 use thalweg_learner::{MAX_ARMS, OFFSET_Q16};
 
-/// Most reports that are kept of one network. 16 agents can tell all that may be worth anything
-/// (`FLEET_MAX_Q16` by `EVIDENCE_MAX_Q16`); the others make it hard to lie.
-pub const KEPT: usize = 64;
-
 /// Bytes of a report without its arms: draw, agent, time, queue, number of arms.
 const HEAD: usize = 2 + 4 + 4 + 2 + 1;
 /// Bytes of an arm: name, and six numbers.
@@ -116,10 +112,10 @@ impl Reports {
         self.each().count()
     }
 
-    /// Keeps a report of an agent that has none here; of too many the one with the highest draw is not
-    /// kept.
-    pub fn put(&mut self, report: &Report) {
-        if self.len() >= KEPT {
+    /// Keeps a report of an agent that has none here; of more than `most` the one with the highest draw
+    /// is not kept.
+    pub fn put(&mut self, report: &Report, most: usize) {
+        if self.len() >= most {
             let last = self.each().max_by_key(|(_, kept)| draw_of(kept));
             let Some((at, length, draw)) = last.map(|(at, kept)| (at, kept.len(), draw_of(kept)))
             else {
@@ -142,6 +138,25 @@ impl Reports {
         for row in rows {
             self.bytes.extend(row.0);
         }
+    }
+
+    /// Keeps the `most` with the lowest draws.
+    pub fn thin(&mut self, most: usize) {
+        let mut draws: Vec<(u16, usize)> =
+            self.each().map(|(at, kept)| (draw_of(kept), at)).collect();
+        if draws.len() <= most {
+            return;
+        }
+        draws.sort_unstable();
+        draws.truncate(most);
+        draws.sort_unstable_by_key(|(_, at)| *at);
+        let mut left = Vec::with_capacity(draws.len() * Self::size(3));
+        for (_, at) in draws {
+            let rows = self.bytes[at + HEAD - 1];
+            left.extend_from_slice(&self.bytes[at..at + Self::size(rows.into())]);
+        }
+        left.shrink_to_fit();
+        self.bytes = left;
     }
 
     /// Forgets what an agent told.
@@ -226,7 +241,7 @@ mod tests {
             Row::new(1, &arm(0)),
             Row::new(2, &arm(0)),
         ];
-        reports.put(&report(7, 1, rows));
+        reports.put(&report(7, 1, rows), 1);
         assert_eq!(reports.bytes(), Reports::size(3));
         let [told] = read(&reports)[..] else {
             panic!("one report");
@@ -277,25 +292,38 @@ mod tests {
 
     #[test]
     fn of_many_those_with_the_lowest_draws_are_kept() {
-        let mut reports = Reports::default();
-        for agent in 0..200u32 {
-            // Each draw once, in another order than that of the agents.
-            let draw = (agent * 77 % 200) as u16;
-            reports.put(&report(agent, draw, vec![Row::new(0, &arm(0))]));
-        }
-        assert_eq!(
-            (reports.len(), reports.bytes()),
-            (KEPT, KEPT * Reports::size(1))
-        );
-        let mut draws: Vec<u64> = read(&reports)
-            .iter()
-            .map(|it| it.agent * 77 % 200)
-            .collect();
-        draws.sort_unstable();
-        assert_eq!(draws, (0..KEPT as u64).collect::<Vec<_>>());
-        reports.remove(0);
-        reports.remove(0);
-        assert_eq!(reports.len(), KEPT - 1);
+        const MOST: usize = 64;
+        // Each draw once, in another order than that of the agents.
+        let draw = |agent: u32| (agent * 77 % 200) as u16;
+        let fill = |most: usize| {
+            let mut reports = Reports::default();
+            for agent in 0..200u32 {
+                let rows = (0..=agent as u8 % 3)
+                    .map(|it| Row::new(it, &arm(0)))
+                    .collect();
+                reports.put(&report(agent, draw(agent), rows), most);
+            }
+            reports
+        };
+        let agents = |reports: &Reports| {
+            let all = read(reports).into_iter();
+            let mut agents: Vec<u32> = all.map(|it| it.agent as u32).collect();
+            agents.sort_by_key(|agent| draw(*agent));
+            agents
+        };
+        let mut reports = fill(MOST);
+        let kept = agents(&reports);
+        let draws: Vec<u16> = kept.iter().map(|agent| draw(*agent)).collect();
+        assert_eq!(draws, (0..MOST as u16).collect::<Vec<_>>());
+        // The same, if there was more room first.
+        let mut thinned = fill(256);
+        assert_eq!(thinned.len(), 200);
+        thinned.thin(MOST);
+        assert_eq!(agents(&thinned), kept);
+        assert_eq!(thinned.bytes(), reports.bytes());
+        reports.remove(kept[0]);
+        reports.remove(kept[0]);
+        assert_eq!(reports.len(), MOST - 1);
         for agent in 0..200 {
             reports.remove(agent);
         }

@@ -2,12 +2,15 @@
 //! agents that start with them. Some agents lie.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use thalweg_learner::fleet::{AgentReport, ArmReport, Fleet, Prior, aggregate, own_report, record};
+use thalweg_learner::fleet::{
+    AgentReport, ArmReport, Fleet, Prior, aggregate_sample, own_report, record,
+};
 use thalweg_learner::{
     End, Host, Level, MAX_ARMS, Mode, Params, Sample, WORTH_Q16, adopt, fleet_worth_q16, worth_q16,
 };
+use thalweg_units::random::mix;
 
 use crate::policy::{Core, Group, Policy, SYSTEM, Seat, Worth};
 use crate::random::Random;
@@ -121,33 +124,50 @@ pub type Reports = BTreeMap<usize, Vec<AgentReport>>;
 
 /// What the fleet tells for ten minutes.
 pub struct Told {
-    reports: Reports,
+    /// Of each network a sample, and how many told of it.
+    reports: BTreeMap<usize, (Vec<AgentReport>, usize)>,
     fleet: Fleet,
     /// Of networks, as agents have them that told nothing of it.
     shared: RefCell<BTreeMap<usize, Option<Prior>>>,
 }
 
 impl Told {
-    fn new(reports: Reports) -> Self {
+    /// `kept`: of each network a sample of so many reports, drawn by chance.
+    fn new(reports: Reports, kept: usize) -> Self {
+        let agents: BTreeSet<u64> = reports.values().flatten().map(|it| it.agent).collect();
+        let sample = |(network, mut told): (usize, Vec<AgentReport>)| {
+            let count = told.len();
+            told.sort_by_key(|it| mix(it.agent << 32 | network as u64));
+            told.truncate(kept);
+            (network, (told, count))
+        };
+        let reports: BTreeMap<_, _> = reports.into_iter().map(sample).collect();
+        let fleet = Fleet::judged(agents.len(), SYSTEM, |judge| {
+            for (told, count) in reports.values() {
+                judge(told, *count);
+            }
+        });
         Self {
-            fleet: Fleet::of(reports.values().map(Vec::as_slice), SYSTEM),
             reports,
+            fleet,
             shared: RefCell::default(),
         }
     }
 
     /// What others than `agent` told of a network, and how many.
     fn prior(&self, network: usize, agent: u64) -> Option<(Prior, usize)> {
-        let told = self.reports.get(&network)?;
+        let (told, count) = self.reports.get(&network)?;
         if told.iter().all(|report| report.agent != agent) {
             let mut shared = self.shared.borrow_mut();
             let known = shared.entry(network);
-            let prior = *known.or_insert_with(|| aggregate(told, &self.fleet, SYSTEM));
-            return Some((prior?, told.len()));
+            let prior =
+                *known.or_insert_with(|| aggregate_sample(told, *count, &self.fleet, SYSTEM));
+            return Some((prior?, *count));
         }
         let others = told.iter().filter(|report| report.agent != agent);
         let others: Vec<AgentReport> = others.copied().collect();
-        Some((aggregate(&others, &self.fleet, SYSTEM)?, others.len()))
+        let prior = aggregate_sample(&others, count - 1, &self.fleet, SYSTEM)?;
+        Some((prior, count - 1))
     }
 }
 
@@ -503,6 +523,8 @@ pub struct Size {
     pub agents: u64,
     /// New agents that start with what it knows.
     pub new: u64,
+    /// Reports of a network that an agent keeps.
+    pub kept: usize,
 }
 
 /// Agents that have no fleet.
@@ -533,7 +555,10 @@ fn all_along(world: &World, size: Size, strategy: Lie) -> Vec<Agent<'_>> {
     let mut agents: Vec<Agent<'_>> = numbers.map(|number| Agent::new(world, number)).collect();
     for _ in 0..CONNECTIONS.div_ceil(EXCHANGE_EACH) {
         let truth = truth(agents.iter());
-        let told = Told::new(lie(world, strategy, size.agents / 10, &truth, &mut random));
+        let told = Told::new(
+            lie(world, strategy, size.agents / 10, &truth, &mut random),
+            size.kept,
+        );
         for agent in &mut agents {
             let left = CONNECTIONS - agent.connections;
             (0..EXCHANGE_EACH.min(left)).for_each(|_| agent.connect(Some(&told)));
@@ -556,7 +581,10 @@ pub fn play(seed: u64, size: Size, lies: &[Lie]) -> Vec<Outcome> {
         let fleet = all_along(&world, size, strategy);
         let mut random = Random::new(seed, 15);
         let truth = truth(fleet.iter());
-        let told = Told::new(lie(&world, strategy, hostile, &truth, &mut random));
+        let told = Told::new(
+            lie(&world, strategy, hostile, &truth, &mut random),
+            size.kept,
+        );
         let mut new: Vec<Agent<'_>> = newcomers
             .clone()
             .map(|number| Agent::new(&world, number))
