@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 mod fleet;
 
 pub use fleet::{
-    FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
-    FleetSpread,
+    FleetAgent, FleetAgents, FleetComparison, FleetFault, FleetGain, FleetLeftOut, FleetPlace,
+    FleetProgress, FleetSilent, FleetSpread, FleetTraffic,
 };
 use serde::{Deserialize, Serialize};
 
@@ -450,69 +450,6 @@ pub struct Clamps {
     pub sets: bool,
     /// The remote hosts in the prefixes, by namespace and address.
     pub hosts: Vec<HostClamp>,
-}
-
-/// `GET /v1/fleet`: an agent's place in its fleet.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct FleetPlace {
-    /// Its name there.
-    pub agent: String,
-    /// Labels whose policies concern it.
-    pub labels: Vec<String>,
-    /// The server that it is connected to; `None`: the fleet is away.
-    pub server: Option<String>,
-    /// Since when, s.
-    pub connected_s: Option<u64>,
-    /// Times that it has connected.
-    pub connections: u64,
-    /// Faults by kind, since the session began.
-    pub faults: BTreeMap<String, u64>,
-    /// The last fault.
-    pub last_fault: Option<FleetFault>,
-    /// Whether it tells others what it measures.
-    pub shares: bool,
-    /// Whether it uses what others tell.
-    pub takes: bool,
-    /// Networks that it tells of.
-    pub told: u64,
-    /// Other agents that have told of networks.
-    pub agents: u64,
-    /// Networks that they told of.
-    pub networks: u64,
-    /// Records of what they told that are in force, of all network namespaces.
-    pub in_force: u64,
-    /// Records for which there is no room, or no such network here.
-    pub left_out: u64,
-    /// Messages of agents with another version of the learner's rule, which were not used.
-    pub other_rule: u64,
-    /// What others told of a network, and was not heard for want of room.
-    pub unheard: u64,
-    /// Policies of the fleet, at most one a label.
-    pub policies: Vec<FleetProgress>,
-    /// Messages and bytes sent, of the NATS protocol without TLS.
-    pub sent: FleetTraffic,
-    /// Likewise received.
-    pub received: FleetTraffic,
-}
-
-/// A fault of the fleet.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct FleetFault {
-    /// Its kind.
-    pub kind: String,
-    /// What went wrong, one line.
-    pub text: String,
-    /// Time since then, s.
-    pub age_s: u64,
-}
-
-/// Messages of one direction.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub struct FleetTraffic {
-    /// Their number.
-    pub messages: u64,
-    /// Their bytes.
-    pub bytes: u64,
 }
 
 /// The clamp of a remote host, and what it follows from.

@@ -33,6 +33,8 @@ struct Held {
     last: Option<Wanted>,
     /// … and is.
     is_present: bool,
+    /// The last policy was the removal.
+    is_removed: bool,
 }
 
 /// What is known of all labels.
@@ -105,11 +107,13 @@ impl Wishes {
             next: None,
             last: None,
             is_present: false,
+            is_removed: false,
         });
         held.number = policy.number;
         held.reason.clear();
         held.aim = aim;
         held.next = None;
+        held.is_removed = is_mine && policy.text.is_empty();
         if !is_mine {
             held.stage = Stage::Waiting;
             let share = f64::from(policy.canary_ppm) / f64::from(ALL_PPM / 100);
@@ -153,9 +157,13 @@ impl Wishes {
             return Act::Nothing;
         }
         let Some(label) = order.iter().find(wanted) else {
+            // What is in force of a label of which nothing is known stays: the file may have been lost.
+            let is_over = |label: &Name| {
+                !order.contains(label) || self.labels.get(label).is_some_and(|it| it.is_removed)
+            };
             return match present {
-                Some(_) => Act::Remove,
-                None => Act::Nothing,
+                Some((label, _)) if is_over(label) => Act::Remove,
+                _ => Act::Nothing,
             };
         };
         let is_present = |wanted: &Wanted| present == Some(&(label.clone(), wanted.number));
@@ -331,8 +339,9 @@ mod tests {
         assert_eq!(present, Some((name("all"), 1)));
         assert_eq!(stage(&wishes, "all"), (1, Stage::InForce));
         // A label that the agent lost counts no more.
-        wishes.keep(&[name("web")]);
-        assert_eq!(run(&mut wishes, &mut present), Act::Remove);
+        let left = [name("web")];
+        wishes.keep(&left);
+        assert_eq!(wishes.act(&left, present.as_ref()), Act::Remove);
     }
 
     #[test]
@@ -356,6 +365,18 @@ mod tests {
         assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
         assert_eq!(stage(&wishes, "all"), (5, Stage::Refused));
         assert_eq!(present, Some((name("all"), 3)));
+    }
+
+    #[test]
+    fn what_is_in_force_outlives_what_is_known_of_it() {
+        // The file was lost. There is no server; or only a policy that others take first.
+        let (mut wishes, mut present) = (Wishes::default(), Some((name("all"), 7)));
+        assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+        let mine = turn(&name("web1"), &name("all"));
+        take(&mut wishes, policy("all", 8, mine, "b"));
+        assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+        take(&mut wishes, policy("all", 9, ALL_PPM, ""));
+        assert_eq!(run(&mut wishes, &mut present), Act::Remove);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, note_record};
 use thalweg_control::system;
 use thalweg_learner::fleet::{Prior, fade, leave, record};
-use thalweg_learner::{Host, HostKey, Level, WORTH_Q16, adopt};
+use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, WORTH_Q16, adopt};
 
 use super::{GROUPS_MAX, HostBatch, Kernel, Setup};
 
@@ -60,7 +60,11 @@ impl Kernel {
     /// A map that cannot be read or written. Records written before stay.
     pub fn set_fleet(&self, told: &BTreeMap<u64, Vec<(HostKey, Prior)>>) -> Result<FleetNetworks> {
         let mut done = FleetNetworks::default();
-        let defaults = self.defaults()?;
+        let (defaults, worths) = (self.defaults()?, self.worths()?);
+        let worth = |level: Level| match worths.levels.get(level as usize) {
+            Some(worth) => worth.arms_q16,
+            None => WORTH_Q16,
+        };
         let mut wanted = HashSet::new();
         let most = (self.setup().fleet_max() as usize / told.len().max(1)).max(1);
         for (netns, networks) in told {
@@ -74,7 +78,7 @@ impl Kernel {
                 match key.level.fleet() {
                     Some(level) if key.netns == *netns && keys.len() < most => {
                         let key = HostKey { level, ..*key };
-                        self.write_fleet(&key, prior, system_arm)?;
+                        self.write_fleet(&key, prior, system_arm, &worth)?;
                         keys.push(key);
                     }
                     _ => done.left_out += 1,
@@ -121,12 +125,13 @@ impl Kernel {
     }
 
     /// Writes one record, with what wider records know, and the counts of the one that was there.
-    fn write_fleet(&self, key: &HostKey, prior: &Prior, system_arm: usize) -> Result<()> {
-        let worths = self.worths()?;
-        let worth = |level: Level| match worths.levels.get(level as usize) {
-            Some(worth) => worth.arms_q16,
-            None => WORTH_Q16,
-        };
+    fn write_fleet(
+        &self,
+        key: &HostKey,
+        prior: &Prior,
+        system_arm: usize,
+        worth: &impl Fn(Level) -> [u32; MAX_ARMS],
+    ) -> Result<()> {
         let now_ns = system::monotonic_ns();
         let params = self.params();
         let mut told = record(
