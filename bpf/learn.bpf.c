@@ -69,7 +69,8 @@ static __always_inline int ask_group(struct context *c, struct shares *shares, _
 {
 	if (!asked_key(c->ops, c->request, c->origin, level) || !choose(c->request, shares))
 		return 0;
-	COUNT(c, by_group);
+	if (!(c->request->allowed & ONLY_ASKED))
+		COUNT(c, by_group);
 	c->origin->flags |= level << THALWEG_CONN_LEVEL_SHIFT;
 	return 1;
 }
@@ -104,8 +105,15 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 		origin->flags |= THALWEG_CONN_CONTROL;
 		COUNT(c, control);
 	}
-	if (!choose(c->request, shares) && !drawn && groups_know(c->request->key.netns))
+	/*
+	 * What the fleet told is compared with the control group: of that, too, it is known what
+	 * would have decided.
+	 */
+	if (!choose(c->request, shares) && (!drawn || has_fleet) &&
+	    groups_know(c->request->key.netns)) {
+		c->request->allowed |= drawn ? ONLY_ASKED : 0;
 		ask_groups(c, shares);
+	}
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;
 	origin->arm = origin->system_arm;

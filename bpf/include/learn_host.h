@@ -219,7 +219,8 @@ static __always_inline void decide_and_count(struct thalweg_host *host, struct r
 /*
  * Counts the connection and chooses its arm; returns whether a record decided. Without a
  * record nothing is known of the host, and the system's arm stays: peers that are never
- * measured leave no trace. A connection whose arm is drawn is only counted.
+ * measured leave no trace. A connection whose arm is drawn is only counted; ONLY_ASKED, it is
+ * not even counted.
  */
 __noinline int choose(struct request *r, struct shares *shares)
 {
@@ -247,7 +248,7 @@ __noinline int choose(struct request *r, struct shares *shares)
 		}
 		bpf_spin_lock(&lock->lock);
 		found = host->tag == r->tag && may_decide(host, r, params);
-		if (found)
+		if (found && !(r->allowed & ONLY_ASKED))
 			decide_and_count(host, r, shares, params, !drawn);
 		bpf_spin_unlock(&lock->lock);
 	}

@@ -126,6 +126,8 @@ struct {
 #define TRIAL_OVER (1u << 29)
 /* Flag in request.allowed: a trial of advice, which gets request.arm. */
 #define DRAWN (1u << 28)
+/* Whether the record would decide is asked; nothing is decided or counted. */
+#define ONLY_ASKED (1u << 27)
 
 /*
  * A request to a host record. It goes to the functions that hold the lock. Those are
@@ -147,7 +149,7 @@ struct request {
 	};
 	__u32 arm; /* the connection's arm (learn, change); the one that was drawn (choose) */
 	__u32 system_arm;
-	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, IN_CONTROL, DRAWN */
+	__u32 allowed; /* mask of arms (choose, change); THALWEG_NO_TRIALS, and the bits above */
 };
 
 /* Probability of each arm in a decision, Q16 in 16 bits. */

@@ -54,7 +54,12 @@ impl Decoder {
             chosen: name(event.chosen_arm),
             system_arm: name(event.system_arm),
             reason: reason(u32::from(event.reason)).to_string(),
-            level: level(u32::from(event.level)).to_string(),
+            level: level(match u32::from(event.flags) & raw::THALWEG_CONN_CONTROL {
+                0 => u32::from(event.level),
+                // What would have decided, for the gain.
+                _ => raw::THALWEG_LEVEL_HOST,
+            })
+            .to_string(),
             propensity: f64::from(event.propensity_q16) / f64::from(ONE_Q16),
             propensities: (!close).then(|| propensities(event, arms)),
             allowed: (!close).then(|| names(event.allowed, arms)),

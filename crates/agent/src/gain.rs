@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Connection, Part, Side};
+use thalweg_gain::{Connection, First, Part, Side};
 use thalweg_learner::{Control, HostKey};
 
 use crate::kernel::ArmTable;
@@ -48,6 +48,8 @@ pub struct Drawn {
     pub ipv6: u32,
     /// The control group.
     pub control: Control,
+    /// Whether others tell this agent what they measured.
+    pub has_fleet: bool,
 }
 
 impl Drawn {
@@ -121,11 +123,16 @@ impl Gain {
             side,
             port: event::service_port(event),
         };
+        let learns = self.advice.is_none();
+        let source = (self.drawn.has_fleet && learns).then(|| event::source(event));
         let ledger = match &mut self.advice {
             Some(advice) => advice.ledger(),
             None => &mut self.kept.ledger,
         };
-        ledger.add(part, &connection, || group_of(remote));
+        ledger.add(part, &connection, || First {
+            prefix: group_of(remote),
+            source,
+        });
     }
 
     /// Saves what has changed since the last time. What cannot be saved is tried again with the next.

@@ -133,6 +133,7 @@ impl Shared {
             ipv4: setup.cluster.0,
             ipv6: setup.cluster.1,
             control: setup.control,
+            has_fleet: setup.has_fleet(),
         };
         let now = Moment::now();
         let watches = setup.advise.only || setup.dry_run;

@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, Moments};
 use crate::limits::Limits;
 use crate::row::ROWS;
 use crate::share::Scope;
-use crate::side::Side;
+use crate::side::{Side, Source};
 
 /// Most clusters at a time of which more may come; connections of others are left out.
 const OPEN_MAX: usize = 32_768;
@@ -40,6 +40,28 @@ pub struct Content {
     pub arm: Option<String>,
     /// Remote prefix.
     pub prefix: String,
+    /// What decided about the first connection of the host's hour, or would have in the control
+    /// group; `None` where nothing comes from a fleet.
+    pub source: Option<Source>,
+}
+
+/// What the first connection of a part tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Remote prefix.
+    pub prefix: String,
+    /// See [`Content::source`]. Of a host's hour the first part's is taken.
+    pub source: Option<Source>,
+}
+
+impl From<String> for First {
+    /// Of a prefix, without a fleet.
+    fn from(prefix: String) -> Self {
+        Self {
+            prefix,
+            source: None,
+        }
+    }
 }
 
 /// The sides of a comparison, by row.
@@ -171,19 +193,38 @@ impl Ledger {
         }
     }
 
-    /// Counts a connection that ended, for its part and for the means. `prefix` is called for the
-    /// first one of a part.
-    pub fn add(&mut self, part: Part, connection: &Connection, prefix: impl FnOnce() -> String) {
+    /// The source of a host's hour, if a part of it is known.
+    fn source_of(&self, part: &Part) -> Option<Option<Source>> {
+        let first = Part {
+            side: Side::FIRST,
+            port: 0,
+            ..*part
+        };
+        let (known, content) = self.open.range(first..).next()?;
+        ((known.hour, known.tag) == (part.hour, part.tag)).then_some(content.source)
+    }
+
+    /// Counts a connection that ended, for its part and for the means. `first` is called for the
+    /// first one of a part. By source, too, hosts are compared by what was known before: later
+    /// connections of the hour are decided by what the first ones showed.
+    pub fn add<F: Into<First>>(
+        &mut self,
+        part: Part,
+        connection: &Connection,
+        first: impl FnOnce() -> F,
+    ) {
         let residuals = self.baseline.compare(connection);
         if !self.open.contains_key(&part) {
             if self.open.len() >= OPEN_MAX {
                 self.left_out += 1;
                 return;
             }
+            let First { prefix, source } = first().into();
             let content = Content {
                 sums: Cluster::default(),
                 arm: self.arm_before(part.tag, part.hour),
-                prefix: prefix(),
+                prefix,
+                source: self.source_of(&part).unwrap_or(source),
             };
             self.open.insert(part, content);
         }
@@ -308,6 +349,9 @@ fn gather(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
                 put(Scope::Prefix, &first.prefix);
                 if let Some(arm) = &first.arm {
                     put(Scope::Arm, arm);
+                }
+                if let Some(source) = first.source {
+                    put(Scope::Source, source.name());
                 }
             }
         }
@@ -448,6 +492,32 @@ mod tests {
         assert_eq!(clusters(&groups, Scope::Arm, "bbr"), (0, 1));
         assert_eq!(clusters(&groups, Scope::Arm, "reno"), (0, 1));
         assert!(!groups.contains_key(&(Scope::Arm, "cubic".to_owned())));
+    }
+
+    #[test]
+    fn the_source_is_that_of_the_first_connection_of_the_hour() {
+        let mut ledger = begun();
+        let mut add = |hour, tag, port, source| {
+            ledger.add(part(hour, tag, port), &SECOND, || First {
+                prefix: String::new(),
+                source,
+            });
+        };
+        // Of another port, below and above the first one's: what it is decided by is an outcome.
+        for port in [443, 80, 993] {
+            let source = (port == 443).then_some(Source::Fleet);
+            add(5, 1, port, source.or(Some(Source::Own)));
+        }
+        add(5, 2, 443, Some(Source::Fleet));
+        add(6, 1, 443, Some(Source::Own));
+        add(6, 3, 443, None);
+        for _ in 0..2 {
+            let groups = ledger.groups();
+            assert_eq!(clusters(&groups, Scope::Source, "fleet"), (1, 1));
+            assert_eq!(clusters(&groups, Scope::Source, "own"), (0, 1));
+            assert_eq!(clusters(&groups, Scope::All, ""), (1, 3));
+            ledger.close(8);
+        }
     }
 
     #[test]

@@ -18,11 +18,13 @@ pub enum Scope {
     Prefix,
     /// The service's port.
     Port,
+    /// Whose measurements decided about the first connection of the hour.
+    Source,
 }
 
 impl Scope {
     /// All scopes.
-    pub const EACH: [Self; 4] = [Self::All, Self::Arm, Self::Prefix, Self::Port];
+    pub const EACH: [Self; 5] = [Self::All, Self::Arm, Self::Prefix, Self::Port, Self::Source];
 
     /// Its name, in files and on the command line.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl Scope {
             Self::Arm => "arm",
             Self::Prefix => "prefix",
             Self::Port => "port",
+            Self::Source => "source",
         }
     }
 
@@ -46,6 +49,7 @@ impl Scope {
             Self::Arm => 16,
             Self::Prefix => 64,
             Self::Port => 32,
+            Self::Source => 2,
         }
     }
 
@@ -59,12 +63,12 @@ impl Scope {
 }
 
 /// The α of one row of one group. Half of [`ALPHA`] is for [`Scope::All`]; the other half is for
-/// the three other scopes in equal shares. Within a scope all rows of all possible groups have the
+/// the four other scopes in equal shares. Within a scope all rows of all possible groups have the
 /// same.
 pub fn alpha(scope: Scope) -> f64 {
     let share = match scope {
         Scope::All => 0.5,
-        _ => 0.5 / 3.0,
+        _ => 0.5 / 4.0,
     };
     ALPHA * share / (scope.limit() * scope.rows()) as f64
 }

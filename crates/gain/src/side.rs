@@ -35,6 +35,31 @@ impl std::fmt::Debug for Arm {
     }
 }
 
+/// Whose measurements decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Those of this agent.
+    Own,
+    /// What other agents told.
+    Fleet,
+}
+
+impl Source {
+    /// Its name, in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Fleet => "fleet",
+        }
+    }
+
+    /// The source of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut each = [Self::Own, Self::Fleet].into_iter();
+        each.find(|source| source.name() == name)
+    }
+}
+
 /// Who chose the CC of a cluster's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {

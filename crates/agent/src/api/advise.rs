@@ -29,7 +29,8 @@ pub(super) async fn advise(
 ) -> Answer<Json<view::Advice>> {
     let refused = |text| Err(Failure(StatusCode::BAD_REQUEST, text));
     let by = asked.by.as_deref();
-    let Some(scope) = Scope::parse(by.unwrap_or("all")) else {
+    let scope = Scope::parse(by.unwrap_or("all")).filter(|it| *it != Scope::Source);
+    let Some(scope) = scope else {
         let by = by.unwrap_or_default();
         return refused(format!(
             "by: found {by:?}, expected all, arm, prefix or port"

@@ -28,7 +28,7 @@ pub(super) async fn gain(
     let scope = Scope::parse(by).ok_or_else(|| {
         Failure(
             StatusCode::BAD_REQUEST,
-            format!("by: found {by:?}, expected all, arm, prefix or port"),
+            format!("by: found {by:?}, expected all, arm, prefix, port or source"),
         )
     })?;
     let Some(rule) = asked.rule else {
@@ -36,10 +36,10 @@ pub(super) async fn gain(
             .work(move |shared| Ok(Json(shared.gain_view(scope)?)))
             .await;
     };
-    if scope == Scope::Arm {
+    if matches!(scope, Scope::Arm | Scope::Source) {
         return Err(Failure(
             StatusCode::BAD_REQUEST,
-            "by: found \"arm\", expected all, prefix or port beside a rule".to_owned(),
+            format!("by: found {by:?}, expected all, prefix or port beside a rule"),
         ));
     }
     let history = Arc::clone(&api.history);

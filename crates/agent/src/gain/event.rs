@@ -1,7 +1,7 @@
 //! What an event says of a connection.
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Chronographs, Side};
+use thalweg_gain::{Chronographs, Side, Source};
 
 /// Who chose the CC of a connection under the learner; `None` where it is in no comparison.
 pub fn side(event: &raw::thalweg_event) -> Option<Side> {
@@ -37,5 +37,13 @@ pub fn service_port(event: &raw::thalweg_event) -> u16 {
     match u32::from(event.flags) & raw::THALWEG_CONN_PASSIVE != 0 {
         true => event.local_port,
         false => event.remote_port,
+    }
+}
+
+/// Whose measurements decided about the connection, or would have in the control group.
+pub fn source(event: &raw::thalweg_event) -> Source {
+    match u32::from(event.level) & raw::THALWEG_LEVEL_FLEET {
+        0 => Source::Own,
+        _ => Source::Fleet,
     }
 }

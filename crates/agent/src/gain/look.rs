@@ -163,6 +163,7 @@ mod tests {
             ipv4: 32,
             ipv6: 64,
             control: thalweg_learner::Control::default(),
+            has_fleet: false,
         };
         Gain::new(kept, drawn, None)
     }

@@ -29,6 +29,7 @@ fn gain(advises: bool) -> Gain {
         ipv4: 32,
         ipv6: 64,
         control: Control::default(),
+        has_fleet: true,
     };
     let advice = advises.then(|| Advice::new(kept(), "cubic"));
     Gain::new(kept(), drawn, advice)

@@ -10,6 +10,10 @@ const MEASURES = {
   failed: "Failed connections",
   rtt: "RTT over the lowest",
 };
+const SOURCES = {
+  own: "The same of hosts whose hour began with what this agent measured",
+  fleet: "The same of hosts whose hour began with what other agents told",
+};
 const WORDS = { better: "better", worse: "worse", same: "no difference that matters", unknown: "not known yet" };
 
 function effect(value, row) {
@@ -43,12 +47,14 @@ export function comparison(caption, rows) {
 export async function gain() {
   const box = byId("gain");
   try {
-    const found = await ask("v1/gain");
+    const found = await ask("v1/gain?by=source");
     const all = found.groups.find((group) => group.by === "all");
+    const sources = found.groups.filter((group) => group.by === "source" && group.rows.length > 0);
     replace(box,
       paragraph(found.summary),
       found.reverts.map(taken),
       all && all.rows.length > 0 && comparison("Treated connections less the control group; control in hosts × hours", all.rows),
+      sources.map((source) => comparison(SOURCES[source.name] ?? source.name, source.rows)),
       found.left_out > 0 && note(`${counted(found.left_out, "connection")} left out: more hosts than can be kept.`));
   } catch (error) {
     replace(box, fault(`The gain cannot be had: ${error.message}.`));

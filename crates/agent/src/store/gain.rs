@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rusqlite::{OptionalExtension, Row as SqlRow, Transaction, params};
 use thalweg_gain::{
     Baseline, Changes, Cluster, Content, Groups, Ledger, Limits, Moments, Part, ROWS, Scope, Side,
-    Stratum,
+    Source, Stratum,
 };
 
 use super::clock::Moment;
@@ -155,8 +155,8 @@ impl Store {
 
     fn gain_parts(&self, rule: &str) -> Result<BTreeMap<Part, Content>, rusqlite::Error> {
         let parts = self.rows(
-            "SELECT hour, tag, side, port, arm, prefix, counts, sums, limits FROM gain_parts
-             WHERE rule = ?1",
+            "SELECT hour, tag, side, port, arm, prefix, counts, sums, limits, source
+             FROM gain_parts WHERE rule = ?1",
             rule,
             |row| {
                 let Some(side) = Side::parse(&row.get::<_, String>(2)?) else {
@@ -175,6 +175,9 @@ impl Store {
                     sums,
                     arm: row.get(4)?,
                     prefix: row.get(5)?,
+                    source: row
+                        .get::<_, Option<String>>(9)?
+                        .and_then(|it| Source::parse(&it)),
                 };
                 Ok(Some((part, content)))
             },
@@ -328,8 +331,8 @@ fn write_parts(
     }
     let mut insert = transaction.prepare_cached(
         "INSERT OR REPLACE INTO gain_parts
-             (rule, hour, tag, side, port, arm, prefix, counts, sums, limits)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+             (rule, hour, tag, side, port, arm, prefix, counts, sums, limits, source)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )?;
     for (part, content) in &changes.open {
         let counts = content.sums.counts.iter().flat_map(|it| it.to_le_bytes());
@@ -345,6 +348,7 @@ fn write_parts(
             counts.collect::<Vec<u8>>(),
             sums.collect::<Vec<u8>>(),
             bytes(&content.sums.limits),
+            content.source.map(Source::name),
         ])?;
     }
     Ok(())

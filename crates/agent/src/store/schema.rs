@@ -9,7 +9,12 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 10] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
+pub(super) const MIGRATIONS: [&str; 11] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
+
+/// Whose measurements decided: `own` or `fleet`; NULL = there is no fleet.
+const V11: &str = "
+ALTER TABLE gain_parts ADD COLUMN source TEXT;
+";
 
 /// Initial windows beside congestion controls. In `host_arms` of their records `arm` is a number of
 /// segments.
@@ -431,7 +436,7 @@ const TABLES: [(&str, &str); 14] = [
     ),
     (
         "gain_parts",
-        "rule hour tag side port arm prefix counts sums limits",
+        "rule hour tag side port arm prefix counts sums limits source",
     ),
     ("gain_limits", "rule scope name hour sums"),
     ("gain_reverts", "rule arm since_ms until_ms why"),

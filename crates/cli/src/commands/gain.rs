@@ -13,9 +13,11 @@ use crate::output::{self, span};
 /// What to compare.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// One table for each arm, prefix (/24, /48) or service port too.
+    /// One table for each arm, prefix (/24, /48), service port or source too.
     ///
-    /// By arm: the hosts to which the learner had given it before the hour began.
+    /// By arm: the hosts to which the learner had given it before the hour began. By source: whose
+    /// measurements decided about the host's first connection of the hour, this agent's own or what
+    /// the fleet told; in the control group, would have decided.
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
     /// Only this measure.
@@ -35,6 +37,7 @@ enum By {
     Arm,
     Prefix,
     Port,
+    Source,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,7 +85,17 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             group.rows.retain(|row| row.measure == measure);
         }
     }
-    output::show(global, &gain, || text(&gain))
+    let no_source =
+        options.by == Some(By::Source) && gain.groups.iter().all(|group| group.by != "source");
+    output::show(global, &gain, || {
+        let note = match no_source {
+            true => {
+                "\nNo connection of an agent with `[fleet]` has ended yet: there are no sources.\n"
+            }
+            false => "",
+        };
+        text(&gain) + note
+    })
 }
 
 /// A word of the command line, as the API has it.

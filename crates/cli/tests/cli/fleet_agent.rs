@@ -1,5 +1,6 @@
 //! An agent in a fleet, with a real nats-server on loopback.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -7,8 +8,8 @@ use serde_json::Value;
 use thalweg_fleet::wire::Network;
 use thalweg_fleet::{Fleet, Incoming};
 
-use crate::fleet_server::{Server, bed, network_of, others_decide, reader};
-use crate::support::{Bed, privileged, wait_for};
+use crate::fleet_server::{Server, bed, network_of, others_decide, reader, settings};
+use crate::support::{Bed, plain, privileged, wait_for};
 
 #[test]
 fn what_others_know_decides_the_first_connection() {
@@ -49,6 +50,53 @@ fn what_others_know_decides_the_first_connection() {
         let place = bed.json(&["fleet", "status"]);
         place["server"].is_string().then_some(())
     });
+}
+
+#[test]
+fn the_gain_tells_what_came_from_the_fleet() {
+    if !privileged() {
+        return;
+    }
+    let Some(server) = Server::new() else {
+        return;
+    };
+    let control = "[control]\nshare = 0.5\npermanent = 0.0\n";
+    let mut options = plain("fleet-gain");
+    options.further_addresses = 31;
+    let mut bed = Bed::new(&options, &settings(&server.url(), control));
+    server.all_tell(24, &network_of(&bed));
+    bed.start();
+    let _reader = reader(&bed);
+    let without = String::from_utf8(bed.thalweg(&["gain", "--by", "source"]).stdout);
+    assert!(without.unwrap().contains("there are no sources"));
+    others_decide(&bed);
+
+    let first: Ipv4Addr = bed.server_address().parse().expect("IPv4");
+    for host in 0..32 {
+        // Too short to be scored: all that is known remains what others told.
+        let address = Ipv4Addr::from(u32::from(first) + host);
+        bed.connect(&address.to_string(), 2, 20_000);
+    }
+    let sides = |gain: &Value, name: &str| {
+        let groups = gain["groups"].as_array().expect("groups").iter();
+        let mut named = groups.filter(|it| it["by"] == "source" && it["name"] == name);
+        let row = named.next().map_or(&Value::Null, |it| &it["rows"][0]);
+        let side = |side: &str| row[side].as_u64().unwrap_or(0);
+        (side("control"), side("treated"))
+    };
+    let (control, treated) = wait_for("all of them", || {
+        let gain = bed.json(&["gain", "--by", "source"]);
+        assert_eq!(sides(&gain, "own"), (0, 0), "{gain}");
+        let fleet = sides(&gain, "fleet");
+        (fleet.0 + fleet.1 >= 31).then_some(fleet)
+    });
+    assert!(control > 3 && treated > 3, "{control} and {treated}");
+    // Nothing decided about the control group.
+    let events = bed.events(64);
+    assert!(events.iter().any(|it| it["level"] == "fleet-prefix"));
+    for event in events.iter().filter(|it| it["reason"] == "control") {
+        assert_eq!(event["level"], "host", "{event}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The gain: round trips, reboots, failures, other versions.
 
-use thalweg_gain::{Arm, Chronographs, Connection, Limit, Part, Row, Scope, Side};
+use thalweg_gain::{Arm, Chronographs, Connection, First, Limit, Part, Row, Scope, Side, Source};
 
 use super::*;
 
@@ -34,9 +34,12 @@ fn fill(kept: &mut KeptGain) {
         for tag in [7, u64::MAX] {
             kept.ledger.note_arm(tag, hour, "bbr");
             for seconds in [1, 2, 4] {
-                let prefix = || "192.0.2.0/24".to_owned();
+                let first = || First {
+                    prefix: "192.0.2.0/24".to_owned(),
+                    source: (hour != HOUR).then_some(Source::Fleet),
+                };
                 kept.ledger
-                    .add(part(hour, tag), &connection(seconds), prefix);
+                    .add(part(hour, tag), &connection(seconds), first);
             }
         }
     }
@@ -81,6 +84,8 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
     assert_eq!((again.since_ms, again.ledger.left_out), (kept.since_ms, 3));
     assert_eq!(again.reverts, kept.reverts);
     let group = &again.ledger.groups()[&(Scope::Arm, "bbr".to_owned())];
+    assert_eq!(group.treated()[Row::Time.index()].connections, 3);
+    let group = &again.ledger.groups()[&(Scope::Source, "fleet".to_owned())];
     assert_eq!(group.treated()[Row::Time.index()].connections, 3);
 }
 
