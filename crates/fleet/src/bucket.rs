@@ -25,6 +25,11 @@ pub enum Bucket {
 /// All of them.
 pub const BUCKETS: [Bucket; 3] = [Bucket::Priors, Bucket::Status, Bucket::Policy];
 
+/// The subject under which agents hear that a label has a new policy. No bucket has it.
+pub(crate) fn bell(label: &str) -> String {
+    format!("thalweg.bell.{label}")
+}
+
 /// Limits of a server's buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -42,6 +47,42 @@ impl Default for Limits {
             bytes: 1 << 30,
             age: Duration::from_secs(30 * 86_400),
             replicas: 1,
+        }
+    }
+}
+
+/// Limits that an operator wants; what is not said stays, or is as usual in a new bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// As [`Limits::bytes`].
+    pub bytes: Option<u64>,
+    /// As [`Limits::age`].
+    pub age: Option<Duration>,
+    /// As [`Limits::replicas`].
+    pub replicas: Option<u8>,
+    /// Copies at least, unless it is said how many.
+    pub least_replicas: u8,
+}
+
+impl From<&Limits> for Wanted {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            bytes: Some(limits.bytes),
+            age: Some(limits.age),
+            replicas: Some(limits.replicas),
+            least_replicas: 1,
+        }
+    }
+}
+
+impl Wanted {
+    /// The limits that come of those before.
+    pub(crate) fn over(&self, before: &Limits) -> Limits {
+        let least = before.replicas.max(self.least_replicas);
+        Limits {
+            bytes: self.bytes.unwrap_or(before.bytes),
+            age: self.age.unwrap_or(before.age),
+            replicas: self.replicas.unwrap_or(least),
         }
     }
 }
@@ -112,6 +153,23 @@ impl Bucket {
             deny_delete: true,
             deny_purge: true,
             ..stream::Config::default()
+        }
+    }
+
+    /// The limits of a stream that is this bucket.
+    pub(crate) fn limits(self, found: &stream::Config) -> Limits {
+        let usual = Limits::default();
+        let bytes = u64::try_from(found.max_bytes).ok().filter(|it| *it > 0);
+        Limits {
+            bytes: bytes.map_or(usual.bytes, |bytes| match self {
+                Self::Priors => bytes,
+                Self::Status | Self::Policy => bytes.saturating_mul(16),
+            }),
+            age: match self {
+                Self::Priors | Self::Status => found.max_age,
+                Self::Policy => usual.age,
+            },
+            replicas: u8::try_from(found.num_replicas).unwrap_or(usual.replicas),
         }
     }
 

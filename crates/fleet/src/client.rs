@@ -133,7 +133,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.shared.stop.notify_one();
+        self.shared.end();
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was printed.
             drop(thread.join());

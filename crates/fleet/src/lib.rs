@@ -26,7 +26,7 @@ mod text;
 pub mod traffic;
 pub mod wire;
 
-pub use bucket::{BUCKETS, Bucket, Limits};
+pub use bucket::{BUCKETS, Bucket, Limits, Wanted};
 pub use client::{Fleet, Member, StartError};
 pub use fault::{Fault, Kind};
 pub use names::{Name, NameError};

@@ -6,16 +6,20 @@ use async_nats::jetstream::context::CreateStreamErrorKind;
 use async_nats::jetstream::stream;
 use tokio::runtime::Runtime;
 
-use crate::bucket::{BUCKETS, Bucket, Limits};
+use crate::bucket::{BUCKETS, Bucket, Limits, Wanted, bell};
 use crate::client::Member;
 use crate::fault::{Fault, Kind};
-use crate::keys::SigningKey;
+use crate::keys::{PublicKey, SigningKey};
 use crate::link::Link;
 use crate::names::Name;
+use crate::pull::{Look, Place, Puller};
 use crate::session::statuses;
 use crate::settings::{Checked, Settings, SettingsError};
 use crate::wire::WireError;
 use crate::wire::policy::{Policy, Signed};
+
+/// The highest number that is believed without a signature.
+const NUMBER_TOLD_MAX: u64 = 1 << 40;
 
 /// Why an operator's command failed.
 #[derive(Debug, thiserror::Error)]
@@ -69,21 +73,31 @@ impl Operator {
     ///
     /// # Errors
     /// It is of another version, or the server refuses.
-    pub fn make(&mut self, bucket: Bucket, limits: &Limits) -> Result<Made, OperatorError> {
+    pub fn make(
+        &mut self,
+        bucket: Bucket,
+        wanted: impl Into<Wanted>,
+    ) -> Result<Made, OperatorError> {
         let Self { runtime, link } = self;
-        Ok(runtime.block_on(make(link, bucket, limits))?)
+        Ok(runtime.block_on(make(link, bucket, &wanted.into()))?)
     }
 
     /// Makes all buckets.
     ///
     /// # Errors
     /// As [`Operator::make`].
-    pub fn make_all(&mut self, limits: &Limits) -> Result<Vec<(Bucket, Made)>, OperatorError> {
-        let made = |bucket: Bucket| Ok((bucket, self.make(bucket, limits)?));
+    pub fn make_all(
+        &mut self,
+        wanted: impl Into<Wanted>,
+    ) -> Result<Vec<(Bucket, Made)>, OperatorError> {
+        let wanted = wanted.into();
+        let made = |bucket: Bucket| Ok((bucket, self.make(bucket, wanted)?));
         BUCKETS.into_iter().map(made).collect()
     }
 
-    /// Signs and publishes a policy with the number after the label's last one; returns the number.
+    /// Signs and publishes a policy, and rings for it; returns its number. That follows the highest one of
+    /// the bucket's history, or that agents say to have: the bucket may have been lost, or an old policy
+    /// put back.
     ///
     /// # Errors
     /// The text is too long, the server refuses, or somebody else was faster.
@@ -93,23 +107,23 @@ impl Operator {
         text: &str,
         canary_ppm: u32,
         key: &SigningKey,
+        members: &[Member],
     ) -> Result<u64, OperatorError> {
         let Self { runtime, link } = self;
-        let (last, sequence) = match runtime.block_on(last(link, label))? {
-            Some((signed, sequence)) => (signed.unverified().number, sequence),
-            None => (0, 0),
-        };
+        let sequence = runtime.block_on(last(link, label))?.map_or(0, |it| it.1);
+        let signed = runtime.block_on(highest(link, label, &key.public()))?;
+        let number = signed.max(told(members, label)) + 1;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let policy = Policy {
             label: label.clone(),
-            number: last + 1,
+            number,
             time_s: now.map_or(0, |now| now.as_secs()),
             canary_ppm,
             text: text.to_owned(),
         };
         let signed = policy.sign(key)?;
         runtime.block_on(put(link, label, &signed, sequence))?;
-        Ok(last + 1)
+        Ok(number)
     }
 
     /// The last policy of a label; its signature is not verified.
@@ -145,13 +159,13 @@ async fn first(checked: &Checked) -> Result<Link, Fault> {
     Err(last)
 }
 
-async fn make(link: &mut Link, bucket: Bucket, limits: &Limits) -> Result<Made, Fault> {
-    let config = bucket.config(limits);
+async fn make(link: &mut Link, bucket: Bucket, wanted: &Wanted) -> Result<Made, Fault> {
     let context = link.context.clone();
     match context.get_stream(bucket.stream()).await {
         Ok(stream) => {
             let found = &stream.cached_info().config;
             bucket.check(found)?;
+            let config = bucket.config(&wanted.over(&bucket.limits(found)));
             let same = |found: &stream::Config| {
                 found.max_bytes == config.max_bytes
                     && found.max_age == config.max_age
@@ -165,6 +179,7 @@ async fn make(link: &mut Link, bucket: Bucket, limits: &Limits) -> Result<Made, 
         }
         // That it is not there, or why the server does not say.
         Err(_) => {
+            let config = bucket.config(&wanted.over(&Limits::default()));
             let making = context.create_stream(&config);
             match tokio::time::timeout(Duration::from_secs(20), making).await {
                 Ok(Ok(_)) => Ok(Made::New),
@@ -205,6 +220,41 @@ async fn last(link: &mut Link, label: &Name) -> Result<Option<(Signed, u64)>, Fa
     Ok(Some((signed, message.sequence)))
 }
 
+/// The highest number of a label that an agent says to have. One that lies cannot use up all numbers.
+fn told(members: &[Member], label: &Name) -> u64 {
+    let known = members.iter().filter_map(|it| it.status.as_ref().ok());
+    let progress = known.flat_map(|status| &status.policies);
+    let of_label = progress.filter(|it| it.label == *label);
+    let numbers = of_label.map(|it| it.number.min(NUMBER_TOLD_MAX));
+    numbers.max().unwrap_or(0)
+}
+
+/// The highest number of a label in the bucket; 0: none. Those that this key did not sign cannot use up
+/// all numbers.
+async fn highest(link: &mut Link, label: &Name, key: &PublicKey) -> Result<u64, Fault> {
+    let mut place = Place::new(Bucket::Policy);
+    let mut puller = Puller::of(Bucket::Policy.subject(label.as_str()));
+    let mut look = Look::default();
+    let mut highest = 0;
+    loop {
+        let values = puller.next(link, &mut place).await?;
+        for value in &values {
+            let Ok(signed) = Signed::parse(&value.message.payload) else {
+                continue;
+            };
+            let number = match signed.obeyed(label, std::slice::from_ref(key), None) {
+                Ok(policy) => policy.number,
+                // Perhaps of the key before this one; perhaps of nobody.
+                Err(_) => signed.unverified().number.min(NUMBER_TOLD_MAX),
+            };
+            highest = highest.max(number);
+        }
+        if look.is_over(&values) {
+            return Ok(highest);
+        }
+    }
+}
+
 /// Publishes, if the last policy of the label is still this one.
 async fn put(link: &mut Link, label: &Name, signed: &Signed, last: u64) -> Result<(), Fault> {
     let bucket = Bucket::Policy;
@@ -222,5 +272,13 @@ async fn put(link: &mut Link, label: &Name, signed: &Signed, last: u64) -> Resul
         sent.await
     };
     link.run(bucket, publishing).await?;
+    let client = link.client.clone();
+    let ringing = async {
+        client.publish(bell(label.as_str()), "".into()).await?;
+        client.flush().await?;
+        Ok::<_, async_nats::Error>(())
+    };
+    // It is published: whoever does not hear the bell finds it within ten minutes.
+    drop(link.within(bucket, ringing).await);
     Ok(())
 }

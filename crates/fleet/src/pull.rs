@@ -24,7 +24,10 @@ const BATCH_BYTES: usize = 1 << 20;
 /// What a server says if the next message alone is larger.
 const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
 /// A consumer that is not asked for so long is removed by the server.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_secs(1200);
+/// Messages that a look reads beyond twice those that there were when it began: numbers of servers are
+/// estimates, and others write meanwhile.
+const BEYOND: u64 = 1000;
 /// Messages are at most so old: clocks of servers differ, too.
 const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
@@ -33,6 +36,8 @@ pub(crate) struct Value {
     pub message: async_nats::Message,
     /// Time since the server took it, by the server's clock.
     pub age: Duration,
+    /// Messages that come after it.
+    pending: u64,
     /// Its size, if it is so large that it was not read.
     unread: Option<usize>,
 }
@@ -60,6 +65,26 @@ impl Value {
     }
 }
 
+/// One look at a bucket. It has an end, also where somebody writes faster than one reads.
+#[derive(Default)]
+pub(crate) struct Look {
+    /// Messages that are still read; unknown before the first.
+    left: Option<u64>,
+}
+
+impl Look {
+    /// Whether it is over with these messages.
+    pub fn is_over(&mut self, values: &[Value]) -> bool {
+        let Some(first) = values.first() else {
+            return true;
+        };
+        let most = first.pending.saturating_mul(2).saturating_add(BEYOND);
+        let left = self.left.get_or_insert(most);
+        *left = left.saturating_sub(values.len() as u64);
+        *left == 0
+    }
+}
+
 /// Where the reading of a bucket has got.
 pub(crate) struct Place {
     bucket: Bucket,
@@ -71,6 +96,8 @@ pub(crate) struct Place {
 
 /// A reader at one server.
 pub(crate) struct Puller {
+    /// Of this subject alone; empty: of all.
+    subject: String,
     consumer: Option<Consumer<pull::Config>>,
     /// The server's time minus that of `Instant`s, as ns since 1970 at `made`.
     server_ns: i128,
@@ -88,20 +115,36 @@ impl Place {
 
     /// Takes note of the bucket at a server; whether it is another one than before.
     pub fn meet(&mut self, info: &stream::Info) -> bool {
-        let created = info.created.unix_timestamp_nanos();
-        let known = self.created != 0;
-        let other = known && (self.created != created || info.state.last_sequence < self.sequence);
+        let other = self.is_other(info);
         if other {
             self.sequence = 0;
         }
-        self.created = created;
+        self.created = info.created.unix_timestamp_nanos();
         other
+    }
+
+    /// Whether the bucket is another one than before.
+    fn is_other(&self, info: &stream::Info) -> bool {
+        let created = info.created.unix_timestamp_nanos();
+        let known = self.created != 0;
+        known && (self.created != created || info.state.last_sequence < self.sequence)
+    }
+
+    /// Whether there is more in the bucket than was read.
+    pub fn lacks(&self, info: &stream::Info) -> bool {
+        info.state.last_sequence > self.sequence
     }
 }
 
 impl Puller {
     pub fn new() -> Self {
+        Self::of(String::new())
+    }
+
+    /// A reader of a subject alone.
+    pub fn of(subject: String) -> Self {
         Self {
+            subject,
             consumer: None,
             server_ns: 0,
             made: Instant::now(),
@@ -116,6 +159,10 @@ impl Puller {
             match self.ask(link, place).await {
                 Err(fault) if [Kind::Server, Kind::Bucket, Kind::Slow].contains(&fault.kind) => {}
                 asked => return asked,
+            }
+            if place.is_other(&link.open(place.bucket).await?) {
+                let text = format_args!("bucket {} was made anew", place.bucket.name());
+                return Err(Fault::new(Kind::Bucket, text));
             }
         }
         self.make(link, place, false).await?;
@@ -135,6 +182,7 @@ impl Puller {
     async fn make(&mut self, link: &mut Link, place: &Place, heads: bool) -> Result<(), Fault> {
         let config = pull::Config {
             headers_only: heads,
+            filter_subject: self.subject.clone(),
             deliver_policy: DeliverPolicy::ByStartSequence {
                 start_sequence: place.sequence + 1,
             },
@@ -189,6 +237,7 @@ impl Puller {
             let age = self.age(info.published.unix_timestamp_nanos());
             values.push(Value {
                 age,
+                pending: info.pending,
                 unread: heads.then(|| size_of_headed(&message)),
                 message: message.message,
             });

@@ -14,15 +14,15 @@ use thalweg_units::random::Random;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use crate::bucket::{BUCKETS, Bucket, Key};
+use crate::bucket::{BUCKETS, Bucket, Key, bell};
 use crate::fault::{Fault, Kind};
 use crate::link::Link;
 use crate::names::Name;
-use crate::pull::{Place, Puller, Value};
+use crate::pull::{Look, Place, Puller, Value};
 use crate::settings::Checked;
 use crate::shared::{Connection, Incoming, Letter, Shared, Slot, Traffic};
 use crate::wire::policy::{Disobeyed, Signed};
-use crate::wire::{Priors, Status};
+use crate::wire::{Policy, Priors, Status};
 
 /// A session of this length was a good one: the next attempt comes soon.
 const GOOD: Duration = Duration::from_secs(60);
@@ -34,8 +34,17 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// so often.
 const LATER: Duration = Duration::from_secs(2);
 const ASKS: u32 = 3;
+/// A reader at a server that lags behind the bucket's leader: another one is asked after this, …
+const SOON: Duration = Duration::from_secs(1);
+/// … so often.
+const OTHERS: u32 = 60;
 /// An agent that had to connect anew asks as often for a while.
 const OFTEN: Duration = Duration::from_secs(6);
+/// Statuses that one question reads; a server that invents agents gets no further.
+const STATUSES_BYTES: usize = 256 << 20;
+/// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
+/// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
+const EMPTY: u32 = 10;
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -93,6 +102,9 @@ impl Agent {
                     self.shared.fault(Fault::new(Kind::Unreachable, text));
                     // Descriptors or memory may be back later; without a runtime nobody wakes us.
                     std::thread::sleep(pace.unreachable);
+                    if self.shared.is_stopping() {
+                        return;
+                    }
                     continue;
                 }
             };
@@ -106,7 +118,10 @@ impl Agent {
                 }
             });
             shared.state(|state| state.connected = None);
-            let Some(fault) = ended else { return };
+            let Some(fault) = ended else {
+                runtime.shutdown_background();
+                return;
+            };
             let most = match fault.kind {
                 Kind::Unreachable | Kind::Slow => pace.unreachable,
                 _ => pace.refused,
@@ -119,7 +134,10 @@ impl Agent {
             // Agents that lost the same server do not come back together.
             let wait = pause.min(most).mul_f64(0.5 + 0.5 * self.random.fraction());
             pause = (pause * 2).min(pace.refused.max(pace.unreachable));
-            if runtime.block_on(self.idle(wait)) {
+            let is_gone = runtime.block_on(self.idle(wait));
+            // A resolver that does not answer may hold a thread of it.
+            runtime.shutdown_background();
+            if is_gone {
                 return;
             }
         }
@@ -164,36 +182,49 @@ impl Agent {
             .state(|state| state.connected = Some(Connection { server, since }));
         let mut bell = self.bell(link).await?;
         let mut pullers = (Puller::new(), Puller::new());
+        let mut reading = Look::default();
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut policies = Instant::now();
         let calm = since + self.checked.settings.pace.uneasy;
         let mut asks: u32 = 0;
+        let mut others = OTHERS;
+        let mut again = EMPTY;
         loop {
             self.account(link);
             let now = Instant::now();
             if now >= policies {
                 self.policies(link, &mut pullers.1).await?;
-                policies = match asks {
-                    0 if now >= calm => look.max(now) + self.checked.settings.pace.look,
-                    0 => now + OFTEN,
-                    _ => now + LATER,
-                };
-                if asks > 0 || now < calm {
-                    // Another reader may be at a server that has it.
+                let uneasy = asks > 0 || now < calm;
+                if uneasy && others > 0 && self.lacks_policies(link).await? {
+                    others -= 1;
                     pullers.1 = Puller::new();
+                    policies = now + SOON;
+                } else {
+                    policies = match asks {
+                        0 if now >= calm => look.max(now) + self.checked.settings.pace.look,
+                        0 => now + OFTEN,
+                        _ => now + LATER,
+                    };
+                    asks = asks.saturating_sub(1);
                 }
-                asks = asks.saturating_sub(1);
-                continue;
             }
-            if now >= look && !self.shared.is_behind() {
-                if self.others(link, &mut pullers.0).await? {
-                    let pace = self.checked.settings.pace.look;
-                    look = now + pace.mul_f64(0.75 + 0.5 * self.random.fraction());
-                    policies = policies.min(look);
-                    self.shared.state(|state| state.looked = Some(now));
+            if now >= look
+                && !self.shared.is_behind()
+                && self.others(link, &mut pullers.0, &mut reading).await?
+            {
+                reading = Look::default();
+                // After a session's first look it counts as known what others told.
+                if again > 0 && self.lacks_priors(link).await? {
+                    again -= 1;
+                    pullers.0 = Puller::new();
+                    continue;
                 }
-                continue;
+                again = 0;
+                let pace = self.checked.settings.pace.look;
+                look = now + pace.mul_f64(0.75 + 0.5 * self.random.fraction());
+                policies = policies.min(look);
+                self.shared.state(|state| state.looked = Some(now));
             }
             let due = match self.shared.due(now) {
                 Ok((slot, letter)) => {
@@ -213,10 +244,15 @@ impl Agent {
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
                 rung = ring(&mut bell) => {
-                    self.rung(rung)?;
-                    let spread = SPREAD.mul_f64(self.random.fraction());
-                    policies = policies.min(Instant::now() + spread);
-                    asks = ASKS;
+                    if rung.is_none() {
+                        return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
+                    }
+                    // Whoever rings all the time is heard no more often.
+                    if asks == 0 {
+                        let spread = SPREAD.mul_f64(self.random.fraction());
+                        policies = policies.min(Instant::now() + spread);
+                    }
+                    (asks, others) = (ASKS, OTHERS);
                 }
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
                     let statuses = statuses(link).await;
@@ -247,28 +283,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Rings when a policy is published.
+    /// Rings when a policy is published. What it says is not read: it has no place in the bucket's order.
     async fn bell(&mut self, link: &mut Link) -> Result<Subscriber, Fault> {
-        let subject = Bucket::Policy.subject("*");
         let client = link.client.clone();
-        link.run(Bucket::Policy, client.subscribe(subject)).await
-    }
-
-    /// The bell has rung. Its message is not read: it has no place in the bucket's order.
-    fn rung(&self, message: Option<async_nats::Message>) -> Result<(), Fault> {
-        let Some(message) = message else {
-            return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
-        };
-        let found = message.payload.len();
-        if found > Bucket::Policy.message_bytes() {
-            let most = Bucket::Policy.message_bytes();
-            let text = format_args!(
-                "{}: found {found} bytes, expected at most {most}",
-                message.subject
-            );
-            self.shared.fault(Fault::new(Kind::Size, text));
-        }
-        Ok(())
+        link.run(Bucket::Policy, client.subscribe(bell("*"))).await
     }
 
     async fn publish(&self, link: &mut Link, slot: Slot, letter: Letter) -> Result<(), Fault> {
@@ -304,13 +322,18 @@ impl Agent {
         }
     }
 
-    /// Reads priors of others; whether all were read.
-    async fn others(&mut self, link: &mut Link, puller: &mut Puller) -> Result<bool, Fault> {
+    /// Reads some priors of others; whether the look is over.
+    async fn others(
+        &mut self,
+        link: &mut Link,
+        puller: &mut Puller,
+        look: &mut Look,
+    ) -> Result<bool, Fault> {
         if !self.checked.settings.take {
             return Ok(true);
         }
         let values = puller.next(link, &mut self.priors).await?;
-        let all = values.is_empty();
+        let all = look.is_over(&values);
         for value in values {
             match self.prior(&value) {
                 Ok(Some(incoming)) => self.shared.deliver(incoming),
@@ -343,16 +366,28 @@ impl Agent {
         Ok(Some(Incoming::Priors { age, priors }))
     }
 
-    /// Reads all new policies, and hands over the newest of each label.
+    /// Reads new policies, and hands over the newest of each label: also if the server fails meanwhile, as
+    /// what was read is not read again.
     async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
         let mut newest = BTreeMap::new();
+        let read = self.read_policies(link, puller, &mut newest).await;
+        for policy in newest.into_values() {
+            self.shared.deliver(Incoming::Policy(policy));
+        }
+        read
+    }
+
+    async fn read_policies(
+        &mut self,
+        link: &mut Link,
+        puller: &mut Puller,
+        newest: &mut BTreeMap<Name, Policy>,
+    ) -> Result<(), Fault> {
+        let mut look = Look::default();
         loop {
             let values = puller.next(link, &mut self.policy).await?;
-            if values.is_empty() {
-                break;
-            }
-            for value in values {
-                match self.policy(&value) {
+            for value in &values {
+                match self.policy(value) {
                     Ok(Some(policy)) => {
                         self.numbers.insert(policy.label.clone(), policy.number);
                         newest.insert(policy.label.clone(), policy);
@@ -361,14 +396,28 @@ impl Agent {
                     Err(fault) => self.shared.fault(fault),
                 }
             }
+            if look.is_over(&values) {
+                return Ok(());
+            }
         }
-        for policy in newest.into_values() {
-            self.shared.deliver(Incoming::Policy(policy));
-        }
-        Ok(())
     }
 
-    fn policy(&self, value: &Value) -> Result<Option<crate::wire::Policy>, Fault> {
+    /// Whether the leader of the bucket of priors has more than was read.
+    async fn lacks_priors(&mut self, link: &mut Link) -> Result<bool, Fault> {
+        if !self.checked.settings.take {
+            return Ok(false);
+        }
+        Ok(self.priors.lacks(&link.open(Bucket::Priors).await?))
+    }
+
+    /// Whether the leader of the bucket has more than was read: a reader is at any of the servers,
+    /// and one that was away may not have all of it for half a minute.
+    async fn lacks_policies(&mut self, link: &mut Link) -> Result<bool, Fault> {
+        let info = link.open(Bucket::Policy).await?;
+        Ok(self.policy.meet(&info) || self.policy.lacks(&info))
+    }
+
+    fn policy(&self, value: &Value) -> Result<Option<Policy>, Fault> {
         let subject = value.message.subject.as_str();
         let settings = &self.checked.settings;
         let Key::Policy(label) = Key::parse(Bucket::Policy, subject)? else {
@@ -428,10 +477,21 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
     let mut all = BTreeMap::new();
     let mut place = Place::new(Bucket::Status);
     let mut puller = Puller::new();
-    loop {
+    let mut look = Look::default();
+    let (mut bytes, mut again) = (0, EMPTY);
+    let mut is_over = false;
+    while !is_over {
         let values = puller.next(link, &mut place).await?;
-        if values.is_empty() {
-            break;
+        is_over = look.is_over(&values);
+        if values.is_empty() && again > 0 {
+            again -= 1;
+            is_over = !place.lacks(&link.open(Bucket::Status).await?);
+            puller = Puller::new();
+        }
+        bytes += values.iter().map(|it| it.message.length).sum::<usize>();
+        if bytes > STATUSES_BYTES {
+            let text = format_args!("statuses: found more than {STATUSES_BYTES} bytes");
+            return Err(Fault::new(Kind::Size, text));
         }
         for value in values {
             let subject = value.message.subject.as_str();

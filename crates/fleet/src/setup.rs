@@ -215,7 +215,8 @@ fn check(plan: &Plan) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Makes an agent's key, unless it has one: its seed may have been moved to the agent.
+/// Makes an agent's key, unless it has one: its seed may have been moved to the agent. Without a
+/// public key the seed is one that was revoked, and must not come back.
 fn add(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), SetupError> {
     let public = directory.join(format!("users/{agent}.pub"));
     let place = directory.join(format!("agents/{agent}"));
@@ -223,12 +224,15 @@ fn add(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), Setu
         return Ok(());
     }
     make(&place)?;
-    let key = keep(
-        &place.join("agent.nk"),
-        UserKey::read,
-        UserKey::generate,
-        UserKey::write,
-    )?;
+    let seed = place.join("agent.nk");
+    match fs::remove_file(&seed) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => {
+            return Err(SetupError::File { file: seed, why });
+        }
+        _ => {}
+    }
+    let key = UserKey::generate();
+    key.write(&seed)?;
     write(&place.join("ca.pem"), authority.pem(), 0o644)?;
     write(&public, &format!("{}\n", key.public()), 0o644)
 }

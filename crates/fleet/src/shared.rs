@@ -1,6 +1,7 @@
 //! What the agent's threads and the client's have in common. Nobody holds the lock while waiting.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ pub struct State {
     pub published: u64,
     /// Messages of other agents and policies that were taken.
     pub taken: u64,
-    /// When the last look at the buckets ended.
+    /// When the last look at the buckets ended; `None` also while new buckets were not read.
     pub looked: Option<Instant>,
     /// What was sent.
     pub sent: Traffic,
@@ -133,6 +134,7 @@ pub(crate) struct Shared {
     pub changed: Notify,
     /// The handle is gone.
     pub stop: Notify,
+    is_stopping: AtomicBool,
 }
 
 /// Messages of the inbox beyond which no more are asked for: one may take a quarter of a megabyte.
@@ -142,6 +144,17 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Nothing that holds the lock leaves things half done.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the thread that the handle is gone.
+    pub fn end(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.stop.notify_one();
+    }
+
+    /// Whether the handle is gone.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
     }
 
     /// Puts a message in the outbox, in place of an older one. One that the server has already is
@@ -210,6 +223,7 @@ impl Shared {
         let mut inner = self.lock();
         if matches!(incoming, Incoming::Anew) {
             inner.inbox.retain(|it| matches!(it, Incoming::Policy(_)));
+            inner.state.looked = None;
         } else {
             inner.state.taken += 1;
         }

@@ -190,6 +190,7 @@ fn answer(
                 &super::real::policy(last.unwrap_or_default()),
                 1_000_000,
                 key,
+                &[],
             )
             .ok()?;
         common

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::bucket::{BUCKETS, Bucket};
+use crate::bucket::{BUCKETS, Bucket, bell};
 use crate::link::IMPORTED;
 use crate::names::Name;
+use crate::wire::Shard;
 
 /// An agent as a user of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +131,7 @@ pub fn users(operator: &str, agents: &[AgentUser]) -> String {
         "# Users of a Thalweg fleet, written by `thalweg fleet init`.\n\
          # After a change start the server again: by a reload new agents find no buckets.\n\naccounts {\n",
     );
-    let exports: String = shared("*", "*").iter().map(export).collect();
+    let exports: String = shared(None).iter().map(export).collect();
     // Writing to text does not fail.
     let _ = write!(
         text,
@@ -144,10 +145,7 @@ pub fn users(operator: &str, agents: &[AgentUser]) -> String {
 "#
     );
     for AgentUser { name, key } in agents {
-        let imports: String = shared(name.as_str(), name.as_str())
-            .iter()
-            .map(import)
-            .collect();
+        let imports: String = shared(Some(name)).iter().map(import).collect();
         let _ = write!(
             text,
             r#"    agent-{name} {{
@@ -172,13 +170,23 @@ enum Shared {
     Hears(String),
 }
 
-/// An agent writes its own keys, reads all buckets, and hears that there is a new policy.
-fn shared(priors: &str, status: &str) -> Vec<Shared> {
-    let mut all = vec![
-        Shared::Asks(Bucket::Priors.subject(&format!("{priors}.*"))),
-        Shared::Asks(Bucket::Status.subject(status)),
-        Shared::Hears(Bucket::Policy.subject("*")),
-    ];
+/// An agent writes its own keys, reads all buckets, and hears that there is a new policy. Those of any
+/// agent are exported.
+///
+/// Nobody hears subjects of buckets: a server delivers to listeners alone, and who listens to one in
+/// an account of its own could have it deliver messages there, into the bucket.
+fn shared(agent: Option<&Name>) -> Vec<Shared> {
+    let name = agent.map_or("*", Name::as_str);
+    let keys = match agent {
+        None => vec!["*.*".to_owned()],
+        Some(agent) => Shard::all().map(|it| format!("{agent}.{it}")).collect(),
+    };
+    let mut all: Vec<Shared> = keys
+        .iter()
+        .map(|key| Shared::Asks(Bucket::Priors.subject(key)))
+        .collect();
+    all.push(Shared::Asks(Bucket::Status.subject(name)));
+    all.push(Shared::Hears(bell("*")));
     for stream in BUCKETS.map(Bucket::stream) {
         all.push(Shared::Asks(format!("$JS.API.STREAM.INFO.{stream}")));
         all.push(Shared::Asks(format!("$JS.API.CONSUMER.CREATE.{stream}")));

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use thalweg_fleet::{Incoming, Kind, Outgoing};
+use thalweg_fleet::{Fleet, Incoming, Kind, Outgoing};
 
 use super::exchange::{arrive, arrives};
 use super::support::{Bed, connected, fault, name, priors, wait_for};
@@ -77,7 +77,7 @@ fn a_server_starts_again_with_its_store_and_without() {
     bed.servers[0].restart();
     let begun = Instant::now();
     bed.operator()
-        .publish(&name("all"), "text", 1_000_000, &bed.signing())
+        .publish(&name("all"), "text", 1_000_000, &bed.signing(), &[])
         .unwrap();
     let all = arrive(&b, "the policy", |all| !all.is_empty());
     assert!(
@@ -99,4 +99,24 @@ fn a_server_starts_again_with_its_store_and_without() {
         panic!("{all:?}");
     };
     assert_eq!(*again, priors("a", 2, 1));
+}
+
+#[test]
+fn a_bucket_made_anew_beside_a_connection_is_noticed() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let mut settings = bed.settings("a");
+    settings.pace.look = Duration::from_secs(3);
+    let a = Fleet::start(&settings).unwrap();
+    a.offer(&Outgoing::Priors(priors("a", 2, 1))).unwrap();
+    wait_for("a look, and the message", || {
+        let state = a.state();
+        (state.published == 1).then_some(state.looked?)
+    });
+    let operator = bed.raw("operator");
+    let deleted = operator.request("$JS.API.STREAM.DELETE.KV_thalweg-priors", "");
+    assert!(deleted.unwrap().contains("true"));
+    bed.operator().make_all(&super::support::SMALL).unwrap();
+    wait_for("the message again", || {
+        (operator.count("KV_thalweg-priors") == 1).then_some(())
+    });
 }

@@ -44,7 +44,9 @@ fn command(bed: &Bed, agents: &[Fleet; 3], text: &str) {
     wait_for("a policy", || {
         let mut operator = Operator::connect(&bed.settings("operator")).ok()?;
         let key = bed.signing();
-        operator.publish(&name("all"), text, ALL_PPM, &key).ok()
+        operator
+            .publish(&name("all"), text, ALL_PPM, &key, &[])
+            .ok()
     });
     for fleet in agents {
         arrive(fleet, "the policy", |all| {

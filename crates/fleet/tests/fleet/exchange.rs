@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use thalweg_fleet::wire::policy::{ALL_PPM, Policy};
-use thalweg_fleet::{Fleet, Incoming, Kind, Outgoing};
+use thalweg_fleet::wire::{Progress, Stage};
+use thalweg_fleet::{Fleet, Incoming, Kind, Member, Name, Outgoing};
 
 use super::support::{Bed, connected, fault, name, priors, status, wait_for};
 
@@ -123,7 +124,7 @@ fn policies_are_obeyed_by_label_key_and_number() {
     let begun = Instant::now();
     assert_eq!(
         operator
-            .publish(&all, "first", ALL_PPM, &bed.signing())
+            .publish(&all, "first", ALL_PPM, &bed.signing(), &[])
             .unwrap(),
         1
     );
@@ -141,17 +142,17 @@ fn policies_are_obeyed_by_label_key_and_number() {
     );
     // Not one of its labels.
     operator
-        .publish(&name("edge"), "other", ALL_PPM, &bed.signing())
+        .publish(&name("edge"), "other", ALL_PPM, &bed.signing(), &[])
         .unwrap();
     // Not one of its keys.
     let stranger = thalweg_fleet::keys::SigningKey::generate();
     operator
-        .publish(&all, "stranger", ALL_PPM, &stranger)
+        .publish(&all, "stranger", ALL_PPM, &stranger, &[])
         .unwrap();
     let told = fault(&a, Kind::Signature);
     assert!(told.contains("which `keys` does not name"), "{told}");
     operator
-        .publish(&all, "third", 50_000, &bed.signing())
+        .publish(&all, "third", 50_000, &bed.signing(), &[])
         .unwrap();
     assert_eq!(obeyed("third").len(), 1);
 
@@ -175,16 +176,52 @@ fn policies_are_obeyed_by_label_key_and_number() {
     let got = obeyed("replayed");
     assert_eq!(got.len(), 1, "{got:?}");
 
+    // The next number follows the highest one, whatever was put back since, or that agents have. Numbers
+    // that nobody signed do not use up all.
+    raw.put("$KV.thalweg-policy.all", &sign("all", 3)).unwrap();
+    let mut publish = |label: &Name, members: &[Member]| {
+        let published = operator.publish(label, "next", ALL_PPM, &bed.signing(), members);
+        published.unwrap()
+    };
+    assert_eq!(publish(&all, &[]), 11);
+    let lost = name("lost");
+    let told = |number| {
+        let mut status = status("b");
+        status.policies = vec![Progress {
+            label: lost.clone(),
+            number,
+            stage: Stage::InForce,
+            reason: String::new(),
+        }];
+        Member {
+            agent: name("b"),
+            age: Duration::ZERO,
+            status: Ok(status),
+        }
+    };
+    assert_eq!(publish(&lost, &[told(40)]), 41);
+    assert_eq!(publish(&lost, &[told((1 << 53) - 1)]), (1 << 40) + 1);
+    let forged = Policy {
+        label: name("forged"),
+        number: (1 << 53) - 1,
+        time_s: 0,
+        canary_ppm: ALL_PPM,
+        text: String::new(),
+    };
+    let forged = forged.sign(&stranger).unwrap().encode();
+    raw.put("$KV.thalweg-policy.forged", &forged).unwrap();
+    assert_eq!(publish(&name("forged"), &[]), (1 << 40) + 1);
+
     // An agent that was away gets the last one alone; one that has it, nothing.
     let later = bed.agent("a");
     let got = arrive(&later, "the last policy", |all| !all.is_empty());
     assert!(
-        matches!(&got[..], [Incoming::Policy(policy)] if policy.number == 10),
+        matches!(&got[..], [Incoming::Policy(policy)] if policy.number == 11),
         "{got:?}"
     );
     drop(later);
     let mut settings = bed.settings("a");
-    settings.policies.insert(all, 10);
+    settings.policies.insert(all, 11);
     let knows = Fleet::start(&settings).unwrap();
     wait_for("a look", || knows.state().looked);
     assert!(knows.take(Duration::ZERO).is_empty());

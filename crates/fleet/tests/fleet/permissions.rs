@@ -1,14 +1,15 @@
 //! What a stolen agent key can and cannot do: docs/reference/security.md has the list.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use serde_json::Value;
 use thalweg_fleet::wire::policy::ALL_PPM;
-use thalweg_fleet::{BUCKETS, Kind, Outgoing};
+use thalweg_fleet::{BUCKETS, Kind, Member, Outgoing};
 
 use super::exchange::arrives;
-use super::support::{Bed, Raw, connected, fault, name, priors, status};
+use super::support::{Bed, Raw, connected, fault, name, priors, status, wait_for};
 
 /// Streams with what is under keys that a thief would like to write.
 fn others(operator: &Raw) -> Vec<Option<Vec<u8>>> {
@@ -34,7 +35,7 @@ fn counts(operator: &Raw) -> Vec<u64> {
 fn bed() -> Option<(Bed, Raw, Raw)> {
     let bed = Bed::new(&["a", "b"])?;
     bed.operator()
-        .publish(&name("all"), "text", ALL_PPM, &bed.signing())
+        .publish(&name("all"), "text", ALL_PPM, &bed.signing(), &[])
         .expect("it works");
     let (thief, operator) = (bed.raw("a"), bed.raw("operator"));
     let b = bed.raw("b");
@@ -72,6 +73,10 @@ fn a_thief_writes_under_no_other_key() {
         "$KV.thalweg-status.x",
         "$KV.thalweg-policy.all",
         "$KV.thalweg-priors.a.3.b",
+        // It has seventeen keys, however many it would like to fill the bucket with.
+        "$KV.thalweg-priors.a.x",
+        "$KV.thalweg-priors.a.16",
+        "$KV.thalweg-priors.a.03",
     ] {
         assert!(thief.put(subject, &forged).is_err(), "{subject}");
     }
@@ -88,43 +93,46 @@ fn a_thief_writes_under_no_other_key() {
         let made = thief.request(&format!("thalweg.API.CONSUMER.CREATE.{stream}"), &config);
         serde_json::from_str::<Value>(&made.unwrap()).unwrap()
     };
-    for target in targets {
-        thief.publish(
-            "thalweg.API.STREAM.INFO.KV_thalweg-priors",
-            Some(target),
-            None,
-            b"",
+    // A server delivers only to whom somebody listens: the thief does.
+    thief.hear(&targets, || {
+        for target in targets {
+            thief.publish(
+                "thalweg.API.STREAM.INFO.KV_thalweg-priors",
+                Some(target),
+                None,
+                b"",
+            );
+            thief.publish("$KV.thalweg-status.a", Some(target), None, b"");
+            let made = consumer("KV_thalweg-priors", "");
+            let next = format!(
+                "thalweg.API.CONSUMER.MSG.NEXT.KV_thalweg-priors.{}",
+                made["name"].as_str().unwrap()
+            );
+            // Those that there are, and the word that there are no more.
+            thief.publish(&next, Some(target), None, br#"{"batch":10,"no_wait":true}"#);
+            thief.publish(&next, Some(target), None, br#"{"batch":1,"no_wait":true}"#);
+            for stream in ["KV_thalweg-priors", "KV_thalweg-status"] {
+                consumer(stream, &format!(r#","deliver_subject":"{target}""#));
+            }
+        }
+        // The same with requests as the target: an empty message would delete all.
+        let delete = "$JS.API.STREAM.DELETE.KV_thalweg-policy";
+        let own = r#","filter_subject":"$KV.thalweg-status.a""#;
+        consumer(
+            "KV_thalweg-status",
+            &format!(r#"{own},"deliver_subject":"{delete}""#),
         );
-        thief.publish("$KV.thalweg-status.a", Some(target), None, b"");
-        let made = consumer("KV_thalweg-priors", "");
+        let made = consumer("KV_thalweg-status", own);
         let next = format!(
-            "thalweg.API.CONSUMER.MSG.NEXT.KV_thalweg-priors.{}",
+            "thalweg.API.CONSUMER.MSG.NEXT.KV_thalweg-status.{}",
             made["name"].as_str().unwrap()
         );
-        // Those that there are, and the word that there are no more.
-        thief.publish(&next, Some(target), None, br#"{"batch":10,"no_wait":true}"#);
-        thief.publish(&next, Some(target), None, br#"{"batch":1,"no_wait":true}"#);
-        for stream in ["KV_thalweg-priors", "KV_thalweg-status"] {
-            consumer(stream, &format!(r#","deliver_subject":"{target}""#));
-        }
-    }
-    // The same with requests as the target: an empty message would delete all.
-    let delete = "$JS.API.STREAM.DELETE.KV_thalweg-policy";
-    let own = r#","filter_subject":"$KV.thalweg-status.a""#;
-    consumer(
-        "KV_thalweg-status",
-        &format!(r#"{own},"deliver_subject":"{delete}""#),
-    );
-    let made = consumer("KV_thalweg-status", own);
-    let next = format!(
-        "thalweg.API.CONSUMER.MSG.NEXT.KV_thalweg-status.{}",
-        made["name"].as_str().unwrap()
-    );
-    thief.publish(&next, Some(delete), None, br#"{"batch":1,"no_wait":true}"#);
-    // A message of its own comes after all of those.
-    let sequence = thief.put("$KV.thalweg-status.a", b"end").unwrap();
-    assert!(sequence > 0);
-    std::thread::sleep(Duration::from_millis(300));
+        thief.publish(&next, Some(delete), None, br#"{"batch":1,"no_wait":true}"#);
+        // A message of its own comes after all of those.
+        let sequence = thief.put("$KV.thalweg-status.a", b"end").unwrap();
+        assert!(sequence > 0);
+        std::thread::sleep(Duration::from_millis(300));
+    });
     assert_eq!((others(&operator), counts(&operator)), before);
 }
 
@@ -214,4 +222,34 @@ fn a_thief_hears_no_answers_of_others() {
         },
     );
     assert!(heard.is_empty(), "{heard:?}");
+}
+
+#[test]
+fn a_thief_that_writes_without_end_holds_nobody_up() {
+    let Some((bed, thief, _operator)) = bed() else {
+        return;
+    };
+    let other = bed.raw("a");
+    let b = bed.agent("b");
+    connected(&b);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| thief.flood("$KV.thalweg-priors.a.3", b"none", &stop));
+        scope.spawn(|| other.flood("$KV.thalweg-status.a", b"none", &stop));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let first = wait_for("a look", || b.state().looked);
+            wait_for("another look", || {
+                b.state().looked.filter(|looked| *looked > first)
+            });
+            b.offer(&Outgoing::Priors(priors("b", 4, 1))).unwrap();
+            wait_for("what b says", || (b.state().published > 0).then_some(()));
+            let has_b = |all: Vec<Member>| all.iter().any(|it| it.agent == name("b"));
+            assert!(has_b(b.statuses(Duration::from_secs(20)).unwrap()));
+            assert!(has_b(bed.operator().statuses().unwrap()));
+        }));
+        stop.store(true, Ordering::Relaxed);
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }

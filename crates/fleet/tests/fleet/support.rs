@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::context::Context;
@@ -379,6 +380,20 @@ impl Raw {
             .expect("sending");
             client.flush().await.expect("flushing");
         });
+    }
+
+    /// Publishes without end, as fast as the server takes it.
+    pub fn flood(&self, subject: &str, payload: &[u8], stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.runtime.block_on(async {
+                for _ in 0..200 {
+                    let payload = payload.to_vec().into();
+                    let sent = self.client.publish(subject.to_owned(), payload).await;
+                    sent.expect("sending");
+                }
+                self.client.flush().await.expect("flushing");
+            });
+        }
     }
 
     /// Puts a value in a bucket, and waits for the confirmation.

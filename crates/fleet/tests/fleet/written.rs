@@ -98,6 +98,13 @@ fn a_server_as_written_and_an_agent_more() {
         (now > refused).then_some(())
     });
     connected(&a);
+
+    // The key that was revoked does not come back with the name.
+    let seed = directory.join("agents/b/agent.nk");
+    let revoked = fs::read(&seed).unwrap();
+    plan.agents = vec![name("b")];
+    setup::setup(directory, &plan).unwrap();
+    assert_ne!(fs::read(&seed).unwrap(), revoked);
 }
 
 #[test]

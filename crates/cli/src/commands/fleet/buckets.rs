@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use thalweg_fleet::{Limits, Made};
-use thalweg_units::Size;
+use thalweg_fleet::{Made, Wanted};
+use thalweg_units::grammar;
 
 use super::access::{self, Access};
 use crate::options::{Global, whole};
@@ -20,33 +20,36 @@ pub struct Options {
     directory: PathBuf,
     #[command(flatten)]
     access: Access,
-    /// Size of the bucket of priors; the others have a sixteenth.
-    #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = size)]
-    size: Size,
-    /// How long priors and statuses of a silent agent are kept, days.
-    #[arg(long, value_name = "DAYS", default_value = "30", value_parser = whole(1..=3650u64))]
-    days: u64,
-    /// Copies in a cluster: 1, 3 or 5. Default: 3 if the directory has three servers.
+    /// Size of the bucket of priors; the others have a sixteenth. Default: as it is; in a new one 1GiB.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// How long priors and statuses of a silent agent are kept, days. Default: as it is; in a new one 30.
+    #[arg(long, value_name = "DAYS", value_parser = whole(1..=3650u64))]
+    days: Option<u64>,
+    /// Copies in a cluster: 1, 3 or 5. Default: as it is, but 3 at least if the directory has three
+    /// servers.
     #[arg(long, value_name = "COUNT", value_parser = whole(1..=5u8))]
     replicas: Option<u8>,
 }
 
-/// A size in bytes.
-pub fn size(text: &str) -> Result<Size, String> {
-    text.parse()
+/// A size of a server's store, in bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let bytes = grammar::bytes(text).filter(|bytes| (1 << 20..=1 << 50).contains(bytes));
+    bytes.ok_or_else(|| "expected a size such as 4GB, at least 1MiB".to_owned())
 }
 
 /// Makes all buckets.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let hosts = access::hosts(&options.directory)?;
     let usual = if hosts.len() >= 3 { 3 } else { 1 };
-    let limits = Limits {
-        bytes: options.size.bytes(),
-        age: Duration::from_secs(options.days * 86_400),
-        replicas: options.replicas.unwrap_or(usual),
+    let wanted = Wanted {
+        bytes: options.size,
+        age: options.days.map(|days| Duration::from_secs(days * 86_400)),
+        replicas: options.replicas,
+        least_replicas: usual,
     };
     let mut operator = options.access.connect(&options.directory)?;
-    let made = operator.make_all(&limits)?;
+    let made = operator.make_all(wanted)?;
     let word = |made: &Made| match made {
         Made::New => "made",
         Made::Same => "as it was",

@@ -8,7 +8,6 @@ use clap::Args;
 use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
-use thalweg_units::Size;
 
 use crate::options::Global;
 use crate::output::{self, count};
@@ -43,7 +42,7 @@ pub struct Options {
     store: PathBuf,
     /// Most that a server keeps, such as 4GB.
     #[arg(long, value_name = "SIZE", default_value = "4GB", value_parser = super::buckets::size)]
-    store_size: Size,
+    store_size: u64,
     /// Make the certificates of all servers anew. They hold for two years.
     #[arg(long)]
     renew: bool,
@@ -63,7 +62,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         cluster_port: options.cluster_port,
         at: options.at.clone(),
         store: options.store.clone(),
-        store_bytes: options.store_size.bytes(),
+        store_bytes: options.store_size,
         renew: options.renew,
     };
     let report = setup::setup(&options.directory, &plan)?;

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use thalweg_control::object::printable;
-use thalweg_fleet::keys::SigningKey;
-use thalweg_fleet::wire::policy::{ALL_PPM, turn};
+use thalweg_fleet::keys::{PublicKey, SigningKey};
+use thalweg_fleet::wire::policy::{ALL_PPM, Signed, turn};
 use thalweg_fleet::wire::{Progress, Status};
-use thalweg_fleet::{Name, Operator};
+use thalweg_fleet::{Member, Name};
 use thalweg_units::{Probability, file};
 
 use super::access::{self, Access};
@@ -115,9 +115,18 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
     let usual = directory.join("policy.nk");
     let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
     let mut operator = label.place.access.connect(directory)?;
-    let agents = agents(&mut operator, &label.to)?;
+    let members = match operator.statuses() {
+        Ok(members) => members,
+        Err(error) if ppm == ALL_PPM => {
+            // Whoever takes a policy back at night must be able to.
+            eprintln!("warning: statuses of agents cannot be read: {error}");
+            Vec::new()
+        }
+        Err(error) => return Err(error).context("statuses of agents, for --canary"),
+    };
+    let agents = agents(&members, &label.to);
     let first = first(&agents, &label.to, ppm)?;
-    let number = operator.publish(&label.to, text, ppm, &key)?;
+    let number = operator.publish(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
     if global.json {
         return output::print_json(&json!({
@@ -147,13 +156,13 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
 }
 
 /// Names of the agents with a label, in order.
-fn agents(operator: &mut Operator, label: &Name) -> Result<Vec<Name>> {
-    let members = operator.statuses()?.into_iter();
+fn agents(members: &[Member], label: &Name) -> Vec<Name> {
     let has = |status: &Status| *label == Name::all() || status.labels.contains(label);
-    Ok(members
+    members
+        .iter()
         .filter(|member| member.status.as_ref().is_ok_and(has))
-        .map(|member| member.agent)
-        .collect())
+        .map(|member| member.agent.clone())
+        .collect()
 }
 
 /// Those of them that take a policy first. A share of nobody is an error.
@@ -220,6 +229,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
                     "time_s": policy.time_s,
                     "canary_ppm": policy.canary_ppm,
                     "key": signed.key(),
+                    "is_signed": is_signed(label, signed),
                     "text": policy.text,
                     "agents": agents.iter().map(agent).collect::<Vec<_>>(),
                 })
@@ -241,8 +251,12 @@ fn show(global: &Global, options: &Show) -> Result<()> {
         } else {
             "policy"
         };
+        let signer = match is_signed(label, signed) {
+            true => "by",
+            false => "not by",
+        };
         output::print(&format!(
-            "{label}: {what} {}, for {who}, signed {} by {}\n",
+            "{label}: {what} {}, for {who}, signed {} {signer} {}\n",
             policy.number,
             output::time(
                 i64::try_from(policy.time_s)
@@ -273,6 +287,12 @@ fn show(global: &Global, options: &Show) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Whether the key that a policy names signed it, for this label.
+fn is_signed(label: &Name, signed: &Signed) -> bool {
+    let key = PublicKey::parse(signed.key());
+    key.is_ok_and(|key| signed.obeyed(label, &[key], None).is_ok())
 }
 
 #[cfg(test)]
