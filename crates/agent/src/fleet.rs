@@ -41,6 +41,8 @@ use policy::Policies;
 
 /// Longest wait for messages.
 const TICK: Duration = Duration::from_millis(500);
+/// Messages that wait for the kernel's arms.
+const ARRIVED_MAX: usize = 256;
 /// Interval of looks at the agent's own networks.
 const LOOK: Duration = Duration::from_secs(60);
 /// What others told is put in force at most as often, in 1 % of the time …
@@ -189,7 +191,17 @@ impl Membership {
             {
                 tracing::warn!("fleet: {}", last.fault);
             }
-            for incoming in self.client.take(TICK) {
+            let incoming = match work.arrived.len() < ARRIVED_MAX {
+                true => self.client.take(TICK),
+                // The kernel's arms cannot be read: no more is asked for meanwhile.
+                false => {
+                    std::thread::sleep(TICK);
+                    Vec::new()
+                }
+            };
+            for incoming in incoming {
+                // What was in force stays until all is heard again.
+                work.has_heard &= incoming != Incoming::Anew;
                 match incoming {
                     Incoming::Policy(policy) => work.policies.take(policy),
                     other => work.arrived.push(other),
@@ -199,13 +211,18 @@ impl Membership {
                 Ok(None) => {}
                 Ok(Some(changed)) => {
                     shared.problem("fleet-policy", None);
+                    // What was not in force at the start is by now.
+                    shared.problem("policy", None);
                     self.lock().policies = work.policies.progress();
                     if changed {
                         // Whoever published it is told at once.
                         work.status = None;
                     }
                 }
-                Err(error) => shared.problem("fleet-policy", Some(format!("{error:#}"))),
+                Err(error) => {
+                    shared.problem("fleet-policy", Some(format!("{error:#}")));
+                    self.lock().policies = work.policies.progress();
+                }
             }
             let heard = hear(shared, &mut work, now);
             let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));

@@ -29,6 +29,9 @@ const MESSAGE: usize = 64;
 /// What a network takes without its reports, and a report without being kept, bytes.
 const NETWORK: usize = 192;
 const TELLING: usize = size_of::<Number>();
+/// What an agent takes, and a shard of it, without networks.
+const AGENT: usize = 192;
+const SHARD: usize = 64;
 /// The oldest measurement of a message, twice: as it says, and as long as the server has it. The
 /// moment from which seconds are counted is so long before the first message.
 const BEFORE_S: u64 = 2 * 366 * 86_400;
@@ -146,10 +149,13 @@ impl Book {
             return;
         };
         let (told, number) = (heard.shards.remove(&shard), heard.number);
+        let Some(told) = told else { return };
+        self.bytes -= SHARD;
         if heard.shards.is_empty() {
             self.agents.remove(agent);
+            self.bytes -= AGENT;
         }
-        for network in told.map(|told| told.networks).unwrap_or_default() {
+        for network in told.networks {
             self.changed = true;
             self.bytes -= TELLING;
             let place = &mut self.networks[network as usize];
@@ -183,6 +189,9 @@ impl Book {
         let most = self.bytes + room;
         let (mut told, count) = (Vec::new(), priors.networks.len());
         let (now_s, mut newest_s) = (self.seconds(now), 0);
+        let known = self.agents.contains_key(&priors.agent);
+        let place = SHARD + if known { 0 } else { AGENT };
+        let most = most.saturating_sub(place);
         // Those with most evidence come first.
         for measured in priors.networks {
             let rows = self.rows(&measured, knows);
@@ -219,6 +228,7 @@ impl Book {
         if told.is_empty() {
             return;
         }
+        self.bytes += place;
         let heard = self.agents.entry(priors.agent).or_insert_with(|| Heard {
             number,
             shards: BTreeMap::new(),
@@ -598,7 +608,7 @@ mod tests {
         assert!(bbr.cost_q16 < 33 << 16, "{bbr:?}");
         assert_eq!(
             book.bytes,
-            NETWORK + KEPT * Reports::size(2) + 2 * KEPT * TELLING
+            NETWORK + KEPT * Reports::size(2) + 2 * KEPT * (TELLING + AGENT + SHARD)
         );
     }
 }

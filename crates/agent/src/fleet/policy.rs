@@ -136,15 +136,22 @@ impl Policies {
     }
 
     fn settle(&mut self, now: Instant) -> Result<()> {
+        // What could not be put in force again at the start was not removed by anybody.
+        let restored = self.history.restore(&self.place);
         let present = self.present()?;
         match self.wishes.act(&self.labels, present.as_ref()) {
-            Act::Nothing => {}
+            Act::Nothing => drop(restored?),
             Act::Note(label) => self.wishes.applied(&label),
             Act::Remove => {
-                self.history.remove(&self.place)?;
-                tracing::info!("the fleet's policy is removed");
+                if let Some(entry) = self.history.in_force(&self.place.pin)?
+                    && which(&entry) == present
+                    && self.history.remove_if(&self.place, entry.number)?
+                {
+                    tracing::info!("the fleet's policy is removed");
+                }
             }
             Act::Leave(label) => {
+                restored?;
                 let entry = self.history.in_force(&self.place.pin)?;
                 let why = match entry {
                     Some(entry) => format!("replaced on this machine by {:?}", entry.name),
@@ -210,9 +217,15 @@ impl Policies {
         let Some(entry) = entry.filter(|it| it.number == report.number) else {
             return Ok(());
         };
-        match entry.previous {
-            Some(_) => drop(self.history.rollback(&self.place)?),
-            None => drop(self.history.remove(&self.place)?),
+        let is_taken_back = match entry.previous {
+            Some(_) => self
+                .history
+                .rollback_if(&self.place, entry.number)?
+                .is_some(),
+            None => self.history.remove_if(&self.place, entry.number)?,
+        };
+        if !is_taken_back {
+            return Ok(());
         }
         tracing::warn!("policy {number} of label {label} is taken back: {why}");
         let now = match self.history.in_force(&self.place.pin)? {
@@ -228,8 +241,17 @@ impl Policies {
 
     /// What the kernel has of the fleet.
     fn present(&self) -> Result<Option<Which>> {
-        let entry = self.history.in_force(&self.place.pin)?;
-        Ok(entry.as_ref().and_then(which))
+        let Some(entry) = self.history.in_force(&self.place.pin)? else {
+            return Ok(None);
+        };
+        if entry.file.as_os_str().is_empty()
+            && let Err(error) = self.history.entry(entry.number)
+            && !is_absent(&error)
+        {
+            // It may be the fleet's.
+            return Err(error);
+        }
+        Ok(which(&entry))
     }
 
     fn save(&mut self) -> Result<()> {
@@ -261,6 +283,11 @@ fn load(file: &Path) -> Result<Wishes> {
             file.display()
         )),
     }
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Why a policy is to be taken back.

@@ -43,6 +43,9 @@ pub struct Wishes {
     labels: BTreeMap<Name, Held>,
     /// Somebody chose another policy on this machine: it stays until the fleet's next one.
     is_local: bool,
+    /// Numbers of labels that the agent had: should it have them again, no older policy is obeyed.
+    #[serde(default)]
+    former: BTreeMap<Name, u64>,
 }
 
 /// A policy of the fleet: label and number.
@@ -63,17 +66,22 @@ pub enum Act {
 }
 
 impl Wishes {
-    /// Forgets labels that the agent no longer has.
+    /// Forgets labels that the agent no longer has, but for their numbers.
     pub fn keep(&mut self, labels: &[Name]) {
-        self.labels.retain(|label, _| labels.contains(label));
+        let held = std::mem::take(&mut self.labels).into_iter();
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            held.partition(|(label, _)| labels.contains(label));
+        self.labels = kept;
+        let gone = gone.into_iter().map(|(label, held)| (label, held.number));
+        self.former.extend(gone);
     }
 
     /// Numbers of the policies that were obeyed.
     pub fn numbers(&self) -> BTreeMap<Name, u64> {
-        let numbers = self.labels.iter();
+        let mut numbers = self.former.clone();
+        let held = self.labels.iter();
+        numbers.extend(held.map(|(label, held)| (label.clone(), held.number)));
         numbers
-            .map(|(label, held)| (label.clone(), held.number))
-            .collect()
     }
 
     /// How far they are.
@@ -219,7 +227,7 @@ impl Wishes {
         self.is_local = true;
         if let Some(held) = self.labels.get_mut(label) {
             (held.stage, held.reason) = (Stage::RolledBack, why);
-            held.is_present = false;
+            (held.last, held.is_present) = (None, false);
         }
     }
 
@@ -338,10 +346,15 @@ mod tests {
         run(&mut wishes, &mut present);
         assert_eq!(present, Some((name("all"), 1)));
         assert_eq!(stage(&wishes, "all"), (1, Stage::InForce));
-        // A label that the agent lost counts no more.
+        // A label that the agent lost counts no more; should it come back, no older policy does.
         let left = [name("web")];
         wishes.keep(&left);
         assert_eq!(wishes.act(&left, present.as_ref()), Act::Remove);
+        assert_eq!(wishes.progress().len(), 1);
+        assert_eq!(wishes.numbers()[&name("all")], 1);
+        take(&mut wishes, policy("all", 2, ALL_PPM, "b"));
+        wishes.keep(&left);
+        assert_eq!(wishes.numbers()[&name("all")], 2);
     }
 
     #[test]
@@ -417,5 +430,21 @@ mod tests {
         // The same text again is a new word.
         take(&mut wishes, policy("all", 2, ALL_PPM, "a"));
         assert!(matches!(run(&mut wishes, &mut present), Act::Apply(..)));
+    }
+
+    #[test]
+    fn what_was_replaced_here_does_not_come_back_with_another_label() {
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        take(&mut wishes, policy("web", 7, ALL_PPM, "w"));
+        run(&mut wishes, &mut present);
+        present = None;
+        assert_eq!(run(&mut wishes, &mut present), Act::Leave(name("web")));
+        take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        assert_eq!(present, Some((name("all"), 1)));
+        take(&mut wishes, policy("all", 2, ALL_PPM, ""));
+        assert_eq!(run(&mut wishes, &mut present), Act::Remove);
+        assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+        assert_eq!(stage(&wishes, "web"), (7, Stage::RolledBack));
     }
 }

@@ -110,7 +110,7 @@ impl Fleet {
         let signing = SigningKey::read(&self.at("f/policy.nk")).expect("a key");
         move |text| {
             let mut operator = Operator::connect(&settings).expect("a connection");
-            let published = operator.publish(&name("web"), text, ALL_PPM, &signing);
+            let published = operator.publish(&name("web"), text, ALL_PPM, &signing, &[]);
             published.expect("a number")
         }
     }
@@ -239,6 +239,28 @@ fn agents_obey_catch_up_and_take_back() {
     bed.start();
     reaches(&bed, bad, "rolled-back");
     assert_eq!(in_force(&bed), format!("fleet/web/{second}"));
+
+    // After a restart of the machine it cannot be put in force again: nobody removed it. Once it can,
+    // it is.
+    assert!(bed.end(Signal::SIGTERM).success());
+    thalweg_control::policy::remove(&bed.pin).expect("no policy");
+    let kept = bed.state().join("policy/in-force");
+    let number = fs::read_to_string(&kept).expect("a number");
+    let number: u32 = number.trim().parse().expect("a number");
+    let kept = bed.state().join(format!("policy/{number:08}.toml"));
+    let aside = kept.with_extension("aside");
+    fs::rename(&kept, &aside).expect("moving");
+    bed.start();
+    wait_for("the problem", || {
+        let told = bed.json(&["status"])["problems"].to_string();
+        told.contains(&format!("{number:08}.toml")).then_some(())
+    });
+    reaches(&bed, bad, "rolled-back");
+    fs::rename(&aside, &kept).expect("moving");
+    wait_for("the policy again", || {
+        (in_force(&bed) == format!("fleet/web/{second}")).then_some(())
+    });
+    assert_eq!(options_of(&bed, &[(1, 36)]), (vec![8], vec![8]));
 
     // Whoever is at the machine has the last word, until the next one.
     let output = bed.thalweg(&["policy", "remove"]);

@@ -110,6 +110,22 @@ impl History {
         let present = self
             .in_force(&place.pin)?
             .context("no policy is in force: there is nothing to return from")?;
+        self.back_from(place, present)
+    }
+
+    /// The same if this number is in force by then; `None`: it is not.
+    ///
+    /// # Errors
+    /// As [`History::rollback`].
+    pub fn rollback_if(&self, place: &Place, number: u32) -> Result<Option<Outcome>> {
+        let _lock = Pins::lock(&place.pin)?;
+        self.settle(place)?;
+        let present = self.in_force(&place.pin)?;
+        let present = present.filter(|it| it.number == number);
+        present.map(|it| self.back_from(place, it)).transpose()
+    }
+
+    fn back_from(&self, place: &Place, present: Entry) -> Result<Outcome> {
         let number = present.previous.with_context(|| {
             format!(
                 "no policy was in force before {:?}; `thalweg policy remove` takes it away",
@@ -144,6 +160,24 @@ impl History {
         }
         let _lock = Pins::lock(&place.pin)?;
         // The file comes first: the kernel's present policy can be read, its former one cannot.
+        self.set_in_force(None)?;
+        fail_point!("policy::unwanted");
+        pins.remove()
+    }
+
+    /// The same if this number is in force by then; whether it was.
+    ///
+    /// # Errors
+    /// As [`History::remove`].
+    pub fn remove_if(&self, place: &Place, number: u32) -> Result<bool> {
+        let pins = Pins::at(&place.pin);
+        if !pins.exists() {
+            return Ok(false);
+        }
+        let _lock = Pins::lock(&place.pin)?;
+        if super::in_force(&place.pin)? != Some(number) {
+            return Ok(false);
+        }
         self.set_in_force(None)?;
         fail_point!("policy::unwanted");
         pins.remove()
