@@ -141,6 +141,28 @@ beside_others() {
 	check "no port by reload" systemctl reload thalweg
 }
 
+# The unit speaks to this machine alone, until a drop-in lets the servers of a fleet in.
+reach_a_fleet() {
+	local drop=/etc/systemd/system/thalweg.service.d reached=/run/reached
+	ip netns exec far systemd-socket-activate --accept -l 4222 /usr/bin/touch $reached >/dev/null 2>&1 &
+	local server=$!
+	printf '[fleet]\nservers = ["tls://10.9.0.2:4222"]\nname = "guest"\n' >$settings
+	check "a fleet by reload" systemctl reload thalweg
+	check "its server is away" until_true 30 says 'unreachable\|slow' thalweg fleet status
+	check "the sandbox keeps it away" none $reached
+	mkdir -p $drop
+	printf '[Service]\nIPAddressAllow=10.9.0.2\n' >$drop/fleet.conf
+	systemctl daemon-reload
+	systemctl reset-failed thalweg
+	check "a restart with the drop-in" systemctl restart thalweg
+	check "the server is reached" until_true 30 test -e $reached
+	kill $server
+	rm -r $drop $reached
+	echo '' >$settings
+	systemctl daemon-reload
+	check "a restart without the drop-in" systemctl restart thalweg
+}
+
 # refuses_to_start NAME TEXT LEAST MOST: so many tries say TEXT in a line each, and nothing else.
 refuses_to_start() {
 	local from
@@ -291,6 +313,7 @@ before=$(everything)
 install_and_decide
 operate
 beside_others
+reach_a_fleet
 start_faults
 floods_no_journal
 hangs
