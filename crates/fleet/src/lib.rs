@@ -17,6 +17,7 @@ pub mod keys;
 mod link;
 mod names;
 mod operator;
+mod policies;
 mod pull;
 mod session;
 mod settings;

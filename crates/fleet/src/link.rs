@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, Context, context};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, ServerError};
-use tokio::sync::mpsc;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::bucket::Bucket;
 use crate::fault::{Fault, Kind};
@@ -26,12 +26,12 @@ pub(crate) const IMPORTED: &str = "thalweg.API";
 /// the server's start.
 const ELSEWHERE: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
 
-/// A connection to one server. When it is lost, it is over: the next one is another [`Link`].
+/// A connection to one server, as one of two sees it. When it is lost, it is over: the next one is another [`Link`].
 pub(crate) struct Link {
     pub server: String,
     pub client: Client,
     pub context: Context,
-    events: mpsc::Receiver<Event>,
+    events: broadcast::Receiver<Event>,
     patience: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Link {
         } = checked;
         let patience = settings.pace.patience;
         let name = address(server);
-        let (sender, events) = mpsc::channel(EVENTS);
+        let (sender, events) = broadcast::channel(EVENTS);
         let mut options = ConnectOptions::new()
             .name(&settings.agent)
             // Other agents may not subscribe to this one's answers.
@@ -61,7 +61,7 @@ impl Link {
             })
             .event_callback(move |event| {
                 let sender = sender.clone();
-                async move { drop(sender.try_send(event)) }
+                async move { drop(sender.send(event)) }
             });
         if let Some(ca) = &settings.ca {
             options = options.add_root_certificates(ca.clone());
@@ -97,17 +97,28 @@ impl Link {
         })
     }
 
+    /// The same connection for somebody else, who waits for answers so long.
+    pub fn beside(&self, patience: Duration) -> Self {
+        Self {
+            server: self.server.clone(),
+            client: self.client.clone(),
+            context: api("$JS.API", patience, &self.client),
+            events: self.events.resubscribe(),
+            patience,
+        }
+    }
+
     /// Waits for the end of the connection, or something that the server says.
     pub async fn event(&mut self) -> Fault {
         loop {
             match self.events.recv().await {
-                Some(Event::ServerError(error)) => return self.said(&error),
-                Some(Event::Disconnected | Event::Closed) | None => {
+                Ok(Event::ServerError(error)) => return self.said(&error),
+                Ok(Event::Disconnected | Event::Closed) | Err(RecvError::Closed) => {
                     let text = format_args!("{}: the connection was lost", self.server);
                     return Fault::new(Kind::Unreachable, text);
                 }
                 // Only the address of a message is missing: the next look finds it.
-                Some(_) => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
             }
         }
     }

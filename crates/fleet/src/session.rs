@@ -3,48 +3,37 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use async_nats::Subscriber;
-use futures_util::Stream;
 use thalweg_units::random::Random;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use crate::bucket::{BUCKETS, Bucket, Key, bell};
+use crate::bucket::{BUCKETS, Bucket, Key};
 use crate::fault::{Fault, Kind};
 use crate::link::Link;
 use crate::names::Name;
+use crate::policies::Policies;
 use crate::pull::{Look, Place, Puller, Value};
-use crate::settings::Checked;
+use crate::settings::{Checked, Settings};
 use crate::shared::{Connection, Incoming, Letter, Shared, Slot, Traffic};
-use crate::wire::policy::{Disobeyed, Signed};
-use crate::wire::{Policy, Priors, Status};
+use crate::wire::{Priors, Status};
 
 /// A session of this length was a good one: the next attempt comes soon.
-const GOOD: Duration = Duration::from_secs(60);
+const GOOD: Duration = Duration::from_secs(10);
 /// The first pause between attempts.
 const FIRST: Duration = Duration::from_millis(250);
-/// All agents hear of a policy at once, and ask within this time.
-const SPREAD: Duration = Duration::from_secs(1);
-/// Whoever hears of a policy may be at a server that does not have it yet: it asks again after this,
-/// so often.
-const LATER: Duration = Duration::from_secs(2);
-const ASKS: u32 = 3;
-/// A reader at a server that lags behind the bucket's leader: another one is asked after this, …
-const SOON: Duration = Duration::from_secs(1);
-/// … so often.
-const OTHERS: u32 = 60;
-/// An agent that had to connect anew asks as often for a while.
-const OFTEN: Duration = Duration::from_secs(6);
-/// Statuses that one question reads; a server that invents agents gets no further.
-const STATUSES_BYTES: usize = 256 << 20;
+/// Longest pause after a server that was there, and did not answer.
+const SLOW: Duration = Duration::from_secs(1);
 /// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
 /// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
 const EMPTY: u32 = 10;
+/// Statuses that one question reads; a server that invents agents gets no further.
+const STATUSES_BYTES: usize = 256 << 20;
+/// Longest wait without anything to do.
+const IDLE: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -56,15 +45,21 @@ pub(crate) enum Command {
     Statuses(SyncSender<Result<Vec<Reported>, Fault>>),
 }
 
-/// What outlives sessions.
+/// The thread.
 pub(crate) struct Agent {
     checked: Checked,
     shared: Arc<Shared>,
+    talk: Talk,
+    policies: Policies,
+    random: Random,
+}
+
+/// What outlives sessions of all but policies.
+struct Talk {
+    shared: Arc<Shared>,
+    settings: Settings,
     commands: mpsc::Receiver<Command>,
     priors: Place,
-    policy: Place,
-    /// Numbers of the policies that were obeyed.
-    numbers: BTreeMap<Name, u64>,
     random: Random,
     /// Traffic of earlier connections.
     before: (Traffic, Traffic),
@@ -72,15 +67,21 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub fn new(checked: Checked, shared: Arc<Shared>, commands: mpsc::Receiver<Command>) -> Self {
+        let seed = RandomState::new().hash_one(&checked.settings.agent);
+        let mut random = Random::new(seed);
         Self {
-            numbers: checked.settings.policies.clone(),
-            priors: Place::new(Bucket::Priors),
-            policy: Place::new(Bucket::Policy),
-            random: Random::new(RandomState::new().hash_one(&checked.settings.agent)),
-            before: Default::default(),
+            talk: Talk {
+                shared: Arc::clone(&shared),
+                settings: checked.settings.clone(),
+                commands,
+                priors: Place::new(Bucket::Priors),
+                random: Random::new(random.u64()),
+                before: Default::default(),
+            },
+            policies: Policies::new(&checked.settings, Arc::clone(&shared), random.u64()),
+            random,
             checked,
             shared,
-            commands,
         }
     }
 
@@ -123,7 +124,8 @@ impl Agent {
                 return;
             };
             let most = match fault.kind {
-                Kind::Unreachable | Kind::Slow => pace.unreachable,
+                Kind::Unreachable => pace.unreachable,
+                Kind::Slow => SLOW.min(pace.unreachable),
                 _ => pace.refused,
             };
             shared.fault(fault);
@@ -152,14 +154,14 @@ impl Agent {
                 biased;
                 () = self.shared.stop.notified() => return true,
                 () = sleep_until(until) => return false,
-                Some(Command::Statuses(answer)) = self.commands.recv() => {
+                Some(Command::Statuses(answer)) = self.talk.commands.recv() => {
                     drop(answer.try_send(Err(away())));
                 }
             }
         }
     }
 
-    /// One session with one server, until something is wrong.
+    /// One session with one server, until something is wrong. Policies do not wait for the rest of it.
     async fn session(&mut self, server: usize) -> Fault {
         let connecting = Link::connect(&self.checked, &self.checked.servers[server]);
         let mut link = match connecting.await {
@@ -167,63 +169,48 @@ impl Agent {
             Err(fault) => return fault,
         };
         self.shared.state(|state| state.connections += 1);
-        let Err(fault) = self.work(&mut link).await;
-        self.account(&link);
+        let beside = link.beside(self.checked.settings.pace.patience);
+        let fault = tokio::select! {
+            fault = self.policies.attend(&beside) => fault,
+            Err(fault) = self.talk.work(&mut link) => fault,
+        };
+        self.policies.hand_over();
+        self.talk.account(&link);
         let state = self.shared.snapshot();
-        self.before = (state.sent, state.received);
+        self.talk.before = (state.sent, state.received);
         fault
     }
+}
 
+impl Talk {
     async fn work(&mut self, link: &mut Link) -> Result<Infallible, Fault> {
         self.open(link).await?;
         let since = Instant::now();
         let server = link.server.clone();
         self.shared
             .state(|state| state.connected = Some(Connection { server, since }));
-        let mut bell = self.bell(link).await?;
-        let mut pullers = (Puller::new(), Puller::new());
+        let mut puller = Puller::new();
         let mut reading = Look::default();
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
-        let mut policies = Instant::now();
-        let calm = since + self.checked.settings.pace.uneasy;
-        let mut asks: u32 = 0;
-        let mut others = OTHERS;
         let mut again = EMPTY;
         loop {
             self.account(link);
             let now = Instant::now();
-            if now >= policies {
-                self.policies(link, &mut pullers.1).await?;
-                let uneasy = asks > 0 || now < calm;
-                if uneasy && others > 0 && self.lacks_policies(link).await? {
-                    others -= 1;
-                    pullers.1 = Puller::new();
-                    policies = now + SOON;
-                } else {
-                    policies = match asks {
-                        0 if now >= calm => look.max(now) + self.checked.settings.pace.look,
-                        0 => now + OFTEN,
-                        _ => now + LATER,
-                    };
-                    asks = asks.saturating_sub(1);
-                }
-            }
             if now >= look
                 && !self.shared.is_behind()
-                && self.others(link, &mut pullers.0, &mut reading).await?
+                && self.others(link, &mut puller, &mut reading).await?
             {
                 reading = Look::default();
                 // After a session's first look it counts as known what others told.
                 if again > 0 && self.lacks_priors(link).await? {
                     again -= 1;
-                    pullers.0 = Puller::new();
+                    puller = Puller::new();
                     continue;
                 }
                 again = 0;
-                let pace = self.checked.settings.pace.look;
+                let pace = self.settings.pace.look;
                 look = now + pace.mul_f64(0.75 + 0.5 * self.random.fraction());
-                policies = policies.min(look);
                 self.shared.state(|state| state.looked = Some(now));
             }
             let due = match self.shared.due(now) {
@@ -233,27 +220,13 @@ impl Agent {
                 }
                 Err(due) => due,
             };
-            let wake = [
-                Some(policies),
-                (!self.shared.is_behind()).then_some(look),
-                due,
-            ];
-            let wake = wake.into_iter().flatten().min().unwrap_or(policies);
+            let look = (!self.shared.is_behind()).then_some(look);
+            let wake = [look, due].into_iter().flatten().min();
+            let wake = wake.unwrap_or(now + IDLE);
             tokio::select! {
                 fault = link.event() => return Err(fault),
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
-                rung = ring(&mut bell) => {
-                    if rung.is_none() {
-                        return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
-                    }
-                    // Whoever rings all the time is heard no more often.
-                    if asks == 0 {
-                        let spread = SPREAD.mul_f64(self.random.fraction());
-                        policies = policies.min(Instant::now() + spread);
-                    }
-                    (asks, others) = (ASKS, OTHERS);
-                }
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
                     let statuses = statuses(link).await;
                     let fault = statuses.as_ref().err().cloned();
@@ -276,22 +249,15 @@ impl Agent {
                         self.shared.resend();
                     }
                 }
-                Bucket::Policy => drop(self.policy.meet(&info)),
-                Bucket::Status => {}
+                Bucket::Policy | Bucket::Status => {}
             }
         }
         Ok(())
     }
 
-    /// Rings when a policy is published. What it says is not read: it has no place in the bucket's order.
-    async fn bell(&mut self, link: &mut Link) -> Result<Subscriber, Fault> {
-        let client = link.client.clone();
-        link.run(Bucket::Policy, client.subscribe(bell("*"))).await
-    }
-
     async fn publish(&self, link: &mut Link, slot: Slot, letter: Letter) -> Result<(), Fault> {
-        let agent = &self.checked.settings.agent;
-        let pace = self.checked.settings.pace;
+        let agent = &self.settings.agent;
+        let pace = self.settings.pace;
         let (bucket, key, pause) = match slot {
             Slot::Status => (Bucket::Status, agent.to_string(), pace.status),
             Slot::Priors(shard) => (Bucket::Priors, format!("{agent}.{shard}"), pace.priors),
@@ -329,7 +295,7 @@ impl Agent {
         puller: &mut Puller,
         look: &mut Look,
     ) -> Result<bool, Fault> {
-        if !self.checked.settings.take {
+        if !self.settings.take {
             return Ok(true);
         }
         let values = puller.next(link, &mut self.priors).await?;
@@ -350,7 +316,7 @@ impl Agent {
             unreachable!("the bucket's keys are of this kind");
         };
         value.check()?;
-        if agent == self.checked.settings.agent {
+        if agent == self.settings.agent {
             return Ok(None);
         }
         if value.is_gone() {
@@ -366,80 +332,12 @@ impl Agent {
         Ok(Some(Incoming::Priors { age, priors }))
     }
 
-    /// Reads new policies, and hands over the newest of each label: also if the server fails meanwhile, as
-    /// what was read is not read again.
-    async fn policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
-        let mut newest = BTreeMap::new();
-        let read = self.read_policies(link, puller, &mut newest).await;
-        for policy in newest.into_values() {
-            self.shared.deliver(Incoming::Policy(policy));
-        }
-        read
-    }
-
-    async fn read_policies(
-        &mut self,
-        link: &mut Link,
-        puller: &mut Puller,
-        newest: &mut BTreeMap<Name, Policy>,
-    ) -> Result<(), Fault> {
-        let mut look = Look::default();
-        loop {
-            let values = puller.next(link, &mut self.policy).await?;
-            for value in &values {
-                match self.policy(value) {
-                    Ok(Some(policy)) => {
-                        self.numbers.insert(policy.label.clone(), policy.number);
-                        newest.insert(policy.label.clone(), policy);
-                    }
-                    Ok(None) => {}
-                    Err(fault) => self.shared.fault(fault),
-                }
-            }
-            if look.is_over(&values) {
-                return Ok(());
-            }
-        }
-    }
-
     /// Whether the leader of the bucket of priors has more than was read.
     async fn lacks_priors(&mut self, link: &mut Link) -> Result<bool, Fault> {
-        if !self.checked.settings.take {
+        if !self.settings.take {
             return Ok(false);
         }
         Ok(self.priors.lacks(&link.open(Bucket::Priors).await?))
-    }
-
-    /// Whether the leader of the bucket has more than was read: a reader is at any of the servers,
-    /// and one that was away may not have all of it for half a minute.
-    async fn lacks_policies(&mut self, link: &mut Link) -> Result<bool, Fault> {
-        let info = link.open(Bucket::Policy).await?;
-        Ok(self.policy.meet(&info) || self.policy.lacks(&info))
-    }
-
-    fn policy(&self, value: &Value) -> Result<Option<Policy>, Fault> {
-        let subject = value.message.subject.as_str();
-        let settings = &self.checked.settings;
-        let Key::Policy(label) = Key::parse(Bucket::Policy, subject)? else {
-            unreachable!("the bucket's keys are of this kind");
-        };
-        if !settings.labels.contains(&label) || value.is_gone() {
-            return Ok(None);
-        }
-        value.check()?;
-        let signed = Signed::parse(&value.message.payload);
-        let signed = signed.map_err(|error| Fault::wire(subject, &error))?;
-        let has = self.numbers.get(&label).copied();
-        match signed.obeyed(&label, &settings.keys, has) {
-            Ok(policy) => Ok(Some(policy.clone())),
-            // What is in the bucket is read again in each connection that begins anew.
-            Err(Disobeyed::Old { .. }) => Ok(None),
-            Err(Disobeyed::Label { .. }) => Err(Fault::new(
-                Kind::Key,
-                format_args!("{subject}: of another label"),
-            )),
-            Err(error) => Err(Fault::new(Kind::Signature, error)),
-        }
     }
 
     /// Takes over the client library's counters.
@@ -466,10 +364,6 @@ impl Agent {
             state.received = received;
         });
     }
-}
-
-async fn ring(bell: &mut Subscriber) -> Option<async_nats::Message> {
-    std::future::poll_fn(|cx| Pin::new(&mut *bell).poll_next(cx)).await
 }
 
 /// The statuses of all agents.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use thalweg_agent::config::{Config, ConfigError};
+use thalweg_fleet::StartError;
 use thalweg_learner::Mode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::debug_fn;
@@ -90,9 +91,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     log();
     let (global, options) = (global.clone(), options.clone());
     let ran = thalweg_agent::run::run(config, Box::new(move || options.config(&global)));
+    // A key or a certificate that cannot be used is like a wrong line.
+    let is_of_fleet = |error: &anyhow::Error| {
+        let start = error.downcast_ref::<StartError>();
+        matches!(start, Some(StartError::Settings(_)))
+    };
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
-        Some(_) => Failure::Configuration(format!("{error:#}")).into(),
-        None => error,
+        None if !is_of_fleet(&error) => error,
+        _ => Failure::Configuration(format!("{error:#}")).into(),
     })
 }
 

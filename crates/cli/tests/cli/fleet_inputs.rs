@@ -71,8 +71,12 @@ fn keys_and_certificates() {
         settings(&server.tls_url(), &more)
     };
 
-    let wrong_key = of(&good, "stranger.nk", "ca.pem");
-    let mut bed = Bed::new(&plain("fleet-tls"), &wrong_key);
+    let mut bed = Bed::new(&plain("fleet-tls"), &of(&good, "none.nk", "ca.pem"));
+    let refused = bed.run_command().output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(78), "{said}");
+    assert!(said.contains("none.nk"), "{said}");
+    bed.configure(&of(&good, "stranger.nk", "ca.pem"));
     bed.start();
     let _reader = reader(&bed);
     refuses(&bed, "credentials", "authorization violation");

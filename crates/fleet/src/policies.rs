@@ -1,0 +1,213 @@
+//! Reading policies: the part of a session that nothing else holds up.
+//!
+//! While servers come and go, an agent that is back has to have the latest policy soon. A request that was
+//! sent to a server without a leader is never answered, and readers may be at servers that lag behind. So
+//! the agent asks with little patience, again and again, and compares with the bucket's leader.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::Subscriber;
+use futures_util::Stream;
+use thalweg_units::random::Random;
+use tokio::time::{sleep, sleep_until};
+
+use crate::bucket::{Bucket, Key, bell};
+use crate::fault::{Fault, Kind};
+use crate::link::Link;
+use crate::names::Name;
+use crate::pull::{Look, Place, Puller, Value};
+use crate::settings::Settings;
+use crate::shared::{Incoming, Shared};
+use crate::wire::Policy;
+use crate::wire::policy::{Disobeyed, Signed};
+
+/// All agents hear of a policy at once, and ask within this time.
+const SPREAD: Duration = Duration::from_secs(1);
+/// Whoever hears of a policy may be at a server that does not have it yet: it asks again after this,
+/// so often.
+const LATER: Duration = Duration::from_secs(2);
+const ASKS: u32 = 3;
+/// A reader at a server that lags behind the bucket's leader: another one is asked after this, …
+const SOON: Duration = Duration::from_secs(1);
+/// … so often.
+const OTHERS: u32 = 60;
+/// An agent that had to connect anew asks as often for a while.
+const OFTEN: Duration = Duration::from_secs(6);
+/// An answer is waited for so long, …
+const HASTE: Duration = Duration::from_millis(1500);
+/// … but every so many times for as long as a slow server needs. Then the session is over.
+const HASTY: u32 = 3;
+/// After a refusal the next request comes after this.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What outlives sessions.
+pub(crate) struct Policies {
+    shared: Arc<Shared>,
+    settings: Settings,
+    place: Place,
+    /// Numbers of the policies that were obeyed.
+    numbers: BTreeMap<Name, u64>,
+    /// The newest of each label that was read and not handed over yet.
+    newest: BTreeMap<Name, Policy>,
+    /// Attempts without an answer, one after the other.
+    unanswered: u32,
+    random: Random,
+}
+
+impl Policies {
+    pub fn new(settings: &Settings, shared: Arc<Shared>, seed: u64) -> Self {
+        Self {
+            shared,
+            settings: settings.clone(),
+            place: Place::new(Bucket::Policy),
+            numbers: settings.policies.clone(),
+            newest: BTreeMap::new(),
+            unanswered: 0,
+            random: Random::new(seed),
+        }
+    }
+
+    /// Reads policies until something is wrong with the session.
+    pub async fn attend(&mut self, link: &Link) -> Fault {
+        let since = Instant::now();
+        let full = self.settings.pace.patience;
+        loop {
+            let is_hasty = (self.unanswered + 1) % HASTY != 0;
+            let patience = if is_hasty { HASTE.min(full) } else { full };
+            let Err(fault) = self.work(&mut link.beside(patience), since).await;
+            if !matches!(fault.kind, Kind::Slow | Kind::Server) {
+                return fault;
+            }
+            self.unanswered += 1;
+            if self.unanswered % HASTY == 0 {
+                return fault;
+            }
+            let is_refused = fault.kind == Kind::Server;
+            self.shared.fault(fault);
+            if is_refused {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn work(&mut self, link: &mut Link, since: Instant) -> Result<Infallible, Fault> {
+        self.place.meet(&link.open(Bucket::Policy).await?);
+        let mut bell = self.bell(link).await?;
+        let mut puller = Puller::new();
+        let calm = since + self.settings.pace.uneasy;
+        let (mut asks, mut others) = (0, OTHERS);
+        loop {
+            self.read(link, &mut puller).await?;
+            let now = Instant::now();
+            let is_uneasy = asks > 0 || now < calm;
+            let next = if is_uneasy && others > 0 && self.lacks(link).await? {
+                others -= 1;
+                puller = Puller::new();
+                now + SOON
+            } else if asks > 0 {
+                asks -= 1;
+                now + LATER
+            } else if now < calm {
+                now + OFTEN
+            } else {
+                let pace = self.settings.pace.look;
+                now + pace.mul_f64(0.75 + 0.5 * self.random.fraction())
+            };
+            self.unanswered = 0;
+            let mut next = next;
+            loop {
+                tokio::select! {
+                    fault = link.event() => return Err(fault),
+                    () = sleep_until(next.into()) => break,
+                    rung = ring(&mut bell) => {
+                        if rung.is_none() {
+                            return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
+                        }
+                        // Whoever rings all the time is heard no more often.
+                        if asks == 0 {
+                            let spread = SPREAD.mul_f64(self.random.fraction());
+                            next = next.min(Instant::now() + spread);
+                        }
+                        (asks, others) = (ASKS, OTHERS);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rings when a policy is published. What it says is not read: it has no place in the bucket's order.
+    async fn bell(&mut self, link: &mut Link) -> Result<Subscriber, Fault> {
+        let client = link.client.clone();
+        link.run(Bucket::Policy, client.subscribe(bell("*"))).await
+    }
+
+    /// Hands over what was read: also where the session ended meanwhile, as it is not read again.
+    pub fn hand_over(&mut self) {
+        for policy in std::mem::take(&mut self.newest).into_values() {
+            self.shared.deliver(Incoming::Policy(policy));
+        }
+    }
+
+    /// Reads new policies, and hands over the newest of each label.
+    async fn read(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
+        let mut look = Look::default();
+        loop {
+            let values = puller.next(link, &mut self.place).await?;
+            for value in &values {
+                match self.policy(value) {
+                    Ok(Some(policy)) => {
+                        self.numbers.insert(policy.label.clone(), policy.number);
+                        self.newest.insert(policy.label.clone(), policy);
+                    }
+                    Ok(None) => {}
+                    Err(fault) => self.shared.fault(fault),
+                }
+            }
+            if look.is_over(&values) {
+                self.hand_over();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the leader of the bucket has more than was read: a reader is at any of the servers, and one
+    /// that was away may not have all of it for half a minute.
+    async fn lacks(&mut self, link: &mut Link) -> Result<bool, Fault> {
+        let info = link.open(Bucket::Policy).await?;
+        Ok(self.place.meet(&info) || self.place.lacks(&info))
+    }
+
+    fn policy(&self, value: &Value) -> Result<Option<Policy>, Fault> {
+        let subject = value.message.subject.as_str();
+        let settings = &self.settings;
+        let Key::Policy(label) = Key::parse(Bucket::Policy, subject)? else {
+            unreachable!("the bucket's keys are of this kind");
+        };
+        if !settings.labels.contains(&label) || value.is_gone() {
+            return Ok(None);
+        }
+        value.check()?;
+        let signed = Signed::parse(&value.message.payload);
+        let signed = signed.map_err(|error| Fault::wire(subject, &error))?;
+        let has = self.numbers.get(&label).copied();
+        match signed.obeyed(&label, &settings.keys, has) {
+            Ok(policy) => Ok(Some(policy.clone())),
+            // What is in the bucket is read again in each connection that begins anew.
+            Err(Disobeyed::Old { .. }) => Ok(None),
+            Err(Disobeyed::Label { .. }) => Err(Fault::new(
+                Kind::Key,
+                format_args!("{subject}: of another label"),
+            )),
+            Err(error) => Err(Fault::new(Kind::Signature, error)),
+        }
+    }
+}
+
+async fn ring(bell: &mut Subscriber) -> Option<async_nats::Message> {
+    poll_fn(|cx| Pin::new(&mut *bell).poll_next(cx)).await
+}
