@@ -77,14 +77,14 @@ impl Policies {
         let since = Instant::now();
         let full = self.settings.pace.patience;
         loop {
-            let is_hasty = (self.unanswered + 1) % HASTY != 0;
+            let is_hasty = !(self.unanswered + 1).is_multiple_of(HASTY);
             let patience = if is_hasty { HASTE.min(full) } else { full };
             let Err(fault) = self.work(&mut link.beside(patience), since).await;
             if !matches!(fault.kind, Kind::Slow | Kind::Server) {
                 return fault;
             }
             self.unanswered += 1;
-            if self.unanswered % HASTY == 0 {
+            if self.unanswered.is_multiple_of(HASTY) {
                 return fault;
             }
             let is_refused = fault.kind == Kind::Server;
