@@ -397,6 +397,22 @@ fn a_group_that_is_not_there_is_named() {
     assert!(bed.running_program().is_none());
 }
 
+/// The sources of a test: of a file, or of all files of a directory. None if there is no such test.
+fn sources(name: &str, test: &str) -> Option<String> {
+    let root = support::manifest_path("crates").join(name);
+    let place = root.join(if name == "cli" { "tests/cli" } else { "tests" });
+    let mut files: Vec<_> = [&place, &root.join("src")]
+        .map(|place| place.join(format!("{test}.rs")))
+        .into();
+    if let Ok(entries) = fs::read_dir(place.join(test)) {
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    let texts = files
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok());
+    texts.reduce(|all, more| all + &more)
+}
+
 /// Each statement of SECURITY.md names its tests: `crate` `file` `name`, ....
 #[test]
 fn the_threat_model_names_tests_that_exist() {
@@ -404,28 +420,15 @@ fn the_threat_model_names_tests_that_exist() {
     let mut named = 0;
     for cell in page.lines().filter_map(|line| line.strip_suffix(" |")) {
         let cell = cell.rsplit(" | ").next().unwrap();
-        let words: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        let mut words = cell.split('`').skip(1).step_by(2);
         let mut source = String::new();
-        for word in words {
-            let root = support::manifest_path("crates");
-            if word == "cli" || word == "learner" {
-                continue;
-            }
-            let found = [
-                root.join(format!("cli/tests/cli/{word}.rs")),
-                root.join(format!("cli/tests/cli/{word}/mod.rs")),
-                root.join(format!("learner/tests/{word}.rs")),
-            ];
-            if let Some(path) = found.into_iter().find(|path| path.exists()) {
-                source = fs::read_to_string(path).unwrap();
-                named += 1;
-                continue;
-            }
-            assert!(
-                source.contains(&format!("fn {word}()")),
-                "{word} in: {cell}"
-            );
+        while let Some(word) = words.next() {
             named += 1;
+            if source.contains(&format!("fn {word}(")) {
+                continue;
+            }
+            let file = words.next().unwrap_or_default();
+            source = sources(word, file).unwrap_or_else(|| panic!("{word} {file} in: {cell}"));
         }
     }
     assert!(named > 40, "{named}");

