@@ -71,6 +71,22 @@ fn wrong_use_is_told_in_a_line() {
         1,
         "fleet: expected the directory of `thalweg fleet init`",
     );
+    // The directory is `fleet` without being named, also beside a port.
+    one_line(
+        &["policy", "show", "--port", "4223"],
+        1,
+        "fleet: expected the directory of `thalweg fleet init`",
+    );
+    one_line(
+        &["status", "--port", "4223"],
+        2,
+        "--server and --port need --fleet DIR",
+    );
+    one_line(
+        &["buckets", "f", "--size", "1kB"],
+        2,
+        "expected a size such as 4GB, at least 1MiB",
+    );
     one_line(
         &["policy", "apply", "p.toml", "--canary", "100%"],
         2,

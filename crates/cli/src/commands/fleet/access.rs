@@ -10,20 +10,26 @@ use thalweg_fleet::{Identity, Name, Operator, Settings, setup};
 #[derive(Debug, Args)]
 pub struct Access {
     /// A server, such as tls://nats.example.com:4222. Default: those of the directory.
-    #[arg(long = "server", value_name = "URL", requires = "directory")]
+    #[arg(long = "server", value_name = "URL")]
     servers: Vec<String>,
-    /// Port of the directory's servers.
-    #[arg(long, default_value_t = 4222, requires = "directory")]
-    port: u16,
+    /// Port of the directory's servers. Default: 4222.
+    #[arg(long)]
+    port: Option<u16>,
 }
 
 impl Access {
+    /// Whether it says anything.
+    pub fn is_given(&self) -> bool {
+        !self.servers.is_empty() || self.port.is_some()
+    }
+
     /// Connects with the operator's key.
     pub fn connect(&self, directory: &Path) -> Result<Operator> {
         let hosts = hosts(directory)?;
+        let port = self.port.unwrap_or(4222);
         let url = |host: &String| match host.contains(':') {
-            true => format!("tls://[{host}]:{}", self.port),
-            false => format!("tls://{host}:{}", self.port),
+            true => format!("tls://[{host}]:{port}"),
+            false => format!("tls://{host}:{port}"),
         };
         let servers = match self.servers.is_empty() {
             true => hosts.iter().map(url).collect(),

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use thalweg_agent::fleet::Statuses;
 
 use super::access::Access;
+use crate::failure::Failure;
 use crate::options::Global;
 
 /// Without a directory it is the agent.
@@ -24,6 +25,10 @@ impl Ask {
     /// What the servers say; `None`: the agent is to be asked.
     pub fn servers(&self) -> Result<Option<Statuses>> {
         let Some(directory) = &self.directory else {
+            if self.access.is_given() {
+                let text = "--server and --port need --fleet DIR: the agent is asked without";
+                return Err(Failure::Usage(text.to_owned()).into());
+            }
             return Ok(None);
         };
         let mut operator = self.access.connect(directory)?;
