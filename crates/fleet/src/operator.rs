@@ -1,12 +1,16 @@
 //! What operators do: make buckets, publish policies, look at all agents.
 
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::jetstream::context::CreateStreamErrorKind;
 use async_nats::jetstream::stream;
+use futures_util::Stream;
 use tokio::runtime::Runtime;
 
-use crate::bucket::{BUCKETS, Bucket, Limits, Wanted, bell};
+use crate::bucket::{BUCKETS, Bucket, Key, Limits, Wanted, bell};
 use crate::client::Member;
 use crate::fault::{Fault, Kind};
 use crate::keys::{PublicKey, SigningKey};
@@ -110,7 +114,7 @@ impl Operator {
         members: &[Member],
     ) -> Result<u64, OperatorError> {
         let Self { runtime, link } = self;
-        let sequence = runtime.block_on(last(link, label))?.map_or(0, |it| it.1);
+        let sequence = runtime.block_on(last(link, label))?;
         let signed = runtime.block_on(highest(link, label, &key.public()))?;
         let number = signed.max(told(members, label)) + 1;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -126,14 +130,13 @@ impl Operator {
         Ok(number)
     }
 
-    /// The last policy of a label; its signature is not verified.
+    /// The last policy of each label; signatures are not verified. What is no policy is left out.
     ///
     /// # Errors
-    /// The server refuses, or what is there is no policy.
-    pub fn policy(&mut self, label: &Name) -> Result<Option<Signed>, OperatorError> {
+    /// The server refuses.
+    pub fn policies(&mut self) -> Result<BTreeMap<Name, Signed>, OperatorError> {
         let Self { runtime, link } = self;
-        let last = runtime.block_on(last(link, label))?;
-        Ok(last.map(|(signed, _)| signed))
+        Ok(runtime.block_on(newest(link))?)
     }
 
     /// The statuses of all agents, in order of their names.
@@ -200,24 +203,16 @@ fn slow(bucket: Bucket) -> Fault {
     )
 }
 
-/// The last policy of a label, and its place in the bucket.
-async fn last(link: &mut Link, label: &Name) -> Result<Option<(Signed, u64)>, Fault> {
+/// The place in the bucket of what is under a label, whatever it is; 0: nothing.
+async fn last(link: &mut Link, label: &Name) -> Result<u64, Fault> {
     let bucket = Bucket::Policy;
-    let context = link.context.clone();
+    let stream = policies(link).await?;
     let subject = bucket.subject(label.as_str());
-    let stream = link
-        .run(bucket, context.get_stream(bucket.stream()))
-        .await?;
-    bucket.check(&stream.cached_info().config)?;
-    let message = match stream.get_last_raw_message_by_subject(&subject).await {
-        Ok(message) => message,
-        Err(error) if error.kind() == stream::LastRawMessageErrorKind::NoMessageFound => {
-            return Ok(None);
-        }
-        Err(error) => return Err(Fault::bucket(bucket.name(), &error)),
-    };
-    let signed = Signed::parse(&message.payload).map_err(|error| Fault::wire(&subject, &error))?;
-    Ok(Some((signed, message.sequence)))
+    match stream.get_last_raw_message_by_subject(&subject).await {
+        Ok(message) => Ok(message.sequence),
+        Err(error) if error.kind() == stream::LastRawMessageErrorKind::NoMessageFound => Ok(0),
+        Err(error) => Err(Fault::bucket(bucket.name(), &error)),
+    }
 }
 
 /// The highest number of a label that an agent says to have. One that lies cannot use up all numbers.
@@ -253,6 +248,39 @@ async fn highest(link: &mut Link, label: &Name, key: &PublicKey) -> Result<u64, 
             return Ok(highest);
         }
     }
+}
+
+/// The last policy of each label, as the bucket's leader has it.
+async fn newest(link: &mut Link) -> Result<BTreeMap<Name, Signed>, Fault> {
+    let bucket = Bucket::Policy;
+    let stream = policies(link).await?;
+    let asking = stream.info_with_subjects(bucket.subject(">"));
+    let mut subjects = link.run(bucket, asking).await?;
+    let mut newest = BTreeMap::new();
+    while let Some(found) = poll_fn(|cx| Pin::new(&mut subjects).poll_next(cx)).await {
+        let (subject, _) = found.map_err(|error| Fault::bucket(bucket.name(), &error))?;
+        let Ok(Key::Policy(label)) = Key::parse(bucket, &subject) else {
+            continue;
+        };
+        let message = link
+            .run(bucket, stream.get_last_raw_message_by_subject(&subject))
+            .await?;
+        if let Ok(signed) = Signed::parse(&message.payload) {
+            newest.insert(label, signed);
+        }
+    }
+    Ok(newest)
+}
+
+/// The bucket of policies.
+async fn policies(link: &mut Link) -> Result<stream::Stream, Fault> {
+    let bucket = Bucket::Policy;
+    let context = link.context.clone();
+    let stream = link
+        .run(bucket, context.get_stream(bucket.stream()))
+        .await?;
+    bucket.check(&stream.cached_info().config)?;
+    Ok(stream)
 }
 
 /// Publishes, if the last policy of the label is still this one.

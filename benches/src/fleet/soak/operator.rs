@@ -173,7 +173,7 @@ fn answer(
     // Each bucket has a leader of its own, and an agent needs all of them.
     operator.make_all(limits).ok()?;
     let all = Name::all();
-    let found = operator.policy(&all).ok()?;
+    let found = operator.policies().ok()?.remove(&all);
     let last = found.map(|found| found.unverified().number);
     if let Some(number) = last {
         // Also one whose confirmation was lost.

@@ -211,6 +211,11 @@ fn policies_are_obeyed_by_label_key_and_number() {
     let forged = forged.sign(&stranger).unwrap().encode();
     raw.put("$KV.thalweg-policy.forged", &forged).unwrap();
     assert_eq!(publish(&name("forged"), &[]), (1 << 40) + 1);
+    // What is no policy is in nobody's way.
+    raw.put("$KV.thalweg-policy.none", b"\xff").unwrap();
+    let labels: Vec<Name> = bed.operator().policies().unwrap().into_keys().collect();
+    assert_eq!(labels, ["all", "edge", "forged", "lost"].map(name));
+    assert_eq!(publish(&name("none"), &[]), 1);
 
     // An agent that was away gets the last one alone; one that has it, nothing.
     let later = bed.agent("a");

@@ -191,21 +191,11 @@ fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
 fn show(global: &Global, options: &Show) -> Result<()> {
     let mut operator = options.place.access.connect(options.place.directory())?;
     let members = operator.statuses()?;
-    let mut labels: Vec<Name> = match &options.to {
-        Some(label) => vec![label.clone()],
-        None => {
-            let said = members.iter().filter_map(|it| it.status.as_ref().ok());
-            let said = said.flat_map(|status| status.labels.iter().cloned());
-            said.chain([Name::all()]).collect()
-        }
-    };
-    labels.sort();
-    labels.dedup();
     let mut policies = Vec::new();
-    for label in labels {
-        let found = operator.policy(&label);
-        let found = found.with_context(|| format!("policy of label {label}"))?;
-        let Some(signed) = found else { continue };
+    for (label, signed) in operator.policies()? {
+        if options.to.as_ref().is_some_and(|to| *to != label) {
+            continue;
+        }
         let progress = |status: &Status| -> Option<Option<Progress>> {
             let has = label == Name::all() || status.labels.contains(&label);
             let of = status.policies.iter().find(|it| it.label == label);
