@@ -381,7 +381,7 @@ fn an_operator_asks_the_servers_without_an_agent() {
     // Where to is not said, and nobody is there.
     let (code, _, err) = run(here, &["gain", "--server", "tls://127.0.0.1:1"]);
     assert_eq!(code, Some(2), "{err}");
-    assert!(err.contains("--fleet <DIR>"), "{err}");
+    assert!(err.contains("--fleet DIR"), "{err}");
     let (code, _, err) = run(here, &["status", "--fleet", "nowhere"]);
     assert_eq!((code, err.lines().count()), (Some(1), 1), "{err}");
     assert!(
