@@ -109,7 +109,7 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 	 * What the fleet told is compared with the control group: of that, too, it is known what
 	 * would have decided.
 	 */
-	if (!choose(c->request, shares) && (!drawn || has_fleet) &&
+	if (!choose(c->request, shares) && (!drawn || (has_fleet && !c->params->advise)) &&
 	    groups_know(c->request->key.netns)) {
 		c->request->allowed |= drawn ? ONLY_ASKED : 0;
 		ask_groups(c, shares);

@@ -22,6 +22,10 @@ use crate::settings::{Checked, Settings, SettingsError};
 use crate::wire::WireError;
 use crate::wire::policy::{Policy, Signed};
 
+/// A reader that lags behind the bucket's leader: another one is asked after this, …
+const SOON: Duration = Duration::from_millis(500);
+/// … so often.
+const OTHERS: u32 = 60;
 /// The highest number that is believed without a signature.
 const NUMBER_TOLD_MAX: u64 = 1 << 40;
 
@@ -115,7 +119,7 @@ impl Operator {
     ) -> Result<u64, OperatorError> {
         let Self { runtime, link } = self;
         let sequence = runtime.block_on(last(link, label))?;
-        let signed = runtime.block_on(highest(link, label, &key.public()))?;
+        let signed = runtime.block_on(highest(link, label, &key.public(), sequence))?;
         let number = signed.max(told(members, label)) + 1;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let policy = Policy {
@@ -224,13 +228,19 @@ fn told(members: &[Member], label: &Name) -> u64 {
     numbers.max().unwrap_or(0)
 }
 
-/// The highest number of a label in the bucket; 0: none. Those that this key did not sign cannot use up
-/// all numbers.
-async fn highest(link: &mut Link, label: &Name, key: &PublicKey) -> Result<u64, Fault> {
+/// The highest number of a label in the bucket, up to this place; 0: none. Those that this key did not
+/// sign cannot use up all numbers.
+async fn highest(
+    link: &mut Link,
+    label: &Name,
+    key: &PublicKey,
+    sequence: u64,
+) -> Result<u64, Fault> {
     let mut place = Place::new(Bucket::Policy);
     let mut puller = Puller::of(Bucket::Policy.subject(label.as_str()));
     let mut look = Look::default();
     let mut highest = 0;
+    let mut others = OTHERS;
     loop {
         let values = puller.next(link, &mut place).await?;
         for value in &values {
@@ -244,9 +254,21 @@ async fn highest(link: &mut Link, label: &Name, key: &PublicKey) -> Result<u64, 
             };
             highest = highest.max(number);
         }
-        if look.is_over(&values) {
+        if !look.is_over(&values) {
+            continue;
+        }
+        if place.has_reached(sequence) {
             return Ok(highest);
         }
+        // The reader is at a server that lags behind: a number that is there already would be obeyed by
+        // nobody.
+        if others == 0 {
+            return Err(slow(Bucket::Policy));
+        }
+        others -= 1;
+        tokio::time::sleep(SOON).await;
+        puller = Puller::of(Bucket::Policy.subject(label.as_str()));
+        look = Look::default();
     }
 }
 

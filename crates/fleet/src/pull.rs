@@ -132,7 +132,13 @@ impl Place {
 
     /// Whether there is more in the bucket than was read.
     pub fn lacks(&self, info: &stream::Info) -> bool {
-        info.state.last_sequence > self.sequence
+        // Of one that was emptied, or whose messages are too old, nothing is left to read.
+        info.state.messages > 0 && !self.has_reached(info.state.last_sequence)
+    }
+
+    /// Whether all was read up to this message.
+    pub fn has_reached(&self, sequence: u64) -> bool {
+        self.sequence >= sequence
     }
 }
 

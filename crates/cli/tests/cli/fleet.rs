@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Exit code, standard output and standard error.
-fn run(directory: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub fn run(directory: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_thalweg"))
         .current_dir(directory)
         .arg("fleet")

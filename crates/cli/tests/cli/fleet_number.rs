@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -12,8 +11,9 @@ use thalweg_fleet::wire::{Cell, Progress, Stage, Status};
 use thalweg_fleet::{Fleet, Identity, Name, Outgoing, Settings};
 use thalweg_process::Process;
 
+use crate::fleet::run;
 use crate::fleet_server::{Server, program, reader};
-use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
+use crate::support::{Bed, plain, privileged, skip, wait_for};
 
 /// Clusters of one connection each, whose residuals are a mean plus or minus a half.
 fn cell(side: &str, clusters: u64, mean: f64) -> Cell {
@@ -287,18 +287,6 @@ fn all_agents_and_what_they_gain_together() {
         said.contains("The agents of the fleet cannot be had: the fleet is away"),
         "{said}"
     );
-}
-
-fn run(directory: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(THALWEG)
-        .current_dir(directory)
-        .arg("fleet")
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code();
-    (code, text(output.stdout), text(output.stderr))
 }
 
 #[test]
