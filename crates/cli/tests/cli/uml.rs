@@ -97,11 +97,12 @@ fn it_loads_and_learns_without_kernel_btf() {
     if !available() {
         return;
     }
+    // Where a slow machine retransmits, bbr may be tried after one measurement. Not each transfer gives one.
     let text = boot(&format!(
         "module tcp_bbr\nmodule tcp_htcp\n{CONFIGURATION}\n\
          ls /sys/kernel/btf\n\
          for _ in $(seq 60); do\n\
-         transfer\nthalweg --json status | grep -q 'changed.: 0,' || break\n\
+         transfer\nthalweg --json status | grep -Eq '\"changed\": 0,|\"scored\": [0-3],' || break\n\
          done\nsleep 1\necho ARMS; thalweg --json arms; echo STATUS; thalweg --json status; cat /run/log\n"
     ));
     assert!(
