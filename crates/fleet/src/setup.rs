@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/ca.pem, ca.key                 the CA, made for these servers
 //! DIR/operator.nk                    seed of the operator, who may make buckets and write policies
+//! DIR/operator.creds                 goes before it, where servers get accounts as JWTs; not made here
 //! DIR/policy.nk, policy.pub          the key that signs policies
 //! DIR/users/NAME.pub                 public keys of agents, from which users.conf is written
 //! DIR/agents/NAME/agent.nk, ca.pem   what an agent needs

@@ -23,7 +23,8 @@ impl Access {
         !self.servers.is_empty() || self.port.is_some()
     }
 
-    /// Connects with the operator's key.
+    /// Connects with the operator's key, or as `operator.creds` says where servers get their accounts as
+    /// JWTs.
     pub fn connect(&self, directory: &Path) -> Result<Operator> {
         let hosts = hosts(directory)?;
         let port = self.port.unwrap_or(4222);
@@ -36,8 +37,12 @@ impl Access {
             false => self.servers.clone(),
         };
         let operator = Name::new(setup::OPERATOR).expect("a name");
-        let key = Identity::Nkey(directory.join("operator.nk"));
-        let mut settings = Settings::new(servers, operator, key);
+        let credentials = directory.join("operator.creds");
+        let identity = match credentials.exists() {
+            true => Identity::Credentials(credentials),
+            false => Identity::Nkey(directory.join("operator.nk")),
+        };
+        let mut settings = Settings::new(servers, operator, identity);
         settings.ca = Some(directory.join("ca.pem"));
         Ok(Operator::connect(&settings)?)
     }
