@@ -481,6 +481,42 @@ def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
     assert len(asked) == 4, asked
 
 
+def test_the_gain_by_source(opened, place):
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = opened()
+    page = watched.page
+
+    def group(by, name, effect):
+        row = {
+            "measure": "time", "size": None, "unit": "percent", "control": 440, "treated": 4400,
+            "effect": effect, "low": effect - 6, "high": effect + 6, "verdict": "better", "known_in_s": None,
+        }  # fmt: skip
+        return {"by": by, "name": name, "rows": [row]}
+
+    found = json.loads(place.front.ask("/v1/gain?by=source")[2])
+    assert found["groups"][0]["by"] == "all", found
+    sources = [("own", -11.0), ("fleet", -24.0), (HOSTILE, -9.0)]
+    groups = [group("all", "", -18.0), *(group("source", *source) for source in sources)]
+    groups.append({"by": "source", "name": "none", "rows": []})
+    page.route("**/v1/gain*", lambda route: route.fulfill(json=found | {"groups": groups}))
+    page.reload()
+    watched.live()
+    page.wait_for_selector("#gain tbody tr")
+    assert page.locator("#gain caption").all_inner_texts() == [
+        "Treated connections less the control group; control in hosts × hours",
+        "The same of hosts whose hour began with what this agent measured",
+        "The same of hosts whose hour began with what other agents told",
+        HOSTILE.replace("\u202e", "\\u{202e}"),
+    ]
+    effects = page.locator("#gain tbody td:nth-child(2)").all_inner_texts()
+    assert effects == ["-18 %", "-11 %", "-24 %", "-9.00 %"]
+    assert page.locator("main img").count() == 0
+    assert watched.fits()
+    violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert not [one for one in violations if one["impact"] in ("serious", "critical")], violations
+
+
 def test_hostile_names_are_text(opened, place):
     watched = opened()
     page = watched.page
