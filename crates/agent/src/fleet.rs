@@ -43,6 +43,8 @@ use policy::Policies;
 const TICK: Duration = Duration::from_millis(500);
 /// Messages that wait for the kernel's arms.
 const ARRIVED_MAX: usize = 256;
+/// Messages are large, and what is kept of them is small: what they leave goes back after so many.
+const TRIM: u64 = 200;
 /// Interval of looks at the agent's own networks.
 const LOOK: Duration = Duration::from_secs(60);
 /// What others told is put in force at most as often, in 1 % of the time …
@@ -163,16 +165,14 @@ impl Membership {
             cgroup: setup.cgroup.clone(),
         };
         let (agent, labels) = (self.settings.agent.clone(), self.settings.labels.clone());
-        let (policies, read) = Policies::new(agent, labels, &self.state, place, setup.dry_run);
-        if let Err(error) = read {
-            tracing::warn!("policies of the fleet are asked for again: {error:#}");
-        }
+        let policies = Policies::new(agent, labels, &self.state, place, setup.dry_run);
         let mut work = Work {
             arrived: Vec::new(),
             book: Book::new(Instant::now()),
             policies,
             has_heard: false,
             logged: BTreeSet::new(),
+            heard: 0,
             told: HashMap::new(),
             written: None,
             took: Duration::ZERO,
@@ -224,6 +224,7 @@ impl Membership {
                     self.lock().policies = work.policies.progress();
                 }
             }
+            shared.problem("fleet-file", work.policies.unread());
             let heard = hear(shared, &mut work, now);
             let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
             shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
@@ -251,11 +252,7 @@ impl Membership {
         }
         if is_due(work.looked, LOOK) {
             work.looked = Some(now);
-            let groups = shared.kernel.groups()?;
-            let of_fleet = groups
-                .iter()
-                .filter(|(key, _)| key.level.is_fleet())
-                .count();
+            let (groups, of_fleet) = shared.kernel.own_groups()?;
             if of_fleet < self.lock().in_force.written {
                 // A table that is full evicts also these.
                 work.written = None;
@@ -285,15 +282,21 @@ impl Membership {
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
         let mut told = BTreeMap::new();
         let mut elsewhere = 0;
-        for (netns, system) in shared.kernel.defaults()? {
-            // Without an arm of the system nothing can be compared.
-            let Some(system) = system else { continue };
-            let priors = known
-                .entry(system)
-                .or_insert_with(|| book.priors(|name| arms.index(name), system, now));
-            let records: Vec<(HostKey, Prior)> = priors
+        // Without an arm of the system nothing can be compared.
+        let defaults = shared.kernel.defaults()?.into_iter();
+        let defaults: Vec<_> = defaults
+            .filter_map(|(netns, system)| Some((netns, system?)))
+            .collect();
+        for (_, system) in &defaults {
+            known
+                .entry(*system)
+                .or_insert_with(|| book.priors(|name| arms.index(name), *system, now));
+        }
+        for (netns, system) in defaults {
+            let priors = &known[&system];
+            let records: Vec<(HostKey, &Prior)> = priors
                 .iter()
-                .filter_map(|(network, prior)| Some((key_of(network, netns, lengths)?, *prior)))
+                .filter_map(|(network, prior)| Some((key_of(network, netns, lengths)?, prior)))
                 .collect();
             elsewhere += priors.len() - records.len();
             told.insert(netns, records);
@@ -394,6 +397,10 @@ fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
     let knows = |name: &str| arms.index(name).is_some();
     for incoming in std::mem::take(&mut work.arrived) {
         work.book.take(incoming, raw::THALWEG_RULE, knows, now);
+        work.heard += 1;
+        if work.heard.is_multiple_of(TRIM) {
+            system::trim_memory();
+        }
     }
     Ok(())
 }
@@ -427,6 +434,8 @@ struct Work {
     /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
     logged: BTreeSet<Kind>,
     /// What was told last, by shard, and when.
+    /// Messages that were heard.
+    heard: u64,
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.
     written: Option<Instant>,

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 25] = [
+const REMEDIES: [(&str, &str); 26] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -25,6 +25,10 @@ const REMEDIES: [(&str, &str); 25] = [
     (
         "fleet",
         "Look at `thalweg fleet status`. The agent goes on with what it knows.",
+    ),
+    (
+        "fleet-file",
+        "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
     ),
     (
         "fleet-policy",

@@ -1,6 +1,6 @@
 //! The client's thread: one session after another, each with one server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -60,6 +60,8 @@ struct Talk {
     settings: Settings,
     commands: mpsc::Receiver<Command>,
     priors: Place,
+    /// Messages that wait until the agent has taken those before: parsed they are several times as large.
+    unread: VecDeque<Value>,
     random: Random,
     /// Traffic of earlier connections.
     before: (Traffic, Traffic),
@@ -75,6 +77,7 @@ impl Agent {
                 settings: checked.settings.clone(),
                 commands,
                 priors: Place::new(Bucket::Priors),
+                unread: VecDeque::new(),
                 random: Random::new(random.u64()),
                 before: Default::default(),
             },
@@ -194,13 +197,17 @@ impl Talk {
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut again = EMPTY;
+        let mut is_read = false;
         loop {
             self.account(link);
             let now = Instant::now();
-            if now >= look
-                && !self.shared.is_behind()
-                && self.others(link, &mut puller, &mut reading).await?
-            {
+            self.hand_over();
+            if now >= look && !is_read && !self.shared.is_behind() {
+                is_read = self.others(link, &mut puller, &mut reading).await?;
+                self.hand_over();
+            }
+            if is_read && self.unread.is_empty() {
+                is_read = false;
                 reading = Look::default();
                 // After a session's first look it counts as known what others told.
                 if again > 0 && self.lacks_priors(link).await? {
@@ -245,6 +252,7 @@ impl Talk {
             match bucket {
                 Bucket::Priors => {
                     if self.priors.meet(&info) {
+                        self.unread.clear();
                         self.shared.deliver(Incoming::Anew);
                         self.shared.resend();
                     }
@@ -300,14 +308,21 @@ impl Talk {
         }
         let values = puller.next(link, &mut self.priors).await?;
         let all = look.is_over(&values);
-        for value in values {
+        self.unread.extend(values);
+        Ok(all)
+    }
+
+    /// Hands over what was read, while the agent keeps up.
+    fn hand_over(&mut self) {
+        while !self.shared.is_behind()
+            && let Some(value) = self.unread.pop_front()
+        {
             match self.prior(&value) {
                 Ok(Some(incoming)) => self.shared.deliver(incoming),
                 Ok(None) => {}
                 Err(fault) => self.shared.fault(fault),
             }
         }
-        Ok(all)
     }
 
     fn prior(&self, value: &Value) -> Result<Option<Incoming>, Fault> {

@@ -137,8 +137,8 @@ pub(crate) struct Shared {
     is_stopping: AtomicBool,
 }
 
-/// Messages of the inbox beyond which no more are asked for: one may take a quarter of a megabyte.
-pub(crate) const INBOX: usize = 16;
+/// Messages of the inbox beyond which no more are parsed: one may then take a quarter of a megabyte.
+pub(crate) const INBOX: usize = 4;
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -48,6 +48,8 @@ pub struct Policies {
     wishes: Wishes,
     /// As it is in the file.
     saved: Wishes,
+    /// Why the file could not be read, until it is written anew or gone.
+    unread: Option<String>,
     /// How far they were at the last look.
     told: Vec<Progress>,
     looked: Option<Instant>,
@@ -56,25 +58,16 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Reads what was wanted.
-    ///
-    /// # Errors
-    /// The file is there, and cannot be read. What it had is then asked of the fleet again.
-    pub fn new(
-        agent: Name,
-        labels: Vec<Name>,
-        state: &Path,
-        place: Place,
-        dry_run: bool,
-    ) -> (Self, Result<()>) {
+    /// Reads what was wanted. What a file had that cannot be read is asked of the fleet again.
+    pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
         let file = state.join("fleet.json");
-        let (mut wishes, outcome) = match load(&file) {
-            Ok(wishes) => (wishes, Ok(())),
-            Err(error) => (Wishes::default(), Err(error)),
+        let (mut wishes, unread) = match load(&file) {
+            Ok(wishes) => (wishes, None),
+            Err(error) => (Wishes::default(), Some(format!("{error:#}"))),
         };
         let saved = wishes.clone();
         wishes.keep(&labels);
-        let policies = Self {
+        Self {
             agent,
             labels,
             file,
@@ -83,11 +76,16 @@ impl Policies {
             dry_run,
             wishes,
             saved,
+            unread,
             told: Vec::new(),
             looked: None,
             not_before: None,
-        };
-        (policies, outcome)
+        }
+    }
+
+    /// Why the file of what was wanted could not be read, while it is there.
+    pub fn unread(&self) -> Option<String> {
+        self.unread.clone()
     }
 
     /// Numbers of the policies that were obeyed, by label.
@@ -127,6 +125,9 @@ impl Policies {
             return Ok(None);
         }
         self.looked = Some(now);
+        if !self.file.exists() {
+            self.unread = None;
+        }
         // Before the kernel has it: after a kill the next session goes on.
         self.save()?;
         let done = self.settle(now).and_then(|()| self.watch());
@@ -265,6 +266,7 @@ impl Policies {
         let written = Draft::new(&self.file, 0o600).and_then(|draft| draft.replace(&bytes));
         written.with_context(|| format!("writing {}", self.file.display()))?;
         self.saved.clone_from(&self.wishes);
+        self.unread = None;
         Ok(())
     }
 }

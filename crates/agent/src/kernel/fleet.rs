@@ -58,7 +58,7 @@ impl Kernel {
     ///
     /// # Errors
     /// A map that cannot be read or written. Records written before stay.
-    pub fn set_fleet(&self, told: &BTreeMap<u64, Vec<(HostKey, Prior)>>) -> Result<FleetNetworks> {
+    pub fn set_fleet(&self, told: &BTreeMap<u64, Vec<(HostKey, &Prior)>>) -> Result<FleetNetworks> {
         let mut done = FleetNetworks::default();
         let (defaults, worths) = (self.defaults()?, self.worths()?);
         let worth = |level: Level| match worths.levels.get(level as usize) {

@@ -32,6 +32,24 @@ impl Kernel {
         }
     }
 
+    /// Those of this agent's own, and how many there are of the fleet.
+    pub fn own_groups(&self) -> Result<(HostBatch, usize)> {
+        let (mut own, mut of_fleet) = (HostBatch::new(), 0);
+        if self.setup().has_groups() {
+            self.walk_records(|batch| {
+                for (key, record) in batch {
+                    match key.level {
+                        level if level.is_fleet() => of_fleet += 1,
+                        level if level.is_group() && !level.is_window() => own.push((key, record)),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok((own, of_fleet))
+    }
+
     /// The records of initial windows.
     pub fn windows(&self) -> Result<HostBatch> {
         match self.setup().windows() {

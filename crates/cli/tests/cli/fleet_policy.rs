@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -211,10 +212,20 @@ fn agents_obey_catch_up_and_take_back() {
     assert!(!bed.end(Signal::SIGKILL).success());
     let second = fleet.apply(&one_rule("mark = 8"), &[]);
     fleet.server = None;
+    // Nor is there what it wanted, which is no reason to let go of it.
+    let file = bed.state().join("fleet.json");
+    let wanted = fs::read_to_string(&file).expect("what is wanted");
+    fs::write(&file, &wanted[1..]).expect("writing");
     bed.start();
+    let problem = |bed: &Bed| {
+        let told = bed.json(&["status"])["problems"].to_string();
+        told.contains("fleet.json is damaged")
+    };
+    wait_for("the problem", || problem(&bed).then_some(()));
     assert_eq!(in_force(&bed), format!("fleet/web/{first}"));
     fleet.start();
     reaches(&bed, second, "in-force");
+    wait_for("its end", || (!problem(&bed)).then_some(()));
     assert_eq!(options_of(&bed, &[(1, 36)]), (vec![8], vec![8]));
 
     // Settings fail: it is taken back.
@@ -333,6 +344,17 @@ fn a_canary_is_first_and_strangers_are_not_obeyed() {
         let told = fleet.told()?;
         (told["stage"] == "refused").then_some(())
     });
+
+    // A credentials file goes before the key.
+    let credentials = fleet.at("f/operator.creds");
+    fs::write(&credentials, "-----BEGIN NATS USER JWT-----\n").expect("writing");
+    fs::set_permissions(&credentials, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let said = fleet.refuses(&one_rule("mark = 9"), &[]);
+    assert!(
+        said.contains("operator.creds: found no JWT and seed"),
+        "{said}"
+    );
+    fs::remove_file(credentials).expect("removing");
 
     // Faults in the file are told before anything is signed.
     let said = fleet.refuses(
