@@ -19,7 +19,7 @@ for file in "${deb[0]}" "${rpm[0]}" "${bill[0]}"; do
 done
 kernel=linux-image-6.12-cloud-amd64
 missing=()
-for tool in mmdebstrap lintian rpmlint cpio qemu-system-x86_64; do
+for tool in mmdebstrap lintian rpmlint rpm cpio qemu-system-x86_64; do
 	command -v "$tool" >/dev/null || missing+=("${tool/qemu-system-x86_64/qemu-system-x86}")
 done
 if ((${#missing[@]})); then
