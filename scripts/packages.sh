@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Builds the Debian and the RPM package of the release binary, and their software
+# Builds the Debian and the RPM package of a binary of profile `dist`, and their software
 # bill of materials (CycloneDX): target/packages.
 # What goes in, and where, is in crates/cli/Cargo.toml.
 set -euo pipefail
@@ -20,8 +20,8 @@ PATH=$PWD/$tools/bin:$PATH
 # Where the C compiler finds libelf.a and libz.a.
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(gcc -print-file-name=libelf.a)"):$(dirname "$(gcc -print-file-name=libz.a)")
 export LIBBPF_SYS_LIBRARY_PATH
-cargo build --quiet --locked --release -p thalweg-cli --bin thalweg --features static
-thalweg=target/release/thalweg
+cargo build --quiet --locked --profile dist -p thalweg-cli --bin thalweg --features static
+thalweg=target/dist/thalweg
 stage=target/package
 rm -rf "$stage" target/packages
 mkdir -p "$stage"/{man,completions} target/packages
