@@ -242,7 +242,7 @@ impl Membership {
             match work.has_heard {
                 true => {
                     self.write(shared, &mut work.book, now)?;
-                    // Messages are large, and what is kept of them is small.
+                    // What the last messages and this have left.
                     system::trim_memory();
                 }
                 // What an earlier session put in force stays until all was heard, or is too old.
@@ -433,9 +433,9 @@ struct Work {
     has_heard: bool,
     /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
     logged: BTreeSet<Kind>,
-    /// What was told last, by shard, and when.
     /// Messages that were heard.
     heard: u64,
+    /// What was told last, by shard, and when.
     told: HashMap<Shard, (Instant, Told)>,
     /// When what others told was put in force, and how long that took.
     written: Option<Instant>,

@@ -34,19 +34,14 @@ impl Kernel {
 
     /// Those of this agent's own, and how many there are of the fleet.
     pub fn own_groups(&self) -> Result<(HostBatch, usize)> {
-        let (mut own, mut of_fleet) = (HostBatch::new(), 0);
-        if self.setup().has_groups() {
-            self.walk_records(|batch| {
-                for (key, record) in batch {
-                    match key.level {
-                        level if level.is_fleet() => of_fleet += 1,
-                        level if level.is_group() && !level.is_window() => own.push((key, record)),
-                        _ => {}
-                    }
-                }
-                Ok(())
-            })?;
+        if !self.setup().has_groups() {
+            return Ok((HostBatch::new(), 0));
         }
+        let mut of_fleet = 0;
+        let own = self.records_of(|level| {
+            of_fleet += usize::from(level.is_fleet());
+            level.is_group() && !level.is_window() && !level.is_fleet()
+        })?;
         Ok((own, of_fleet))
     }
 
@@ -58,7 +53,7 @@ impl Kernel {
         }
     }
 
-    fn records_of(&self, wanted: impl Fn(Level) -> bool) -> Result<HostBatch> {
+    fn records_of(&self, mut wanted: impl FnMut(Level) -> bool) -> Result<HostBatch> {
         let mut records = Vec::new();
         self.walk_records(|batch| {
             records.extend(batch.into_iter().filter(|(key, _)| wanted(key.level)));
