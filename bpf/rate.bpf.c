@@ -115,16 +115,20 @@ static __always_inline void enter(struct rate *ca, __u8 phase)
 
 /*
  * Whether STARTUP has found the capacity: at twice the rate hardly more is delivered,
- * round after round. A flow that starts in a queue of others sees none grow.
+ * round after round. A flow that starts in a queue of others sees none grow. A round that the
+ * application limited tells nothing of the path, because its rate was held, and begins the
+ * count anew: the rounds after it deliver what was sent at the held rate.
  */
 static __always_inline int is_full(struct rate *ca, const struct round *round)
 {
 	__u64 delivered = round->delivered_rate >> 10;
 
-	if (delivered * 4 >= (__u64)ca->last_delivered * 5) {
+	if (round->flags & THALWEG_RATE_LIMITED) {
+		ca->full_rounds = 0;
+	} else if (delivered * 4 >= (__u64)ca->last_delivered * 5) {
 		ca->last_delivered = thalweg_min(delivered, THALWEG_U32_MAX);
 		ca->full_rounds = 0;
-	} else if (!(round->flags & THALWEG_RATE_LIMITED)) {
+	} else {
 		ca->full_rounds++;
 	}
 	return ca->full_rounds >= FULL_ROUNDS;
@@ -254,7 +258,8 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 
 	epoch = epoch_now();
 	second = second_now();
-	common = ca->epoch != epoch &&
+	/* The start of a flow that the application limits fills no queue. A probe would delay it. */
+	common = ca->epoch != epoch && !(ca->phase == STARTUP && ca->flags & LIMITED) &&
 		 (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US);
 	/* Others' queue starves all flows: they soon probe at the same moments, too. */
 	common |= round.starved && ca->second != second;
@@ -366,21 +371,34 @@ int rate_control(__u64 *ctx)
 	return 0;
 }
 
+/*
+ * The rate after a pause: half for each second, as the path may have changed. It does not fall
+ * below that of a new connection's first window (RFC 6928), which would need no more caution.
+ */
+static __always_inline __u64 rate_after_pause(const struct rate *ca, const struct tcp_sock *tp,
+					      const struct thalweg_rate_settings *set,
+					      __u32 idle_us)
+{
+	__u64 first = FIRST_WINDOW * mss_of(tp) * US_PER_S / base_rtt_us(ca, set);
+
+	return max_u64(ca->rate >> thalweg_min(idle_us / IDLE_US, 4), thalweg_min(ca->rate, first));
+}
+
 /* Sets phase and rate outside the rounds. */
 static __always_inline void restart(struct sock *sk, struct rate *ca, __u8 phase, __u64 rate)
 {
 	struct thalweg_rate_settings *set = the_settings();
 
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
-	if (phase != COMPETE && is_competing(ca))
-		ca->last_delivered = 0; /* which is also `fair_window` */
-	/* What probes found before a pause says nothing of the queue after it. */
+	/* What was delivered, and what probes found before a pause, says nothing of the path after it. */
 	if (phase == STARTUP) {
 		ca->flags &= ~SUSPECT;
 		ca->undrained = 0;
 	}
-	/* Without a probe between them, one phase would count on from the other's counter. */
-	if (ca->phase == PROBE_RTT)
+	if (phase == STARTUP || (phase != COMPETE && is_competing(ca)))
+		ca->last_delivered = 0; /* which is also `fair_window` */
+	/* One phase would count on from the other's counter. */
+	if (phase == STARTUP || ca->phase == PROBE_RTT)
 		enter(ca, phase);
 	ca->phase = phase;
 	ca->flags &= ~CUT;
@@ -397,6 +415,7 @@ void BPF_PROG(rate_cwnd_event, struct sock *sk, int event)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct rate *ca = inet_csk_ca(sk);
+	struct thalweg_rate_settings *set = the_settings();
 	__u32 idle_us = (__u32)tp->tcp_mstamp - ca->round_us;
 
 	if (event == CA_EVENT_LOSS) {
@@ -406,10 +425,9 @@ void BPF_PROG(rate_cwnd_event, struct sock *sk, int event)
 		} else {
 			restart(sk, ca, STEADY, ca->rate / 2);
 		}
-	} else if (event == CA_EVENT_TX_START && idle_us > IDLE_US &&
+	} else if (set && event == CA_EVENT_TX_START && idle_us > IDLE_US &&
 		   idle_us > ca->min_rtt_us * 4) {
-		/* The rate decays with the pause; a halved rate soon recovers. */
-		restart(sk, ca, STARTUP, ca->rate >> thalweg_min(idle_us / IDLE_US, 4));
+		restart(sk, ca, STARTUP, rate_after_pause(ca, tp, set, idle_us));
 	}
 }
 

@@ -19,8 +19,7 @@
 #define FAIR_SHIFT 10
 #define FAIR_MAX ((__u32)WINDOW_MAX << FAIR_SHIFT)
 #define FAIR_MIN (2u << FAIR_SHIFT)
-/* First window (RFC 6928). */
-#define FAIR_FIRST (10u << FAIR_SHIFT)
+#define FAIR_FIRST (FIRST_WINDOW << FAIR_SHIFT)
 /* A probe drained the queue if less than this part of it is left. */
 #define DRAINED_PART 4
 /*

@@ -12,6 +12,8 @@
 /* Largest round-trip time for the window, in base round-trip times. */
 #define WINDOW_ROUND_TRIPS 8
 #define WINDOW_MAX (1 << 20)
+/* First window of a connection, segments (RFC 6928). */
+#define FIRST_WINDOW 10u
 /* Of a mean in its unit, us / 16. */
 #define MEAN_SHIFT 4
 

@@ -14,6 +14,8 @@ use thalweg_lab::scenario::{Aqm, PathModel};
 const FLOOR: f64 = 25_000.0;
 /// Flows that start in each other's queue learn the base round-trip time at the next common probe.
 const PROBES_S: f64 = 5.0;
+/// Time between two samples of a flow.
+const SAMPLED_S: f64 = 0.03;
 /// Least goodput of one flow, as a share of its link. A probe for the base round-trip time halves
 /// the rate for some rounds, but for fewer than half of them.
 const PROBED: f64 = 0.75;
@@ -44,7 +46,8 @@ while True:
 
 /// Connects flows and samples them every 20 ms. Arguments: address, congestion control, flows, and
 /// the phases of each as words: `send:SECONDS`, `pause:SECONDS`, `drip:SECONDS:BYTES` (bytes per 20
-/// ms), or `cap:BYTES_PER_SECOND` (SO_MAX_PACING_RATE). Prints a line of JSON per sample: flow,
+/// ms), `write:BYTES` (once), or `cap:BYTES_PER_SECOND` (SO_MAX_PACING_RATE). Flows whose first word
+/// is `at:SECONDS` connect so long after a common probe. Prints a line of JSON per sample: flow,
 /// seconds since the start, number of the word, bytes acknowledged, pacing rate, smoothed
 /// round-trip time in us.
 const FLOWS: &str = r#"
@@ -53,6 +56,8 @@ address, control, number, words = sys.argv[1], sys.argv[2], int(sys.argv[3]), sy
 begin = time.monotonic()
 said = []
 def flow(which):
+    if words[0].startswith("at:"):
+        time.sleep((float(words[0][3:]) - time.clock_gettime(time.CLOCK_TAI)) % 5)
     connection = socket.socket()
     connection.setsockopt(socket.IPPROTO_TCP, 13, control.encode())
     connection.connect((address, 5001))
@@ -61,8 +66,13 @@ def flow(which):
     connection.setblocking(False)
     for at, word in enumerate(words):
         what, *amounts = word.split(":")
+        if what == "at":
+            continue
         if what == "cap":
             connection.setsockopt(socket.SOL_SOCKET, 47, int(amounts[0]))
+            continue
+        if what == "write":
+            connection.send(bytes(int(amounts[0])))
             continue
         start = time.monotonic()
         sampled, dripped = start, start
@@ -291,6 +301,56 @@ fn a_pause_costs_rate_and_not_the_flow() {
     assert!(late > PROBED * most(10e6), "{late} bit/s of 10 Mbit/s");
 }
 
+/// Seconds from the start of a word until so many bytes of it were acknowledged; infinite if they
+/// never were.
+fn time_of(samples: &Samples, word: usize, bytes: f64) -> f64 {
+    let own = samples.word(word, 0.0);
+    let first = own.0[0];
+    let last = own
+        .0
+        .iter()
+        .find(|sample| sample.acked - first.acked >= bytes);
+    last.map_or(f64::INFINITY, |last| last.at_s - first.at_s)
+}
+
+fn a_small_first_write_and_a_pause_cost_the_start_nothing() {
+    let loaded = model("jw");
+    let mut slower = false;
+    for (rate, delay, queue, bytes, pauses_s, again_s) in [
+        (
+            "24mbit",
+            "60ms",
+            "720kb",
+            6e6,
+            &[0.25, 5.0][..],
+            &[2.0, 5.0][..],
+        ),
+        ("24mbit", "1ms", "100kb", 1.5e6, &[0.25], &[]),
+    ] {
+        let path = path(rate, delay, queue);
+        // What is timed begins at the same time after a common probe, which costs some rounds.
+        let time = |before: &str, before_s: f64| {
+            let word = 1 + before.split_whitespace().count();
+            let words = format!("1 at:{} {before} send:6", 0.2 - before_s);
+            let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+            let (samples, _) = over("rate-first", &path, &loaded.name, &words);
+            time_of(&samples, word, bytes)
+        };
+        let plain = time("", 0.0);
+        for pause_s in pauses_s {
+            let beside = time(&format!("write:37 pause:{pause_s}"), *pause_s);
+            println!("{rate} {delay} pause {pause_s} s: {beside:.2} s, {plain:.2} s without");
+            slower |= beside > 1.1 * plain + SAMPLED_S;
+        }
+        for pause_s in again_s {
+            let again = time(&format!("send:6 pause:{pause_s}"), 6.0 + pause_s);
+            println!("{rate} {delay} after {pause_s} s: {again:.2} s, {plain:.2} s at first");
+            slower |= again > 1.1 * plain + SAMPLED_S;
+        }
+    }
+    assert!(!slower, "see above");
+}
+
 fn an_application_that_sends_little_gets_it_through_and_no_more_rate() {
     let loaded = model("ja");
     let path = path("10mbit", "10ms", "100kb");
@@ -422,6 +482,7 @@ in_virtual_time!(
     long_round_trips_are_filled,
     marks_keep_the_queue_shorter,
     a_pause_costs_rate_and_not_the_flow,
+    a_small_first_write_and_a_pause_cost_the_start_nothing,
     an_application_that_sends_little_gets_it_through_and_no_more_rate,
     less_than_a_packet_in_a_round_trip_goes_on,
     the_sockets_own_limit_of_the_rate_holds,

@@ -4,7 +4,8 @@ use thalweg_learner::ONE_Q16;
 
 use super::round::Round;
 use super::state::{
-    MEAN_SHIFT, Phase, Rate, THALWEG_RATE_FLOOR, TcpSock, US_PER_S, WINDOW_MAX, mss_of,
+    FIRST_WINDOW, MEAN_SHIFT, Phase, Rate, THALWEG_RATE_FLOOR, TcpSock, US_PER_S, WINDOW_MAX,
+    mss_of,
 };
 use crate::MAX_RATE;
 
@@ -15,8 +16,7 @@ const FAIR_ADD: u32 = 542;
 pub(super) const FAIR_SHIFT: u32 = 10;
 const FAIR_MAX: u64 = WINDOW_MAX << FAIR_SHIFT;
 const FAIR_MIN: u32 = 2 << FAIR_SHIFT;
-/// First window (RFC 6928).
-const FAIR_FIRST: u64 = 10 << FAIR_SHIFT;
+const FAIR_FIRST: u64 = FIRST_WINDOW << FAIR_SHIFT;
 /// A probe drained the queue if less than this part of it is left.
 const DRAINED_PART: u32 = 4;
 /// … or less than half the base, and than this if the flow is not starved.

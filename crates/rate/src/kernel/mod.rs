@@ -28,7 +28,7 @@ use compete::{apply_fair, halve_fair, is_competing, is_undrained, start_competin
 use decide::decide;
 use path::{ask_path, tell_path};
 use round::{Round, bound, is_coarse, measure, signal_q24};
-use state::{MEAN_SHIFT, US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
+use state::{FIRST_WINDOW, MEAN_SHIFT, US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
 
 /// Interval of probes for the shortest round-trip time, and their least duration.
 const PROBE_PERIOD_NS: u64 = 5_000_000_000;
@@ -104,13 +104,15 @@ fn enter(ca: &mut Rate, phase: Phase) {
 }
 
 /// Whether `STARTUP` has found the capacity: at twice the rate hardly more is delivered, round
-/// after round.
+/// after round. A round that the application limited tells nothing of the path.
 fn is_full(ca: &mut Rate, round: &Round) -> bool {
     let delivered = round.delivered_rate >> 10;
-    if delivered * 4 >= u64::from(ca.last_delivered) * 5 {
+    if round.limited {
+        ca.counter = 0;
+    } else if delivered * 4 >= u64::from(ca.last_delivered) * 5 {
         ca.last_delivered = delivered.min(u32::MAX.into()) as u32;
         ca.counter = 0;
-    } else if !round.limited {
+    } else {
         ca.counter += 1;
     }
     ca.counter >= FULL_ROUNDS
@@ -228,7 +230,9 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
 
     let epoch = epoch_now(tai_ns);
     let second = second_now(tai_ns);
+    // The start of a flow that the application limits fills no queue.
     let mut common = ca.epoch != epoch
+        && !(ca.phase == Phase::Startup && ca.flags.limited)
         && (!ca.flags.sure || epoch & 3 == 0 || probe_us(ca, base_us) < LONG_PROBE_US);
     // Others' queue starves all flows: they soon probe at the same moments, too.
     common |= round.starved && ca.second != second;
@@ -332,19 +336,26 @@ pub fn rate_control(
     }
 }
 
+/// The rate after a pause: half for each second, but not below that of a new connection's first
+/// window.
+fn rate_after_pause(ca: &Rate, tp: &TcpSock, set: &Settings<'_>, idle_us: u32) -> u64 {
+    let first = FIRST_WINDOW * mss_of(tp) * US_PER_S / u64::from(base_rtt_us(ca, set));
+    (ca.rate >> (idle_us / IDLE_US).min(4)).max(ca.rate.min(first))
+}
+
 /// Sets phase and rate outside the rounds.
 fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, rate: u64) {
     ca.rate = rate.max(THALWEG_RATE_FLOOR);
-    if phase != Phase::Compete && is_competing(ca) {
-        ca.last_delivered = 0;
-    }
-    // What probes found before a pause says nothing of the queue after it.
+    // What was delivered, and what probes found before a pause, says nothing of the path after it.
     if phase == Phase::Startup {
         ca.flags.suspect = false;
         ca.undrained = 0;
     }
-    // Without a probe between them, one phase would count on from the other's counter.
-    if ca.phase == Phase::ProbeRtt {
+    if phase == Phase::Startup || (phase != Phase::Compete && is_competing(ca)) {
+        ca.last_delivered = 0;
+    }
+    // One phase would count on from the other's counter.
+    if phase == Phase::Startup || ca.phase == Phase::ProbeRtt {
         enter(ca, phase);
     }
     ca.phase = phase;
@@ -372,8 +383,7 @@ pub fn rate_cwnd_event(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, even
             }
         }
         CwndEvent::TxStart if idle_us > IDLE_US && idle_us > ca.min_rtt_us * 4 => {
-            // The rate decays with the pause; a halved rate soon recovers.
-            let rate = ca.rate >> (idle_us / IDLE_US).min(4);
+            let rate = rate_after_pause(ca, tp, set, idle_us);
             restart(ca, tp, set, Phase::Startup, rate);
         }
         CwndEvent::TxStart => {}

@@ -9,6 +9,8 @@ pub(super) const US_PER_S: u64 = 1_000_000;
 /// Largest round-trip time for the window, in base round-trip times.
 const WINDOW_ROUND_TRIPS: u32 = 8;
 pub(super) const WINDOW_MAX: u64 = 1 << 20;
+/// First window of a connection, segments (RFC 6928).
+pub(super) const FIRST_WINDOW: u64 = 10;
 /// Of a mean in its unit, µs / 16.
 pub(super) const MEAN_SHIFT: u32 = 4;
 /// The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms.

@@ -81,6 +81,18 @@ impl<'a> Socket<'a> {
         self.ack_of(us, segments, self.ca.round_delivered, rtt_us);
     }
 
+    /// An ACK in a round that the application limits.
+    fn limited_ack(&mut self, us: u64, segments: u32, rtt_us: u32) {
+        self.ca.flags.limited = true;
+        self.ack(us, segments, rtt_us);
+    }
+
+    /// The first packet after a pause.
+    fn pause(&mut self, us: u64) {
+        self.tp.tcp_mstamp += us;
+        rate_cwnd_event(&mut self.ca, &mut self.tp, &self.set, CwndEvent::TxStart);
+    }
+
     /// On to STEADY at this rate, bytes/s, with a round of that rate behind it.
     fn steady(&mut self, rate: u64) {
         self.ca.phase = Phase::Steady;
@@ -151,6 +163,60 @@ fn startup_ends_full_and_probes() {
         (Phase::Steady, 2_000)
     );
     assert_eq!(socket.tp.sk_pacing_rate, 7_240_000);
+}
+
+#[test]
+fn startup_limited_rounds_tell_nothing_of_the_path() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    // A small write, then the first window: the rate is held, and nothing counts.
+    for segments in [1, 1, 10, 10] {
+        socket.limited_ack(2_000, segments, 2_000);
+        assert_eq!((socket.ca.rate, socket.ca.last_delivered), (7_240_000, 0));
+    }
+    // Two rounds deliver what was sent at the held rate, the third twice as much.
+    for (segments, rate) in [(10, 14_480_000), (10, 28_960_000), (20, 57_920_000)] {
+        socket.ack(2_000, segments, 2_000);
+        assert_eq!((socket.ca.phase, socket.ca.rate), (Phase::Startup, rate));
+    }
+    // Limited rounds between full ones begin the count anew.
+    for limited in [false, false, true, false, false] {
+        socket.ca.flags.limited = limited;
+        socket.ack(2_000, 20, 2_000);
+        assert_eq!(socket.ca.phase, Phase::Startup);
+    }
+    socket.ack(2_000, 20, 2_000);
+    assert_eq!(socket.ca.resumed, Phase::Steady);
+}
+
+#[test]
+fn startup_after_a_pause_is_that_of_a_new_connection() {
+    let model = model(0);
+    for seconds in 2..6 {
+        let mut socket = Socket::new(&model);
+        socket.steady(90_000_000);
+        socket.ca.counter = 40;
+        socket.pause(seconds * 1_000_000);
+        // Half for each second, not below 10 segments in a round trip; what the last round before
+        // the pause delivered, and decisions in a row, do not end it.
+        let rate = (90_000_000 >> seconds.min(4)).max(7_240_000);
+        for _ in 0..2 {
+            assert_eq!((socket.ca.phase, socket.ca.rate), (Phase::Startup, rate));
+            socket.limited_ack(2_000, 10, 2_000);
+        }
+        for _ in 0..3 {
+            socket.ack(2_000, 10, 2_000);
+            assert_eq!(socket.ca.phase, Phase::Startup);
+        }
+    }
+    // A rate below that of the first window is kept.
+    let mut socket = Socket::new(&model);
+    socket.steady(1_000_000);
+    socket.pause(9_000_000);
+    assert_eq!(
+        (socket.ca.phase, socket.ca.rate),
+        (Phase::Startup, 1_000_000)
+    );
 }
 
 #[test]
@@ -347,6 +413,20 @@ fn all_flows_probe_when_the_clock_turns() {
 }
 
 #[test]
+fn startup_limited_by_the_application_skips_the_common_probe() {
+    let model = model(0);
+    let mut socket = Socket::new(&model);
+    socket.tai_ns = 5_000_000_000;
+    socket.limited_ack(2_000, 1, 2_000);
+    assert_eq!(socket.ca.phase, Phase::Startup);
+    socket.ack(2_000, 10, 2_000);
+    assert_eq!(socket.ca.phase, Phase::Startup, "it is not made up for");
+    socket.tai_ns = 10_000_000_000;
+    socket.ack(2_000, 10, 2_000);
+    assert_eq!(socket.ca.phase, Phase::ProbeRtt);
+}
+
+#[test]
 fn a_time_out_halves_and_a_pause_starts_over() {
     let model = model(0);
     let mut socket = Socket::new(&model);
@@ -360,14 +440,10 @@ fn a_time_out_halves_and_a_pause_starts_over() {
     socket.tp.snd_cwnd = 1;
     socket.ack(100, 2, 2_000);
     assert_eq!(socket.tp.snd_cwnd, 3);
-    socket.tp.tcp_mstamp += 2_500_000;
-    rate_cwnd_event(
-        &mut socket.ca,
-        &mut socket.tp,
-        &socket.set,
-        CwndEvent::TxStart,
-    );
-    assert_eq!((socket.ca.phase, socket.ca.rate), (Phase::Startup, 905_000));
+    socket.ca.rate = 72_400_000;
+    socket.pause(2_500_000);
+    let restarted = (socket.ca.phase, socket.ca.rate);
+    assert_eq!(restarted, (Phase::Startup, 18_100_000));
 }
 
 /// Ends of a probe: `common` or alone, when the shortest round-trip time was `rtt_us`.
