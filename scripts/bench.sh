@@ -10,7 +10,6 @@
 #   long     what looks at 100,000 open connections cost      (two minutes)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
-#   limit    what a limited cgroup sends, requests beside it  (twelve minutes)
 #   model    time per decision of the learned controller      (a minute; no root)
 #   cc       kernel time of congestion controls in BPF         (two minutes)
 #   sim      packets per second of the simulator, and of ns-3   (five minutes; no root)
@@ -24,7 +23,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret fleet gain cost instructions long policy link limit model cc sim web lab)
+((${#parts[@]})) || parts=(regret fleet gain cost instructions long policy link model cc sim web lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -66,10 +65,6 @@ for part in "${parts[@]}"; do
 		cargo build --locked --release -p thalweg-cli
 		scripts/web.sh target/web || status=1
 		;;
-	limit)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
-		target/release/thalweg-bench limit || status=1
-		;;
 	model)
 		cargo build --locked --release -p thalweg-bench
 		target/release/thalweg-bench model || status=1
@@ -90,7 +85,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, fleet, gain, cost, instructions, long, policy, link, limit, model, cc, sim, web, lab)" >&2
+		echo "error: no part $part (regret, fleet, gain, cost, instructions, long, policy, link, model, cc, sim, web, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -16,7 +16,7 @@ use thalweg_lab::units::Size;
 
 use crate::kernels::inside;
 use crate::table::{Target, line, spread};
-use crate::{cc, decisions, kernel, limit, long, policy};
+use crate::{cc, decisions, kernel, long, policy};
 
 /// Rounds of connections: in virtual time a second round equals the first.
 const ROUNDS: usize = 1;
@@ -160,7 +160,6 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
         ("policy: one of 10,001 rules sets an option", one),
         ("look: an open socket", looks.socket_ns),
         ("look: a stretch that is scored", looks.stretch_ns),
-        ("limit: a packet", limit::packet(binary)?),
         ("thalweg_rl: an acknowledgement", acknowledgement),
         ("thalweg_rl: a decision", decision),
         (CUBIC, cubic),

@@ -10,7 +10,6 @@
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
-//! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
 //! thalweg-bench decisions      what decisions cost, with networks and windows and without, in QEMU; needs no root
 //! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/reference/kernels.md)
@@ -32,7 +31,6 @@ mod fleet;
 mod instructions;
 mod kernel;
 mod kernels;
-mod limit;
 mod link;
 mod long;
 mod model;
@@ -81,8 +79,6 @@ enum What {
     Link,
     /// Costs of congestion controls in BPF.
     Cc,
-    /// Throughput of a limited cgroup.
-    Limit,
     /// Time per decision of the learned rate controller.
     Model,
     /// Costs in instructions of the processor, on a stock kernel in QEMU.
@@ -203,7 +199,6 @@ fn main() -> Result<ExitCode> {
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
         What::Cc => cc::run(&arguments.binary)?,
-        What::Limit => limit::run(&arguments.binary)?,
         What::Model => model::run()?,
         What::Instructions { kernel, write } => {
             instructions::run(&arguments.binary, kernel.as_deref(), write)?

@@ -65,7 +65,6 @@ fn the_oldest_kernel_is_as_the_page_says() {
     let tried = kernels(&["--kernel", &release])
         .args(["--feature", "learning by busy time"])
         .args(["--feature", "policies: open connections"])
-        .args(["--feature", "limits"])
         .output()
         .unwrap();
     assert!(tried.status.success(), "{}", said(&tried));
@@ -102,7 +101,7 @@ fn bad_input_is_refused_in_a_line() {
     refused(&["--kernel", "7.0-none"], "no kernel \"7.0-none\"");
     refused(&["--feature", "flying"], "expected one of learning, ");
     refused(
-        &["--write", "--feature", "limits"],
+        &["--write", "--feature", "policies"],
         "--write takes no --kernel and no --feature",
     );
 }
@@ -122,7 +121,7 @@ fn an_interrupted_probe_leaves_nothing() {
     let mut probe = Command::new(env!("CARGO_BIN_EXE_thalweg-bench"))
         .arg("--binary")
         .arg(thalweg())
-        .args(["probe", model, "limits"])
+        .args(["probe", model, "policies"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0)
@@ -130,12 +129,12 @@ fn an_interrupted_probe_leaves_nothing() {
         .unwrap();
     let pid = probe.id();
     let under_way = || {
-        let limits = format!("/proc/{pid}/root/sys/fs/bpf/thalweg-bench-{pid}-limit/limits");
-        std::fs::read_dir(limits).is_ok_and(|entries| entries.count() > 0)
+        let pins = format!("/proc/{pid}/root/sys/fs/bpf/thalweg-bench-{pid}-policy/policy");
+        std::fs::read_dir(pins).is_ok_and(|entries| entries.count() > 0)
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while !under_way() {
-        assert!(Instant::now() < deadline, "no limit");
+        assert!(Instant::now() < deadline, "no policy");
         assert_eq!(probe.try_wait().unwrap(), None);
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -607,88 +607,6 @@ struct thalweg_counters {
 	__u64 windows_scored; /* connections whose initial window was scored */
 };
 
-/*
- * limit: egress limits of cgroups (limit.bpf.c). Versioned on its own, because a
- * limit lives without an agent: `settings` of a pinned limit carries the number.
- */
-#define THALWEG_LIMIT_VERSION 2
-/* Limits that may act on one socket, itself and those of cgroups above it. */
-#define THALWEG_LIMIT_SLOTS 8
-/* Level of the socket option that makes TCP call the pacer ("thal"); no protocol uses it. */
-#define THALWEG_LIMIT_LEVEL 0x7468616c
-
-enum thalweg_limit_flag {
-	/* Packets get a departure time, for fq to obey. */
-	THALWEG_LIMIT_EDT = 1 << 0,
-	/* The rate rises while the line has spare capacity. */
-	THALWEG_LIMIT_WORK_CONSERVING = 1 << 1,
-	/* TCP is paced at its share. */
-	THALWEG_LIMIT_PACE = 1 << 2,
-	/* Loopback counts, too. */
-	THALWEG_LIMIT_LOOPBACK = 1 << 3,
-};
-
-/* Value of a limit's `settings` map: replaced as a whole while packets pass. */
-struct thalweg_limit_settings {
-	__u32 version;
-	__u32 flags; /* enum thalweg_limit_flag */
-	__u64 rate_bps; /* bits of IP packets per second */
-	__u64 line_bps; /* work-conserving: rate of all cgroups together */
-	__u64 burst_ns; /* credit that an idle cgroup accumulates, as time at the rate */
-	__u64 mark_ns; /* queue beyond which packets are marked, or senders told */
-	__u64 drop_ns; /* queue beyond which packets are dropped */
-	__u64 interval_ns; /* between two measurements of the rate */
-	__u32 depth; /* of the cgroup's directory; modulo SLOTS its index in pacing */
-	__u32 reserved; /* 0 */
-};
-
-/* Value of a limit's `state` map, without the lock after it. */
-struct thalweg_limit_state {
-	__u64 next_ns; /* CLOCK_MONOTONIC when the virtual queue will be empty */
-	__u64 rate_bps; /* in force; above that of the settings if work-conserving */
-	__u64 share_bps; /* pacing rate of each TCP connection */
-	__u64 rtt_ns; /* running mean of the connections, weighted by measurements */
-	__u64 line_bytes; /* work-conserving: the meter at the last measurement */
-	__u64 look_ns; /* CLOCK_MONOTONIC of the last measurement of the rate */
-	__u64 look_bytes; /* passed since */
-	__u64 drop_ns; /* CLOCK_MONOTONIC of the last TCP packet that was dropped */
-	__u64 largest_bytes; /* of TCP's recent bursts */
-	__u64 second_ns; /* start of the present second of measuring */
-	__u64 second_bytes; /* passed since */
-	__u64 measured_bps; /* over the last whole second */
-	__s64 credit_q8_ns; /* running mean; negative for a queue */
-	__u64 packets; /* passed, as on the wire; likewise the fields below */
-	__u64 bytes;
-	__u64 marked; /* passed with CE */
-	__u64 notified; /* passed, and TCP was told to slow down */
-	__u64 dropped_packets;
-	__u64 dropped_bytes;
-};
-
-/* The place of a socket that has changed hands, whatever the cgroup of its creation. */
-enum thalweg_limit_place {
-	THALWEG_LIMIT_WHERE_MADE,
-	/* Created elsewhere, and held by a process of the limit's cgroup. */
-	THALWEG_LIMIT_IN,
-	/* Created in the limit's cgroup, and held only by processes elsewhere. */
-	THALWEG_LIMIT_OUT,
-};
-
-/* A limit's record of a socket. */
-struct thalweg_limit_flow {
-	__u64 time_ns; /* CLOCK_MONOTONIC of its last packet */
-	__u32 spent; /* bytes that it sent recently */
-	__u32 place; /* enum thalweg_limit_place; accepted connections inherit it */
-};
-
-/* The parts of a socket's pacing rate; bytes per second, 0 = none, ~0 = unlimited. */
-struct thalweg_pacing {
-	__u32 own; /* the application's */
-	__u32 set; /* the last value set */
-	/* Shares of the limits on it: by the cgroup of its creation, then by its holder. */
-	__u32 shares[2 * THALWEG_LIMIT_SLOTS];
-};
-
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
@@ -711,9 +629,5 @@ THALWEG_ASSERT_SIZE(thalweg_window_choice, 4);
 THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
 THALWEG_ASSERT_SIZE(thalweg_counters, 240);
-THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
-THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
-THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);
-THALWEG_ASSERT_SIZE(thalweg_pacing, 72);
 
 #endif

@@ -10,14 +10,13 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 10] = [
+const OBJECTS: [&str; 9] = [
     "learn",
     "learn_open",
     "learn_clamp",
     "policy",
     "policy_mark",
     "policy_existing",
-    "limit",
     "htcp",
     "dctcp",
     "rate",

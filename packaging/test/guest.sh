@@ -123,11 +123,9 @@ operate() {
 # The agent in its sandbox sees what commands outside have pinned.
 beside_others() {
 	check "a policy" thalweg policy apply $shipped/policies/pacing-cap.toml
-	check "a limit" thalweg limit --cgroup system.slice --rate 1gbit
 	check "a congestion control" thalweg cc load $shipped/models/adpg-plus.safetensors
 	local kernel=(curl -sS --unix-socket /run/thalweg/agent.sock http://localhost/v1/kernel)
 	check "the agent reads the policy" says rsync-server "${kernel[@]}"
-	check "the agent reads the limit" says system.slice "${kernel[@]}"
 	check "the agent reads the congestion control" says thalweg_rl "${kernel[@]}"
 	check "the learner takes it up" until_true 60 says thalweg_rl thalweg arms
 	printf '[http]\nlisten = "127.0.0.1:9471"\n' >$settings
@@ -135,7 +133,6 @@ beside_others() {
 	check "metrics through the sandbox's filter" says '^thalweg' curl -sS http://127.0.0.1:9471/metrics
 	check "no problem beside all that" says 'problems *none' thalweg status
 	check "the programs are removed by command" thalweg policy remove
-	check "the limit too" thalweg limit remove --cgroup system.slice
 	check "the congestion control too" until_true 30 thalweg cc unload thalweg_rl
 	echo '' >$settings
 	check "no port by reload" systemctl reload thalweg

@@ -26,9 +26,8 @@ make kernels
 which tries every feature on Debian's stock kernels in QEMU ([lab.md](lab.md#stock-kernels-in-virtual-time)) and on the
 machine's own (three minutes). `make test-all` says where the page no longer holds. *works*: it was done there. Learning
 scored connections, in the first row with the kernel's types hidden from the agent. Settings of a policy were seen on a
-socket. An older and a new connection kept a limit of 10 Mbit/s within +5 and −20 %. htcp, dctcp, adpg-plus and each path
-carried a transfer. `thalweg-bench kernels --kernel NAME` tries another kernel of `thalweg lab kernels list`, `--feature
-NAME` one row. `thalweg doctor` checks the running kernel.
+socket. htcp, dctcp, adpg-plus and each path carried a transfer. `thalweg-bench kernels --kernel NAME` tries another
+kernel of `thalweg lab kernels list`, `--feature NAME` one row. `thalweg doctor` checks the running kernel.
 
 ";
 const SINCE: &str = "

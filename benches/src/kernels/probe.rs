@@ -15,11 +15,10 @@ use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 use thalweg_agent::features::{FEATURES, Feature, Id};
 use thalweg_lab::host::{Pair, PairOptions, Side};
-use thalweg_lab::scenario::{Aqm, Qdisc};
+use thalweg_lab::scenario::Aqm;
 
 use crate::bed::{self, Worker};
 use crate::cc::{self, Loaded};
-use crate::limit::Limit;
 use crate::policy::Policies;
 
 /// Data of a transfer that only has to arrive, bytes.
@@ -33,14 +32,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_micros(100);
 /// Where the kernel shows its types.
 const TYPES: &str = "/sys/kernel/btf";
-/// Data through a limit, bytes. A connection's rate may exceed the limit by at most [`ABOVE`]. Over
-/// its lifetime it may be lower by at most [`BELOW`].
-const LIMITED_BYTES: usize = 2_000_000;
-const LIMIT_BPS: f64 = 10e6;
-const ABOVE: f64 = 0.05;
-const BELOW: f64 = 0.2;
-/// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
-const WIRE: f64 = 1500.0 / 1448.0;
 /// Directory of all pins.
 const PINS: &str = "/sys/fs/bpf";
 /// Directory of network namespaces named by ip(8).
@@ -280,8 +271,6 @@ impl Bench<'_> {
             Id::Policies => self.policy(),
             Id::OpenConnections => self.existing(false),
             Id::LaterStages => self.existing(true),
-            Id::Limits => self.limit("limit", Qdisc::Default, &[]),
-            Id::DepartureTimes => self.limit("edt", Qdisc::Fq, &["--edt"]),
             Id::CongestionControls => self.congestion_controls(),
             Id::MachineCode => self.machine_code(),
             Id::Laboratory => laboratory("rate", |options| {
@@ -343,52 +332,6 @@ impl Bench<'_> {
         Ok("option seen on a socket".to_owned())
     }
 
-    /// The rate of a connection older than a limit, and of a new one.
-    fn limit(&self, label: &str, qdisc: Qdisc, options: &[&str]) -> Result<String> {
-        let mut of_pair = bed::options(label);
-        of_pair.qdisc = qdisc;
-        let pair = Pair::new(&of_pair)?;
-        let bytes = LIMITED_BYTES.to_string();
-        let address = pair.address(Side::Server).to_string();
-        let arguments = ["open", &address, "1", &bytes].map(String::from);
-        let mut older = Worker::start(&pair, Side::Client, &arguments)?;
-        // Without a server so far, packets leave only by the client's link.
-        let limit = match qdisc {
-            Qdisc::Default => None,
-            _ => Some(Limit::set(self.binary, &pair, "10mbit", options)?),
-        };
-        let arguments = ["hold", "1", &bytes].map(String::from);
-        // Outside of the limit: inside, its end would have a share of its own.
-        let root = thalweg_lab::host::cgroup_mount()?;
-        let mut server = Worker::start_in(&pair, Side::Server, &root, &arguments)?;
-        server.line()?;
-        older.go_on()?;
-        older.line()?;
-        let limit = match limit {
-            Some(limit) => limit,
-            None => Limit::set(self.binary, &pair, "10mbit", options)?,
-        };
-        let first = timed(&mut older, &mut server)?;
-        let arguments = ["open", &address, "1", &bytes].map(String::from);
-        let mut newer = Worker::start(&pair, Side::Client, &arguments)?;
-        newer.go_on()?;
-        newer.line()?;
-        let second = timed(&mut newer, &mut server)?;
-        let shown = limit.show()?;
-        let packets = shown["packets"].as_u64().unwrap_or(0);
-        let least = 2 * LIMITED_BYTES as u64 / 1448;
-        ensure!(packets >= least, "{packets} packets counted, {least} sent");
-        for (bps, which) in [(first, "an older"), (second, "a new")] {
-            ensure!(
-                (1.0 - BELOW..1.0 + ABOVE).contains(&(bps / LIMIT_BPS)),
-                "{which} connection sends {:.2} of 10 Mbit/s",
-                bps / 1e6
-            );
-        }
-        let (first, second) = (first / 1e6, second / 1e6);
-        Ok(format!("{first:.2} and {second:.2} of 10 Mbit/s"))
-    }
-
     /// Two classics and a model, each on a connection.
     fn congestion_controls(&self) -> Result<String> {
         let pair = bed::pair("cc")?;
@@ -401,11 +344,13 @@ impl Bench<'_> {
         Ok("htcp, dctcp and a model carry connections".to_owned())
     }
 
-    /// A limit's programs, whose machine code the kernel reports.
+    /// A policy's programs, whose machine code the kernel reports.
     fn machine_code(&self) -> Result<String> {
         let pair = bed::pair("code")?;
         let (_, before) = programs_after(0)?;
-        let _limit = Limit::set(self.binary, &pair, "10mbit", &[])?;
+        let named = Named::new(&pair)?;
+        let policies = Policies::new(self.binary, &pair)?;
+        policies.put(&named.rule()?, &[])?;
         let mut id = before;
         loop {
             let mut next = 0;
@@ -520,17 +465,6 @@ impl Sockets {
         );
         Ok(())
     }
-}
-
-/// Bits per second of IP packets of one transfer by a worker that waits to send.
-fn timed(client: &mut Worker, server: &mut Worker) -> Result<f64> {
-    let begun = Instant::now();
-    client.go_on()?;
-    client.line()?;
-    client.go_on()?;
-    client.line()?;
-    server.line()?;
-    Ok(LIMITED_BYTES as f64 * 8.0 * WIRE / begun.elapsed().as_secs_f64())
 }
 
 /// A transfer over a path of the laboratory.

@@ -46,10 +46,6 @@ pub enum Id {
     OpenConnections,
     /// `--existing`, with settings of later stages.
     LaterStages,
-    /// `thalweg limit`.
-    Limits,
-    /// `thalweg limit --edt`.
-    DepartureTimes,
     /// `thalweg cc load`.
     CongestionControls,
     /// Programs compiled to machine code.
@@ -71,8 +67,6 @@ pub enum Need {
     SockOps,
     /// Programs at setsockopt(2).
     CgroupSockopt,
-    /// Programs on packets that leave a cgroup.
-    CgroupSkb,
     /// Its own type information (BTF).
     KernelBtf,
     /// Iterators over TCP sockets.
@@ -132,12 +126,6 @@ features! {
     LaterStages, "policies: later stages", (6, 12), [SockOps, KernelBtf, TcpIterator],
         "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections",
         "`TCP_BPF_SOCK_OPS_CB_FLAGS`";
-    Limits, "limits", (5, 15), [CgroupSkb, SockOps],
-        "`thalweg limit`",
-        "as learning; nothing newer than 5.11, whose maps need no RLIMIT_MEMLOCK";
-    DepartureTimes, "limits by departure times", (5, 15), [CgroupSkb, SockOps, Qdisc("fq")],
-        "`thalweg limit --edt`, and fq for what else paces",
-        "as limits";
     CongestionControls, "congestion controls in BPF", (6, 4), [StructOps],
         "`thalweg cc load` brings those that the kernel lacks, and learned ones",
         "links for `struct_ops`";
@@ -175,7 +163,6 @@ impl Need {
         match self {
             Self::SockOps => "BPF sockops".to_owned(),
             Self::CgroupSockopt => "BPF cgroup/setsockopt".to_owned(),
-            Self::CgroupSkb => "BPF cgroup_skb".to_owned(),
             Self::KernelBtf => "kernel BTF".to_owned(),
             Self::TcpIterator => "BPF iterators".to_owned(),
             Self::Jit => "BPF JIT".to_owned(),
@@ -189,9 +176,7 @@ impl Need {
     /// The kernel's options that provide it, built in or as modules.
     pub fn options(self) -> &'static [&'static str] {
         match self {
-            Self::SockOps | Self::CgroupSockopt | Self::CgroupSkb => {
-                &["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"]
-            }
+            Self::SockOps | Self::CgroupSockopt => &["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"],
             Self::KernelBtf => &["CONFIG_DEBUG_INFO_BTF"],
             Self::TcpIterator => &["CONFIG_BPF_SYSCALL", "CONFIG_PROC_FS"],
             Self::Jit => &["CONFIG_BPF_JIT"],
@@ -200,7 +185,6 @@ impl Need {
                 "CONFIG_BPF_JIT",
                 "CONFIG_DEBUG_INFO_BTF",
             ],
-            Self::Qdisc("fq") => &["CONFIG_NET_SCH_FQ"],
             Self::Qdisc("tbf") => &["CONFIG_NET_SCH_TBF"],
             Self::Qdisc("netem") => &["CONFIG_NET_SCH_NETEM"],
             Self::Qdisc("red") => &["CONFIG_NET_SCH_RED"],
@@ -222,7 +206,6 @@ impl Need {
         match self {
             Self::SockOps => self.program(ProgramType::SockOps),
             Self::CgroupSockopt => self.program(ProgramType::CgroupSockopt),
-            Self::CgroupSkb => self.program(ProgramType::CgroupSkb),
             Self::TcFilter => match self.program(ProgramType::SchedCls) {
                 Found::Yes => try_qdisc("clsact"),
                 other => other,

@@ -30,7 +30,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramMut};
 use thalweg_bpf_objects::names::learn::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::learner::{self, LINKS, is_attached};
-use thalweg_control::{links, object, policy, system};
+use thalweg_control::{former_limits, links, object, policy, system};
 use thalweg_learner::{Control, Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
@@ -540,16 +540,17 @@ fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && policy_directory(pin).exists()
 }
 
-/// Removes all pins of an agent under `pin`, except for a policy, which stays in force. Once no
+/// Removes all pins of an agent under `pin`, and limits of earlier versions. A policy stays in force. Once no
 /// agent holds the objects, they are gone from the kernel. Returns the names of the removed pins.
 /// Connections keep their congestion control.
 pub fn detach(pin: &Path) -> Result<Vec<String>> {
-    let removed = pins::clear(pin, |map| is_lent(pin, map))?;
+    let mut removed = pins::clear(pin, |map| is_lent(pin, map))?;
+    removed.extend(former_limits::remove(pin)?);
     if policy_directory(pin).exists() {
         return Ok(removed);
     }
     match fs::remove_dir(pin) {
-        // Limits and programs of others are below it and not the agent's. Nor is a BPF file system
+        // Programs of others are below it and not the agent's. Nor is a BPF file system
         // that was mounted here.
         Err(error)
             if matches!(

@@ -13,7 +13,6 @@ use prometheus_client::registry::Registry;
 use thalweg_control::cc::{self, State};
 use thalweg_control::inventory::{Running, are_measured, or_note, programs};
 use thalweg_control::learner;
-use thalweg_control::limit::{self, Limit};
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
@@ -56,7 +55,6 @@ struct Figures {
     measured: bool,
     programs: Vec<Running>,
     policy: Option<Report>,
-    limits: Vec<Limit>,
     controls: Vec<(String, State)>,
     unreadable: Vec<String>,
 }
@@ -122,7 +120,6 @@ impl Figures {
             measured,
             programs: programs(pin, measured, &mut unreadable),
             policy: or_note("policy", Report::read(pin, history), &mut unreadable),
-            limits: or_note("limits", limit::figures(pin), &mut unreadable),
             controls: or_note("congestion controls", cc::loaded(pin), &mut unreadable),
             unreadable,
         })

@@ -19,7 +19,7 @@ const STRANGE: u64 = 100;
 /// Largest number of inspected cgroups, the agent's own first.
 const CGROUPS: usize = 1000;
 /// Thalweg's programs, which keep each other's flags.
-const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "limit_sockops"];
+const OWN: [&str; 2] = ["learn_sockops", "policy_sockops"];
 
 /// The counters when an end was last seen.
 pub(crate) struct Silence {

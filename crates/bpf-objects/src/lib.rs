@@ -55,9 +55,6 @@ pub const LEARN_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_op
 /// The iterator `learn_clamp`, for learned clamps of open connections: needs kernel BTF.
 pub const LEARN_CLAMP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_clamp.bpf.o"));
 
-/// The egress limiter (`limit.bpf.c`), against the UAPI only.
-pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o"));
-
 /// The program `policy`: needs no kernel BTF.
 pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o"));
 
@@ -82,7 +79,7 @@ pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
 
 /// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
 /// and `policy.bpf.c`.
-pub const OBJECTS: [(&str, &[u8]); 12] = [
+pub const OBJECTS: [(&str, &[u8]); 11] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("learn_open", LEARN_OPEN),
@@ -91,7 +88,6 @@ pub const OBJECTS: [(&str, &[u8]); 12] = [
     ("policy_btf", POLICY_BTF),
     ("policy_mark", POLICY_MARK),
     ("policy_existing", POLICY_EXISTING),
-    ("limit", LIMIT),
     ("htcp", HTCP),
     ("dctcp", DCTCP),
     ("rate", RATE),

@@ -17,8 +17,8 @@ const GROUPS: [(&str, &[&str], &str); 7] = [
         "thalweg explain 192.0.2.7",
     ),
     (
-        "Policies and limits",
-        &["policy", "limit"],
+        "Policies",
+        &["policy"],
         "thalweg policy check policies/*.toml",
     ),
     (

@@ -71,7 +71,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Model(what) => commands::model::run(global, what),
         Command::Link(options) => commands::link::run(global, options),
         Command::Stack(options) => commands::stack::run(global, options),
-        Command::Limit(options) => commands::limit::run(global, options),
+        Command::Limit(options) => commands::limit::run(options),
         Command::Sim(what) => commands::sim::run(global, what),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),

@@ -270,10 +270,8 @@ pub enum Command {
     /// unmodified; its connections leave by this machine's address (NAT). Needs root, or once
     /// `stack setup` by root; --wire link:SPEC needs neither. See docs/guide/stack.md.
     Stack(Box<commands::stack::Options>),
-    /// Limit what a cgroup sends: set, change, list, show and remove.
-    ///
-    /// A limit stays until it is removed, or the machine restarts. Setting it again changes it at
-    /// once. See docs/guide/limit.md.
+    /// Removed: says what to use instead.
+    #[command(hide = true)]
     Limit(commands::limit::Options),
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]

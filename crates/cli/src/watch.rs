@@ -12,7 +12,7 @@ use crate::options::Global;
 use crate::output;
 
 /// The commands that have it.
-const LISTS: [&[&str]; 11] = [
+const LISTS: [&[&str]; 9] = [
     &["status"],
     &["hosts"],
     &["arms"],
@@ -20,8 +20,6 @@ const LISTS: [&[&str]; 11] = [
     &["gain"],
     &["advise"],
     &["policy", "show"],
-    &["limit", "list"],
-    &["limit", "show"],
     &["cc", "list"],
     &["sockops", "list"],
 ];

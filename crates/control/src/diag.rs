@@ -1,4 +1,4 @@
-//! Sockets of a network namespace, from the kernel's socket diagnosis (`sock_diag(7)`).
+//! TCP sockets of a network namespace, from the kernel's socket diagnosis (`sock_diag(7)`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,45 +10,34 @@ use nix::sys::socket::{
 
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// `INET_DIAG_CONG` and `INET_DIAG_CGROUP_ID` (linux/inet_diag.h), the latter since Linux 5.9.
+/// `INET_DIAG_CONG` (linux/inet_diag.h).
 const INET_DIAG_CONG: u16 = 4;
-const INET_DIAG_CGROUP_ID: u16 = 21;
 /// State of a listener, as in `/proc/net/tcp`.
 const TCP_LISTEN: u8 = 10;
 /// Lengths of struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const MESSAGE: usize = 72;
-/// Offsets in inet_diag_msg.
-const SOURCE: usize = 8;
-const DESTINATION: usize = 24;
-const INODE: usize = 68;
 
 /// The kernel's description of a socket.
 #[derive(Debug)]
 pub struct Socket<'a> {
     /// Whether it is a listener.
     pub is_listener: bool,
-    /// Inode of its file; 0 if no process holds it any more.
-    pub inode: u64,
-    /// Both ends have the same address.
-    pub is_local: bool,
-    /// The congestion control, for TCP.
+    /// The congestion control.
     pub congestion_control: Option<&'a str>,
-    /// Id of the cgroup in which it was created.
-    pub cgroup: Option<u64>,
 }
 
-/// Visits all sockets of a protocol (IPPROTO_TCP, IPPROTO_UDP), IPv4 and IPv6.
+/// Visits all TCP sockets, IPv4 and IPv6.
 ///
 /// # Errors
 /// [`anyhow::Error`] if the kernel does not tell.
-pub fn each(protocol: i32, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+pub fn each(each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let diag = open().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
     )?;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(&diag, family as u8, protocol as u8, each)?;
+        dump(&diag, family as u8, each)?;
     }
     Ok(())
 }
@@ -64,13 +53,14 @@ fn open() -> Result<OwnedFd> {
     Ok(diag)
 }
 
-fn dump(diag: &OwnedFd, family: u8, protocol: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+fn dump(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let mut request = Vec::with_capacity(HEADER + REQUEST);
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(flags.to_ne_bytes());
     request.extend([0; 8]);
+    let protocol = libc::IPPROTO_TCP as u8;
     request.extend([family, protocol, 1 << (INET_DIAG_CONG - 1), 0]);
     request.extend(u32::MAX.to_ne_bytes());
     // Any addresses, ports and cookies.
@@ -106,14 +96,10 @@ fn messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> 
                 );
             }
             _ if kind == SOCK_DIAG_BY_FAMILY && body.len() >= MESSAGE => {
-                let attributes = &body[MESSAGE..];
-                let cgroup = attribute(attributes, INET_DIAG_CGROUP_ID);
+                let name = attribute(&body[MESSAGE..], INET_DIAG_CONG);
                 each(&Socket {
                     is_listener: body[1] == TCP_LISTEN,
-                    inode: number(body, INODE).into(),
-                    is_local: body[SOURCE..SOURCE + 16] == body[DESTINATION..DESTINATION + 16],
-                    congestion_control: attribute(attributes, INET_DIAG_CONG).and_then(text),
-                    cgroup: cgroup.and_then(|id| Some(u64::from_ne_bytes(id.try_into().ok()?))),
+                    congestion_control: name.and_then(text),
                 });
             }
             _ => {}

@@ -1,5 +1,5 @@
 //! All that Thalweg has pinned, in one look that changes nothing and waits for nobody: programs with
-//! their run time, the policy in force, limits, congestion controls.
+//! their run time, the policy in force, congestion controls.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,19 +10,16 @@ use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, ProgramType};
 use serde::{Deserialize, Serialize};
-use thalweg_bpf_objects::names::{dctcp, learn, limit as limiter};
+use thalweg_bpf_objects::names::{dctcp, learn};
 
 use crate::cc::Control;
-use crate::limit::Limit;
 use crate::policy::Report;
 use crate::policy::history::History;
-use crate::{cc, limit, links, pins, privileges};
+use crate::{cc, links, pins, privileges};
 
 /// Names that the kernel cuts off, which keeps 15 bytes (linux/bpf.h, BPF_OBJ_NAME_LEN).
-const LONG_NAMES: [&str; 5] = [
+const LONG_NAMES: [&str; 3] = [
     learn::programs::LEARN_SETSOCKOPT,
-    limiter::programs::LIMIT_EGRESS_MOVED,
-    limiter::programs::LIMIT_SOCKOPS_MOVED,
     dctcp::programs::DCTCP_IN_ACK_EVENT,
     dctcp::programs::DCTCP_CWND_EVENT,
 ];
@@ -41,8 +38,6 @@ pub struct Inventory {
     pub programs: Vec<Running>,
     /// The policy in force; none if there is none.
     pub policy: Option<Report>,
-    /// Limits, by cgroup. Their sockets are not counted.
-    pub limits: Vec<Limit>,
     /// Congestion controls, by name.
     pub cc: Vec<Control>,
     /// What could not be read, and why.
@@ -72,7 +67,6 @@ impl Inventory {
             statistics,
             programs: programs(pin, statistics, &mut unreadable),
             policy: or_note("policy", policy, &mut unreadable),
-            limits: or_note("limits", limit::figures(pin), &mut unreadable),
             cc: or_note("congestion controls", cc::look(pin), &mut unreadable),
             unreadable,
         }
@@ -207,7 +201,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let missing = place.path().join("pins");
         let all = Inventory::read(&missing, &History::at(place.path()));
-        assert!(all.programs.is_empty() && all.policy.is_none() && all.limits.is_empty());
+        assert!(all.programs.is_empty() && all.policy.is_none());
         assert_eq!(all.unreadable, [""; 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! Objects pinned in the kernel that need no agent: policies, congestion controls in BPF, limits of
-//! cgroups, and `sockops` objects of others.
+//! Objects pinned in the kernel that need no agent: policies, congestion controls in BPF,
+//! and `sockops` objects of others.
 //!
 //! Each is set up by one call and works on without a process. [`pins`] and [`links`] are the base
 //! of all. The learner is known here only by its pins ([`learner`]), because policies run before
@@ -13,10 +13,10 @@ pub mod batch;
 pub mod cc;
 pub mod containers;
 pub mod diag;
+pub mod former_limits;
 pub mod inventory;
 pub mod iterator;
 pub mod learner;
-pub mod limit;
 pub mod links;
 pub mod object;
 pub mod pins;

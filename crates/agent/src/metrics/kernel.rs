@@ -1,14 +1,12 @@
-//! Figures of what is pinned: programs, the policy, limits, congestion controls.
+//! Figures of what is pinned: programs, the policy, congestion controls.
 
 use std::fmt;
 
 use thalweg_control::cc::State;
-use thalweg_control::limit::Limit;
 use thalweg_control::policy::{Report, RuleReport};
 
 use super::Figures;
 use super::page::{Page, Rows};
-use crate::life::KINDS;
 
 impl Figures {
     /// All of them.
@@ -17,7 +15,6 @@ impl Figures {
         if let Some(policy) = &self.policy {
             rules(policy, page)?;
         }
-        limits(&self.limits, page)?;
         let state = |state| match state {
             State::Draining => "draining",
             _ => "loaded",
@@ -116,70 +113,4 @@ fn rules(policy: &Report, page: &mut Page<'_>) -> fmt::Result {
         ["what"],
         Rows::sums(missed.map(|(what, count)| ([what], count as f64))),
     )
-}
-
-fn limits(limits: &[Limit], page: &mut Page<'_>) -> fmt::Result {
-    page.gauge("thalweg_limits", "Limits of cgroups.", limits.len())?;
-    let place = |limit: &Limit| match &limit.cgroup {
-        Some(path) => path.display().to_string(),
-        None => format!("(gone: {})", limit.cgroup_id),
-    };
-    let of = |figure: fn(&Limit) -> f64| {
-        let limits = limits.iter().take(KINDS);
-        Rows::each(limits.map(|limit| ([place(limit)], figure(limit))))
-    };
-    for (name, help, rows) in [
-        (
-            "thalweg_limit_rate_bits_per_second",
-            "The rate in force on the cgroup.",
-            of(|limit| limit.present_rate_bps as f64),
-        ),
-        (
-            "thalweg_limit_measured_bits_per_second",
-            "What the cgroup sent in the last whole second.",
-            of(|limit| limit.measured_bps as f64),
-        ),
-        (
-            "thalweg_limit_queue_seconds",
-            "The virtual queue of the cgroup.",
-            of(|limit| limit.queue_us as f64 / 1e6),
-        ),
-    ] {
-        page.gauges(name, help, ["cgroup"], rows)?;
-    }
-    for (name, help, rows) in [
-        (
-            "thalweg_limit_bytes",
-            "Bytes that passed.",
-            of(|limit| limit.bytes as f64),
-        ),
-        (
-            "thalweg_limit_packets",
-            "Packets that passed.",
-            of(|limit| limit.packets as f64),
-        ),
-        (
-            "thalweg_limit_marked_packets",
-            "Packets that passed with a CE mark.",
-            of(|limit| limit.marked_packets as f64),
-        ),
-        (
-            "thalweg_limit_notified_packets",
-            "Packets that passed and whose sender was told to slow down.",
-            of(|limit| limit.notified_packets as f64),
-        ),
-        (
-            "thalweg_limit_dropped_packets",
-            "Packets that were dropped.",
-            of(|limit| limit.dropped_packets as f64),
-        ),
-        (
-            "thalweg_limit_dropped_bytes",
-            "Bytes that were dropped.",
-            of(|limit| limit.dropped_bytes as f64),
-        ),
-    ] {
-        page.counters(name, help, ["cgroup"], rows)?;
-    }
-    Ok(())
 }

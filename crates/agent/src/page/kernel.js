@@ -1,4 +1,4 @@
-// What is in the kernel: policy, limits, congestion controls, and what the programs cost.
+// What is in the kernel: policy, congestion controls, and what the programs cost.
 
 import { ask } from "./agent.js";
 import { byId, code, facts, fault, note, paragraph, replace, table } from "./dom.js";
@@ -23,15 +23,6 @@ function policy(report) {
     failures.length > 0 && table("Settings that failed", [["Rule", "long"], ["Key"], ["Error"], ["Times", "number"]],
       failures.map(([name, failure]) => [name, failure.key, `${failure.error} (${failure.option}, ${failure.stage})`, count(failure.count)])),
   ];
-}
-
-function limits(list) {
-  if (!list.length) return [note("There is no limit. ", code("thalweg limit CGROUP --rate RATE"), " sets one.")];
-  return [table("Limits", [["Cgroup", "long"], ["Limit", "number"], ["Now", "number"], ["Queue", "number"], ["Passed", "number"], ["Marked", "number"], ["Dropped", "number"]],
-    list.map((limit) => [
-      limit.cgroup ?? `removed (id ${limit.cgroup_id})`, bits(limit.present_rate_bps), bits(limit.measured_bps), micros(limit.queue_us),
-      bytes(limit.bytes), counted(limit.marked_packets, "packet"), counted(limit.dropped_packets, "packet"),
-    ]))];
 }
 
 function controls(list) {
@@ -70,10 +61,10 @@ export async function kernel() {
   try {
     found = await ask("v1/kernel");
   } catch (error) {
-    for (const id of ["limits", "cc", "cost"]) replace(byId(id), note("Unknown."));
+    for (const id of ["cc", "cost"]) replace(byId(id), note("Unknown."));
     return replace(byId("policy"), fault(`This cannot be had: ${error.message}.`));
   }
-  for (const [id, part] of [["policy", () => policy(found.policy)], ["limits", () => limits(found.limits)],
+  for (const [id, part] of [["policy", () => policy(found.policy)], 
     ["cc", () => controls(found.cc)], ["cost", () => programs(found)]]) {
     replace(byId(id), ...part());
   }

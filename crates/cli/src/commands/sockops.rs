@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
-use super::limit::classified;
+use crate::failure::Failure;
 use crate::options::{Global, cgroup};
 use crate::output;
 
@@ -74,6 +75,14 @@ struct Line<'a> {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let pin = global.config()?.paths.pin;
     act(global, &pin, options).map_err(classified)
+}
+
+/// Gives an error its documented exit code.
+fn classified(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<MissingPrivilege>() {
+        return Failure::Missing(format!("{error:#}")).into();
+    }
+    error
 }
 
 fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {

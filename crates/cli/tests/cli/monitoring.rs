@@ -2,7 +2,6 @@
 //! of the dashboard has data.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
@@ -54,23 +53,6 @@ impl Drop for Measured {
     }
 }
 
-/// A cgroup with an odd name, until it is dropped.
-struct Odd(PathBuf);
-
-impl Odd {
-    fn new(bed: &Bed) -> Self {
-        let path = bed.pair.cgroup().join("a \"b\" \\c\u{7}d");
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Odd {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 /// The queries of the dashboard, each with its panel's title.
 fn queries() -> Vec<(String, String)> {
     let text = fs::read_to_string(manifest_path("packaging/grafana/thalweg.json")).unwrap();
@@ -117,25 +99,12 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
          [[rule]]\nname = \"works\"\nmatch = { remote_port = 5001 }\nset = { notsent_lowat = \"16KiB\" }\n\
          [[rule]]\nname = \"fails\"\nmatch = { remote_port = 5002 }\nset = { congestion = \"no_such_cc\" }\n",
     );
-    // A name that needs care in a label.
-    let odd = Odd::new(&bed);
-    bed.json(&[
-        "limit",
-        "--cgroup",
-        odd.0.to_str().unwrap(),
-        "--rate",
-        "10gbit",
-    ]);
     let control = unique("mon");
     bed.json(&["cc", "load", "htcp", "--name", &control]);
     let _steady = bed.python(Side::Client, STEADY, &[&server]);
 
     // The text, and its type.
-    let (status, head, text) = wait_for("figures of the limit, which may be a moment old", || {
-        let answer = ask(&address, "GET /metrics", "Host: localhost\r\n");
-        let odd = "/a \\\"b\\\" \\\\c\\\\u{7}d\"}";
-        answer.2.contains(odd).then_some(answer)
-    });
+    let (status, head, text) = ask(&address, "GET /metrics", "Host: localhost\r\n");
     assert_eq!(status, 200);
     let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(head.contains(kind), "{head}");
@@ -167,10 +136,6 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
         });
     }
     // What Prometheus has is what the agent counts.
-    let limit = &prometheus.query("thalweg_limit_rate_bits_per_second")[0];
-    let label = limit["metric"]["cgroup"].as_str().unwrap();
-    assert!(label.ends_with("/a \"b\" \\c\\u{7}d"), "{label}");
-    assert_eq!(limit["value"][1], "10000000000");
     let flows = &prometheus.query("thalweg_policy_rule_flows_total > 0");
     assert_eq!(flows.len(), 2, "{flows:?}");
     assert!(prometheus.query("thalweg_arm_decisions_total").len() > 1);
@@ -178,7 +143,6 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     // Faults, the last of which end the agent.
     prometheus.fires("ThalwegPolicyFailing");
     bed.thalweg(&["cc", "unload", &control]);
-    bed.json(&["limit", "remove", "--all"]);
     let held = Command::new("python3")
         .args(["-c", HOLD])
         .arg(bed.state().join("thalweg.db"))

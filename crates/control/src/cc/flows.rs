@@ -45,7 +45,7 @@ pub fn count() -> Result<BTreeMap<String, Use>> {
 
 fn in_this_namespace() -> Result<BTreeMap<String, Use>> {
     let mut used: BTreeMap<String, Use> = BTreeMap::new();
-    diag::each(libc::IPPROTO_TCP, &mut |socket| {
+    diag::each(&mut |socket| {
         let Some(name) = socket.congestion_control else {
             return;
         };

@@ -72,14 +72,6 @@ fn kernel(runs: u64, matched: u64) -> Inventory {
         "map_bytes": 0, "missed": { "handshakes": 0, "statistics": 0, "failures": 0 },
         "rules": [rule("to-cdn", matched)]
     });
-    let limits = json!([{
-        "cgroup": "/sys/fs/cgroup/system.slice/backup.service", "cgroup_id": 9,
-        "rate_bps": 50_000_000, "present_rate_bps": 50_000_000, "line_bps": null, "edt": false,
-        "pace": true, "loopback": false, "mark_at_us": 5000, "drop_at_us": 50_000,
-        "burst_us": 10_000, "bytes": 1, "packets": 1, "marked_packets": 2, "notified_packets": 0,
-        "dropped_packets": matched, "dropped_bytes": 0, "queue_us": 3100, "queue_bytes": 0,
-        "measured_bps": 49_900_000, "average_credit_bytes": 0, "share_bps": null, "sockets": null
-    }]);
     Inventory {
         statistics: true,
         programs: vec![Running {
@@ -89,7 +81,6 @@ fn kernel(runs: u64, matched: u64) -> Inventory {
             run_time_ns: Some(runs * 800),
         }],
         policy: serde_json::from_value(policy).unwrap(),
-        limits: serde_json::from_value(limits).unwrap(),
         ..Inventory::default()
     }
 }
@@ -221,7 +212,6 @@ fn each_view_has_its_figures() {
             &[
                 "Policy edge, number 3, since 1970-01-01 00:00:00 UTC",
                 "to-cdn                          30   15.0",
-                "system.slice/backup.service 50.0 Mbit/s 49.9 Mbit/s 3.10 ms",
             ],
         ),
         (
@@ -311,7 +301,6 @@ fn what_a_filter_leaves_out_is_told() {
             "No event among the latest 3 matches \"zz\".",
         ),
         (View::Rules, "No rule matches \"zz\"."),
-        (View::Rules, "No limited cgroup matches \"zz\"."),
         (View::Health, "No program matches \"zz\"."),
     ] {
         let mut choice = view(which);

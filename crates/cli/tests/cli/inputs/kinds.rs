@@ -370,7 +370,6 @@ fn objects() -> Vec<Vec<u8>> {
         thalweg_bpf_objects::DCTCP,
         thalweg_bpf_objects::HTCP,
         thalweg_bpf_objects::POLICY_MARK,
-        thalweg_bpf_objects::LIMIT,
     ]
     .map(<[u8]>::to_vec)
     .to_vec()

@@ -443,9 +443,6 @@ impl Drop for Bed {
         // wait.
         let _ = fs::remove_dir_all(self.pin.join("cc"));
         let _ = self.thalweg(&["policy", "remove"]);
-        if self.pin.join("limits").exists() {
-            let _ = self.thalweg(&["limit", "remove", "--all"]);
-        }
         let _ = self.thalweg(&["detach"]);
         if std::thread::panicking() {
             eprintln!("agent's log:\n{}", self.logged());
