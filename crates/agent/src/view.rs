@@ -734,7 +734,7 @@ pub struct GainRow {
     pub treated: u64,
     /// The effect; `None` where a group is empty.
     pub effect: Option<f64>,
-    /// Lower end of its interval; `None`: too few clusters for one.
+    /// Lower end of its interval; `None`: too few clusters for one, or all alike.
     pub low: Option<f64>,
     /// Upper end.
     pub high: Option<f64>,

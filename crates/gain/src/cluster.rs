@@ -4,8 +4,9 @@ use crate::limits::Limits;
 use crate::row::ROWS;
 
 /// A cluster counts for at most this many connections: a host that opens thousands an hour is
-/// still one path in one hour.
-pub const CLUSTER_CAP: u32 = 16;
+/// still one path in one hour. The connections of a host-hour are alike, so that more of them tell
+/// little more, and one odd host-hour would outweigh many.
+pub const CLUSTER_CAP: u32 = 4;
 
 /// Connections of one host in one hour: their number and sum of residuals, by row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,7 +58,7 @@ pub struct Moments {
     pub cross: f64,
     /// Sum of the squares of the scores.
     pub score2: f64,
-    /// Sum of their third powers: how skewed they are.
+    /// Sum of the third powers of the scores: how skewed they are.
     pub score3: f64,
 }
 
@@ -178,7 +179,7 @@ mod tests {
     fn a_busy_host_counts_no_more_than_the_cap() {
         let mut moments = Moments::default();
         moments.add(&cluster(&[0.5; 1000]), 0);
-        assert_eq!((moments.weight, moments.score), (16.0, 8.0));
+        assert_eq!((moments.weight, moments.score), (4.0, 2.0));
         assert_eq!(moments.connections, 1000);
     }
 
@@ -190,8 +191,8 @@ mod tests {
         // One says nothing beside none.
         moments.add_pair(&cluster(&[1.0]), &cluster(&[]), 0);
         assert_eq!((moments.clusters, moments.connections), (2, 102));
-        // Weights 2·2/4 and, within the cap, 16·16/32; differences 2 and -2.
-        assert_eq!((moments.weight, moments.score), (9.0, -14.0));
+        // Weights 2·2/4 and, within the cap, 4·4/8; differences 2 and -2.
+        assert_eq!((moments.weight, moments.score), (3.0, -2.0));
     }
 
     #[test]

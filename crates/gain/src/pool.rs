@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::cluster::{CLUSTER_CAP, Moments};
+use crate::cluster::Moments;
 use crate::compare::{Comparison, compare};
 use crate::ledger::Group;
 use crate::row::{ROWS, Row};
@@ -19,6 +19,8 @@ use crate::verdict::Verdict;
 const CLUSTERS_MAX: u64 = 1 << 25;
 /// Most connections of an agent.
 const CONNECTIONS_MAX: u64 = 1 << 44;
+/// Largest weight of a cluster: agents of earlier versions give busy host-hours up to this one.
+const WEIGHT_MAX: f64 = 16.0;
 /// Sums may have been rounded by this share of what bounds them.
 const ROUNDED: f64 = 1e-6;
 /// Measures of a comparison.
@@ -98,7 +100,7 @@ fn impossible(moments: &Moments, clip: f64) -> Option<&'static str> {
     if connections < clusters || connections > CONNECTIONS_MAX {
         return Some("connections: expected one a cluster at least, at most 2^44");
     }
-    let (n, most) = (clusters as f64, f64::from(CLUSTER_CAP));
+    let (n, most) = (clusters as f64, WEIGHT_MAX);
     // NaN is at most nothing.
     let at_most = |value: f64, bound: f64| value <= bound + ROUNDED * bound.abs();
     let is_within = |value: f64, low: f64, high: f64| at_most(low, value) && at_most(value, high);

@@ -168,6 +168,29 @@ mod tests {
         Gain::new(kept, drawn, None)
     }
 
+    /// Adds busy host-hours that take `factor` of the time that the others do.
+    fn add_odd(gain: &mut Gain, side: Side, arm: &str, factor: f64, number: u64) {
+        for host in 0..number {
+            let (hour, tag) = (39, 1_000 + host);
+            gain.kept.ledger.note_arm(tag, hour - 1, arm);
+            for _ in 0..16 {
+                let connection = Connection {
+                    bytes: 500_000,
+                    busy_us: (1e6 * factor) as u64,
+                    ..Connection::default()
+                };
+                let port = 443;
+                let part = Part {
+                    hour,
+                    tag,
+                    side,
+                    port,
+                };
+                gain.kept.ledger.add(part, &connection, String::new);
+            }
+        }
+    }
+
     fn arms(reverts: &[Revert]) -> Vec<Option<&str>> {
         reverts.iter().map(|it| it.arm.as_deref()).collect()
     }
@@ -188,6 +211,33 @@ mod tests {
         assert_eq!(arms(&after.ended), [Some("bbr")]);
         // The comparison has begun anew.
         assert!(after.begun.is_empty() && gain.kept.ledger.groups().is_empty());
+    }
+
+    #[test]
+    fn arm_twice_as_slow_with_odd_host_hours_is_taken_back() {
+        for (side, factor, number) in [
+            (Side::Treated, 1.0 / 1.6, 1),
+            (Side::Control, 1.6, 1),
+            (Side::Treated, 1e-3, 1),
+            (Side::Control, 1e6, 1),
+            (Side::Treated, 1e-3, 5),
+            (Side::Control, 4.0, 3),
+        ] {
+            let mut gain = gain(&[("bbr", 2.0), ("cubic", 1.0), ("reno", 1.0)], 40);
+            add_odd(&mut gain, side, "bbr", factor, number);
+            let looked = gain.look(40 * HOUR_NS, 1000, "cubic", true);
+            assert_eq!(arms(&looked.begun), [Some("bbr")], "{side:?} {factor}");
+        }
+    }
+
+    #[test]
+    fn odd_host_hours_alone_take_nothing_back() {
+        for factor in [1.6, 1e6] {
+            let mut gain = gain(&[("bbr", 1.0), ("cubic", 1.0), ("reno", 1.0)], 40);
+            add_odd(&mut gain, Side::Treated, "bbr", factor, 3);
+            let looked = gain.look(40 * HOUR_NS, 1000, "cubic", true);
+            assert_eq!(looked, Looked::default(), "{factor}");
+        }
     }
 
     #[test]

@@ -193,22 +193,21 @@ fn undecided(
     let beside = against.words(comparison.control);
     let Some((low, high)) = comparison.interval() else {
         let control = host_hours(comparison.control);
-        if comparison.control.min(comparison.treated) as f64 >= CLUSTERS_MIN {
-            // A few outliers decide, or busy hosts beside many that hardly come.
+        if comparison.control.min(comparison.treated) >= CLUSTERS_MIN {
             return format!(
-                "Not known yet: {control} on one side and {} on the other differ too much from \
-                 each other.",
+                "Not known yet: {control} on one side and {} on the other are all alike, so \
+                 nothing tells how much others may differ.",
                 thousands(comparison.treated)
             );
         }
         return match against {
             Against::Control => format!(
-                "Not known yet: the control group has {control}; at least {CLUSTERS_MIN:.0} are \
+                "Not known yet: the control group has {control}; at least {CLUSTERS_MIN} are \
                  needed."
             ),
             Against::LeftAlone => format!(
                 "Not known yet: the rule took flows in {} and left flows alone in {control}; at \
-                 least {CLUSTERS_MIN:.0} of each are needed.",
+                 least {CLUSTERS_MIN} of each are needed.",
                 host_hours(comparison.treated)
             ),
         };
@@ -241,29 +240,38 @@ mod tests {
     use super::*;
     use thalweg_gain::{Moments, ROWS, Side};
 
+    /// 440 host-hours of one connection on each side, and an odd one of sixteen.
+    fn with_an_odd_one(effect: f64, odd: f64) -> Group {
+        let mut group = Group::default();
+        for index in 0..881u32 {
+            let sign = if index % 4 < 2 { 0.3 } else { -0.3 };
+            let (side, residual, connections) = match (index, index % 2) {
+                (880, _) => (Side::Treated, odd, 16),
+                (_, 0) => (Side::Control, sign, 1),
+                _ => (Side::Treated, effect + sign, 1),
+            };
+            let mut residuals = [None; ROWS];
+            residuals[0] = Some(residual);
+            let mut cluster = thalweg_gain::Cluster::default();
+            (0..connections).for_each(|_| cluster.add(&residuals));
+            let rows = group.sides.entry(side).or_insert([Moments::NONE; ROWS]);
+            rows[0].add(&cluster, 0);
+        }
+        group
+    }
+
     #[test]
-    fn many_clusters_may_still_be_too_uneven() {
-        let group = |outlier: f64| {
-            let mut group = Group::default();
-            for index in 0..120u32 {
-                let mut residuals = [None; ROWS];
-                residuals[0] = Some(if index == 0 { outlier } else { 0.0 });
-                let mut cluster = thalweg_gain::Cluster::default();
-                cluster.add(&residuals);
-                let side = match index % 2 {
-                    0 => Side::Control,
-                    _ => Side::Treated,
-                };
-                let rows = group.sides.entry(side).or_insert([Moments::NONE; ROWS]);
-                rows[0].add(&cluster, 0);
-            }
-            group
-        };
-        let said = found_in(Some(&group(4.0)), Some(60), Against::Control);
-        assert!(
-            said.contains("60 host-hours") && said.contains("differ too much"),
-            "{said}"
-        );
+    fn summary_with_an_odd_host_hour_tells_the_difference() {
+        for (effect, odd, words) in [
+            (-0.81, 0.68, " less time ["),
+            (-0.81, 4.0, " less time ["),
+            (1.0, 0.68, " more time ["),
+            (1.0, -4.0, " more time ["),
+            (0.0, 4.0, "Not known yet: transfers take between "),
+        ] {
+            let said = found_in(Some(&with_an_odd_one(effect, odd)), None, Against::Control);
+            assert!(said.contains(words), "{effect} {odd}: {said}");
+        }
     }
 
     #[test]

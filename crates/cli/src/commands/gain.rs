@@ -187,8 +187,8 @@ pub fn row(row: &GainRow) -> Vec<String> {
     let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) => format!("{} to {}{unit}", signed(low), signed(high)),
-        _ if (row.control.min(row.treated) as f64) < CLUSTERS_MIN => "too few".to_owned(),
-        _ => "too uneven".to_owned(),
+        _ if row.control.min(row.treated) < CLUSTERS_MIN => "too few".to_owned(),
+        _ => "all alike".to_owned(),
     };
     let verdict = match (row.verdict.as_str(), row.known_in_s) {
         ("unknown", Some(0)) | ("unknown", None) => "not known yet".to_owned(),

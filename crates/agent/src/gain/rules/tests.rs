@@ -128,6 +128,31 @@ fn a_rule_that_is_worse_is_suspended_for_a_day() {
 }
 
 #[test]
+fn rule_twice_as_slow_with_odd_host_hours_is_suspended() {
+    // 440 host-hours on each side; then those of one host, or of five, on either.
+    for (odd_rule, busy_us, number) in [
+        (3, 1_000, 1),
+        (2, 1 << 40, 1),
+        (3, 1_000, 5),
+        (2, 1 << 40, 5),
+    ] {
+        let mut rules = rules(policy());
+        let mut random = Random::new(1);
+        for host in 0..880 {
+            let noise = (random.fraction() - 0.5).exp2();
+            let (taken, factor) = if host % 2 == 0 { (3, 2.0) } else { (2, 1.0) };
+            rules.take(&[outcome(3, taken, host, (1e6 * noise * factor) as u64)]);
+        }
+        for host in 0..16 * number {
+            rules.take(&[outcome(3, odd_rule, 1_000 + host / 16, busy_us)]);
+        }
+        let looked = rules.look(5 * HOUR_NS, 1000, true);
+        assert_eq!(looked.begun.len(), 1, "{odd_rule} {busy_us} {number}");
+        assert!(looked.begun[0].1.why.contains("more time"), "{looked:?}");
+    }
+}
+
+#[test]
 fn a_policy_that_comes_again_goes_on() {
     let mut rules = rules(policy());
     let ended = [outcome(3, 3, 1, 1000), outcome(3, 2, 2, 1000)];
