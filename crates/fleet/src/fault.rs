@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-use async_nats::{ConnectError, ConnectErrorKind, rustls};
+use async_nats::{ConnectError, ConnectErrorKind};
+use tokio_rustls::rustls;
 
 use crate::text::one_line;
 use crate::wire::WireError;
@@ -115,15 +116,23 @@ impl Fault {
         Self::new(kind, format_args!("{key}: {error}"))
     }
 
-    /// A connection to this server failed.
+    /// A socket of a connection to this server failed.
+    pub(crate) fn io(server: &str, error: &std::io::Error) -> Self {
+        let kind = match error.kind() {
+            _ if is_tls(error) => Kind::Tls,
+            std::io::ErrorKind::TimedOut => Kind::Slow,
+            _ => Kind::Unreachable,
+        };
+        Self::new(kind, format_args!("{server}: {}", chain(error)))
+    }
+
+    /// A server did not let the client in.
     pub(crate) fn connect(server: &str, error: &ConnectError) -> Self {
         let kind = match error.kind() {
             ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
                 Kind::Credentials
             }
-            ConnectErrorKind::Tls => Kind::Tls,
             ConnectErrorKind::TimedOut => Kind::Slow,
-            _ if is_tls(error) => Kind::Tls,
             _ => Kind::Unreachable,
         };
         Self::new(kind, format_args!("{server}: {}", chain(error)))

@@ -13,12 +13,14 @@
 mod bucket;
 mod client;
 mod fault;
+mod filter;
 pub mod keys;
 mod link;
 mod names;
 mod operator;
 mod policies;
 mod pull;
+mod relay;
 mod session;
 mod settings;
 pub mod setup;

@@ -1,20 +1,26 @@
 //! A connection to one server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, Context, context};
-use async_nats::{Client, ConnectOptions, Event, ServerAddr, ServerError};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::bucket::Bucket;
 use crate::fault::{Fault, Kind};
 use crate::names::Name;
+use crate::pull::BATCH;
+use crate::relay::Relay;
 use crate::settings::{Checked, Secret};
 
 /// Events that wait to be looked at; more are of no use.
 const EVENTS: usize = 32;
-/// Largest messages that a server may let through, bytes: as large as its authors advise at most. The
-/// client library reads a message whole before anybody sees its size.
+/// Messages of a subscription that wait to be read: those of one request.
+const MESSAGES: usize = 2 * BATCH;
+/// Largest messages that a server may let through, bytes: as large as its authors advise at most. Those
+/// beyond what was asked for end the connection (`filter.rs`).
 const PAYLOAD_MAX: usize = 8 << 20;
 /// No reconnection by the client library comes before the end of the session.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -32,6 +38,7 @@ pub(crate) struct Link {
     pub client: Client,
     pub context: Context,
     events: broadcast::Receiver<Event>,
+    relay: Arc<Relay>,
     patience: Duration,
 }
 
@@ -43,7 +50,14 @@ impl Link {
         } = checked;
         let patience = settings.pace.patience;
         let name = address(server);
+        let opening = Relay::open(settings, server, &name);
+        // Names are looked up without a limit.
+        let relay = match tokio::time::timeout(patience * 2, opening).await {
+            Ok(opened) => Arc::new(opened?),
+            Err(_) => return Err(slow(&name, "connection")),
+        };
         let (sender, events) = broadcast::channel(EVENTS);
+        let is_connected = AtomicBool::new(false);
         let mut options = ConnectOptions::new()
             .name(&settings.agent)
             // Other agents may not subscribe to this one's answers.
@@ -52,20 +66,17 @@ impl Link {
             .request_timeout(Some(patience))
             .ping_interval(settings.pace.ping)
             .client_capacity(64)
-            .subscription_capacity(1024)
+            .subscription_capacity(MESSAGES)
             // Only what the settings name: a server must not lead to others.
             .ignore_discovered_servers()
-            .reconnect_delay_callback(|attempts| match attempts {
-                0 | 1 => Duration::ZERO,
-                _ => NEVER,
+            .reconnect_delay_callback(move |_| match is_connected.swap(true, Relaxed) {
+                false => Duration::ZERO,
+                true => NEVER,
             })
             .event_callback(move |event| {
                 let sender = sender.clone();
                 async move { drop(sender.send(event)) }
             });
-        if let Some(ca) = &settings.ca {
-            options = options.add_root_certificates(ca.clone());
-        }
         options = match secret {
             Secret::None => options,
             Secret::Seed(seed) => options.nkey(seed.clone()),
@@ -73,12 +84,17 @@ impl Link {
                 .credentials(text)
                 .map_err(|why| Fault::new(Kind::Credentials, why))?,
         };
-        let connecting = options.connect(server.clone());
-        // Names are looked up without a limit.
-        let client = match tokio::time::timeout(patience * 2, connecting).await {
-            Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(Fault::connect(&name, &error)),
-            Err(_) => return Err(slow(&name, "connection")),
+        let client = match options.connect(format!("nats://{}", relay.address)).await {
+            Ok(client) => client,
+            Err(error) => {
+                let refused = matches!(
+                    error.kind(),
+                    ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication
+                );
+                // The relay knows why, unless the server said it.
+                let known = relay.fault().filter(|_| !refused);
+                return Err(known.unwrap_or_else(|| Fault::connect(&name, &error)));
+            }
         };
         let found = client.server_info().max_payload;
         if found > PAYLOAD_MAX {
@@ -93,6 +109,7 @@ impl Link {
             client,
             context,
             events,
+            relay,
             patience,
         })
     }
@@ -104,6 +121,7 @@ impl Link {
             client: self.client.clone(),
             context: api("$JS.API", patience, &self.client),
             events: self.events.resubscribe(),
+            relay: Arc::clone(&self.relay),
             patience,
         }
     }
@@ -114,8 +132,10 @@ impl Link {
             match self.events.recv().await {
                 Ok(Event::ServerError(error)) => return self.said(&error),
                 Ok(Event::Disconnected | Event::Closed) | Err(RecvError::Closed) => {
-                    let text = format_args!("{}: the connection was lost", self.server);
-                    return Fault::new(Kind::Unreachable, text);
+                    return self.relay.fault().unwrap_or_else(|| {
+                        let text = format_args!("{}: the connection was lost", self.server);
+                        Fault::new(Kind::Unreachable, text)
+                    });
                 }
                 // Only the address of a message is missing: the next look finds it.
                 Ok(_) | Err(RecvError::Lagged(_)) => {}

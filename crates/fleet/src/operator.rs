@@ -26,6 +26,8 @@ use crate::wire::policy::{Policy, Signed};
 const SOON: Duration = Duration::from_millis(500);
 /// … so often.
 const OTHERS: u32 = 60;
+/// Bytes of policies that are held at once: those of 64 labels and more.
+const POLICIES_BYTES: usize = 32 << 20;
 /// The highest number that is believed without a signature.
 const NUMBER_TOLD_MAX: u64 = 1 << 40;
 
@@ -278,7 +280,7 @@ async fn newest(link: &mut Link) -> Result<BTreeMap<Name, Signed>, Fault> {
     let stream = policies(link).await?;
     let asking = stream.info_with_subjects(bucket.subject(">"));
     let mut subjects = link.run(bucket, asking).await?;
-    let mut newest = BTreeMap::new();
+    let (mut newest, mut bytes) = (BTreeMap::new(), 0);
     while let Some(found) = poll_fn(|cx| Pin::new(&mut subjects).poll_next(cx)).await {
         let (subject, _) = found.map_err(|error| Fault::bucket(bucket.name(), &error))?;
         let Ok(Key::Policy(label)) = Key::parse(bucket, &subject) else {
@@ -287,6 +289,11 @@ async fn newest(link: &mut Link) -> Result<BTreeMap<Name, Signed>, Fault> {
         let message = link
             .run(bucket, stream.get_last_raw_message_by_subject(&subject))
             .await?;
+        bytes += message.payload.len() + subject.len();
+        if bytes > POLICIES_BYTES {
+            let text = format_args!("policies: found more than {POLICIES_BYTES} bytes");
+            return Err(Fault::new(Kind::Size, text));
+        }
         if let Ok(signed) = Signed::parse(&message.payload) {
             newest.insert(label, signed);
         }

@@ -18,7 +18,7 @@ use crate::fault::{Fault, Kind};
 use crate::link::Link;
 
 /// Messages of one request: all of them are in memory at once.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 /// Bytes of one request, whatever the bucket's messages have: more than the largest one.
 const BATCH_BYTES: usize = 1 << 20;
 /// What a server says if the next message alone is larger.

@@ -30,8 +30,11 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
 /// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
 const EMPTY: u32 = 10;
-/// Statuses that one question reads; a server that invents agents gets no further.
-const STATUSES_BYTES: usize = 256 << 20;
+/// Bytes of statuses that are held at once; parsed they are three times as large. A server that invents
+/// agents gets no further.
+const STATUSES_BYTES: usize = 12 << 20;
+/// What an agent takes besides its message, bytes.
+const STATUS_OVERHEAD: usize = 512;
 /// Longest wait without anything to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
@@ -387,7 +390,7 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
     let mut place = Place::new(Bucket::Status);
     let mut puller = Puller::new();
     let mut look = Look::default();
-    let (mut bytes, mut again) = (0, EMPTY);
+    let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY);
     let mut is_over = false;
     while !is_over {
         let values = puller.next(link, &mut place).await?;
@@ -397,16 +400,19 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
             is_over = !place.lacks(&link.open(Bucket::Status).await?);
             puller = Puller::new();
         }
-        bytes += values.iter().map(|it| it.message.length).sum::<usize>();
-        if bytes > STATUSES_BYTES {
-            let text = format_args!("statuses: found more than {STATUSES_BYTES} bytes");
-            return Err(Fault::new(Kind::Size, text));
-        }
         for value in values {
             let subject = value.message.subject.as_str();
             let Ok(Key::Status(agent)) = Key::parse(Bucket::Status, subject) else {
                 continue;
             };
+            // Whoever writes again and again counts once.
+            let size = value.message.length + STATUS_OVERHEAD;
+            bytes += size;
+            bytes -= sizes.insert(agent.clone(), size).unwrap_or(0);
+            if bytes > STATUSES_BYTES {
+                let text = format_args!("statuses: found more than {STATUSES_BYTES} bytes");
+                return Err(Fault::new(Kind::Size, text));
+            }
             if value.is_gone() {
                 all.remove(&agent);
                 continue;

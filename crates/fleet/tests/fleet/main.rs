@@ -6,6 +6,7 @@ mod cluster;
 mod credentials;
 mod disk;
 mod exchange;
+mod hostile;
 mod permissions;
 mod refusals;
 mod scale;
