@@ -271,7 +271,7 @@ fn configuration_text(
     let mut control = "share = 0.0".to_owned();
     if let Some(learner) = learner {
         let name = match learner.mode {
-            Mode::Gain => &Mode::Thalweg,
+            Mode::Gain | Mode::Null => &Mode::Thalweg,
             other => other,
         };
         mode = format!("mode = \"{name}\"\n");
@@ -287,7 +287,7 @@ fn configuration_text(
         if learner.clamp && *learner.mode != Mode::Classic {
             window += &format!("\n[clamp]\nprefixes = {HOSTS:?}\n");
         }
-        if *learner.mode == Mode::Gain {
+        if learner.mode.has_control_group() {
             // A salt has 63 bits.
             let salt = mix(learner.seed) >> 1;
             // What is compared must stay the same to the end.

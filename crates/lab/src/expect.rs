@@ -20,6 +20,19 @@ pub fn evaluate(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Chec
         .collect()
 }
 
+/// What mode `null`, if it ran, makes of the expectations of modes that learn.
+pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
+    if !modes.iter().any(|outcome| outcome.mode == Mode::Null) {
+        return Vec::new();
+    }
+    let learning = expectations.iter().filter(|one| one.mode.learns());
+    let of_null = learning.map(|one| Expectation {
+        mode: Mode::Null,
+        ..one.clone()
+    });
+    of_null.map(|one| check(&one, modes)).collect()
+}
+
 fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
     let mut check = Check {
         expectation: expectation.clone(),

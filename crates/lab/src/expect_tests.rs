@@ -50,6 +50,31 @@ fn verdict(expectation: Expectation, modes: &[ModeOutcome]) -> (Verdict, Option<
 }
 
 #[test]
+fn null_stands_in_for_modes_that_learn() {
+    let baseline = || Some(Reference::Mode(Mode::Baseline));
+    let claims = [
+        expectation(Statistic::Median, baseline(), 2.0),
+        expectation(Statistic::Median, baseline(), 0.9),
+        Expectation {
+            mode: Mode::Baseline,
+            ..expectation(Statistic::Median, None, 1.0)
+        },
+    ];
+    let mut modes = vec![
+        outcome("baseline", &[10.0, 10.0], "cubic"),
+        outcome("thalweg", &[30.0, 30.0], "bbr"),
+    ];
+    assert!(evaluate_null(&claims, &modes).is_empty(), "it did not run");
+    modes.push(outcome("null", &[10.0, 10.0], "cubic"));
+    let verdicts = |claims: &[Expectation]| -> Vec<(Verdict, Option<f64>)> {
+        let checks = evaluate_null(claims, &modes).into_iter();
+        checks.map(|check| (check.verdict, check.value)).collect()
+    };
+    let both = [(Verdict::Missed, Some(1.0)), (Verdict::Met, Some(1.0))];
+    assert_eq!(verdicts(&claims), both);
+}
+
+#[test]
 fn the_last_half_is_compared_with_the_same_rounds() {
     let modes = [
         // The machine became slower halfway.

@@ -24,6 +24,9 @@ pub enum Mode {
     /// The same with half of the host-hours in its control group, and what `thalweg gain` says of
     /// them at the end.
     Gain,
+    /// The agent as in [`Mode::Gain`] with the default as its only arm: what a learner that does
+    /// nothing would score.
+    Null,
     /// The scenario's default congestion control under one of its policies, without an agent.
     Policy(String),
 }
@@ -35,16 +38,25 @@ pub struct ModeError(pub String);
 
 impl ModeError {
     pub(crate) const EXPECTED: &str =
-        "one of baseline, fixed, fixed:ARM, random, classic, thalweg, gain, policy:NAME";
+        "one of baseline, fixed, fixed:ARM, random, classic, thalweg, gain, null, policy:NAME";
 }
 
 impl Mode {
     /// A regular expression of single modes, for the form of scenarios.
-    pub(crate) const PATTERN: &str = "^(baseline|random|classic|thalweg|gain|(fixed|policy):.+)$";
+    pub(crate) const PATTERN: &str =
+        "^(baseline|random|classic|thalweg|gain|null|(fixed|policy):.+)$";
 
     /// Whether an agent learns in this mode. The others are references.
     pub fn learns(&self) -> bool {
-        matches!(self, Self::Classic | Self::Thalweg | Self::Gain)
+        matches!(
+            self,
+            Self::Classic | Self::Thalweg | Self::Gain | Self::Null
+        )
+    }
+
+    /// Whether its agent has a control group, and tells what it gained at the end.
+    pub(crate) fn has_control_group(&self) -> bool {
+        matches!(self, Self::Gain | Self::Null)
     }
 
     /// Whether a program of Thalweg is in the kernel in this mode.
@@ -68,6 +80,7 @@ impl fmt::Display for Mode {
             Self::Classic => f.write_str("classic"),
             Self::Thalweg => f.write_str("thalweg"),
             Self::Gain => f.write_str("gain"),
+            Self::Null => f.write_str("null"),
             Self::Policy(name) => write!(f, "policy:{name}"),
         }
     }
@@ -84,6 +97,7 @@ impl FromStr for Mode {
             "classic" => Ok(Self::Classic),
             "thalweg" => Ok(Self::Thalweg),
             "gain" => Ok(Self::Gain),
+            "null" => Ok(Self::Null),
             _ => match text.split_once(':') {
                 Some(("fixed", arm)) if is_congestion_control(arm) => {
                     Ok(Self::Fixed(arm.to_owned()))
@@ -152,6 +166,7 @@ mod tests {
             "classic",
             "thalweg",
             "gain",
+            "null",
             "policy:clamp-2",
         ] {
             assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);

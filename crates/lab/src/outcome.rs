@@ -76,6 +76,9 @@ pub struct ScenarioOutcome {
     pub modes: Vec<ModeOutcome>,
     /// The expectations and their verdicts.
     pub checks: Vec<Check>,
+    /// What mode `null` makes of the expectations of modes that learn; empty unless it ran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub null_checks: Vec<Check>,
     /// Wall time of the whole scenario, seconds.
     pub wall_s: f64,
     /// Directory of this scenario's files.
@@ -83,11 +86,21 @@ pub struct ScenarioOutcome {
 }
 
 impl ScenarioOutcome {
-    /// Whether no expectation was missed.
+    /// Whether no expectation was missed, and one would tell a learner that does nothing.
     pub fn passed(&self) -> bool {
         self.checks
             .iter()
             .all(|check| check.verdict != Verdict::Missed)
+            && !self.passes_null()
+    }
+
+    /// Whether a learner that always keeps the default would pass, though the scenario claims more
+    /// than to bound harm.
+    pub fn passes_null(&self) -> bool {
+        let missed = |check: &Check| check.verdict == Verdict::Missed;
+        !self.null_checks.is_empty()
+            && !self.scenario.only_bounds_harm
+            && !self.null_checks.iter().any(missed)
     }
 
     /// The outcome of a mode.
@@ -116,6 +129,7 @@ impl ScenarioOutcome {
                         .filter_map(|mode| mode.towards(&host.name))
                         .collect(),
                     checks: Vec::new(),
+                    null_checks: Vec::new(),
                     wall_s: self.wall_s,
                     report: self.report.clone(),
                 }

@@ -65,6 +65,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
         let (modes, wall_s) = run_scenario(bench, &modes, serial, &directory)?;
         let result = ScenarioOutcome {
             checks: expect::evaluate(&scenario.expect, &modes),
+            null_checks: expect::evaluate_null(&scenario.expect, &modes),
             scenario,
             reference_every: options.reference_every,
             modes,

@@ -82,6 +82,9 @@ pub struct Scenario {
     pub system: System,
     /// The expected outcome, checked after the run.
     pub expect: Vec<Expectation>,
+    /// Whether the expectations only bound harm: a learner that always keeps the default meets them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_bounds_harm: bool,
 }
 
 /// The kernel whose TCP a host uses.
@@ -256,6 +259,7 @@ impl Scenario {
             reader::name_form,
         );
         let description = root.value("description").unwrap_or_default();
+        let only_bounds_harm = root.value("only_bounds_harm").unwrap_or_default();
         let sender = root.value("sender").unwrap_or_default();
         let receiver = root.value("receiver").unwrap_or_default();
         let mut path = PathModel::default();
@@ -295,6 +299,7 @@ impl Scenario {
             agent: agent?,
             system: system?,
             expect: expect.into_iter().collect::<Option<_>>()?,
+            only_bounds_harm,
         };
         scenario.check_stack(root);
         Some(scenario)

@@ -88,6 +88,7 @@ fn outcome() -> ScenarioOutcome {
     ];
     ScenarioOutcome {
         checks: crate::expect::evaluate(&scenario.expect, &modes),
+        null_checks: Vec::new(),
         scenario,
         reference_every: 1,
         modes,

@@ -285,7 +285,17 @@ fn named(mode: &ModeOutcome, address: &str) -> String {
 
 /// The expectations and their verdicts.
 pub fn checks(outcome: &ScenarioOutcome) -> Table {
-    let rows = outcome.checks.iter().map(|check| {
+    checks_of("Expected outcome", &outcome.checks)
+}
+
+/// The same expectations of a learner that always keeps the default; none unless it ran.
+pub fn null_checks(outcome: &ScenarioOutcome) -> Option<Table> {
+    let table = checks_of("A learner that does nothing", &outcome.null_checks);
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn checks_of(title: &str, checks: &[Check]) -> Table {
+    let rows = checks.iter().map(|check| {
         vec![
             check.text.clone(),
             measured(check),
@@ -293,7 +303,7 @@ pub fn checks(outcome: &ScenarioOutcome) -> Table {
         ]
     });
     Table {
-        title: "Expected outcome".into(),
+        title: title.into(),
         header: header(["expectation", "measured", "verdict"]),
         rows: rows.collect(),
     }
@@ -358,6 +368,10 @@ pub fn scenario(outcome: &ScenarioOutcome) -> String {
     if !outcome.checks.is_empty() {
         text.push('\n');
         text.push_str(&checks(outcome).text());
+    }
+    if let Some(table) = null_checks(outcome) {
+        text.push('\n');
+        text.push_str(&table.text());
     }
     text.push('\n');
     for sentence in words::sentences(outcome) {

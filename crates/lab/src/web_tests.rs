@@ -36,6 +36,7 @@ fn outcome(modes: Vec<ModeOutcome>) -> ScenarioOutcome {
         reference_every: 1,
         modes,
         checks: Vec::new(),
+        null_checks: Vec::new(),
         wall_s: 1.0,
         report: "x".into(),
     }

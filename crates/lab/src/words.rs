@@ -25,6 +25,7 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
     }
     sentences.extend(outcome.modes.iter().filter_map(gain));
     sentences.extend(checks(outcome));
+    sentences.extend(null(outcome));
     sentences
 }
 
@@ -219,6 +220,19 @@ fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
         .collect()
 }
 
+fn null(outcome: &ScenarioOutcome) -> Option<String> {
+    let all = outcome.null_checks.len();
+    let missed = |check: &&Check| check.verdict == Verdict::Missed;
+    let missed = outcome.null_checks.iter().filter(missed).count();
+    if outcome.passes_null() {
+        let why = "no bound tells it from one that learns";
+        return Some(format!(
+            "FAILED: a learner that does nothing passes; {why}."
+        ));
+    }
+    (all > 0).then(|| format!("A learner that does nothing misses {missed} of {all} bounds."))
+}
+
 fn checks(outcome: &ScenarioOutcome) -> Option<String> {
     let count = |verdict| {
         let of = |check: &&Check| check.verdict == verdict;
@@ -288,6 +302,7 @@ mod tests {
         ];
         let outcome = ScenarioOutcome {
             checks: crate::expect::evaluate(&scenario.expect, &modes),
+            null_checks: Vec::new(),
             scenario,
             reference_every: 1,
             modes,

@@ -140,8 +140,9 @@ struct Run {
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
     /// What to measure: baseline, fixed (each congestion control), fixed:NAME, random, classic,
-    /// thalweg, gain, policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed,
-    /// classic, thalweg.
+    /// thalweg, gain, null (an agent that keeps the default: the run fails unless it misses a bound),
+    /// policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed, classic,
+    /// thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.

@@ -10,7 +10,9 @@ use std::process::Command;
 use crate::support::virtual_time::in_virtual_time;
 use crate::support::{THALWEG, manifest_path, stock};
 use thalweg_lab::outcome::ScenarioOutcome;
-use thalweg_lab::{Options, run};
+use thalweg_lab::scenario::{Expectation, Reference, Scenario};
+use thalweg_lab::statistic::Statistic;
+use thalweg_lab::{Mode, Options, run};
 use thalweg_report::Verdict;
 
 /// Writes a scenario that sets for a mode what it sets for the learner.
@@ -133,6 +135,71 @@ fn scenarios(begin: &str) -> Vec<PathBuf> {
 
 /// Scenarios of which the learner misses a bound; docs/measurements/learner.md says by how much.
 const MISSED: [&str; 2] = ["server-cdn.toml", "server-visits.toml"];
+
+/// Scenarios that claim that a learner gains something.
+fn claims() -> Vec<PathBuf> {
+    let files = scenarios("").into_iter();
+    files
+        .filter(|file| {
+            let scenario = Scenario::load(file).unwrap();
+            let learns = scenario.expect.iter().any(|one| one.mode.learns());
+            learns && !scenario.only_bounds_harm
+        })
+        .collect()
+}
+
+/// Whether a learner that keeps the default may miss this.
+fn may_miss(claim: &Expectation, default: &str) -> bool {
+    let own = match &claim.relative_to {
+        Some(Reference::Mode(Mode::Baseline)) => true,
+        Some(Reference::Mode(Mode::Fixed(name))) => name == default,
+        _ => false,
+    };
+    let beyond = claim.at_least.is_some_and(|least| least > 1.0)
+        || claim.at_most.is_some_and(|most| most < 1.0);
+    claim.mode.learns() && claim.statistic != Statistic::Failures && (!own || beyond)
+}
+
+#[test]
+fn scenarios_claim_a_gain_or_say_that_they_bound_harm() {
+    let files = claims();
+    assert!(files.len() >= 10, "{files:?}");
+    for file in files {
+        let scenario = Scenario::load(&file).unwrap();
+        let default = &scenario.system.default_cc;
+        let mut claims = scenario.expect.iter();
+        assert!(
+            claims.any(|claim| may_miss(claim, default)),
+            "{}: a learner that does nothing meets every bound; only_bounds_harm = true says so",
+            file.display()
+        );
+    }
+}
+
+#[test]
+#[ignore = "slow: some twenty minutes"]
+fn null_misses_a_bound_of_each_scenario_that_claims_a_gain() {
+    if stock::kernel().is_none() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let output = Command::new(THALWEG)
+        .args(["--json", "lab", "run"])
+        .args(claims())
+        .args(["--backend", "qemu", "--mode", "baseline", "--mode", "fixed"])
+        .args(["--mode", "null", "--connections", "12", "--out"])
+        .arg(place.path().join("out"))
+        .output()
+        .unwrap();
+    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for scenario in document["scenarios"].as_array().unwrap() {
+        let checks = scenario["null_checks"].as_array().unwrap();
+        println!("{}: {checks:#?}", scenario["scenario"]["name"]);
+        let missed = checks.iter().any(|check| check["verdict"] == "missed");
+        assert!(missed, "{}", scenario["scenario"]["name"]);
+    }
+}
 
 #[test]
 #[ignore = "slow: some twenty minutes"]

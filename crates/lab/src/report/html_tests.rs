@@ -75,6 +75,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
     ];
     ScenarioOutcome {
         checks: crate::expect::evaluate(&scenario.expect, &modes),
+        null_checks: Vec::new(),
         scenario,
         reference_every: 1,
         modes,

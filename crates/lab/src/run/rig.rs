@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::{Mutex, PoisonError};
 
 use thalweg_units::file::replace;
@@ -80,12 +81,22 @@ impl Rig {
         });
         let agent = match &places {
             Some(places) if mode.learns() => {
+                let allowed = &scenario.agent;
                 let learner = Learner {
                     mode,
-                    arms: &scenario.agent.arms,
-                    windows: &scenario.agent.windows,
-                    clamp: scenario.agent.clamp,
+                    arms: &allowed.arms,
+                    windows: &allowed.windows,
+                    clamp: allowed.clamp,
                     seed: scenario.path.seed,
+                };
+                let learner = match mode {
+                    Mode::Null => Learner {
+                        arms: slice::from_ref(&scenario.system.default_cc),
+                        windows: &[],
+                        clamp: false,
+                        ..learner
+                    },
+                    _ => learner,
                 };
                 Some(Agent::start(&options.agent_binary, learner, places)?)
             }
@@ -287,7 +298,7 @@ impl Rig {
         drop((servers, nginx, sender));
         let (mut hosts, mut gain) = (Vec::new(), None);
         if let Some(agent) = agent {
-            if mode == Mode::Gain {
+            if mode.has_control_group() {
                 gain = Some(Gain::parse(&agent.gain()?)?);
             }
             let body = agent.hosts()?;

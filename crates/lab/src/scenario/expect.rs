@@ -187,6 +187,12 @@ impl Known<'_> {
         if expectation.at_least.is_none() && expectation.at_most.is_none() {
             table.fault_here("no bound", "`at_least` or `at_most` in this table");
         }
+        if let (Some(least), Some(most)) = (expectation.at_least, expectation.at_most)
+            && least > most
+        {
+            let expected = "at most `at_most`: no value is within both bounds";
+            table.wrong("at_least", "a bound above `at_most`", expected);
+        }
         if expectation.relative_to.is_some() && !statistic.is_comparable() {
             let expected = "goodput, times, retransmissions, fairness or shares to be compared";
             table.wrong("relative_to", format!("it beside {key}"), expected);

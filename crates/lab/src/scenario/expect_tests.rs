@@ -64,6 +64,11 @@ fn faults_of_expectations_have_their_place() {
                 "expected a number",
             ),
             (
+                "statistic = \"loss\"\nat_least = 0.2\nat_most = 0.1",
+                (5, 12),
+                "no value is within both bounds",
+            ),
+            (
                 "statistic = \"loss\"\nat_least = -1",
                 (5, 12),
                 "not negative",

@@ -248,6 +248,12 @@ impl Expectation {
         if !table.has("at_least") && !table.has("at_most") {
             table.fault_here("no bound", "`at_least` or `at_most` in this table");
         }
+        if let (Some(least), Some(most)) = (at_least, at_most)
+            && least > most
+        {
+            let expected = "at most `at_most`: no value is within both bounds";
+            table.wrong("at_least", "a bound above `at_most`", expected);
+        }
         let statistic = statistic?;
         if workload.is_some_and(|workload| !workload.gives(statistic)) {
             let expected = "a statistic that this workload has";

@@ -428,6 +428,14 @@ fn a_shapers_bucket_holds_a_packet() {
 }
 
 #[test]
+fn expectation_bounds_in_wrong_order_are_a_fault() {
+    let expect =
+        "\n[[expect]]\ncc = \"dctcp\"\nstatistic = \"utilisation\"\nat_least = 3\nat_most = 2\n";
+    let fault = parse(&format!("{STAR}{expect}")).unwrap_err();
+    assert!(fault.contains("at_least: found a bound above"), "{fault}");
+}
+
+#[test]
 fn statistics_of_tcp_need_it() {
     let expect = "\n[[expect]]\ncc = \"dctcp\"\nstatistic = \"smoothed-delay\"\nat_most = 3\n";
     let fault = parse(&format!("{STAR}{expect}")).unwrap_err();
