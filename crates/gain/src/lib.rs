@@ -43,7 +43,7 @@ pub use cluster::{CLUSTER_CAP, Cluster, Moments};
 pub use compare::{CLUSTERS_MIN, Comparison, compare};
 pub use ledger::{Changes, Content, First, Group, Groups, Ledger, Part, Rows};
 pub use limits::{Chronographs, Held, Limit, Limits};
-pub use pool::{Impossible, Pool, Spread, Told};
+pub use pool::{Impossible, Pool, Refused, Spread, Told};
 pub use row::{ROWS, Row, Unit};
 pub use sampling::Sampling;
 pub use share::{ALPHA, Scope, advice_alpha, alpha};

@@ -90,17 +90,27 @@ pub fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
             worse_share: (spread.known > 0).then_some(share),
         }
     });
-    let hinges_on = pool.hinges_on(Row::Time).into_iter();
+    let mut hinges_on: Vec<&str> = Vec::new();
+    for agent in Row::MEASURES.iter().flat_map(|row| pool.hinges_on(*row)) {
+        if !hinges_on.contains(&agent) {
+            hinges_on.push(agent);
+        }
+    }
+    let mut summary = match agents {
+        0 => "No agent tells of connections that can be compared yet.".to_owned(),
+        1 => format!("1 agent: {found}"),
+        _ => format!("{} agents: {found}", thousands(agents)),
+    };
+    if let [only] = hinges_on[..] {
+        let without = found_in(Some(&pool.group_without(only)), None, against);
+        summary += &format!(" Without {only}: {without}");
+    }
     FleetComparison {
         rule: rule.map(str::to_owned),
-        summary: match agents {
-            0 => "No agent tells of connections that can be compared yet.".to_owned(),
-            1 => format!("1 agent: {found}"),
-            _ => format!("{} agents: {found}", thousands(agents)),
-        },
+        summary,
         agents,
         rows: rows.collect(),
         spread: spread.to_vec(),
-        hinges_on: hinges_on.map(str::to_owned).collect(),
+        hinges_on: hinges_on.into_iter().map(str::to_owned).collect(),
     }
 }

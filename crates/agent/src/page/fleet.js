@@ -59,7 +59,7 @@ function compared(one) {
     paragraph(one.rule && `Rule ${one.rule}. `, one.summary),
     one.rows.length > 0 && comparison(`${title}; in hosts × hours`, one.rows),
     time && note(`Time by agents' own intervals: ${count(time.better)} better, ${count(time.worse)} worse of ${count(time.known)}.`),
-    one.hinges_on.length > 0 && note(`Without any one of these no such difference in time would show: ${one.hinges_on.slice(0, 20).join(", ")}.`),
+    one.hinges_on.length > 0 && note(`Without any one of these a verdict would be another: ${one.hinges_on.slice(0, 20).join(", ")}.`),
   ];
 }
 

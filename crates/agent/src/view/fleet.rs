@@ -172,7 +172,7 @@ pub struct FleetComparison {
     pub rows: Vec<GainRow>,
     /// How the agents differ, by measure.
     pub spread: Vec<FleetSpread>,
-    /// Agents without any one of which no difference in time would show, if one does.
+    /// Agents without any one of which the verdict of a measure would be another.
     pub hinges_on: Vec<String>,
 }
 

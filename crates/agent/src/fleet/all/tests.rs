@@ -144,9 +144,9 @@ fn agents_that_each_know_too_little_know_enough_together() {
 
 #[test]
 fn liars_are_left_out_and_named_and_the_spread_is_told() {
-    let mut all: Vec<_> = ["a", "b", "c"]
+    let mut all: Vec<_> = [("a", 4000), ("b", 4100), ("c", 4200)]
         .iter()
-        .map(|name| member(name, 60, pair("all", 4000, -0.8)))
+        .map(|(name, clusters)| member(name, 60, pair("all", *clusters, -0.8)))
         .collect();
     all.push(member("worse", 60, pair("all", 4000, 0.8)));
     let honest = Statuses::new(all.clone()).gain();
@@ -186,10 +186,64 @@ fn liars_are_left_out_and_named_and_the_spread_is_told() {
     );
 }
 
+/// Eleven agents that agree, each with a few clusters more than the one before.
+fn eleven(clusters: u64, effect: f64) -> Vec<Member> {
+    let names = "abcdefghijk".chars().zip(clusters..);
+    let agree = |(name, clusters)| member(&format!("{name}1"), 60, pair("all", clusters, effect));
+    names.map(agree).collect()
+}
+
+#[test]
+fn liar_of_the_largest_third_power_is_left_out_and_named() {
+    let all = eleven(6_000, -0.8);
+    let honest = Statuses::new(all.clone()).gain();
+    assert_eq!(honest.all.rows[0].verdict, "better");
+    let mut liar = pair("all", 26, 0.0);
+    for cell in &mut liar {
+        cell.connections = 26 * 16;
+        let square = 1_000.0;
+        cell.sums = [416.0, 0.0, 6656.0, 0.0, square, 64.0 * square];
+    }
+    let with = Statuses::new([all, vec![member("liar", 60, liar)]].concat()).gain();
+    assert_eq!(with.all, honest.all);
+    assert_eq!(with.left_out[0].agent, "liar");
+    let why = &with.left_out[0].why;
+    assert!(why.starts_with("time of control: third powers"), "{why}");
+}
+
+#[test]
+fn agent_that_hides_the_verdict_is_named_with_what_the_others_say() {
+    let all = eleven(6_000, -0.8);
+    // As many host-hours, and as much slower, as make the mean 0.
+    let hidden = member("liar", 60, pair("all", 4_000_000, 0.8 * 66_055.0 / 4e6));
+    let found = Statuses::new([all, vec![hidden]].concat()).gain();
+    assert_eq!(found.all.rows[0].verdict, "same");
+    assert_eq!(found.all.hinges_on, ["liar"]);
+    let said = "Without liar: Transfers take 43 % less time [";
+    assert!(found.summary.contains(said), "{}", found.summary);
+}
+
+#[test]
+fn copy_of_a_status_counts_once_and_is_named() {
+    let mut all = eleven(6_000, -0.8);
+    let honest = Statuses::new(all.clone()).gain();
+    all.push(member("z1", 60, pair("all", 6_000, -0.8)));
+    let found = Statuses::new(all).gain();
+    assert_eq!(found.all, honest.all);
+    assert_eq!((found.left_out.len(), &*found.left_out[0].agent), (1, "z1"));
+    assert!(found.left_out[0].why.contains("those of a1"), "{found:?}");
+}
+
 #[test]
 fn rules_are_compared_by_name() {
-    let both = |effect| [pair("all", 200, 0.0), pair("rule:pace", 400, effect)].concat();
-    let mut all = vec![member("a", 60, both(0.5)), member("b", 60, both(0.5))];
+    let both = |clusters| {
+        [
+            pair("all", clusters, 0.0),
+            pair("rule:pace", 2 * clusters, 0.5),
+        ]
+        .concat()
+    };
+    let mut all = vec![member("a", 60, both(200)), member("b", 60, both(201))];
     all.push(member("c", 60, pair("rule:other", 10, 0.1)));
     let mut bad = pair("rule:pace", 400, 0.5);
     bad.push(bad[0].clone());
@@ -204,7 +258,7 @@ fn rules_are_compared_by_name() {
     assert_eq!(found.rules[0].rows[0].verdict, "worse");
     let said = &found.rules[0].summary;
     assert!(
-        said.contains("more time") && said.ends_with("left alone in 800 host-hours."),
+        said.contains("more time") && said.ends_with("left alone in 802 host-hours."),
         "{said}"
     );
     assert_eq!(

@@ -89,7 +89,7 @@ fn compared(it: &FleetComparison) -> String {
     if !it.hinges_on.is_empty() {
         let named = it.hinges_on.iter().map(|agent| printable(agent));
         text += &format!(
-            "Without any one of these agents no such difference in time would show: {}.\n",
+            "Without any one of these agents a verdict would be another: {}.\n",
             some(named, it.hinges_on.len(), ", ")
         );
     }
