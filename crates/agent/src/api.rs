@@ -298,6 +298,7 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();
+        shared.kernel.let_go();
         fail_point!("detach::saved");
         let removed = kernel::detach(&shared.kernel.setup().pin)?;
         fail_point!("detach::removed");

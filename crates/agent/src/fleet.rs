@@ -56,6 +56,9 @@ const AGE: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_secs(20 * 3600);
 /// Interval of statuses.
 const STATUS: Duration = Duration::from_secs(600);
+/// Statuses beyond the regular ones, between two of them: problems that come and go all the time
+/// cause no more.
+const NEWS: u32 = 2;
 /// Longest wait for the statuses of all agents.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A difference of costs that is worth a message: an eighth of a bit.
@@ -178,6 +181,8 @@ impl Membership {
             took: Duration::ZERO,
             looked: None,
             status: None,
+            problems: Vec::new(),
+            news: NEWS,
             faults: BTreeMap::new(),
         };
         while !shared.is_stopping() {
@@ -261,7 +266,15 @@ impl Membership {
                 self.tell(shared, work, groups, now)?;
             }
         }
-        if is_due(work.status, STATUS) {
+        // The event loop looks, and a problem is told when it comes and when it ends.
+        let kinds: Vec<_> = shared.noted_problems().into_keys().collect();
+        let is_news = kinds != work.problems && work.news > 0;
+        if is_due(work.status, STATUS) || is_news {
+            work.news = match is_due(work.status, STATUS) {
+                true => NEWS,
+                false => work.news - 1,
+            };
+            work.problems = kinds;
             work.status = Some(now);
             // What its rules do is not known before. A fault is the keeper's to tell.
             drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
@@ -378,8 +391,9 @@ impl Membership {
             labels: self.settings.labels.clone(),
             policies,
             faults: shared
-                .problem_kinds()
-                .iter()
+                .health()
+                .problems
+                .keys()
                 .map(|it| (*it).to_owned())
                 .chain(faults)
                 .collect(),
@@ -442,6 +456,10 @@ struct Work {
     took: Duration,
     looked: Option<Instant>,
     status: Option<Instant>,
+    /// Kinds of problems that the last status had.
+    problems: Vec<&'static str>,
+    /// Statuses that may still be told before the next regular one.
+    news: u32,
     /// The client's faults, as they were counted then.
     faults: BTreeMap<Kind, u64>,
 }

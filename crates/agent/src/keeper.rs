@@ -18,6 +18,7 @@ use thalweg_control::{cc, policy, system};
 use crate::clamps;
 use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
+use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
 use crate::service::Watchdog;
 use crate::shared::Shared;
@@ -36,6 +37,10 @@ const NAMESPACES: Duration = Duration::from_secs(60);
 /// Interval of checks for unknown namespaces, and the longer one after a check in vain.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
+/// Interval of looks at programs and pins.
+const ATTEND: Duration = Duration::from_secs(1);
+/// Interval of looks at the policy in force, congestion controls and the store's file.
+const ATTEND_OTHERS: Duration = Duration::from_secs(2);
 /// Interval of looks at the gain, and at the spread of networks.
 const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
@@ -83,11 +88,17 @@ pub struct Keeper {
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
     watchdog: Watchdog,
+    /// The lock of the directory of pins.
+    pins: Arc<PinLock>,
+    /// The last look at programs and pins.
+    attended: Option<Instant>,
+    /// The last look at the policy in force, congestion controls and the store's file.
+    attended_others: Option<Instant>,
 }
 
 impl Keeper {
     /// A keeper that has not run yet, and the running writer thread.
-    pub fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub fn new(shared: Arc<Shared>, pins: Arc<PinLock>) -> Result<Self> {
         let now = Instant::now();
         let desk = shared.take_desk();
         let desk = desk.ok_or_else(|| anyhow!("there is a keeper already"))?;
@@ -110,6 +121,9 @@ impl Keeper {
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
+            pins,
+            attended: None,
+            attended_others: None,
             shared,
         })
     }
@@ -150,6 +164,7 @@ impl Keeper {
             }
             take_all(self)?;
             self.take_outcomes(&mut outcomes);
+            shared.note_pass();
             self.watchdog.tick();
             if shared.is_stopping() && shared.is_done() {
                 break;
@@ -296,6 +311,17 @@ impl Keeper {
     /// Periodic work.
     fn upkeep(&mut self) {
         self.log.flush();
+        if self.attended.is_none_or(|at| at.elapsed() >= ATTEND) {
+            self.attended = Some(Instant::now());
+            self.shared.attend_programs(&self.pins);
+        }
+        if self
+            .attended_others
+            .is_none_or(|at| at.elapsed() >= ATTEND_OTHERS)
+        {
+            self.attended_others = Some(Instant::now());
+            self.shared.attend_others();
+        }
         if self.discovered.elapsed() >= DISCOVER {
             self.discovered = Instant::now();
             self.decoder.adjust_clock();

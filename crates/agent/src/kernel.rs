@@ -11,6 +11,7 @@ mod carried;
 mod clamps;
 mod fleet;
 mod groups;
+pub mod health;
 mod maps;
 mod named;
 mod open;
@@ -43,6 +44,7 @@ pub use open::Candidates;
 use crate::config::{Advise, InitialWindow, Networks};
 use crate::named::Named;
 use carried::Carried;
+use health::{Keeps, Loaded};
 use open::Iterator;
 use pins::MAPS;
 
@@ -170,7 +172,10 @@ pub struct Kernel {
     /// The iterator over long connections, unless it is not wanted or why it cannot be had.
     open: Result<Option<Iterator>, String>,
     /// Likewise, the one over connections with a learned clamp.
-    clamps: Result<Option<Iterator>, String>,
+    clamps: Mutex<Result<Option<Iterator>, String>>,
+    /// The programs that are attached to the cgroup.
+    programs: [Loaded; 2],
+    keeps: Keeps,
     map_bytes: u64,
     /// The program that clears arms of a record, under its lock.
     forget: OwnedFd,
@@ -246,7 +251,9 @@ impl Kernel {
             took_over,
             without_btf,
             open: Ok(None),
-            clamps: Ok(None),
+            clamps: Mutex::new(Ok(None)),
+            programs: Loaded::all(&object)?,
+            keeps: Keeps::default(),
             map_bytes: 0,
             forget,
             object,
@@ -254,7 +261,7 @@ impl Kernel {
             setup,
         };
         kernel.open = kernel.load_iterator();
-        kernel.clamps = kernel.load_clamps(reused.contains_key(names::CLAMPED));
+        kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED)));
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.write_named()?;
@@ -296,7 +303,7 @@ impl Kernel {
         pins::prepare(pin, &self.object)?;
         fail_point!("start::pinned");
         let _policy_lock = policy::lock_existing(pin)?;
-        for (program, file) in LINKS {
+        for (program, file, _) in LINKS {
             let mut program = object::program(&self.object, program)?;
             put_in_force(&mut program, &cgroup, &pin.join(file))?;
             // Twice: between the two programs, and before the maps have their names.
@@ -524,7 +531,7 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
             .update_prog(program)
             .with_context(|| format!("swapping the program of {}", path.display()));
     }
-    let beside = learner::beside(path);
+    let beside = links::beside(path);
     // Its pin keeps it attached.
     drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");

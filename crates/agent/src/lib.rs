@@ -13,6 +13,7 @@ mod events;
 pub mod features;
 pub mod fleet;
 mod gain;
+mod health;
 mod keeper;
 pub mod kernel;
 mod life;

@@ -11,6 +11,7 @@ use thalweg_control::system;
 
 use crate::clamps::Clamps;
 use crate::events;
+use crate::health::Repairs;
 use crate::kernel::ArmTable;
 use crate::limits::Networks;
 use crate::looks;
@@ -48,6 +49,8 @@ pub struct Life {
     pub limits: Networks,
     /// Clamps of congestion windows.
     pub clamps: Clamps,
+    /// Repairs of programs and pins.
+    pub repairs: Repairs,
     /// Looks at connections with them.
     pub clamp_looks: looks::Figures,
     counted: Mutex<Counted>,
@@ -91,6 +94,7 @@ impl Life {
             looks: looks::Figures::default(),
             limits: Networks::new(),
             clamps: Clamps::default(),
+            repairs: Repairs::default(),
             clamp_looks: looks::Figures::default(),
             counted: Mutex::new(Counted::default()),
         }

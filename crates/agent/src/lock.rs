@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -62,7 +63,7 @@ pub struct Locks {
     /// Its state directory's.
     pub state: Lock,
     /// Its pins'.
-    pub pins: PinLock,
+    pub pins: Arc<PinLock>,
 }
 
 impl Locks {
@@ -75,7 +76,7 @@ impl Locks {
 
 /// The locked directory of an agent's pins. No file there can name the holder. A running agent
 /// holds the lock exclusively; an ending one shares it.
-pub struct PinLock(Flock<File>);
+pub struct PinLock(Mutex<Flock<File>>);
 
 impl PinLock {
     /// Creates the directory if needed and takes its lock. If the agent that holds it is ending,
@@ -104,15 +105,36 @@ impl PinLock {
                 }
             })?;
             if fs::metadata(path).is_ok_and(|now| now.ino() == inode) {
-                return Ok(Self(held));
+                return Ok(Self(Mutex::new(held)));
             }
         }
     }
 
+    /// Locks the directory that has the path now, where that is not the locked one any more.
+    ///
+    /// # Errors
+    /// There is none, or another agent has locked it.
+    pub fn follow(&self, path: &Path) -> Result<()> {
+        let shown = path.display();
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = File::open(path).with_context(|| format!("opening {shown}"))?;
+        let place = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+        if place(&file)? == place(&held)? {
+            return Ok(());
+        }
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(taken) => *held = taken,
+            Err((_, Errno::EWOULDBLOCK)) => bail!("another agent uses {shown} by now"),
+            Err((_, errno)) => return Err(errno).with_context(|| format!("locking {shown}")),
+        }
+        Ok(())
+    }
+
     /// Announces to waiting agents that the lock will be free soon.
     pub fn note_end(&self) {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // If that fails, the next start is refused instead of waiting.
-        let _ = self.0.relock(FlockArg::LockSharedNonblock);
+        let _ = held.relock(FlockArg::LockSharedNonblock);
     }
 }
 

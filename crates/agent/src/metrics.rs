@@ -12,7 +12,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use thalweg_control::cc::{self, State};
 use thalweg_control::inventory::{Running, are_measured, or_note, programs};
-use thalweg_control::learner;
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
@@ -43,6 +42,7 @@ struct Figures {
     snapshot_interval_s: f64,
     unsaved_s: f64,
     problems: Vec<&'static str>,
+    repairs: u64,
     arms: Vec<view::Arm>,
     gain: view::Gain,
     rules: Vec<view::Gain>,
@@ -100,11 +100,14 @@ impl Figures {
         let table = shared.kernel.arms()?;
         let mut unreadable = Vec::new();
         let measured = are_measured();
+        let health = shared.health();
         Ok(Self {
-            status: shared.status()?,
+            problems: health.problems.keys().copied().collect(),
+            attached: health.attached,
+            repairs: shared.life.repairs.number(),
+            status: shared.status_of(health.problems)?,
             snapshot_interval_s: shared.config.snapshot.interval.as_secs_f64(),
             unsaved_s: shared.unsaved_for().as_secs_f64(),
-            problems: shared.problem_kinds(),
             arms: shared.presenter(&table).arm_list(),
             gain: shared.gain_view(Scope::Arm)?,
             rules: shared.rule_views()?,
@@ -116,7 +119,6 @@ impl Figures {
             life: Arc::clone(&shared.life),
             process: Process::look(),
             fleet: shared.fleet.as_ref().map(|fleet| fleet.place()),
-            attached: learner::attached(pin),
             measured,
             programs: programs(pin, measured, &mut unreadable),
             policy: or_note("policy", Report::read(pin, history), &mut unreadable),

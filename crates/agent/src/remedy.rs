@@ -1,10 +1,18 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 26] = [
+const REMEDIES: [(&str, &str); 33] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
+    ),
+    (
+        "cc",
+        "Load the CC again with `thalweg cc load`. Connections that have it keep it.",
+    ),
+    (
+        "cgroup",
+        "Make the cgroup again, as by starting its service: the agent attaches within a second. Else name another in `cgroup`, and reload.",
     ),
     (
         "clamps",
@@ -21,6 +29,10 @@ const REMEDIES: [(&str, &str); 26] = [
     (
         "discovery",
         "Look at `thalweg doctor`: the kernel's list of CCs cannot be read.",
+    ),
+    (
+        "events",
+        "Restart the agent: decisions go on in the kernel, and nobody stores their events.",
     ),
     (
         "fleet",
@@ -55,8 +67,16 @@ const REMEDIES: [(&str, &str); 26] = [
         "Restart the agent if it stays: what networks know of each other is weighed as before.",
     ),
     (
+        "pins",
+        "Nothing must be done: the agent pins again what is gone. Remove an object of others that has a pin's place.",
+    ),
+    (
         "policy",
-        "Correct the policy and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
+        "Nothing must be done if it is put back within seconds. Else correct it and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
+    ),
+    (
+        "programs",
+        "Nothing must be done if they are attached again within a second. Else look at `bpftool cgroup tree` and the agent's log.",
     ),
     (
         "refused",
@@ -83,12 +103,20 @@ const REMEDIES: [(&str, &str); 26] = [
         "Free space on the disk of the store, or mend it. What was learned stays in the kernel until the machine restarts.",
     ),
     (
+        "socket",
+        "Make the socket's directory again, or restart the agent. Until then only its TCP port answers.",
+    ),
+    (
         "store",
         "Free space on the disk of the store, or mend it. Learning goes on; events are lost meanwhile.",
     ),
     (
         "store-behind",
         "Give the store a faster disk, or a smaller `events.retention_max`. Learning goes on.",
+    ),
+    (
+        "store-file",
+        "Restart the agent: what was learned is in the kernel, and is saved to a new file.",
     ),
     (
         "store-records",

@@ -12,15 +12,17 @@ use nix::unistd::AccessFlags;
 use thalweg_control::policy::Place;
 use thalweg_control::policy::history::History;
 use thalweg_control::{learner, policy, privileges, system};
+use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api;
 use crate::api::socket::Socket;
 use crate::api::tcp::Front;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Paths};
 use crate::fleet::Membership;
 use crate::keeper::{Keeper, wanted_arms};
+use crate::kernel::health::without_clamps_in_words;
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::life::Life;
 use crate::lock::{Lock, Locks, PinLock};
@@ -32,6 +34,8 @@ use crate::store::{HostRow, Moment, Snapshot, Store};
 
 /// Time for the last answers to leave.
 const ANSWERS: Duration = Duration::from_millis(50);
+/// Interval of looks at the socket's file.
+const SOCKET_LOOK: Duration = Duration::from_secs(1);
 /// Interval of checks whether the API's jobs are done.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -147,7 +151,10 @@ impl Ground {
         check_reachable(&config.paths.pin)?;
         let ground = Self {
             socket: Mutex::new(Some(socket)),
-            locks: Locks { state, pins },
+            locks: Locks {
+                state,
+                pins: Arc::new(pins),
+            },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
             life: Arc::new(Life::begin()),
@@ -157,6 +164,23 @@ impl Ground {
 
     fn socket(&self) -> MutexGuard<'_, Option<Socket>> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(&self) -> Result<UnixListener> {
+        match &*self.socket() {
+            Some(socket) => Ok(UnixListener::from_std(socket.listen()?)?),
+            None => bail!("the socket is gone"),
+        }
+    }
+
+    /// Binds the socket anew where its file is gone; `None` where it is there.
+    fn bind_again(&self, paths: &Paths) -> Result<Option<UnixListener>> {
+        if self.socket().as_ref().is_none_or(Socket::is_there) {
+            return Ok(None);
+        }
+        let bound = Socket::bind(&paths.socket, paths.socket_group.as_deref())?;
+        *self.socket() = Some(bound);
+        self.listen().map(Some)
     }
 }
 
@@ -231,7 +255,7 @@ impl Session {
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
         let without_clamps = shared.kernel.without_clamps();
-        let mut without_clamps = without_clamps.map(without_clamps_in_words);
+        let mut without_clamps = without_clamps.as_deref().map(without_clamps_in_words);
         if !shared.kernel.has_clamps() {
             // Those of an agent that was killed.
             let fault = lift_clamps(&shared).err();
@@ -240,7 +264,7 @@ impl Session {
         shared.problem("clamps", without_clamps);
         log_start(&shared)?;
         restore_policy(&shared);
-        let keeper = Keeper::new(Arc::clone(&shared))?;
+        let keeper = Keeper::new(Arc::clone(&shared), Arc::clone(&ground.locks.pins))?;
         Ok(Self { shared, keeper })
     }
 
@@ -302,10 +326,6 @@ fn lift_clamps(shared: &Shared) -> Result<()> {
     shared.life.clamps.forget();
     let lifted = shared.kernel.lift_clamps(shared.own_netns);
     lifted.context("lifting the clamps of congestion windows")
-}
-
-fn without_clamps_in_words(why: &str) -> String {
-    format!("congestion windows get no learned clamp: {why}")
 }
 
 /// Fails unless a directory belongs to the agent: it would obey changes by others.
@@ -530,16 +550,20 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         hang_up,
     } = ends;
     runtime.block_on(async {
-        let listener = match &*ground.socket() {
-            Some(socket) => tokio::net::UnixListener::from_std(socket.listen()?)?,
-            None => bail!("the socket is gone"),
-        };
+        let listener = ground.listen()?;
+        let mut looks = tokio::time::interval(SOCKET_LOOK);
         let mut stopped = shared.stopped();
-        let port = shared.front.as_ref().map(Front::listen).transpose()?;
-        let mut server = Box::pin(api::serve(listener, port, Arc::clone(shared)));
+        let port = || shared.front.as_ref().map(Front::listen).transpose();
+        let mut server = Box::pin(api::serve(listener, port()?, Arc::clone(shared)));
         loop {
             tokio::select! {
                 never = &mut server => match never {},
+                _ = looks.tick() => {
+                    let bound = ground.bind_again(&shared.config.paths);
+                    if let Some(listener) = shared.note_socket(bound) {
+                        server = Box::pin(api::serve(listener, port()?, Arc::clone(shared)));
+                    }
+                }
                 _ = terminate.recv() => shared.end(),
                 _ = interrupt.recv() => shared.end(),
                 // How that went is logged, and a problem where it failed.

@@ -15,6 +15,7 @@ use crate::api::tcp::Front;
 use crate::config::Config;
 use crate::fleet::Membership;
 use crate::gain::{Advice, Drawn, Gain};
+use crate::health::{self, Problems};
 use crate::kernel::{ArmTable, Kernel};
 use crate::life::Life;
 use crate::present::Presenter;
@@ -65,7 +66,11 @@ pub struct Shared {
     snapshot_at: Mutex<Option<Instant>>,
     /// When the store last had every record, or the session began.
     saved_at: Mutex<Instant>,
-    problems: Mutex<BTreeMap<&'static str, String>>,
+    problems: Mutex<Problems>,
+    /// The store's file when the session began.
+    pub(crate) store_file: Option<(u64, u64)>,
+    /// When the event loop last passed, by the kernel's clock.
+    pub(crate) passed_ns: AtomicU64,
     stopping: AtomicBool,
     jobs: Mutex<Jobs>,
     stop: watch::Sender<bool>,
@@ -128,6 +133,7 @@ impl Shared {
         life: Arc<Life>,
     ) -> Result<Self> {
         let asked = store.again()?;
+        let store_file = health::store_file(&ready.config.paths.state);
         let setup = kernel.setup();
         let drawn = Drawn {
             ipv4: setup.cluster.0,
@@ -168,7 +174,9 @@ impl Shared {
             life,
             snapshot_at: Mutex::new(None),
             saved_at: Mutex::new(Instant::now()),
-            problems: Mutex::new(BTreeMap::new()),
+            problems: Mutex::default(),
+            store_file,
+            passed_ns: AtomicU64::new(system::monotonic_ns()),
             stopping: AtomicBool::new(false),
             jobs: Mutex::new(Jobs::default()),
             stop: watch::channel(false).0,
@@ -354,9 +362,9 @@ impl Shared {
         lock(&self.saved_at).elapsed()
     }
 
-    /// Topics of the present problems.
-    pub fn problem_kinds(&self) -> Vec<&'static str> {
-        lock(&self.problems).keys().copied().collect()
+    /// Problems that parts of the agent have noted.
+    pub fn noted_problems(&self) -> Problems {
+        lock(&self.problems).clone()
     }
 
     /// Notes a count of the host records.
@@ -429,8 +437,12 @@ impl Shared {
 
     /// The response to `GET /v1/status`; it never waits.
     pub fn status(&self) -> Result<view::Status> {
+        self.status_of(self.health().problems)
+    }
+
+    /// The same with problems that were found before.
+    pub fn status_of(&self, problems: Problems) -> Result<view::Status> {
         let setup = self.kernel.setup();
-        let problems = lock(&self.problems).clone();
         Ok(view::Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             machine: node_name(),
@@ -467,6 +479,8 @@ impl Shared {
             events_share: self.sampling(|sampling| sampling.share()),
             events_left_out: self.life.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
+            health: health::severity(problems.keys()),
+            repairs: self.life.repairs.shown(),
             fixes: problems
                 .keys()
                 .map(|topic| remedy(topic).to_owned())

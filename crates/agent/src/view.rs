@@ -74,11 +74,41 @@ pub struct Status {
     pub events_left_out: u64,
     /// Seconds since the last snapshot of host records to the store; `None` before the first.
     pub snapshot_age_s: Option<u64>,
+    /// The worst of the present problems.
+    #[serde(default)]
+    pub health: Severity,
+    /// Programs and pins that were put back; `None`: none had to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repairs: Option<Repairs>,
     /// Present problems, in words; empty = none.
     pub problems: Vec<String>,
     /// What to do about each of them, in the same order.
     #[serde(default)]
     pub fixes: Vec<String>,
+}
+
+/// Severity of problems.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// There is none.
+    #[default]
+    Ok,
+    /// Something is not as it should be.
+    Warning,
+    /// Connections are not measured or changed.
+    Critical,
+}
+
+/// Repairs of programs, links and pins since the agent's start.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Repairs {
+    /// Their number.
+    pub number: u64,
+    /// The last one, in words.
+    pub last: String,
+    /// Seconds since then.
+    pub last_age_s: u64,
 }
 
 /// Looks at long connections.

@@ -35,7 +35,7 @@ use crate::pins::{self, Kept, Locked, entries, remove_file};
 use crate::{links, privileges, system};
 
 pub use flows::{Use, count};
-pub use list::{Control, State, list, loaded, look, needing_ecn};
+pub use list::{Control, State, faults, list, loaded, look, needing_ecn, put_back};
 pub use program::{Fill, Program};
 pub use rate::{LoadedModel, Reference, is_model, with_model};
 pub use support::{Support, Unavailable, check};

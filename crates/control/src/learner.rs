@@ -1,10 +1,11 @@
 //! The learner as seen by programs that run beside it: its links, and its order relative to them.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use libbpf_rs::libbpf_sys::{BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS, bpf_attach_type};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::{maps, programs};
 use thalweg_bpf_types::{arm_name, earlier};
@@ -18,34 +19,21 @@ pub const OWNED: &str = maps::OWNED;
 
 /// The program whose link shows the version in force.
 pub const MAIN: &str = programs::LEARN_SOCKOPS;
-/// Pinned links: program name, file name.
-pub const LINKS: [(&str, &str); 2] = [
-    (programs::LEARN_SETSOCKOPT, "link_setsockopt"),
-    (MAIN, MAIN_LINK),
+/// Pinned links: program name, file name, hook of the cgroup.
+pub const LINKS: [(&str, &str, bpf_attach_type); 2] = [
+    (
+        programs::LEARN_SETSOCKOPT,
+        "link_setsockopt",
+        BPF_CGROUP_SETSOCKOPT,
+    ),
+    (MAIN, MAIN_LINK, BPF_CGROUP_SOCK_OPS),
 ];
 /// File name of the main program's link.
 pub const MAIN_LINK: &str = "link_sockops";
 
-/// Path where a link is pinned before it replaces another.
-pub fn beside(link: &Path) -> PathBuf {
-    let mut name = link.as_os_str().to_owned();
-    name.push("_new");
-    name.into()
-}
-
 /// Whether a learner is attached, from the agent's directory of pins.
 pub fn is_attached(pin: &Path) -> bool {
-    LINKS.iter().any(|(_, file)| pin.join(file).exists())
-}
-
-/// The programs that a learner attaches, each with whether it is attached to a cgroup, from the
-/// agent's directory of pins.
-pub fn attached(pin: &Path) -> [(&'static str, bool); 2] {
-    LINKS.map(|(program, file)| {
-        let link = links::open(&pin.join(file)).ok().flatten();
-        let cgroup = link.and_then(|link| links::attached_to(&link).ok().flatten());
-        (program, cgroup.is_some_and(|cgroup| cgroup != 0))
-    })
+    LINKS.iter().any(|(_, file, _)| pin.join(file).exists())
 }
 
 /// Names of the learner's arms, by number; empty where a number has none.
@@ -88,8 +76,9 @@ pub fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
         return Ok(());
     };
     let path = pin.join(MAIN_LINK);
-    let new = link_program(program.as_fd(), cgroup)?;
-    let beside = beside(&path);
+    let new = links::create(program.as_fd(), cgroup, BPF_CGROUP_SOCK_OPS)
+        .context("attaching the learner anew")?;
+    let beside = links::beside(&path);
     remove_file(&beside)?;
     links::pin(new.as_fd(), &beside)?;
     fail_point!("policy::beside");
@@ -110,42 +99,8 @@ pub fn runs_before_learner(pin: &Path, policy: &Path, cgroup: &File) -> Result<b
         Ok(link.info()?.prog_id)
     };
     let (learner, policy) = (program(&path)?, program(policy)?);
-    let mut ids = [0u32; 64];
-    let mut count = ids.len() as u32;
-    // SAFETY: the descriptor is open and `ids` has room for `count` numbers for the whole call.
-    let failed = unsafe {
-        libbpf_rs::libbpf_sys::bpf_prog_query(
-            cgroup.as_raw_fd(),
-            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
-            0,
-            std::ptr::null_mut(),
-            ids.as_mut_ptr(),
-            &mut count,
-        )
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .context("asking for the programs of the cgroup");
-    }
+    let ids = links::programs_of(cgroup, BPF_CGROUP_SOCK_OPS, 0)?;
     // The programs run in this order.
-    let mut ids = ids.iter().take(count as usize);
+    let mut ids = ids.iter();
     Ok(ids.find(|id| **id == learner || **id == policy) != Some(&learner))
-}
-
-/// A new link for a program that is already loaded.
-fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let fd = unsafe {
-        libbpf_rs::libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            cgroup.as_raw_fd(),
-            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
-            std::ptr::null(),
-        )
-    };
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd)).context("attaching the learner anew");
-    }
-    // SAFETY: fd is a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

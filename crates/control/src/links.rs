@@ -1,17 +1,231 @@
 //! Links of programs to cgroups, and their pins.
 
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use libbpf_rs::query::LinkTypeInfo;
+use anyhow::{Context, Result, bail};
+use libbpf_rs::libbpf_sys::{self, bpf_attach_type};
+use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::pins::remove_file;
-use crate::system;
+use crate::{privileges, system};
+
+/// Most programs of one kind that run for a cgroup: 64 of its own (BPF_CGROUP_MAX_PROGS), and those
+/// of its ancestors.
+const PROGRAMS_MAX: usize = 256;
+
+/// A program that a pinned link attaches to a cgroup.
+#[derive(Clone, Copy, Debug)]
+pub struct Attachment<'a> {
+    /// Name of the program.
+    pub name: &'a str,
+    /// The program.
+    pub program: BorrowedFd<'a>,
+    /// The kernel's number of the program.
+    pub id: u32,
+    /// Hook of the cgroup.
+    pub hook: bpf_attach_type,
+    /// Path of the link's pin.
+    pub pin: &'a Path,
+}
+
+/// A difference between an attachment and the kernel's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The cgroup does not run the program.
+    Detached(String),
+    /// The cgroup runs the program, and the pin does not keep it there.
+    Unpinned(String),
+}
+
+/// State of a link's pin.
+enum Pinned {
+    Right,
+    Gone,
+    /// Another object has the path.
+    Foreign,
+    /// The link was detached, or its cgroup removed.
+    Detached,
+    /// The link is on another cgroup.
+    Elsewhere,
+    /// The link runs another program.
+    Replaced(Link, u32),
+}
+
+impl Attachment<'_> {
+    fn pinned(&self, cgroup: u64) -> Pinned {
+        if fs::symlink_metadata(self.pin).is_err() {
+            return Pinned::Gone;
+        }
+        let Ok(link) = Link::open(self.pin) else {
+            return Pinned::Foreign;
+        };
+        let Ok(info) = link.info() else {
+            return Pinned::Foreign;
+        };
+        match info.info {
+            LinkTypeInfo::Cgroup(on) if on.cgroup_id == 0 => Pinned::Detached,
+            LinkTypeInfo::Cgroup(on) if on.cgroup_id != cgroup => Pinned::Elsewhere,
+            LinkTypeInfo::Cgroup(_) if info.prog_id != self.id => {
+                Pinned::Replaced(link, info.prog_id)
+            }
+            LinkTypeInfo::Cgroup(_) => Pinned::Right,
+            _ => Pinned::Foreign,
+        }
+    }
+
+    /// Compares with the kernel's state: the cgroup runs this very program, by the pinned link.
+    ///
+    /// # Errors
+    /// The kernel's refusal to tell the programs of the cgroup.
+    pub fn fault(&self, cgroup: &File) -> Result<Option<Fault>> {
+        let runs = programs_of(cgroup, self.hook, 0)?.contains(&self.id);
+        let (name, pin) = (self.name, self.pin.display());
+        let why = match self.pinned(cgroup_id(cgroup)?) {
+            Pinned::Right if runs => return Ok(None),
+            Pinned::Right => "the cgroup does not run it".to_owned(),
+            Pinned::Gone => format!("its pin {pin} is gone"),
+            Pinned::Foreign => format!("its pin {pin} is something else"),
+            Pinned::Detached => "its link was detached, or its cgroup removed".to_owned(),
+            Pinned::Elsewhere => "its link is on another cgroup, of the same name once".to_owned(),
+            Pinned::Replaced(_, id) => format!("its link runs another program (number {id})"),
+        };
+        Ok(Some(match runs {
+            true => Fault::Unpinned(format!("{name}: {why}")),
+            false => Fault::Detached(format!("{name} is not attached: {why}")),
+        }))
+    }
+
+    /// Attaches the program to a cgroup by the pinned link, whatever is missing for that. A link
+    /// that is there is kept: the order of the cgroup's programs stays.
+    ///
+    /// # Errors
+    /// Another object has the path of the pin; or the kernel refuses.
+    pub fn put_back(&self, cgroup: &File) -> Result<()> {
+        let id = cgroup_id(cgroup)?;
+        match self.pinned(id) {
+            Pinned::Right => return Ok(()),
+            Pinned::Foreign => bail!(
+                "{} is no link of a program to a cgroup, and is left as it is: remove it",
+                self.pin.display()
+            ),
+            Pinned::Replaced(link, _) => return update(link.as_fd(), self.program),
+            Pinned::Gone | Pinned::Detached | Pinned::Elsewhere => {}
+        }
+        let link = match find(self.id, id) {
+            Some(link) => link,
+            // It would run twice.
+            None if programs_of(cgroup, self.hook, 0)?.contains(&self.id) => {
+                bail!("the link of {} cannot be opened (CAP_SYS_ADMIN)", self.name)
+            }
+            None => create(self.program, cgroup, self.hook)
+                .with_context(|| format!("attaching {} to the cgroup", self.name))?,
+        };
+        pin_over(link.as_fd(), self.pin)
+    }
+}
+
+/// Pins an object, in place of another that may have the path.
+///
+/// # Errors
+/// The kernel's.
+pub fn pin_over(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let beside = beside(path);
+    remove_file(&beside)?;
+    pin(object, &beside)?;
+    fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
+}
+
+/// Path where an object is pinned before it replaces another.
+pub fn beside(pin: &Path) -> PathBuf {
+    let mut name = pin.as_os_str().to_owned();
+    name.push("_new");
+    name.into()
+}
+
+/// Numbers of the programs at a hook of a cgroup, in the order in which they run. `flags`:
+/// `BPF_F_QUERY_EFFECTIVE` for those of its ancestors, too.
+///
+/// # Errors
+/// The kernel's.
+pub fn programs_of(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<Vec<u32>> {
+    let mut ids = [0u32; PROGRAMS_MAX];
+    let mut count = ids.len() as u32;
+    // SAFETY: the descriptor is open, and `ids` has room for `count` numbers for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            hook,
+            flags,
+            std::ptr::null_mut(),
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .context("asking for the programs of the cgroup");
+    }
+    Ok(ids[..(count as usize).min(ids.len())].to_vec())
+}
+
+/// A new link of a loaded program to a cgroup.
+///
+/// # Errors
+/// The kernel's.
+pub fn create(program: BorrowedFd<'_>, cgroup: &File, hook: bpf_attach_type) -> Result<OwnedFd> {
+    // SAFETY: both descriptors are open for the whole call; no options are passed.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            cgroup.as_raw_fd(),
+            hook,
+            std::ptr::null(),
+        )
+    };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("making a link");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Gives a link this program in place of another.
+///
+/// # Errors
+/// The kernel's.
+pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: both descriptors are open for the whole call; no options are passed.
+    let failed = unsafe {
+        libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .context("giving a link its program back");
+    }
+    Ok(())
+}
+
+/// A link of a program to a cgroup, pinned or not; `None` if there is none, or links may not be
+/// searched (CAP_SYS_ADMIN).
+fn find(program: u32, cgroup: u64) -> Option<OwnedFd> {
+    // A program has one hook.
+    let is_wanted = |link: &LinkInfo| {
+        let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);
+        is_on && link.prog_id == program
+    };
+    privileges::raised(|| {
+        let link = LinkInfoIter::default().find(is_wanted)?;
+        // SAFETY: a plain call with a number.
+        let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) };
+        // SAFETY: fd is a fresh descriptor that nobody else owns.
+        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    })
+}
 
 /// Opens a cgroup's directory.
 ///

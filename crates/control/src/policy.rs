@@ -7,6 +7,7 @@
 
 mod events;
 mod existing;
+mod health;
 pub mod history;
 mod marks;
 mod pins;
@@ -28,6 +29,7 @@ use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
+pub use health::{faults, put_back};
 pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport};
 pub use trials::{Outcomes, TrialRule, Trials};
 

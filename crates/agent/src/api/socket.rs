@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,8 @@ use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAdd
 pub struct Socket {
     path: PathBuf,
     descriptor: OwnedFd,
+    /// The file's device and inode.
+    file: Option<(u64, u64)>,
 }
 
 impl Socket {
@@ -38,6 +40,7 @@ impl Socket {
         let bound = Self {
             path: path.to_owned(),
             descriptor,
+            file: file(path),
         };
         // Nobody can connect yet, so the order does not matter.
         if let Some((name, number)) = group {
@@ -50,6 +53,11 @@ impl Socket {
         Ok(bound)
     }
 
+    /// Whether the path still leads to this socket.
+    pub fn is_there(&self) -> bool {
+        self.file.is_some() && file(&self.path) == self.file
+    }
+
     /// Starts to accept connections.
     pub fn listen(&self) -> Result<std::os::unix::net::UnixListener> {
         socket::listen(&self.descriptor, Backlog::MAXCONN)
@@ -60,9 +68,17 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // A file that is gone needs no removal.
-        let _ = fs::remove_file(&self.path);
+        // Another file at the path is not this socket's.
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Device and inode of a file.
+fn file(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Creates a directory that everybody may traverse, whatever the umask; an existing one is

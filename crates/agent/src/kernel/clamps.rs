@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -143,32 +143,48 @@ impl Kernel {
         Ok(())
     }
 
+    /// The iterator, or why there is none.
+    pub(super) fn lock_clamps(&self) -> MutexGuard<'_, Result<Option<Iterator>, String>> {
+        self.clamps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads the iterator again for the cgroup that there is now.
+    pub(super) fn reload_clamps(&self) {
+        if self.lock_clamps().as_ref().is_ok_and(Option::is_some) {
+            let loaded = self.load_clamps(true);
+            if let Err(why) = &loaded {
+                tracing::error!("congestion windows get no learned clamp any more: {why}");
+            }
+            *self.lock_clamps() = loaded;
+        }
+    }
+
     /// Why there are no clamps although there should be.
-    pub fn without_clamps(&self) -> Option<&str> {
-        self.clamps.as_ref().err().map(String::as_str)
+    pub fn without_clamps(&self) -> Option<String> {
+        self.lock_clamps().as_ref().err().cloned()
     }
 
     /// Whether open connections are looked at for their clamps.
     pub fn has_clamps(&self) -> bool {
-        self.setup.has_clamps() && matches!(self.clamps, Ok(Some(_)))
+        self.setup.has_clamps() && matches!(*self.lock_clamps(), Ok(Some(_)))
     }
 
     /// Visits the open connections in scope, and gives each the clamp of its host; `files`: of some
     /// network namespaces only, by their cookies. `own` is the cookie of the caller's.
     pub fn visit_clamps(&self, files: Option<HashMap<u64, PathBuf>>, own: u64) -> ClampVisit {
         let mut found = ClampVisit::default();
-        let Ok(Some(iterator)) = &self.clamps else {
-            return found;
+        let link = match &*self.lock_clamps() {
+            Ok(Some(iterator)) => Arc::clone(&iterator.link),
+            _ => return found,
         };
         // The usual case enters no other namespace.
         if files
             .as_ref()
             .is_some_and(|files| files.keys().all(|it| *it == own))
         {
-            found.take(visited(iterator.link.as_fd()));
+            found.take(visited(link.as_fd()));
             return found;
         }
-        let link = Arc::clone(&iterator.link);
         let users = self.setup.user_namespaces;
         let wanted = files.clone();
         let visit = move |file: &Path| {

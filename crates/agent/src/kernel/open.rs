@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use libbpf_rs::{Link, MapHandle, Object};
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{Link, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::maps as clamp_names;
 use thalweg_bpf_objects::names::learn_open::programs;
@@ -23,12 +23,29 @@ use super::{Kernel, raw_params};
 pub(super) struct Iterator {
     pub(super) link: Arc<OwnedFd>,
     loaded: (Link, Object),
+    /// The kernel's number of the program.
+    id: u32,
 }
 
 impl Iterator {
     /// What was loaded.
     pub(super) fn object(&self) -> &Object {
         &self.loaded.1
+    }
+
+    /// Fails unless the link still runs the program.
+    pub(super) fn check(&self) -> Result<()> {
+        let runs = self
+            .loaded
+            .0
+            .info()
+            .context("looking at an iterator's link")?;
+        let id = runs.prog_id;
+        ensure!(
+            id == self.id,
+            "an iterator's link runs another program (number {id})"
+        );
+        Ok(())
     }
 }
 
@@ -146,7 +163,9 @@ impl Kernel {
         let object = object.load().context("loading the iterator")?;
         let program = object::program(&object, program)?;
         let link = program.attach().context("making a TCP iterator")?;
+        let id = Program::id_from_fd(program.as_fd())?;
         Ok(Iterator {
+            id,
             link: Arc::new(link.as_fd().try_clone_to_owned()?),
             loaded: (link, object),
         })

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
-use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED, beside};
+use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED};
 use thalweg_control::pins::{make, remove_file};
 use thalweg_control::{links, object, privileges};
 
@@ -116,8 +116,8 @@ pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
 
 /// Finishes or undoes the work of a killed agent.
 pub(super) fn settle(pin: &Path) -> Result<()> {
-    for (_, link) in LINKS {
-        remove_file(&beside(&pin.join(link)))?;
+    for (_, link, _) in LINKS {
+        remove_file(&links::beside(&pin.join(link)))?;
     }
     let next = next(pin);
     if !next.exists() {
@@ -212,8 +212,8 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
 /// Removes the links, and then every map except those of others and lent ones. Returns the names of
 /// the removed pins.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-    for (_, link) in LINKS {
-        remove_file(&beside(&pin.join(link)))?;
+    for (_, link, _) in LINKS {
+        remove_file(&links::beside(&pin.join(link)))?;
     }
     let mut removed = Vec::new();
     let mut remove = |name: &str| -> Result<()> {
@@ -226,7 +226,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
         Ok(())
     };
     // Links first: the programs stop before their maps are removed.
-    for (_, link) in LINKS {
+    for (_, link, _) in LINKS {
         remove(link)?;
     }
     for map in MAPS.iter().filter(|map| !is_lent(map.name)) {

@@ -65,6 +65,16 @@ impl Figures {
             ),
         )?;
         page.gauge(
+            "thalweg_health",
+            "The worst of the problems: 0 none, 1 a warning, 2 connections are not measured or changed.",
+            status.health as u32,
+        )?;
+        page.counter(
+            "thalweg_repairs",
+            "Programs, links and pins that somebody took away and the agent put back.",
+            self.repairs as f64,
+        )?;
+        page.gauge(
             "thalweg_unreadable",
             "Kinds of pinned objects that could not be read; `unreadable` of /v1/kernel says why.",
             self.unreadable.len(),

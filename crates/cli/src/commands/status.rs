@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::view::{ClampFigures, Looks, Status};
+use thalweg_agent::view::{ClampFigures, Looks, Repairs, Severity, Status};
 use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
@@ -15,8 +15,9 @@ use crate::output::{self, bytes, span};
 pub struct Options {
     /// One line and an exit code as monitoring plugins have them.
     ///
-    /// 0 OK; 1 WARNING: there are problems; 2 CRITICAL: the agent does not run or does not answer;
-    /// 3 UNKNOWN: the configuration cannot be read. After "|" come figures with their limits.
+    /// 0 OK; 1 WARNING: there are problems; 2 CRITICAL: the agent does not run or answer, or its
+    /// programs are not attached; 3 UNKNOWN: the configuration cannot be read. After "|" come
+    /// figures with their limits.
     #[arg(long, conflicts_with_all = ["json", "json_lines"])]
     check: bool,
 }
@@ -75,7 +76,12 @@ fn verdict(status: &Status) -> (String, u8) {
         return (format!("THALWEG OK - {told} | {figures}\n"), 0);
     }
     let problems = one_line(&status.problems.join("; ")).replace('|', "/");
-    (format!("THALWEG WARNING - {problems} | {figures}\n"), 1)
+    let (word, code) = match status.health {
+        Severity::Critical => ("CRITICAL", 2),
+        // An agent of an earlier version does not tell.
+        Severity::Ok | Severity::Warning => ("WARNING", 1),
+    };
+    (format!("THALWEG {word} - {problems} | {figures}\n"), code)
 }
 
 fn text(status: &Status) -> String {
@@ -126,6 +132,7 @@ fn text(status: &Status) -> String {
     ];
     rows.extend(counted(status));
     rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps(it))));
+    rows.extend(status.repairs.as_ref().map(|it| ("repairs", repairs(it))));
     if status.problems.is_empty() {
         rows.push(("problems", "none".to_owned()));
     }
@@ -133,6 +140,16 @@ fn text(status: &Status) -> String {
         rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
     }
     output::pairs(rows)
+}
+
+/// Programs and pins that were put back.
+fn repairs(done: &Repairs) -> String {
+    let number = output::count(done.number, "repair");
+    format!(
+        "{number}, the last {} ago: {}",
+        span(done.last_age_s),
+        done.last
+    )
 }
 
 /// Long connections, and what looks at them cost.

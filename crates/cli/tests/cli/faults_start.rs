@@ -248,7 +248,7 @@ fn a_state_directory_that_others_may_write_is_refused() {
 }
 
 /// A command in a mount namespace of its own, after a line of shell in which `$0` is a directory.
-fn with_mounts(bed: &Bed, line: &str) -> Command {
+pub fn with_mounts(bed: &Bed, line: &str) -> Command {
     let place = bed.directory.path().join("mounts");
     fs::create_dir_all(&place).unwrap();
     let own = bed.run_command();

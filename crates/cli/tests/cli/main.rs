@@ -40,6 +40,7 @@ mod fleet_server;
 mod former_limits;
 mod gain_revert;
 mod gain_rules;
+mod health;
 mod input_files;
 mod inputs;
 mod isolation;

@@ -1,6 +1,7 @@
 //! All congestion controls: the system's, loaded ones, and those that can be loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::Result;
@@ -8,11 +9,11 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, OPS, Support, Use, check, count, map_of,
-    names, rate,
+    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, check, count,
+    map_of, names, rate,
 };
 use crate::pins::{Kept, entries};
-use crate::{privileges, system};
+use crate::{links, privileges, system};
 
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
 const TCP_CONG_NEEDS_ECN: u32 = 2;
@@ -81,10 +82,81 @@ pub fn loaded(pin: &Path) -> Result<Vec<(String, State)>> {
 }
 
 fn state(own: &Path) -> State {
-    match own.join(LINK).exists() {
-        true => State::Loaded,
-        false => State::Draining,
+    match registered(own) {
+        Some(_) => State::Loaded,
+        None => State::Draining,
     }
+}
+
+/// The callbacks that the pinned link keeps registered with TCP, by the number of their map.
+fn registered(own: &Path) -> Option<u32> {
+    let link = Link::open(own.join(LINK)).ok()?;
+    // A link that was detached has number 0.
+    map_of(&link).ok()?.filter(|id| *id != 0)
+}
+
+/// What is not as it was loaded, a sentence each.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read.
+pub fn faults(pin: &Path) -> Result<Vec<String>> {
+    let directory = pin.join(DIRECTORY);
+    let mut faults = Vec::new();
+    for name in names(&directory)? {
+        let own = directory.join(&name);
+        // Without its link it drains.
+        if !own.join(LINK).exists() {
+            continue;
+        }
+        let Some(id) = registered(&own) else {
+            faults.push(format!(
+                "congestion control {name} is no longer registered: its link was detached"
+            ));
+            continue;
+        };
+        // Another version is pinned while a swap is under way: `NAME-new` has the link, too.
+        let is_swapped = directory.join(format!("{name}{NEW}")).exists();
+        if pinned(&own) != Some(id) && !is_swapped {
+            let path = own.join(OPS);
+            faults.push(format!(
+                "congestion control {name}: its pin {} is gone",
+                path.display()
+            ));
+        }
+    }
+    Ok(faults)
+}
+
+/// The number of the pinned map of callbacks.
+fn pinned(own: &Path) -> Option<u32> {
+    let map = MapHandle::from_pinned_path(own.join(OPS)).ok()?;
+    Some(map.info().ok()?.info.id)
+}
+
+/// Pins callbacks whose pin is gone and that are registered still. Returns in words what was done.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read or written.
+pub fn put_back(pin: &Path) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    if faults(pin)?.is_empty() {
+        return Ok(done);
+    }
+    let Some(all) = Controls::open(pin)? else {
+        return Ok(done);
+    };
+    for name in names(&all.0.directory)? {
+        let own = all.0.own(&name);
+        let path = own.join(OPS);
+        if let Some(id) = registered(&own)
+            && !path.exists()
+        {
+            let map = privileges::raised(|| MapHandle::from_map_id(id))?;
+            links::pin(map.as_fd(), &path)?;
+            done.push(format!("pinned again: {OPS} of congestion control {name}"));
+        }
+    }
+    Ok(done)
 }
 
 /// As [`list`], but changes nothing and waits for nobody.

@@ -359,7 +359,8 @@ impl History {
         Ok(numbers)
     }
 
-    fn wanted(&self) -> Result<Option<u32>> {
+    /// The number of the policy that is to be in force.
+    pub(super) fn wanted(&self) -> Result<Option<u32>> {
         let path = self.directory.join(IN_FORCE);
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -64,7 +64,7 @@ impl Pins {
     }
 
     /// The directory of the maps that all policies share.
-    fn shared_directory(&self) -> PathBuf {
+    pub fn shared_directory(&self) -> PathBuf {
         self.directory.join(format!("shared-{VERSION}"))
     }
 
@@ -233,7 +233,7 @@ impl Pins {
 }
 
 /// The head of a policy; `None` if it has another version.
-fn read_head(path: &Path) -> Result<Option<raw::thalweg_policy_head>> {
+pub(super) fn read_head(path: &Path) -> Result<Option<raw::thalweg_policy_head>> {
     let map = MapHandle::from_pinned_path(path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;

@@ -32,6 +32,9 @@ pub struct Report {
     pub map_bytes: u64,
     /// Connections and events that could not be recorded, reported or counted.
     pub missed: Missed,
+    /// What is not as it was applied, a sentence each; empty where nobody has looked.
+    #[serde(default)]
+    pub faults: Vec<String>,
     /// Its rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
@@ -166,6 +169,7 @@ impl Report {
             dry_run: head.flags & raw::THALWEG_POLICY_DRY_RUN != 0,
             map_bytes: pins.memory(),
             missed: missed_of(&missed)?,
+            faults: Vec::new(),
             rules,
         }))
     }

@@ -1,17 +1,30 @@
 //! `thalweg policy show`.
 
-use anyhow::Result;
-use thalweg_control::policy::{Report, RuleReport};
+use anyhow::{Result, bail};
+use thalweg_control::policy::{self, Report, RuleReport};
 
 use crate::options::Global;
 use crate::output;
 use crate::output::count;
 
+/// What to do about a policy whose pins are gone.
+const REMEDY: &str = "an agent that runs puts it back within seconds; without one, apply it again";
+
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
-    history.attend(&place)?;
-    let report = Report::read(&place.pin, &history)?;
+    let faults = policy::faults(&place, &history)?;
+    let report = match faults.is_empty() {
+        true => {
+            history.attend(&place)?;
+            Report::read(&place.pin, &history)?
+        }
+        // Without its pins there is nothing to show but that.
+        false => match Report::read(&place.pin, &history) {
+            Ok(Some(report)) => Some(Report { faults, ..report }),
+            _ => bail!("{}; {REMEDY}", faults.join("; ")),
+        },
+    };
     output::show(global, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
         Some(report) => text(report),
@@ -37,6 +50,9 @@ fn text(report: &Report) -> String {
         ),
         ("memory", output::bytes(report.map_bytes)),
     ]);
+    for fault in &report.faults {
+        text.push_str(&format!("problem: {fault}; {REMEDY}\n"));
+    }
     for (missed, what, why) in [
         (
             report.missed.handshakes,

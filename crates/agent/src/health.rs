@@ -1,0 +1,279 @@
+//! The agent's health: what should be in the kernel and on disk, compared with what is there at the
+//! time of asking, and the return of what somebody took away.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use thalweg_control::policy::Place;
+use thalweg_control::policy::history::History;
+use thalweg_control::{cc, policy, system};
+
+use crate::kernel::health::{CGROUP, Look, PINS, PROGRAMS};
+use crate::lock::PinLock;
+use crate::shared::Shared;
+use crate::store::FILE_NAME;
+use crate::view;
+
+/// Kind of problem: the agent does not read the programs' events.
+const EVENTS: &str = "events";
+/// Kind of problem: the policy in force is not as it was applied.
+const POLICY: &str = "policy";
+/// Kind of problem: a congestion control in BPF is not as it was loaded.
+const CONTROLS: &str = "cc";
+/// Kind of problem: the store's file is gone.
+const STORE_FILE: &str = "store-file";
+/// Kind of problem: the API's socket is gone.
+const SOCKET: &str = "socket";
+/// Kinds of problems that are looked for whenever somebody asks.
+const LOOKED: [&str; 7] = [CONTROLS, CGROUP, EVENTS, PINS, POLICY, PROGRAMS, STORE_FILE];
+/// Kinds of problems under which nothing is measured or changed, or nobody learns of it.
+const CRITICAL: [&str; 3] = [CGROUP, EVENTS, PROGRAMS];
+/// The event loop passes five times a second; an iteration takes seconds at most.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Problems by kind, in words.
+pub type Problems = BTreeMap<&'static str, String>;
+
+/// A moment, and the state of what the agent keeps there.
+pub struct Health {
+    /// Problems.
+    pub problems: Problems,
+    /// The programs that the learner attaches, each with whether the cgroup runs it.
+    pub attached: [(&'static str, bool); 2],
+}
+
+/// Repairs since the agent's start, and the last attempt that failed.
+#[derive(Default)]
+pub struct Repairs(Mutex<Done>);
+
+#[derive(Default)]
+struct Done {
+    number: u64,
+    last: Option<(Instant, String)>,
+    /// Why the last attempt of each kind failed.
+    failed: BTreeMap<&'static str, String>,
+}
+
+impl Repairs {
+    fn lock(&self) -> MutexGuard<'_, Done> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of repairs.
+    pub fn number(&self) -> u64 {
+        self.lock().number
+    }
+
+    /// As the API shows them; `None`: there were none.
+    pub fn shown(&self) -> Option<view::Repairs> {
+        let done = self.lock();
+        let (at, text) = done.last.as_ref()?;
+        Some(view::Repairs {
+            number: done.number,
+            last: text.clone(),
+            last_age_s: at.elapsed().as_secs(),
+        })
+    }
+
+    /// Notes the outcome of an attempt.
+    fn note(&self, kind: &'static str, outcome: Result<Vec<String>>) {
+        let mut done = self.lock();
+        match outcome {
+            Ok(texts) => {
+                done.failed.remove(kind);
+                for text in texts {
+                    tracing::warn!("{text}");
+                    done.number += 1;
+                    done.last = Some((Instant::now(), text));
+                }
+            }
+            Err(error) => drop(done.failed.insert(kind, format!("{error:#}"))),
+        }
+    }
+}
+
+/// Severity of problems of these kinds.
+pub fn severity<'a>(mut kinds: impl Iterator<Item = &'a &'static str>) -> view::Severity {
+    match kinds.next() {
+        None => view::Severity::Ok,
+        Some(first) if is_critical(first) || kinds.any(|kind| is_critical(kind)) => {
+            view::Severity::Critical
+        }
+        Some(_) => view::Severity::Warning,
+    }
+}
+
+fn is_critical(kind: &str) -> bool {
+    CRITICAL.contains(&kind)
+}
+
+/// The file of the store, as far as files can be told apart.
+pub fn store_file(state: &Path) -> Option<(u64, u64)> {
+    let found = fs::metadata(state.join(FILE_NAME)).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+impl Shared {
+    fn place(&self) -> Place {
+        let setup = self.kernel.setup();
+        Place {
+            pin: setup.pin.clone(),
+            cgroup: setup.cgroup.clone(),
+        }
+    }
+
+    /// Looks at programs, links, pins, maps, the cgroup, the policy, congestion controls, the store's
+    /// file and the event loop, and adds the problems that other parts of the agent have noted.
+    pub fn health(&self) -> Health {
+        let look = self.kernel.look();
+        let mut problems = self.noted_problems();
+        for kind in LOOKED {
+            problems.remove(kind);
+        }
+        let attached = look.attached();
+        problems.extend(self.look(look));
+        Health { problems, attached }
+    }
+
+    /// The problems of the kinds [`LOOKED`].
+    fn look(&self, look: Look) -> Problems {
+        let mut problems = look.problems;
+        let state = &self.config.paths.state;
+        let history = History::at(state);
+        let in_words = |found: Result<Vec<String>>| match found {
+            Ok(texts) => texts.join("; "),
+            Err(error) => format!("{error:#}"),
+        };
+        let mut note = |kind, text: String| {
+            if !text.is_empty() {
+                problems.insert(kind, text);
+            }
+        };
+        note(POLICY, in_words(policy::faults(&self.place(), &history)));
+        note(CONTROLS, in_words(cc::faults(&self.kernel.setup().pin)));
+        if store_file(state) != self.store_file {
+            let path = state.join(FILE_NAME);
+            note(
+                STORE_FILE,
+                format!(
+                    "the store {} is gone, or another file has its name",
+                    path.display()
+                ),
+            );
+        }
+        let idle = self.idle();
+        if idle > STUCK {
+            let text = format!(
+                "the agent has not read events for {} s: its event loop hangs",
+                idle.as_secs()
+            );
+            note(EVENTS, text);
+        }
+        for (kind, why) in &self.life.repairs.lock().failed {
+            if let Some(text) = problems.get_mut(kind) {
+                text.push_str(&format!("; it cannot be put back: {why}"));
+            }
+        }
+        problems
+    }
+
+    /// Looks, and puts back what is missing of programs, links and pins; `pins` follows the directory.
+    pub fn attend_programs(&self, pins: &PinLock) {
+        let kinds = [CGROUP, PINS, PROGRAMS];
+        let mut problems = self.kernel.look().problems;
+        if kinds.iter().any(|kind| problems.contains_key(kind)) {
+            // Said before it is put back: each problem is in the log, and its end.
+            self.note_problems(&kinds, &problems);
+            let pin = &self.kernel.setup().pin;
+            let outcome = self.kernel.put_back(|| pins.follow(pin));
+            let kind = kinds
+                .into_iter()
+                .rev()
+                .find(|kind| problems.contains_key(kind));
+            self.life.repairs.note(kind.unwrap_or(PINS), outcome);
+            problems = self.kernel.look().problems;
+        }
+        self.note_problems(&kinds, &problems);
+    }
+
+    /// Looks, and puts back what is missing of the policy in force and of congestion controls.
+    pub fn attend_others(&self) {
+        let history = History::at(&self.config.paths.state);
+        let kinds = [CONTROLS, EVENTS, POLICY, STORE_FILE];
+        let problems = self.look(Look::default());
+        self.note_problems(&kinds, &problems);
+        if problems.contains_key(POLICY) {
+            let outcome = policy::put_back(&self.place(), &history);
+            self.life.repairs.note(POLICY, outcome);
+        }
+        if problems.contains_key(CONTROLS) {
+            let outcome = cc::put_back(&self.kernel.setup().pin);
+            self.life.repairs.note(CONTROLS, outcome);
+        }
+        if kinds.iter().any(|kind| problems.contains_key(kind)) {
+            self.note_problems(&kinds, &self.look(Look::default()));
+        }
+    }
+
+    /// Notes the outcome of a look at the API's socket: a listener where its file was gone.
+    pub fn note_socket<T>(&self, bound: Result<Option<T>>) -> Option<T> {
+        let path = self.config.paths.socket.display();
+        let fault = bound.as_ref().err();
+        let fault = fault.map(|error| format!("the socket {path} is gone: {error:#}"));
+        self.problem(SOCKET, fault);
+        let listener = bound.ok().flatten()?;
+        let done = format!("bound again: the socket {path}, which was gone");
+        self.life.repairs.note(SOCKET, Ok(vec![done]));
+        Some(listener)
+    }
+
+    fn note_problems(&self, kinds: &[&'static str], found: &Problems) {
+        for kind in kinds {
+            self.problem(kind, found.get(kind).cloned());
+        }
+    }
+
+    /// Time since the event loop last passed.
+    fn idle(&self) -> Duration {
+        let passed_ns = self.passed_ns.load(std::sync::atomic::Ordering::Relaxed);
+        Duration::from_nanos(system::monotonic_ns().saturating_sub(passed_ns))
+    }
+
+    /// Notes that the event loop passes.
+    pub fn note_pass(&self) {
+        let now_ns = system::monotonic_ns();
+        self.passed_ns
+            .store(now_ns, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn severity_is_that_of_the_worst_kind() {
+        let of = |kinds: &[&'static str]| severity(kinds.iter());
+        assert_eq!(of(&[]), view::Severity::Ok);
+        assert_eq!(of(&[PINS, POLICY]), view::Severity::Warning);
+        assert_eq!(of(&[PINS, PROGRAMS]), view::Severity::Critical);
+        assert_eq!(of(&[CGROUP, PINS]), view::Severity::Critical);
+    }
+
+    #[test]
+    fn a_failed_repair_is_remembered_until_one_succeeds() {
+        let repairs = Repairs::default();
+        assert!(repairs.shown().is_none());
+        repairs.note(PINS, Err(anyhow::anyhow!("no room")));
+        assert_eq!(repairs.lock().failed[PINS], "no room");
+        repairs.note(PINS, Ok(vec!["pinned again: hosts".to_owned()]));
+        assert!(repairs.lock().failed.is_empty());
+        let shown = repairs.shown().map(|it| (it.number, it.last));
+        assert_eq!(shown, Some((1, "pinned again: hosts".to_owned())));
+    }
+}

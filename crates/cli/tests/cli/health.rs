@@ -1,0 +1,439 @@
+//! What somebody takes away of programs, links, pins and the cgroup: it is said by everything that
+//! tells of the agent, and put back where that is safe.
+
+use std::fs;
+use std::path::Path;
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{Link, MapCore, MapHandle, MapType, ObjectBuilder};
+use serde_json::Value;
+
+use crate::support::policies::one_rule;
+use crate::support::{Bed, compile, privileged, unique, wait_for};
+
+/// The line and the exit code of `status --check`.
+fn checked(bed: &Bed) -> (i32, String) {
+    let output = bed.thalweg(&["status", "--check"]);
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code().expect("an exit code"), line)
+}
+
+fn is_well(bed: &Bed) -> Option<()> {
+    (checked(bed).0 == 0).then_some(())
+}
+
+fn repairs(bed: &Bed) -> u64 {
+    bed.json(&["status"])["repairs"]["number"]
+        .as_u64()
+        .unwrap_or(0)
+}
+
+/// A figure of `/metrics`, by the beginning of its line.
+fn metric(bed: &Bed, name: &str) -> f64 {
+    let output = bed.thalweg(&["metrics"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+    line.trim().parse().expect("a number")
+}
+
+/// Connects in the cgroup, to a server there that ends with it.
+fn visit(bed: &Bed) {
+    let address = bed.server_address();
+    let sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    drop(sink);
+}
+
+/// Checks that the agent is well, sees connections, and knows what it knew.
+fn goes_on(bed: &Bed, what: &str) {
+    let address = bed.server_address();
+    let known = |host: Option<Value>| host.and_then(|host| host["connections"].as_u64());
+    let before = known(bed.host(&address)).unwrap_or_else(|| panic!("{what}: the host is lost"));
+    visit(bed);
+    wait_for(&format!("{what}: a connection that is seen"), || {
+        known(bed.host(&address)).filter(|now| *now == before + 1)
+    });
+    let (code, line) = checked(bed);
+    assert_eq!(code, 0, "{what}: {line}");
+}
+
+#[test]
+fn cgroup_made_again_is_critical_until_attached_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("cgroupagain", "");
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    let cgroup = bed.pair.cgroup().to_owned();
+    for what in ["removed", "removed once more"] {
+        fs::remove_dir(&cgroup).unwrap();
+        let (code, line) = checked(&bed);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.starts_with("THALWEG CRITICAL - the cgroup "), "{line}");
+        let status = bed.json(&["status"]);
+        assert_eq!(status["health"], "critical");
+        assert!(
+            status["fixes"][0].as_str().unwrap().contains("cgroup"),
+            "{status}"
+        );
+        assert_eq!(
+            metric(&bed, "thalweg_attached{program=\"learn_sockops\"}"),
+            0.0
+        );
+        assert_eq!(metric(&bed, "thalweg_problem{kind=\"cgroup\"}"), 1.0);
+        assert_eq!(metric(&bed, "thalweg_health"), 2.0);
+        wait_for("the agent's own look", || {
+            bed.logged()
+                .contains("is gone: no connection")
+                .then_some(())
+        });
+        fs::create_dir(&cgroup).unwrap();
+        wait_for(what, || is_well(&bed));
+        goes_on(&bed, what);
+    }
+    assert_eq!(
+        metric(&bed, "thalweg_attached{program=\"learn_sockops\"}"),
+        1.0
+    );
+    let log = bed.logged();
+    for part in [
+        "is gone: no connection",
+        "attached again: learn_sockops",
+        "problem is gone: cgroup",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    assert!(metric(&bed, "thalweg_repairs_total") >= 4.0);
+}
+
+/// Takes something away, and waits until the agent says so and has put it back.
+fn taken(bed: &Bed, what: &str, said: &str, take: impl FnOnce()) {
+    let (before, log) = (repairs(bed), bed.logged().len());
+    take();
+    wait_for(&format!("{what}: a repair"), || {
+        (repairs(bed) > before).then_some(())
+    });
+    wait_for(&format!("{what}: the end of the problem"), || is_well(bed));
+    let log = &bed.logged()[log..];
+    assert!(log.contains(said), "{what}: {said:?} is not in {log}");
+    assert!(log.contains("problem is gone"), "{what}: {log}");
+    goes_on(bed, what);
+}
+
+#[test]
+fn links_and_pins_taken_away_are_put_back() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("taken", "");
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    let program = bed.running_program();
+    let link = bed.pin.join("link_sockops");
+    let remove = |name: &str| fs::remove_file(bed.pin.join(name)).unwrap();
+    taken(
+        &bed,
+        "a link's pin",
+        "learn_sockops is not attached",
+        || {
+            remove("link_sockops");
+        },
+    );
+    taken(
+        &bed,
+        "the other's",
+        "learn_setsockopt is not attached",
+        || {
+            remove("link_setsockopt");
+        },
+    );
+    taken(&bed, "a map's pin", "are gone: hosts", || remove("hosts"));
+    taken(&bed, "another's", "are gone: arms, owned", || {
+        remove("arms");
+        remove("owned");
+    });
+    taken(&bed, "a detached link", "its link was detached", || {
+        Link::open(&link).unwrap().detach().unwrap();
+    });
+    taken(
+        &bed,
+        "another program",
+        "its link runs another program",
+        || {
+            let file = compile("silencer", bed.directory.path(), "silencer.bpf.o", &[]);
+            let object = ObjectBuilder::default()
+                .open_file(file)
+                .unwrap()
+                .load()
+                .unwrap();
+            let other = object.progs_mut().next().unwrap();
+            let mut link = Link::open(&link).unwrap();
+            link.update_prog(&other).unwrap();
+        },
+    );
+    taken(&bed, "all pins", "the pins of all maps", || {
+        fs::remove_dir_all(&bed.pin).unwrap();
+    });
+    assert_eq!(bed.running_program(), program, "the program is another one");
+    let other = bed.refused();
+    assert!(other.contains("another agent"), "{other}");
+    // No link is left twice.
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let ids = thalweg_control::links::programs_of(&cgroup, libbpf_sys::BPF_CGROUP_SOCK_OPS, 0);
+    assert_eq!(ids.unwrap().len(), 1);
+    // The next agent finds all of it.
+    let address = bed.server_address();
+    let known = bed.host(&address).unwrap()["connections"].clone();
+    let mut bed = bed;
+    bed.end(nix::sys::signal::Signal::SIGKILL);
+    bed.start();
+    assert_eq!(bed.host(&address).unwrap()["connections"], known);
+    assert_eq!(bed.json(&["status"])["took_over"], true);
+}
+
+#[test]
+fn detach_after_repairs_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detached", "");
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    taken(&bed, "all pins", "the pins of all maps", || {
+        fs::remove_dir_all(&bed.pin).unwrap();
+    });
+    assert!(bed.thalweg(&["detach"]).status.success());
+    bed.reap();
+    assert!(!bed.pin.exists());
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    wait_for("the end of the links", || {
+        let ids = thalweg_control::links::programs_of(&cgroup, libbpf_sys::BPF_CGROUP_SOCK_OPS, 0);
+        ids.unwrap().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn pin_of_somebody_else_is_said_and_left() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("foreign", "");
+    let path = bed.pin.join("arms");
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let other = MapHandle::create(MapType::Array, Some("other"), 4, 4, 1, &options).unwrap();
+    let mut pinned = MapHandle::try_from(&other).unwrap();
+    pinned.pin(bed.pin.join("beside")).unwrap();
+    fs::rename(bed.pin.join("beside"), &path).unwrap();
+    let said = wait_for("a problem", || {
+        let (code, line) = checked(&bed);
+        (code == 1).then_some(line)
+    });
+    assert!(
+        said.contains("in place of the agent's") && said.contains("arms"),
+        "{said}"
+    );
+    assert_eq!(metric(&bed, "thalweg_problem{kind=\"pins\"}"), 1.0);
+    let there = MapHandle::from_pinned_path(&path).unwrap();
+    assert_eq!(there.info().unwrap().info.id, other.info().unwrap().info.id);
+    fs::remove_file(&path).unwrap();
+    wait_for("the agent's own", || is_well(&bed));
+}
+
+/// Whether a link is attached to a cgroup that exists.
+fn is_attached(path: &Path) -> bool {
+    let link = Link::open(path).ok();
+    link.is_some_and(
+        |link| matches!(thalweg_control::links::attached_to(&link), Ok(Some(id)) if id != 0),
+    )
+}
+
+#[test]
+fn policy_taken_away_is_in_force_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("policytaken", "");
+    let settings = "max_pacing_rate = \"8mbit\"";
+    bed.apply(&one_rule(settings));
+    let directory = bed.pin.join("policy");
+    let number = bed.json(&["policy", "show"])["number"].to_string();
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    let link = directory.join("link");
+    let own = directory.join(&number);
+    let cgroup = bed.pair.cgroup().to_owned();
+    let rule_of = |bed: &Bed| bed.json(&["policy", "show"])["rules"][0]["matched"].as_u64();
+    let check = |what: &str, said: &str, take: &dyn Fn()| {
+        let (before, log) = (repairs(&bed), bed.logged().len());
+        take();
+        wait_for(&format!("{what}: a repair"), || {
+            (repairs(&bed) > before).then_some(())
+        });
+        wait_for(&format!("{what}: the end of the problem"), || is_well(&bed));
+        let log = bed.logged()[log..].to_owned();
+        assert!(log.contains(said), "{what}: {said:?} is not in {log}");
+        assert_eq!(bed.json(&["policy", "show"])["name"], "test", "{what}");
+        assert!(is_attached(&link), "{what}");
+        let before = rule_of(&bed);
+        visit(&bed);
+        wait_for(&format!("{what}: a flow of the rule"), || {
+            (rule_of(&bed) > before).then_some(())
+        });
+        let file = fs::File::open(&cgroup).unwrap();
+        assert!(
+            thalweg_control::learner::runs_before_learner(&bed.pin, &link, &file).unwrap(),
+            "{what}: the policy runs after the learner"
+        );
+    };
+    check("its link's pin", "policy test is not in force", &|| {
+        fs::remove_file(&link).unwrap();
+    });
+    check("a detached link", "its link was detached", &|| {
+        Link::open(&link).unwrap().detach().unwrap();
+    });
+    check("its maps and program", "policy test: pins below", &|| {
+        fs::remove_dir_all(&own).unwrap();
+    });
+    check("all", "policy test is not in force", &|| {
+        fs::remove_dir_all(&directory).unwrap();
+    });
+    check("the cgroup", "policy test is not in force", &|| {
+        fs::remove_dir(&cgroup).unwrap();
+        wait_for("a problem", || (checked(&bed).0 == 2).then_some(()));
+        fs::create_dir(&cgroup).unwrap();
+    });
+    // What an operator removes stays away.
+    assert_eq!(bed.json(&["policy", "remove"])["removed"], true);
+    let before = repairs(&bed);
+    visit(&bed);
+    wait_for("an agent that has looked", || {
+        bed.json(&["policy", "show"]).is_null().then_some(())
+    });
+    assert_eq!(repairs(&bed), before);
+}
+
+#[test]
+fn policy_show_without_agent_says_what_is_gone() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&crate::support::plain("policygone"), "");
+    bed.apply(&one_rule("max_pacing_rate = \"8mbit\""));
+    let link = bed.pin.join("policy/link");
+    Link::open(&link).unwrap().detach().unwrap();
+    let shown = bed.json(&["policy", "show"]);
+    let fault = shown["faults"][0].as_str().unwrap().to_owned();
+    assert!(fault.contains("its link was detached"), "{fault}");
+    fs::remove_file(&link).unwrap();
+    let output = bed.thalweg(&["policy", "show"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("is gone"),
+        "{said}"
+    );
+    bed.apply(&one_rule("max_pacing_rate = \"9mbit\""));
+    assert_eq!(
+        bed.json(&["policy", "show"])["faults"],
+        serde_json::json!([])
+    );
+}
+
+#[test]
+fn congestion_control_without_its_pins_is_said() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("ccpins", "");
+    let name = unique("pinned");
+    bed.thalweg(&["cc", "load", "htcp", "--name", &name]);
+    let own = bed.pin.join("cc").join(&name);
+    let (before, log) = (repairs(&bed), bed.logged().len());
+    fs::remove_file(own.join("struct_ops")).unwrap();
+    let problem = format!("congestion control {name}: its pin");
+    wait_for("a repair", || (repairs(&bed) > before).then_some(()));
+    wait_for("the end of the problem", || is_well(&bed));
+    assert!(bed.logged()[log..].contains(&problem));
+    assert!(own.join("struct_ops").exists());
+    let state = || {
+        let list = bed.json(&["cc", "list"]);
+        let mut all = list.as_array().unwrap().iter();
+        all.find(|it| it["name"] == *name)
+            .map(|it| it["state"].clone())
+    };
+    assert_eq!(state(), Some(Value::from("loaded")));
+    fs::remove_file(own.join("link")).unwrap();
+    wait_for("a state that is looked at", || {
+        (state() != Some(Value::from("loaded"))).then_some(())
+    });
+}
+
+#[test]
+fn store_whose_file_is_gone_is_a_problem() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("storegone", "");
+    let file = bed.state().join("thalweg.db");
+    fs::rename(&file, bed.state().join("away.db")).unwrap();
+    let (code, line) = checked(&bed);
+    assert_eq!(code, 1, "{line}");
+    assert!(
+        line.contains("the store") && line.contains("is gone"),
+        "{line}"
+    );
+    fs::rename(bed.state().join("away.db"), &file).unwrap();
+    wait_for("the end of the problem", || is_well(&bed));
+}
+
+#[test]
+fn socket_removed_is_bound_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("socketgone", "");
+    for what in ["removed", "removed with its name taken"] {
+        fs::remove_file(bed.socket()).unwrap();
+        if what != "removed" {
+            fs::write(bed.socket(), "").unwrap();
+            wait_for("a problem", || {
+                bed.logged().contains("is not a socket").then_some(())
+            });
+            fs::remove_file(bed.socket()).unwrap();
+        } else {
+            assert_eq!(checked(&bed).0, 2);
+        }
+        wait_for(what, || is_well(&bed));
+    }
+    assert!(bed.logged().contains("bound again: the socket"));
+    let repairs = bed.json(&["status"])["repairs"]["number"].clone();
+    assert_eq!(repairs, 2);
+}
+
+#[test]
+fn bpf_file_system_unmounted_is_mounted_again() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&crate::support::plain("unmounted"), "");
+    // The file system of a mount namespace of its own: others use the machine's.
+    bed.start_by(crate::faults_start::with_mounts(
+        &bed,
+        "umount -l /sys/fs/bpf && mount -t bpf bpf /sys/fs/bpf",
+    ));
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    let pid = bed.pid().to_string();
+    taken(&bed, "the file system", "the pins of all maps", || {
+        let done = std::process::Command::new("nsenter")
+            .args(["-m", "-t", &pid, "umount", "-l", "/sys/fs/bpf"])
+            .status();
+        assert!(done.unwrap().success());
+    });
+    bed.json(&["detach"]);
+    bed.reap();
+}

@@ -1,0 +1,250 @@
+//! The policy in force as it is now, compared with the one that was applied; and its return after
+//! somebody took pins or the cgroup away.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{Link, MapCore, MapHandle, Program};
+use thalweg_bpf_objects::names::policy::{maps, programs};
+
+use super::history::History;
+use super::pins::{HEAD, PROGRAM, Pins};
+use super::{OWN, Place, SHARED};
+use crate::links::{Attachment, Fault};
+use crate::{links, pins, privileges};
+
+/// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
+const NAME_MAX: usize = 15;
+
+/// A pin of a map: its path, and the map's name in the object.
+type MapPin = (PathBuf, &'static str);
+
+/// A policy whose link is pinned.
+struct Linked {
+    number: u32,
+    name: String,
+    /// The program that the link runs.
+    runs: u32,
+    /// The pinned program, which the link should run.
+    pinned: Option<u32>,
+}
+
+/// Differences between the policy in force and what was applied, a sentence each; none where no
+/// policy is to be in force.
+///
+/// # Errors
+/// Files of the history that cannot be read.
+pub fn faults(place: &Place, history: &History) -> Result<Vec<String>> {
+    // Another process may be applying one at this moment.
+    let first = look(place, history)?;
+    if first.is_empty() {
+        return Ok(first);
+    }
+    look(place, history)
+}
+
+fn look(place: &Place, history: &History) -> Result<Vec<String>> {
+    let pins = Pins::at(&place.pin);
+    let path = pins.link();
+    let shown = path.display();
+    if fs::symlink_metadata(&path).is_err() {
+        let wanted = history.wanted()?;
+        let wanted = wanted.and_then(|number| history.entry(number).ok());
+        let gone = wanted.map(|it| {
+            format!(
+                "policy {} is not in force: its pin {shown} is gone",
+                it.name
+            )
+        });
+        return Ok(gone.into_iter().collect());
+    }
+    let Ok(link) = Link::open(&path) else {
+        return Ok(vec![format!(
+            "{shown} is no link of a policy, and is left as it is"
+        )]);
+    };
+    let linked = Linked::read(&pins, &link, history)?;
+    let name = &linked.name;
+    let mut faults = Vec::new();
+    if let Ok(cgroup) = place.cgroup() {
+        let program = pins.generation(linked.number).join(PROGRAM);
+        let program = Program::fd_from_pinned_path(program);
+        let id = linked.pinned.unwrap_or(linked.runs);
+        let attachment = Attachment {
+            name: "its program",
+            program: program.as_ref().map_or(link.as_fd(), AsFd::as_fd),
+            id,
+            hook: BPF_CGROUP_SOCK_OPS,
+            pin: &path,
+        };
+        match attachment.fault(&cgroup)? {
+            None => {}
+            Some(Fault::Detached(why)) => {
+                faults.push(format!("policy {name} is not in force: {why}"))
+            }
+            Some(Fault::Unpinned(why)) => faults.push(format!("policy {name}: {why}")),
+        }
+    } else {
+        faults.push(format!(
+            "policy {name} is not in force: the cgroup {} is gone",
+            place.cgroup.display()
+        ));
+    }
+    let mut gone: Vec<&str> = missing(&pins, linked.number)
+        .iter()
+        .map(|pin| pin.1)
+        .collect();
+    if linked.pinned.is_none() {
+        gone.push(PROGRAM);
+    }
+    if !gone.is_empty() {
+        let below = place.pin.join(super::DIRECTORY);
+        faults.push(format!(
+            "policy {name}: pins below {} are gone: {}",
+            below.display(),
+            gone.join(", ")
+        ));
+    }
+    Ok(faults)
+}
+
+impl Linked {
+    fn read(pins: &Pins, link: &Link, history: &History) -> Result<Self> {
+        let runs = link.info()?.prog_id;
+        let pinned = |number: u32| {
+            let fd = Program::fd_from_pinned_path(pins.generation(number).join(PROGRAM)).ok()?;
+            Program::id_from_fd(fd.as_fd()).ok()
+        };
+        // Of a history that does not know it, the pins say its number.
+        let known = history
+            .wanted()?
+            .filter(|number| history.entry(*number).is_ok());
+        let number = match known {
+            Some(number) => number,
+            None => pins.running().ok().flatten().map_or(0, |it| it.generation),
+        };
+        Ok(Self {
+            number,
+            name: history
+                .entry(number)
+                .map_or_else(|_| format!("number {number}"), |entry| entry.name),
+            runs,
+            pinned: pinned(number),
+        })
+    }
+}
+
+/// Pins of the maps of a policy and of the shared ones that are gone; none of a policy that another
+/// version of Thalweg has pinned.
+fn missing(pins: &Pins, number: u32) -> Vec<MapPin> {
+    let own = pins.generation(number);
+    if number == 0 || matches!(super::pins::read_head(&own.join(HEAD)), Ok(None)) {
+        return Vec::new();
+    }
+    let own = OWN.iter().map(|name| (own.join(name), *name));
+    let head = (pins.generation(number).join(HEAD), maps::RODATA_HEAD);
+    let shared = SHARED.iter().map(|name| (pins.shared(name), *name));
+    let all = own.chain([head]).chain(shared);
+    all.filter(|(path, _)| fs::symlink_metadata(path).is_err())
+        .collect()
+}
+
+/// Puts back what [`faults`] finds: attaches the policy to the cgroup, pins what is in the kernel, or
+/// applies the policy again. Returns in words what was done.
+///
+/// # Errors
+/// The kernel's, and files that cannot be read.
+pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
+    if !place.cgroup.is_dir() || faults(place, history)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pins = Pins::at(&place.pin);
+    if fs::symlink_metadata(pins.link()).is_err() {
+        let restored = history.restore(place)?;
+        let said = restored.map(|it| format!("applied again: policy {}", it.entry.name));
+        return Ok(said.into_iter().collect());
+    }
+    let _lock = Pins::lock(&place.pin)?;
+    // Another process may have done it meanwhile.
+    let link = links::open(&pins.link())?.context("the policy was removed")?;
+    let linked = Linked::read(&pins, &link, history)?;
+    let mut done = pin_again(&pins, &linked)?;
+    let program = Program::fd_from_pinned_path(pins.generation(linked.number).join(PROGRAM))?;
+    let cgroup = place.cgroup()?;
+    let path = pins.link();
+    let attachment = Attachment {
+        name: programs::POLICY_SOCKOPS,
+        id: Program::id_from_fd(program.as_fd())?,
+        program: program.as_fd(),
+        hook: BPF_CGROUP_SOCK_OPS,
+        pin: &path,
+    };
+    if attachment.fault(&cgroup)?.is_some() {
+        drop(link);
+        attachment.put_back(&cgroup)?;
+        done.push(format!("attached again: policy {}", linked.name));
+    }
+    place.put_before_learner()?;
+    Ok(done)
+}
+
+/// Pins the program and the maps of the policy that the link runs, where pins are gone.
+fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
+    let gone = missing(pins, linked.number);
+    if gone.is_empty() && linked.pinned.is_some() {
+        return Ok(Vec::new());
+    }
+    if linked.pinned.is_some_and(|id| id != linked.runs) {
+        bail!(
+            "the link runs another program, whose maps are not those of policy {}",
+            linked.name
+        );
+    }
+    let used = maps_of(linked.runs);
+    let of_name = |name: &str| {
+        let cut = &name[..name.len().min(NAME_MAX)];
+        used.iter()
+            .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
+    };
+    for directory in [pins.generation(linked.number), pins.shared_directory()] {
+        pins::make(&directory, true)?;
+    }
+    let mut names = Vec::new();
+    for (path, name) in gone {
+        let map = of_name(name);
+        let map = map
+            .with_context(|| format!("the policy's map {name} cannot be opened (CAP_SYS_ADMIN)"))?;
+        links::pin(map.as_fd(), &path)?;
+        names.push(name);
+    }
+    if linked.pinned.is_none() {
+        let program = privileges::raised(|| Program::fd_from_id(linked.runs));
+        let program = program.context("opening the policy's program (CAP_SYS_ADMIN)")?;
+        links::pin(
+            program.as_fd(),
+            &pins.generation(linked.number).join(PROGRAM),
+        )?;
+        names.push(PROGRAM);
+    }
+    Ok(vec![format!(
+        "pinned again: {} of policy {}",
+        names.join(", "),
+        linked.name
+    )])
+}
+
+/// The maps of a loaded program.
+fn maps_of(program: u32) -> Vec<MapHandle> {
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    privileges::raised(|| {
+        let mut programs = ProgInfoIter::with_query_opts(options);
+        let found = programs.find(|it| it.id == program);
+        let ids = found.map(|it| it.map_ids).unwrap_or_default();
+        let maps = ids.into_iter().map(MapHandle::from_map_id);
+        maps.filter_map(Result::ok).collect()
+    })
+}
