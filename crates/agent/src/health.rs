@@ -186,7 +186,8 @@ impl Shared {
     pub fn attend_programs(&self, pins: &PinLock) {
         let kinds = [CGROUP, PINS, PROGRAMS];
         let mut problems = self.kernel.look().problems;
-        if kinds.iter().any(|kind| problems.contains_key(kind)) {
+        // An agent that ends may have been told so by whoever removes them.
+        if !self.is_stopping() && kinds.iter().any(|kind| problems.contains_key(kind)) {
             // Said before it is put back: each problem is in the log, and its end.
             self.note_problems(&kinds, &problems);
             let pin = &self.kernel.setup().pin;
@@ -207,6 +208,9 @@ impl Shared {
         let kinds = [CONTROLS, EVENTS, POLICY, STORE_FILE];
         let problems = self.look(Look::default());
         self.note_problems(&kinds, &problems);
+        if self.is_stopping() {
+            return;
+        }
         if problems.contains_key(POLICY) {
             let outcome = policy::put_back(&self.place(), &history);
             self.life.repairs.note(POLICY, outcome);

@@ -98,7 +98,8 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
         .iter()
         .map(|pin| pin.1)
         .collect();
-    if linked.pinned.is_none() {
+    // Another version of Thalweg may pin under other names.
+    if linked.pinned.is_none() && linked.number != 0 {
         gone.push(PROGRAM);
     }
     if !gone.is_empty() {
@@ -119,13 +120,14 @@ impl Linked {
             let fd = Program::fd_from_pinned_path(pins.generation(number).join(PROGRAM)).ok()?;
             Program::id_from_fd(fd.as_fd()).ok()
         };
-        // Of a history that does not know it, the pins say its number.
-        let known = history
-            .wanted()?
-            .filter(|number| history.entry(*number).is_ok());
-        let number = match known {
-            Some(number) => number,
-            None => pins.running().ok().flatten().map_or(0, |it| it.generation),
+        // Where pins are gone, the history says its number.
+        let running = pins.running().ok().flatten();
+        let number = match running.filter(|it| it.generation != 0) {
+            Some(running) => running.generation,
+            None => history
+                .wanted()?
+                .filter(|number| history.entry(*number).is_ok())
+                .unwrap_or(0),
         };
         Ok(Self {
             number,
@@ -210,6 +212,11 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
         used.iter()
             .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
     };
+    let head = of_name(maps::RODATA_HEAD).context("the policy's head cannot be opened")?;
+    let head = super::pins::head_of(head)?.map(|head| head.generation);
+    if head != Some(linked.number) {
+        bail!("the link runs another policy than {}", linked.name);
+    }
     for directory in [pins.generation(linked.number), pins.shared_directory()] {
         pins::make(&directory, true)?;
     }

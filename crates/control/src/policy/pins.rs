@@ -236,6 +236,11 @@ impl Pins {
 pub(super) fn read_head(path: &Path) -> Result<Option<raw::thalweg_policy_head>> {
     let map = MapHandle::from_pinned_path(path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;
+    head_of(&map)
+}
+
+/// The head of a policy in its map; `None` if it has another version.
+pub(super) fn head_of(map: &MapHandle) -> Result<Option<raw::thalweg_policy_head>> {
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let head = bytes.and_then(|bytes| from_bytes::<raw::thalweg_policy_head>(&bytes));
     Ok(head.filter(|head| head.version == VERSION))

@@ -21,10 +21,16 @@ pub fn run(global: &Global) -> Result<()> {
         }
         // Without its pins there is nothing to show but that.
         false => match Report::read(&place.pin, &history) {
-            Ok(Some(report)) => Some(Report { faults, ..report }),
-            _ => bail!("{}; {REMEDY}", faults.join("; ")),
+            Ok(report) => report.map(|report| Report {
+                faults: faults.clone(),
+                ..report
+            }),
+            Err(_) => bail!("{}; {REMEDY}", faults.join("; ")),
         },
     };
+    if report.is_none() && !faults.is_empty() {
+        eprintln!("warning: {}; {REMEDY}", faults.join("; "));
+    }
     output::show(global, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
         Some(report) => text(report),

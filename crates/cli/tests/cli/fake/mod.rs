@@ -218,7 +218,7 @@ pub fn status() -> Value {
                     "looks": { "number": 100, "cpu_us": 100_000, "interval_s": 0.2 } },
         "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
-        "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"],
+        "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "health": "warning", "problems": ["kernel BTF is absent", "the store is full"],
         "fixes": ["use a kernel with BTF", "free space"]
     })
 }
