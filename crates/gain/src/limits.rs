@@ -5,6 +5,9 @@ use crate::baseline::Connection;
 
 /// Share of its busy time beyond which a limit holds a connection up.
 const HELD: f64 = 0.25;
+/// A connection counts for at most this much busy time, 10 s: one that hung for an hour would
+/// otherwise outweigh all others.
+const BUSY_MAX_US: f64 = 10e6;
 
 /// What the kernel counted in a connection, µs. The rest is in [`Connection::busy_us`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +30,11 @@ pub enum Limit {
 }
 
 impl Connection {
+    /// What each sum takes of the connection.
+    fn counted(&self) -> f64 {
+        (BUSY_MAX_US / self.busy_us as f64).min(1.0)
+    }
+
     /// Whether the receiver or the send buffer held it up.
     pub(crate) fn is_held(&self) -> bool {
         self.held.is_some_and(|held| {
@@ -53,13 +61,14 @@ pub struct Held {
 
 impl Held {
     pub(crate) fn add(&mut self, connection: &Connection, limited_us: u64) {
+        let counted = connection.counted();
         let busy_us = connection.busy_us as f64;
-        self.limited_us += limited_us as f64;
+        self.limited_us += counted * limited_us as f64;
         if limited_us as f64 > HELD * busy_us {
             self.connections += 1;
-            self.bytes += connection.bytes as f64;
-            self.busy_us += busy_us;
-            self.rtt_us2 += f64::from(connection.srtt_us) * busy_us;
+            self.bytes += counted * connection.bytes as f64;
+            self.busy_us += counted * busy_us;
+            self.rtt_us2 += counted * busy_us * f64::from(connection.srtt_us);
         }
     }
 
@@ -112,9 +121,10 @@ impl Limits {
         if connection.busy_us == 0 {
             return;
         }
+        let counted = connection.counted();
         self.connections += 1;
-        self.open_us += held.open_us.max(connection.busy_us) as f64;
-        self.busy_us += connection.busy_us as f64;
+        self.open_us += counted * held.open_us.max(connection.busy_us) as f64;
+        self.busy_us += counted * connection.busy_us as f64;
         let most = |us: u64| us.min(connection.busy_us);
         self.receiver.add(connection, most(held.receiver_us));
         self.buffer.add(connection, most(held.buffer_us));
@@ -272,6 +282,30 @@ mod tests {
             numbers[Limits::NUMBERS - 1] = broken;
             assert_eq!(Limits::restore(numbers), None);
         }
+    }
+
+    #[test]
+    fn connection_that_hung_hides_no_limit() {
+        let mut limits = Limits::default();
+        let at_window = Chronographs {
+            open_us: 1_000_000,
+            receiver_us: 900_000,
+            buffer_us: 0,
+        };
+        (0..40).for_each(|_| limits.add(&connection(1_000_000, at_window)));
+        // An hour of retransmissions, without a limit.
+        limits.add(&connection(3_600_000_000, Chronographs::default()));
+        assert!((limits.share(Limit::Receiver) - 36.0 / 50.0).abs() < 1e-9);
+        assert_eq!(limits.held(Limit::Receiver).rate(), 1e6);
+        // One at the window for an hour makes none of the others.
+        let mut limits = Limits::default();
+        (0..40).for_each(|_| limits.add(&connection(1_000_000, Chronographs::default())));
+        let hour = Chronographs {
+            receiver_us: 3_600_000_000,
+            ..Chronographs::default()
+        };
+        limits.add(&connection(3_600_000_000, hour));
+        assert!(!limits.binds(Limit::Receiver), "{limits:?}");
     }
 
     #[test]

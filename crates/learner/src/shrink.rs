@@ -14,6 +14,9 @@ const WORTH_MIN: f64 = 1.0;
 const WORTH_MAX: f64 = 512.0;
 /// Evidence of an arm from which a group counts, measurements.
 const WEIGHT_MIN: f64 = 2.0;
+/// A squared distance counts as at most this many times its expectation, three standard deviations:
+/// one odd group says nothing of the others.
+const SQUARES_MAX: f64 = 9.0;
 /// A Gaussian's standard deviation over its mean absolute one.
 const DEVIATION: f64 = 1.2533;
 
@@ -95,7 +98,7 @@ fn worth_of<'a>(
         let (mut sum, mut weights) = (doubt * prior, doubt);
         for (square, chance) in pairs.clone() {
             let weight = 1.0 / (2.0 * (spread + chance) * (spread + chance));
-            sum += weight * (square - chance);
+            sum += weight * (square.min(SQUARES_MAX * (spread + chance)) - chance);
             weights += weight;
         }
         spread = (sum / weights).max(noise / WORTH_MAX);

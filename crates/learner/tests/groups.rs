@@ -164,5 +164,14 @@ fn the_worth_of_wide_groups_falls_with_the_spread_of_narrow_ones() {
     let worth = |groups: &[Host]| worth_q16(groups.iter(), &wide, 0)[1] >> 16;
     assert!(worth(&alike) > 100, "{}", worth(&alike));
     assert!(worth(&apart) < 10, "{}", worth(&apart));
+    // One odd group of forty, 8 bits away, turns off what is known of the others no more.
+    let odd = narrow(|index| {
+        if index == 7 {
+            2_000_000 >> 8
+        } else {
+            2_000_000
+        }
+    });
+    assert!(worth(&odd) > 50, "{}", worth(&odd));
     assert_eq!(WORTH_Q16.len(), MAX_ARMS);
 }
