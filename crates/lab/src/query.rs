@@ -116,6 +116,7 @@ impl Query<'_> {
             Statistic::FairnessLastHalf => fairness(&last),
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
+            Statistic::QueueLoss => outcome.forward.queue_loss(),
             Statistic::OfBestPerHost => return of_best(outcome, modes),
             Statistic::Gain | Statistic::GainLow | Statistic::GainHigh | Statistic::GainMisses => {
                 return gain(outcome, self.statistic);

@@ -229,7 +229,10 @@ fn the_document_has_a_summary_for_each_host_and_none_of_their_mixture() {
     assert_eq!(summary["hosts"]["far"]["statistics"]["loss"], 0.4);
     assert_eq!(summary["hosts"]["near"]["arms"]["cubic"], 10);
     let together: Vec<&String> = summary["statistics"].as_object().unwrap().keys().collect();
-    assert_eq!(together, ["failures", "loss", "of-best-per-host"]);
+    assert_eq!(
+        together,
+        ["failures", "loss", "of-best-per-host", "queue-loss"]
+    );
 }
 
 #[test]

@@ -94,8 +94,11 @@ thalweg_report::statistics! {
         "1 − the incumbents' mean goodput, median over the rounds, / the same in the mode in \
          which the newcomers run the incumbents' congestion control; negative where they gain \
          (competing)";
-    Loss, "loss", ("share of packets dropped", Share, Lower),
-        "share of the packets dropped in the data direction";
+    Loss, "loss", ("share of packets lost on the link", Share, Lower),
+        "share of the packets of the data direction that the path's loss dropped, without those \
+         that its queue dropped";
+    QueueLoss, "queue-loss", ("share of packets dropped by the queue", Share, Lower),
+        "share of the other packets that the bottleneck's queue dropped";
     Failures, "failures", ("number of failed connections", Number, Lower),
         "number of failed connections";
     OfBestPerHost, "of-best-per-host", ("goodput to each host's best arm", Number, Higher),
@@ -146,7 +149,7 @@ impl Statistic {
     pub fn scope(self) -> Scope {
         match self {
             Self::OfBestPerHost => Scope::Hosts,
-            Self::RetransmissionShare | Self::Loss | Self::Failures => Scope::Any,
+            Self::RetransmissionShare | Self::Loss | Self::QueueLoss | Self::Failures => Scope::Any,
             // The same flows in each mode, so that those of several paths may be averaged.
             Self::FctMean | Self::FctMedian | Self::FctP95 | Self::FctP99 => Scope::Any,
             Self::FctP99LastHalf => Scope::Any,
@@ -177,6 +180,7 @@ impl Statistic {
                 | Self::Jain
                 | Self::Harm
                 | Self::Loss
+                | Self::QueueLoss
                 | Self::ArmShare
                 | Self::OfBestPerHost
                 | Self::PageMean

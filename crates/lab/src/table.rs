@@ -98,6 +98,10 @@ pub fn measures(outcome: &ScenarioOutcome) -> Table {
     }
 }
 
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".into(), |share| format!("{:.2}%", share * 100.0))
+}
+
 /// The summary: a row of figures for each mode.
 pub fn summary(outcome: &ScenarioOutcome) -> Table {
     let median = |mode: Option<&ModeOutcome>| Some(mode?.summary()?.median_bps);
@@ -138,9 +142,8 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             ratio(baseline),
             ratio(best),
             figures.retransmits.to_string(),
-            mode.forward
-                .loss()
-                .map_or("–".into(), |loss| format!("{:.2}%", loss * 100.0)),
+            percent(mode.forward.loss()),
+            percent(mode.forward.queue_loss()),
             arms.join(", "),
         ])
     });
@@ -160,7 +163,8 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             "to baseline",
             "to best fixed",
             "retransmits",
-            "dropped",
+            "lost",
+            "queue drops",
             "arms",
         ]),
         rows: rows.collect(),

@@ -455,6 +455,46 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
 }
 
 #[test]
+fn queue_drops_are_counted_apart_from_loss_and_outlive_a_change() {
+    if !common::possible() {
+        return;
+    }
+    let path = PathModel {
+        rate: Some("8kbit".parse().unwrap()),
+        queue: Some(thalweg_lab::units::Size::from_bytes(1_514)),
+        ..Default::default()
+    };
+    for wire in [WireKind::Veth, WireKind::Tun] {
+        let pair = Pair::new(&PairOptions {
+            label: "policer".into(),
+            path: path.clone(),
+            wire,
+            ..Default::default()
+        })
+        .unwrap();
+        let remote = &pair.remotes()[0];
+        assert_eq!(remote.forward().unwrap().queue_dropped_packets, 0);
+        // 43 bytes each: some 70 in the bucket, 35 in the queue, 23 a second.
+        send_datagrams(&pair, &remote.address().to_string(), 400);
+        // The thread that forwards may not have read the last ones yet.
+        let began = Instant::now();
+        let dropped = loop {
+            let dropped = remote.forward().unwrap().queue_dropped_packets;
+            if dropped > 0 || began.elapsed().as_secs() > 60 {
+                break dropped;
+            }
+        };
+        let counters = remote.forward().unwrap();
+        assert_eq!((counters.seen_packets, counters.dropped_packets), (400, 0));
+        assert!((1..400).contains(&dropped), "{counters:?}");
+        assert!(counters.queue_loss() > counters.loss());
+        remote.change(&path).unwrap();
+        let after = remote.forward().unwrap().queue_dropped_packets;
+        assert!(after >= dropped, "{after}, {dropped} before");
+    }
+}
+
+#[test]
 fn servers_of_one_network_are_reached_by_links_of_their_own() {
     if !common::possible() {
         return;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -39,6 +40,7 @@ pub struct Passage {
 #[derive(Debug)]
 pub struct Forwarder {
     stop: Arc<EventFd>,
+    queue_drops: Arc<AtomicU64>,
     thread: Option<JoinHandle<io::Result<Passage>>>,
 }
 
@@ -71,10 +73,12 @@ impl Forwarder {
             .map_err(|errno| cannot("make an event descriptor")(errno.into()))?;
         let stop = Arc::new(stop);
         let theirs = Arc::clone(&stop);
+        let queue_drops = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&queue_drops);
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                let mut worker = Worker::new(direction, from, to, began);
+                let mut worker = Worker::new(direction, from, to, began, told);
                 worker.engine.record(recorder.is_some());
                 worker.recorder = recorder;
                 let ended = worker.run(&theirs).map(|()| worker.passage());
@@ -90,8 +94,14 @@ impl Forwarder {
             .map_err(cannot("start a thread"))?;
         Ok(Self {
             stop,
+            queue_drops,
             thread: Some(thread),
         })
+    }
+
+    /// Packets that its queue has dropped so far.
+    pub fn queue_drops(&self) -> u64 {
+        self.queue_drops.load(Ordering::Relaxed)
     }
 
     /// Stops it and says what it did.
@@ -131,10 +141,18 @@ struct Worker {
     last_ns: u64,
     refused: u64,
     realtime: bool,
+    /// For those who ask while it runs.
+    queue_drops: Arc<AtomicU64>,
 }
 
 impl Worker {
-    fn new(direction: Direction, from: File, to: File, began: Instant) -> Self {
+    fn new(
+        direction: Direction,
+        from: File,
+        to: File,
+        began: Instant,
+        queue_drops: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             engine: Engine::new(direction),
             recorder: None,
@@ -147,6 +165,7 @@ impl Worker {
             last_ns: 0,
             refused: 0,
             realtime: false,
+            queue_drops,
         }
     }
 
@@ -155,6 +174,9 @@ impl Worker {
         loop {
             self.deliver()?;
             let count = self.collect()?;
+            let counters = self.engine.counters();
+            let dropped = counters.dropped_queue + counters.dropped_early;
+            self.queue_drops.store(dropped, Ordering::Relaxed);
             if let Some(recorder) = &mut self.recorder {
                 recorder.take(self.began.elapsed().as_nanos() as u64, &mut self.engine);
             }

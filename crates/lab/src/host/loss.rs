@@ -40,6 +40,9 @@ pub struct LossCounters {
     pub bad_packets: u64,
     /// The longest packet, bytes.
     pub largest_bytes: u64,
+    /// Packets that the bottleneck's queue dropped, beside those that the program dropped. They
+    /// have passed the program.
+    pub queue_dropped_packets: u64,
     /// A digest of the fate of every packet, in order. JSON has it as hexadecimal text, as many
     /// readers keep only 53 bits of a number.
     #[serde(serialize_with = "hexadecimal")]
@@ -54,6 +57,13 @@ impl LossCounters {
     /// Share of packets dropped; `None` if no packet passed.
     pub fn loss(&self) -> Option<f64> {
         (self.seen_packets > 0).then(|| self.dropped_packets as f64 / self.seen_packets as f64)
+    }
+
+    /// Share of the packets that the program let pass and the bottleneck's queue dropped; `None` if
+    /// none passed.
+    pub fn queue_loss(&self) -> Option<f64> {
+        let passed = self.seen_packets - self.dropped_packets;
+        (passed > 0).then(|| self.queue_dropped_packets as f64 / passed as f64)
     }
 
     /// Mean number of packets dropped in a row; `None` if none was dropped.
@@ -76,6 +86,7 @@ impl std::iter::Sum for LossCounters {
             bursts: sum.bursts + one.bursts,
             bad_packets: sum.bad_packets + one.bad_packets,
             largest_bytes: sum.largest_bytes.max(one.largest_bytes),
+            queue_dropped_packets: sum.queue_dropped_packets + one.queue_dropped_packets,
             digest: sum.digest.wrapping_add(one.digest),
         })
     }
@@ -93,6 +104,7 @@ impl From<types::counters> for LossCounters {
             bursts: raw.bursts,
             bad_packets: raw.bad_packets,
             largest_bytes: raw.largest_bytes,
+            queue_dropped_packets: 0,
             digest: raw.digest,
         }
     }

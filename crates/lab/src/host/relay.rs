@@ -61,6 +61,20 @@ impl Relay {
         self.set_up(namespace, path)
     }
 
+    /// Packets that its queue has dropped since it was last set up. A delay never drops.
+    pub(super) fn dropped(self, namespace: &Namespace) -> Result<u64, Error> {
+        if self != Self::Bottleneck {
+            return Ok(0);
+        }
+        let name = namespace.name();
+        let told = tool::read("tc", &format!("-n {name} -s -j qdisc show dev {FAR} root"))?;
+        root_drops(&told).ok_or_else(|| {
+            Error::system("cannot read what `tc` tells of the bottleneck")(std::io::Error::other(
+                format!("expected JSON with the field \"drops\", found {told:?}"),
+            ))
+        })
+    }
+
     /// Puts its queueing disciplines on the links of its namespace. Existing ones are replaced in
     /// one step: in between, a link would send at full speed, megabytes in a few milliseconds.
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
@@ -84,6 +98,13 @@ impl Relay {
             _ => Ok(()),
         }
     }
+}
+
+/// The drops of the root discipline, which include those of a discipline below it.
+fn root_drops(told: &str) -> Option<u64> {
+    let disciplines: Vec<serde_json::Value> = serde_json::from_str(told).ok()?;
+    let mut roots = disciplines.iter().filter(|one| one["root"] == true);
+    roots.next()?["drops"].as_u64()
 }
 
 /// A handle that no discipline of a relay has. `tc qdisc replace` changes a discipline with the
@@ -187,6 +208,15 @@ mod tests {
     #[test]
     fn a_plain_link_has_nothing_in_between() {
         assert_eq!(Relay::of(&PathModel::default()), []);
+    }
+
+    #[test]
+    fn drops_are_those_of_the_root_discipline() {
+        let told = r#"[{"kind":"tbf","handle":"1:","root":true,"drops":34,"overlimits":7},
+            {"kind":"red","handle":"8001:","parent":"1:1","drops":30}]"#;
+        assert_eq!(root_drops(told), Some(34));
+        assert_eq!(root_drops("[]"), None);
+        assert_eq!(root_drops("no JSON"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One remote host: its namespace, its relays to the client, and the loss in both directions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg_process::tool;
 
@@ -29,6 +30,8 @@ pub struct Remote {
     server: Namespace,
     // The relays between it and the client.
     relays: Vec<(Relay, Namespace)>,
+    /// Packets that queues of the bottleneck dropped before the path changed.
+    dropped_before: AtomicU64,
 }
 
 /// The name of a namespace. Those of the first server have no number.
@@ -107,6 +110,7 @@ impl Remote {
             wire,
             server,
             relays: relays.into_iter().zip(between).collect(),
+            dropped_before: AtomicU64::new(0),
         })
     }
 
@@ -121,7 +125,11 @@ impl Remote {
         self.relays
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)
-            .try_for_each(|(relay, namespace)| relay.change(namespace, path))?;
+            .try_for_each(|(relay, namespace)| {
+                let dropped = relay.dropped(namespace)?;
+                self.dropped_before.fetch_add(dropped, Ordering::Relaxed);
+                relay.change(namespace, path)
+            })?;
         Ok(())
     }
 
@@ -172,9 +180,17 @@ impl Remote {
     /// Packets so far in the data direction, to this host.
     ///
     /// # Errors
-    /// [`Error::Loss`] if the counters cannot be read.
+    /// [`Error::Loss`] or [`Error::Process`] if the counters cannot be read.
     pub fn forward(&self) -> Result<LossCounters, Error> {
-        self.forward.counters()
+        let mut dropped = self.dropped_before.load(Ordering::Relaxed);
+        for (relay, namespace) in &self.relays {
+            dropped += relay.dropped(namespace)?;
+        }
+        dropped += self.wire.as_ref().map_or(0, tun::Wire::queue_drops);
+        Ok(LossCounters {
+            queue_dropped_packets: dropped,
+            ..self.forward.counters()?
+        })
     }
 
     /// Packets so far in the other direction, from this host.

@@ -22,7 +22,8 @@ use crate::units::Probability;
 #[derive(Debug)]
 pub(super) struct Wire {
     failed: Arc<EventFd>,
-    _forwarders: [Forwarder; 2],
+    /// That of the data, then that of the ACKs.
+    forwarders: [Forwarder; 2],
 }
 
 impl Wire {
@@ -66,12 +67,17 @@ impl Wire {
             Forwarder::start(name, direction, from, to, began, Arc::clone(&failed))
         };
         Ok(Self {
-            _forwarders: [
+            forwarders: [
                 start("wire-forward", forward(path), near, far)?,
                 start("wire-reverse", reverse(path), far_too, near_too)?,
             ],
             failed,
         })
+    }
+
+    /// Packets of the data direction that its queue has dropped.
+    pub(super) fn queue_drops(&self) -> u64 {
+        self.forwarders[0].queue_drops()
     }
 
     /// Fails if it has stopped forwarding.
