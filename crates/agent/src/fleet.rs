@@ -174,6 +174,7 @@ impl Membership {
             book: Book::new(Instant::now()),
             policies,
             has_heard: false,
+            is_shared: false,
             logged: BTreeSet::new(),
             heard: 0,
             told: HashMap::new(),
@@ -190,6 +191,17 @@ impl Membership {
             let state = self.client.state();
             // What came by that look is taken below.
             work.has_heard |= state.looked.is_some();
+            if work.is_shared != state.is_shared {
+                work.is_shared = state.is_shared;
+                let text = format!(
+                    "another agent of the fleet has the name {} and its key, as a cloned machine has: give \
+                     each its own fleet.name and key",
+                    self.settings.agent
+                );
+                shared.problem("fleet-name", work.is_shared.then_some(text));
+                // All that ask the fleet see it.
+                work.status = None;
+            }
             if let Some(last) = state
                 .last
                 .filter(|last| work.logged.insert(last.fault.kind))
@@ -388,6 +400,9 @@ impl Membership {
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            // The client's to say.
+            instance: None,
+            is_shared: false,
             labels: self.settings.labels.clone(),
             policies,
             faults: shared
@@ -445,6 +460,8 @@ struct Work {
     policies: Policies,
     /// Whether all was heard that others had told when the session began.
     has_heard: bool,
+    /// Whether another agent has this one's name and key.
+    is_shared: bool,
     /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
     logged: BTreeSet<Kind>,
     /// Messages that were heard.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
-use thalweg_units::{Faults, excerpt};
+use thalweg_units::{Faults, excerpt, printable, printable_json, printable_lines};
 
 use crate::journal;
 
@@ -131,7 +131,7 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         let line = if json {
             as_json(&message, code)
         } else {
-            format!("thalweg: {message}")
+            format!("thalweg: {}", printable_lines(&message))
         };
         // The level of an error, for the journal (sd-daemon(3)).
         let level = if journal::is_standard_error() {
@@ -184,7 +184,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     let json = has("--json") || has("--json-lines");
     // For a monitoring system, 2 would be CRITICAL.
     if error.use_stderr() && has("status") && has("--check") {
-        let line = usage_line(error).replace('|', "/");
+        let line = printable(&usage_line(error)).replace('|', "/");
         let _ = writeln!(std::io::stdout(), "THALWEG UNKNOWN - {line}");
         return ExitCode::from(3);
     }
@@ -194,7 +194,8 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     } else if json {
         let _ = writeln!(std::io::stderr(), "{}", as_json(&usage_line(error), code));
     } else {
-        let _ = writeln!(std::io::stderr(), "thalweg: {}", usage_line(error));
+        let line = printable(&usage_line(error));
+        let _ = writeln!(std::io::stderr(), "thalweg: {line}");
     }
     ExitCode::from(code)
 }
@@ -225,5 +226,6 @@ fn usage_line(error: &clap::Error) -> String {
 }
 
 fn as_json(message: &str, code: u8) -> String {
-    serde_json::json!({ "error": message, "code": code }).to_string()
+    let document = serde_json::json!({ "error": message, "code": code }).to_string();
+    printable_json(&document).into_owned()
 }

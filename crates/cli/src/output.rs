@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 use serde_json::Value;
-use thalweg_units::Faults;
 pub use thalweg_units::figures::bytes;
 use thalweg_units::figures::{self, three};
+use thalweg_units::{Faults, printable, printable_json, printable_lines};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -17,9 +17,15 @@ use crate::options::Global;
 /// Largest width of a table.
 pub const WIDTH: u16 = 100;
 
-/// Writes text to standard output.
+/// Writes text to standard output. Text of others may be anywhere in it: what a reader would not see is
+/// escaped.
 pub fn print(text: &str) -> Result<()> {
-    write(text.as_bytes())
+    write(printable_lines(text).as_bytes())
+}
+
+/// Writes a JSON document to standard output, with what a reader would not see escaped.
+fn print_document(document: &str) -> Result<()> {
+    write(printable_json(document).as_bytes())
 }
 
 /// The form of a document in JSON.
@@ -51,6 +57,11 @@ pub fn captured<T>(write: impl FnOnce() -> T) -> (String, T) {
     (String::from_utf8_lossy(&bytes).into_owned(), result)
 }
 
+/// Writes a warning to standard error.
+pub fn warn(text: &str) {
+    eprintln!("warning: {}", printable(text));
+}
+
 /// Writes bytes to standard output.
 pub fn write(bytes: &[u8]) -> Result<()> {
     let is_captured = CAPTURED.with_borrow_mut(|captured| match captured {
@@ -73,9 +84,9 @@ pub fn write(bytes: &[u8]) -> Result<()> {
 /// Writes a value as JSON for people and programs.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     match JSON.get() {
-        Json::Pretty => print(&(serde_json::to_string_pretty(value)? + "\n")),
+        Json::Pretty => print_document(&(serde_json::to_string_pretty(value)? + "\n")),
         Json::Line => print_json_line(value),
-        Json::Lines => print(&lines(serde_json::to_value(value)?)),
+        Json::Lines => print_document(&lines(serde_json::to_value(value)?)),
     }
 }
 
@@ -105,7 +116,7 @@ pub fn show(global: &Global, value: &impl Serialize, text: impl FnOnce() -> Stri
 
 /// Writes a value as one line of JSON.
 pub fn print_json_line(value: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string(value)? + "\n"))
+    print_document(&(serde_json::to_string(value)? + "\n"))
 }
 
 /// Draws a table without borders. Columns in `numbers` (by position) align right. The first column

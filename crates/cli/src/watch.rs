@@ -7,6 +7,8 @@ use anyhow::Result;
 use clap::{Arg, ArgMatches, Command};
 use console::Term;
 
+use thalweg_units::printable_lines;
+
 use crate::failure::{self, Failure};
 use crate::options::Global;
 use crate::output;
@@ -96,11 +98,11 @@ pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) 
         }
         if paints {
             let failed = failed.map(|error| format!("thalweg: {error:#}\n"));
-            let text = text + &failed.unwrap_or_default();
-            output::print(&painted(&title(interval), &text, Term::stdout().size()))?;
+            let text = text + &printable_lines(&failed.unwrap_or_default());
+            output::write(painted(&title(interval), &text, Term::stdout().size()).as_bytes())?;
         } else {
             let gap = if is_first || global.json { "" } else { "\n" };
-            output::print(&format!("{gap}{text}"))?;
+            output::write(format!("{gap}{text}").as_bytes())?;
             if let Some(error) = failed {
                 failure::report(&error, global.json);
             }

@@ -11,6 +11,7 @@ use libbpf_rs::{
     AsRawLibbpf, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, libbpf_sys,
 };
 use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::printable;
 
 /// Lines of the verifier's log in an error. The last ones have the reason.
 const LOG_LINES: usize = 6;
@@ -154,19 +155,6 @@ pub fn is_sound(btf: &Btf<'_>) -> bool {
     ids.clone().all(ends) && ids.clone().all(fits)
 }
 
-/// Text from an object, or from the kernel about it, with control characters escaped for terminals.
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() {
-            safe.extend(character.escape_default());
-        } else {
-            safe.push(character);
-        }
-    }
-    safe
-}
-
 /// libbpf's last line when it could not read an object.
 pub fn last_line(said: &str) -> Option<String> {
     said.lines().last().map(printable)
@@ -244,7 +232,6 @@ mod tests {
 
     #[test]
     fn foreign_text_controls_no_terminal() {
-        assert_eq!(printable("a\x1b[2J\u{fffd}ü"), "a\\u{1b}[2J\u{fffd}ü");
         assert_eq!(last_line("a\nb\u{9b}c\n").unwrap(), "b\\u{9b}c");
         assert_eq!(last_words("a\tb\nc\n"), "a\\tb; c");
     }

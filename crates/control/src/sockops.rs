@@ -14,9 +14,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Pr
 use serde::Serialize;
 
 use crate::links::{self, cgroup_path};
-use crate::object::{self, last_line, last_words, printable, take_said};
+use crate::object::{self, last_line, last_words, take_said};
 use crate::pins::{self, Kept, Locked, entries};
 use crate::{privileges, system};
+use thalweg_units::printable;
 
 const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";

@@ -1,5 +1,6 @@
 //! The handle of the client's thread.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -36,6 +37,7 @@ pub struct Fleet {
     thread: Option<JoinHandle<()>>,
     pace: Pace,
     agent: Name,
+    instance: u64,
 }
 
 /// An agent as `fleet status` shows it.
@@ -75,11 +77,12 @@ impl Fleet {
             thread: Some(thread),
             pace: settings.pace,
             agent: settings.agent.clone(),
+            instance: RandomState::new().hash_one(&settings.agent),
         })
     }
 
     /// Offers a message. It replaces an older one of its key that was not sent, is sent when its
-    /// key's pause is over, and at once otherwise.
+    /// key's pause is over, and at once otherwise. A status gets this client's instance.
     ///
     /// # Errors
     /// A field is out of bounds, or the message is of another agent.
@@ -89,12 +92,15 @@ impl Fleet {
                 let slot = Slot::Priors(priors.shard);
                 (slot, &priors.agent, priors.encode()?, self.pace.priors)
             }
-            Outgoing::Status(status) => (
-                Slot::Status,
-                &status.agent,
-                status.encode()?,
-                self.pace.status,
-            ),
+            Outgoing::Status(status) => {
+                let own = Status {
+                    instance: Some(self.instance),
+                    is_shared: self.state().is_shared,
+                    ..status.clone()
+                };
+                let bytes = own.encode()?;
+                (Slot::Status, &status.agent, bytes, self.pace.status)
+            }
         };
         if *agent != self.agent {
             let text = format!("agent: found {agent}, expected {}", self.agent);

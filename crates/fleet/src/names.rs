@@ -31,12 +31,18 @@ impl Name {
         Ok(Self(text.to_owned()))
     }
 
-    /// The name of a host: dots become `_`, which host names do not have.
+    /// The name of a host: a dot becomes `_`, and `_` becomes `__`. Two hosts never get the same name.
     ///
     /// # Errors
-    /// As [`Name::new`].
+    /// As [`Name::new`], and where a dot is at an end of the host's name or beside another dot or `_`.
     pub fn of_host(host: &str) -> Result<Self, NameError> {
-        Self::new(&host.replace('.', "_"))
+        let is_unclear = host.starts_with('.')
+            || host.ends_with('.')
+            || ["..", "._", "_."].iter().any(|it| host.contains(it));
+        if is_unclear {
+            return Err(NameError(host.chars().take(NAME_MAX + 1).collect()));
+        }
+        Self::new(&host.replace('_', "__").replace('.', "_"))
     }
 
     /// The label that every agent has.
@@ -84,5 +90,21 @@ mod tests {
             Name::of_host("web1.example.com").unwrap().as_str(),
             "web1_example_com"
         );
+    }
+
+    #[test]
+    fn hosts_with_different_names_never_get_the_same() {
+        let letters = ['a', '.', '_', '-'];
+        let hosts = (0..4u32.pow(6)).map(|number| -> String {
+            let letter = |place| letters[(number / 4u32.pow(place) % 4) as usize];
+            (0..6).map(letter).collect()
+        });
+        let mut names = std::collections::BTreeMap::new();
+        for host in hosts {
+            if let Ok(name) = Name::of_host(&host) {
+                assert_eq!(names.insert(name, host.clone()), None, "{host}");
+            }
+        }
+        assert!(names.len() > 1000, "{}", names.len());
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use async_nats::HeaderMap;
+use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
 use thalweg_units::random::Random;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -40,6 +42,9 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// What the client library says where somebody else has written under a key.
+const WRONG_SEQUENCE: &str = "wrong last sequence";
+
 /// What an agent says of itself, as it was found in the bucket.
 pub(crate) type Reported = (Name, Duration, Result<Status, Fault>);
 
@@ -68,6 +73,9 @@ struct Talk {
     random: Random,
     /// Traffic of earlier connections.
     before: (Traffic, Traffic),
+    statuses: Place,
+    /// Sequence number of this agent's last status that was confirmed; `None`: it is not known what is there.
+    own: Option<u64>,
 }
 
 impl Agent {
@@ -83,6 +91,8 @@ impl Agent {
                 unread: VecDeque::new(),
                 random: Random::new(random.u64()),
                 before: Default::default(),
+                statuses: Place::new(Bucket::Status),
+                own: None,
             },
             policies: Policies::new(&checked.settings, Arc::clone(&shared), random.u64()),
             random,
@@ -260,13 +270,18 @@ impl Talk {
                         self.shared.resend();
                     }
                 }
-                Bucket::Policy | Bucket::Status => {}
+                Bucket::Status => {
+                    if self.statuses.meet(&info) {
+                        self.own = None;
+                    }
+                }
+                Bucket::Policy => {}
             }
         }
         Ok(())
     }
 
-    async fn publish(&self, link: &mut Link, slot: Slot, letter: Letter) -> Result<(), Fault> {
+    async fn publish(&mut self, link: &mut Link, slot: Slot, letter: Letter) -> Result<(), Fault> {
         let agent = &self.settings.agent;
         let pace = self.settings.pace;
         let (bucket, key, pause) = match slot {
@@ -275,13 +290,40 @@ impl Talk {
         };
         let context = link.context.clone();
         let bytes = letter.bytes.clone();
+        let mut headers = HeaderMap::new();
+        // Nobody else writes under this key, unless a machine was cloned. Where this one is cut off before
+        // the confirmation, it is unknown what is there.
+        let own = match slot {
+            Slot::Status => self.own.take(),
+            Slot::Priors(_) => None,
+        };
+        if let Some(sequence) = own {
+            headers.insert(
+                NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+                sequence.to_string().as_str(),
+            );
+        }
         let publishing = async {
-            let sent = context.publish(bucket.subject(&key), bytes.into()).await?;
-            sent.await
+            let subject = bucket.subject(&key);
+            let sent = context.publish_with_headers(subject, headers, bytes.into());
+            sent.await?.await
         };
         match link.run(bucket, publishing).await {
-            Ok(_) => {
+            Ok(confirmed) => {
+                if slot == Slot::Status {
+                    self.own = Some(confirmed.sequence);
+                }
+                if own.is_some() {
+                    self.shared.state(|state| state.is_shared = false);
+                }
                 self.shared.published(slot, letter.bytes, pause);
+                Ok(())
+            }
+            Err(fault) if fault.text.contains(WRONG_SEQUENCE) => {
+                // Unless the bucket was made anew. It is published all the same, in the next round.
+                if !self.statuses.meet(&link.open(Bucket::Status).await?) {
+                    self.shared.state(|state| state.is_shared = true);
+                }
                 Ok(())
             }
             // Others can still be read, and perhaps the next message passes.

@@ -87,6 +87,8 @@ pub struct State {
     pub published: u64,
     /// Messages of other agents and policies that were taken.
     pub taken: u64,
+    /// Whether another agent with this name and key has published a status since this one did.
+    pub is_shared: bool,
     /// When the last look at the buckets ended; `None` also while new buckets were not read.
     pub looked: Option<Instant>,
     /// What was sent.

@@ -1,8 +1,10 @@
 //! Texts of others that are shown.
 
-/// A text without control characters, at most so many characters long.
+use thalweg_units::is_unseen;
+
+/// A text without unseen characters, at most so many characters long.
 pub(crate) fn one_line(text: &str, most: usize) -> String {
-    let clean = |it: char| if it.is_control() { ' ' } else { it };
+    let clean = |it: char| if is_unseen(it) { ' ' } else { it };
     let mut line: String = text.chars().take(most).map(clean).collect();
     if text.chars().nth(most).is_some() {
         line.push('…');
@@ -12,5 +14,5 @@ pub(crate) fn one_line(text: &str, most: usize) -> String {
 
 /// Whether a text of others may be shown: not empty, short, printable.
 pub(crate) fn is_text(text: &str, most: usize) -> bool {
-    !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control)
+    !text.is_empty() && text.len() <= most && !text.contains(is_unseen)
 }

@@ -181,10 +181,24 @@ fn priors() -> Priors {
     }
 }
 
+#[test]
+fn status_without_an_instance_is_read() {
+    let text = String::from_utf8(status().encode().unwrap()).unwrap();
+    assert!(!text.contains("instance") && !text.contains("is_shared"));
+    let own = Status {
+        instance: Some(u64::MAX),
+        is_shared: true,
+        ..status()
+    };
+    assert_eq!(Status::parse(&own.encode().unwrap()).unwrap(), own);
+}
+
 fn status() -> Status {
     Status {
         agent: name("a"),
         version: "0.1.0".to_owned(),
+        instance: None,
+        is_shared: false,
         labels: vec![Name::all(), name("edge")],
         policies: vec![Progress {
             label: Name::all(),

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use thalweg_units::is_unseen;
+
 use crate::Table;
 
 const STYLE: &str = "
@@ -37,7 +39,7 @@ pub fn escape(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             // XML 1.0 section 2.2 excludes the other control characters.
-            other if other.is_control() && !matches!(other, '\n' | '\t' | '\r') => {
+            other if is_unseen(other) && !matches!(other, '\n' | '\t' | '\r') => {
                 escaped.push('\u{fffd}');
             }
             other => escaped.push(other),

@@ -1,5 +1,6 @@
 //! A fault at a place in a file.
 
+use crate::printable::is_unseen;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -85,13 +86,11 @@ pub fn excerpt(text: &str, at: Position) -> String {
         .chars()
         .skip(skipped)
         .take(EXCERPT)
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
+        .map(
+            |character| {
+                if is_unseen(character) { ' ' } else { character }
+            },
+        )
         .collect();
     let before = at.column.saturating_sub(skipped + 1);
     format!("  | {}\n  | {}^\n", shown.trim_end(), " ".repeat(before))
@@ -121,7 +120,7 @@ pub fn one_line(message: &str) -> String {
                 break;
             }
             '\n' => line.push_str(", "),
-            character if character.is_control() => line.extend(character.escape_default()),
+            character if is_unseen(character) => line.extend(character.escape_default()),
             character => line.push(character),
         }
     }

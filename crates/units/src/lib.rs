@@ -10,6 +10,7 @@ pub mod grammar;
 pub mod memory;
 mod near;
 pub mod prefix;
+mod printable;
 mod quantity;
 pub mod random;
 pub mod reader;
@@ -18,5 +19,6 @@ mod span;
 
 pub use fault::{Fault, Faults, Position, excerpt, one_line, position};
 pub use near::nearest;
+pub use printable::{is_unseen, printable, printable_json, printable_lines};
 pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

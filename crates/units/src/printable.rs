@@ -64,7 +64,8 @@ pub fn printable_json(document: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    const HOSTILE: &str = "a\x1b[2J\u{9b}\u{202e}\u{2028}\u{200b}\u{2066}\u{feff}\u{e0041}\r\u{7f}ü";
+    const HOSTILE: &str =
+        "a\x1b[2J\u{9b}\u{202e}\u{2028}\u{200b}\u{2066}\u{feff}\u{e0041}\r\u{7f}ü";
 
     #[test]
     fn printable_text_has_nothing_that_a_reader_does_not_see() {
@@ -82,9 +83,6 @@ mod tests {
     fn printable_json_keeps_its_value() {
         let document = format!("{{\n  \"a\": \"\u{202e}\u{7f}\u{e0041}ü\"\n}}\n");
         let shown = printable_json(&document);
-        assert_eq!(
-            shown,
-            "{\n  \"a\": \"\\u202e\\u007f\\udb40\\udc41ü\"\n}\n"
-        );
+        assert_eq!(shown, "{\n  \"a\": \"\\u202e\\u007f\\udb40\\udc41ü\"\n}\n");
     }
 }

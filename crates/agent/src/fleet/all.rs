@@ -17,6 +17,9 @@ use crate::view::{
 const SILENT: Duration = Duration::from_secs(30 * 60);
 /// A comparison names agents whose sums are as old.
 const OLD: Duration = Duration::from_secs(3600);
+/// What is wrong with a status of several agents.
+const SHARED: &str =
+    "several agents have this name and key: one of their statuses is seen at a time";
 /// Rules that are compared: those that most agents tell of.
 const RULES_MAX: usize = 32;
 
@@ -72,6 +75,11 @@ impl Statuses {
                 });
             };
             let status = match &member.status {
+                // Whichever wrote last is there; its sums are not those of all.
+                Ok(status) if status.is_shared => {
+                    leave(SHARED.to_owned());
+                    continue;
+                }
                 Ok(status) => status,
                 Err(fault) => {
                     leave(fault.text.clone());
@@ -174,6 +182,7 @@ fn agent(member: &Member, read: Duration) -> FleetAgent {
                 .faults
                 .iter()
                 .cloned()
+                .chain(status.is_shared.then(|| SHARED.to_owned()))
                 .chain(status.policies.iter().filter_map(failure))
                 .collect(),
             ..row

@@ -39,7 +39,7 @@ fn is_told(compared: &Compared) -> bool {
     let apart = |it: char| !(it.is_ascii_hexdigit() || it == '.' || it == ':');
     let mut parts = name.split(apart);
     (1..=NAME_MAX).contains(&name.len())
-        && !name.chars().any(char::is_control)
+        && !name.contains(thalweg_units::is_unseen)
         && !parts.any(|part| part.trim_matches('.').parse::<IpAddr>().is_ok())
 }
 
@@ -186,6 +186,8 @@ mod tests {
         let status = Status {
             agent: Name::new("web1_example_com").unwrap(),
             version: "0.1.0".to_owned(),
+            instance: None,
+            is_shared: false,
             labels: vec![Name::all()],
             policies: Vec::new(),
             faults: Vec::new(),

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 // Characters that would hide, reorder or break what a reader sees.
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\ufff0-\ufff8\u{e0000}-\u{e0fff}]/gu;
 
 /** Text with unseen characters made visible. */
 export function clean(text) {

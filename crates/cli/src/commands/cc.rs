@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
 use thalweg_control::privileges::MissingPrivilege;
-use thalweg_units::{Delay, Rate};
+use thalweg_units::{Delay, Rate, printable};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -139,7 +139,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             let name = &unload.name;
             if unload.drain {
                 cc::drain(pin, name, |used| {
-                    eprintln!("{name}: waiting for {}", cc::sockets(used));
+                    eprintln!("{}: waiting for {}", printable(name), cc::sockets(used));
                 })?;
             } else {
                 cc::unload(pin, name)?;

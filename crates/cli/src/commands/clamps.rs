@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Clamps, HostClamp};
-use thalweg_control::object::printable;
+use thalweg_units::printable;
 
 use crate::options::Global;
 use crate::output;

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
-use thalweg_control::object::printable;
 use thalweg_units::figures::three;
+use thalweg_units::printable;
 
 use super::{events, networks, windows};
 use crate::client::encode;

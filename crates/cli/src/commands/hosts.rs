@@ -6,10 +6,10 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Host, HostArm, Hosts};
-use thalweg_control::object::printable;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_report::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
+use thalweg_units::printable;
 
 use crate::options::Global;
 use crate::output::{self, milliseconds, percent, rate};

@@ -10,7 +10,7 @@ use thalweg_link::aqm::Aqm;
 use thalweg_link::quantity::{QueueLimit, Threshold};
 use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
-use thalweg_units::{Delay, Probability, Rate};
+use thalweg_units::{Delay, Probability, Rate, printable_json};
 
 use crate::failure::Failure;
 use crate::options::{Global, whole};
@@ -189,7 +189,7 @@ pub fn classified(error: Error) -> anyhow::Error {
 /// The text of the report.
 pub fn text(global: &Global, report: &Report) -> Result<String> {
     Ok(if global.json {
-        serde_json::to_string(report)? + "\n"
+        printable_json(&serde_json::to_string(report)?).into_owned() + "\n"
     } else {
         table(report)
     })

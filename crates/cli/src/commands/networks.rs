@@ -3,8 +3,8 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
-use thalweg_control::object::printable;
 use thalweg_units::figures::three;
+use thalweg_units::printable;
 
 use crate::options::Global;
 use crate::output::{self, percent, rate};

@@ -8,6 +8,7 @@ use clap::Args;
 use thalweg_agent::config::{Config, ConfigError};
 use thalweg_fleet::StartError;
 use thalweg_learner::Mode;
+use thalweg_units::printable;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -120,7 +121,7 @@ fn log() {
             .with_target(false)
             // Messages have in words what the journal has in fields, too.
             .fmt_fields(debug_fn(|writer, field, value| match field.name() {
-                "message" => write!(writer, "{value:?}"),
+                "message" => writer.write_str(&printable(&format!("{value:?}"))),
                 _ => Ok(()),
             }))
     });

@@ -34,6 +34,8 @@ fn status(agent: &str, clusters: u64, effect: f64) -> Status {
     Status {
         agent: Name::new(agent).unwrap(),
         version: "0.0.9".to_owned(),
+        instance: None,
+        is_shared: false,
         labels: vec![Name::all()],
         policies: Vec::new(),
         faults: Vec::new(),

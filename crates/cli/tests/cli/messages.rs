@@ -27,6 +27,33 @@ fn file(name: &str, text: &str) -> (TempDir, String) {
 }
 
 #[test]
+fn unseen_characters_of_others_are_escaped() {
+    let name = "a\u{202e}\u{200b}\u{2028}\u{1b}[2J\u{9b}\u{e0041}.toml";
+    let is_clean = |text: &str| !text.contains(|it| it != '\n' && thalweg_units::is_unseen(it));
+    let checks: [&[&str]; 4] = [
+        &["policy", "check"],
+        &["config", "check"],
+        &["model", "check"],
+        &["sim", "run"],
+    ];
+    for words in checks {
+        for json in [false, true] {
+            let mut arguments = [words, &[name]].concat();
+            if json {
+                arguments.push("--json");
+            }
+            let ran = run(&arguments);
+            assert_ne!(ran.code, 0);
+            assert!(is_clean(&ran.error) && is_clean(&ran.out), "{ran:?}");
+            assert!((ran.error + &ran.out).contains("200b"), "{arguments:?}");
+        }
+    }
+    // What cannot be parsed as arguments.
+    let ran = run(&["policy", name]);
+    assert!(ran.code == 2 && is_clean(&ran.error), "{ran:?}");
+}
+
+#[test]
 fn a_configuration_shows_all_its_faults_with_their_places() {
     let (_keep, bad) = file(
         "bad.toml",

@@ -9,7 +9,8 @@ use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
 use thalweg_units::file::{MAX_FILE_BYTES, read};
 
 use super::support::{Support, offset_of};
-use crate::object::{self, last_line, last_words, printable, take_said};
+use crate::object::{self, last_line, last_words, take_said};
+use thalweg_units::printable;
 
 /// Bytes of a congestion control's name in the kernel, including the final 0 (net/tcp.h,
 /// TCP_CA_NAME_MAX).

@@ -92,6 +92,10 @@ pub struct Status {
     pub agent: Name,
     /// Version of its program.
     pub version: String,
+    /// A number drawn at its start, which tells apart agents of one name; `None`: from before there was one.
+    pub instance: Option<u64>,
+    /// Whether it found that another agent has its name and key.
+    pub is_shared: bool,
     /// Its labels.
     pub labels: Vec<Name>,
     /// Policies of the fleet, at most one a label.
@@ -108,6 +112,10 @@ struct Document {
     format: u64,
     agent: Name,
     version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instance: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_shared: bool,
     labels: Vec<Name>,
     policies: Vec<Progress>,
     faults: Vec<String>,
@@ -124,6 +132,8 @@ impl Status {
         let status = Self {
             agent: document.agent,
             version: document.version,
+            instance: document.instance,
+            is_shared: document.is_shared,
             labels: document.labels,
             policies: document.policies,
             faults: document.faults,
@@ -161,6 +171,8 @@ impl Status {
             format: FORMAT,
             agent: status.agent,
             version: status.version,
+            instance: status.instance,
+            is_shared: status.is_shared,
             labels: status.labels,
             policies: status.policies,
             faults: status.faults,

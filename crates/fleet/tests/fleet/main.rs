@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 
 mod away;
+mod clones;
 mod cluster;
 mod credentials;
 mod disk;

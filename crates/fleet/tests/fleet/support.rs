@@ -560,6 +560,8 @@ pub fn status(agent: &str) -> Status {
     Status {
         agent: name(agent),
         version: "0.1.0".to_owned(),
+        instance: None,
+        is_shared: false,
         labels: vec![Name::all()],
         policies: Vec::new(),
         faults: vec!["the store is read-only".to_owned()],

@@ -36,6 +36,8 @@ fn member(name: &str, age_s: u64, cells: Vec<Cell>) -> Member {
         status: Ok(Status {
             agent,
             version: "0.1.0".to_owned(),
+            instance: None,
+            is_shared: false,
             labels: vec![Name::all()],
             policies: Vec::new(),
             faults: Vec::new(),
@@ -270,5 +272,21 @@ fn rules_are_compared_by_name() {
     assert_eq!(
         none.summary,
         "No agent tells of connections that can be compared yet."
+    );
+}
+
+#[test]
+fn agents_of_one_name_are_a_problem_and_not_counted() {
+    let mut clone = member("clone", 60, pair("all", 4000, 0.8));
+    clone.status.as_mut().unwrap().is_shared = true;
+    let all = Statuses::new(vec![member("a", 60, pair("all", 40, -0.8)), clone]);
+    let agents = all.agents();
+    assert_eq!((agents.with_problems, agents.agents.len()), (1, 2));
+    assert_eq!(agents.agents[1].problems, [SHARED]);
+    let gain = all.gain();
+    assert_eq!(gain.all.agents, 1);
+    assert_eq!(
+        (&*gain.left_out[0].agent, &*gain.left_out[0].why),
+        ("clone", SHARED)
     );
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{FleetComparison, FleetGain};
-use thalweg_control::object::printable;
+use thalweg_units::printable;
 
 use super::ask::Ask;
 use crate::commands::gain::comparison;

@@ -1,5 +1,6 @@
 //! `thalweg fleet init`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -9,6 +10,7 @@ use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
 
+use crate::failure::Failure;
 use crate::options::Global;
 use crate::output::{self, count};
 
@@ -22,7 +24,7 @@ pub struct Options {
     #[arg(long = "server", value_name = "HOST")]
     servers: Vec<String>,
     /// Name of an agent: a-z, A-Z, 0-9, - and _. Agents call themselves by their host's name, with
-    /// dots as _.
+    /// dots as _ and _ as __.
     #[arg(long = "agent", value_name = "NAME", value_parser = agent)]
     agents: Vec<Name>,
     /// Address at which servers listen.
@@ -48,12 +50,22 @@ pub struct Options {
     renew: bool,
 }
 
+/// An agent's name, or that of its host, which has dots.
 fn agent(text: &str) -> Result<Name, String> {
-    Name::of_host(text).map_err(|why| why.to_string())
+    let name = match text.contains('.') {
+        true => Name::of_host(text),
+        false => Name::new(text),
+    };
+    name.map_err(|why| why.to_string())
 }
 
 /// Writes the files, and says what to do with them.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let mut names = BTreeSet::new();
+    if let Some(twice) = options.agents.iter().find(|name| !names.insert(*name)) {
+        let text = format!("--agent: two are named {twice}, expected a name for each");
+        return Err(Failure::Usage(text).into());
+    }
     let plan = Plan {
         servers: options.servers.clone(),
         agents: options.agents.clone(),

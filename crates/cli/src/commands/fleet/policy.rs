@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use thalweg_control::object::printable;
 use thalweg_fleet::keys::{PublicKey, SigningKey};
 use thalweg_fleet::wire::policy::{ALL_PPM, Signed, turn};
 use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Member, Name};
+use thalweg_units::printable;
 use thalweg_units::{Probability, file};
 
 use super::access::{self, Access};
@@ -119,12 +119,17 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         Ok(members) => members,
         Err(error) if ppm == ALL_PPM => {
             // Whoever takes a policy back at night must be able to.
-            eprintln!("warning: statuses of agents cannot be read: {error}");
+            output::warn(&format!("statuses of agents cannot be read: {error}"));
             Vec::new()
         }
         Err(error) => return Err(error).context("statuses of agents, for --canary"),
     };
     let agents = agents(&members, &label.to);
+    for name in shared(&members, &agents) {
+        output::warn(&format!(
+            "several agents have the name {name} and its key; they count as one here"
+        ));
+    }
     let first = first(&agents, &label.to, ppm)?;
     let number = operator.publish(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
@@ -163,6 +168,15 @@ fn agents(members: &[Member], label: &Name) -> Vec<Name> {
         .filter(|member| member.status.as_ref().is_ok_and(has))
         .map(|member| member.agent.clone())
         .collect()
+}
+
+/// Those of them whose name and key several machines have.
+fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
+    members
+        .iter()
+        .filter(|member| member.status.as_ref().is_ok_and(|status| status.is_shared))
+        .map(|member| &member.agent)
+        .filter(|name| agents.contains(name))
 }
 
 /// Those of them that take a policy first. A share of nobody is an error.

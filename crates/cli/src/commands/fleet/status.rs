@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
-use thalweg_control::object::printable;
+use thalweg_units::printable;
 
 use super::ask::Ask;
 use crate::options::Global;

@@ -39,7 +39,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         }
         left.set(left.get() - 1);
         if global.json {
-            output::print(&format!("{}\n", serde_json::to_string(&flow)?))
+            output::print_json_line(&flow)
         } else {
             output::print(&line(&flow))
         }

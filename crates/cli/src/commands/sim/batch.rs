@@ -14,6 +14,7 @@ use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_tr
 
 use crate::failure::Failure;
 use crate::options::whole;
+use crate::output;
 
 /// Options of all simulations.
 #[derive(Debug, Args)]
@@ -96,7 +97,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let (base_rtt, hops) = longest_round_trip(scenario);
         for controller in &controllers {
             if let Some(warning) = controller.warning(base_rtt, hops) {
-                eprintln!("warning: {}: {controller}: {warning}", scenario.name);
+                output::warn(&format!("{}: {controller}: {warning}", scenario.name));
             }
         }
     }

@@ -52,24 +52,6 @@ pub fn ago(seconds: u64) -> String {
     }
 }
 
-/// A text without characters that a terminal would obey: control characters, and those that change
-/// the direction of writing or have no width.
-pub fn clean(text: &str) -> String {
-    let mut cleaned = String::with_capacity(text.len());
-    for character in text.chars() {
-        let invisible = matches!(
-            character,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-        );
-        match character.is_control() || invisible {
-            true => cleaned.extend(character.escape_default()),
-            false => cleaned.push(character),
-        }
-    }
-    cleaned
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,13 +74,5 @@ mod tests {
             ["-", "0", "0.50"]
         );
         assert_eq!([59, 60, 7200, 90_000].map(ago), ["59s", "1m", "2h", "1d"]);
-    }
-
-    #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
-        assert_eq!(
-            clean("a\x1b[2J\u{9b}b\u{202e}\u{200b}ü"),
-            "a\\u{1b}[2J\\u{9b}b\\u{202e}\\u{200b}ü"
-        );
     }
 }

@@ -4,10 +4,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 
 use super::choice::Choice;
-use super::figures::clean;
 use super::seen::Known;
 use super::table::Table;
 use crate::output::wrap;
+use thalweg_units::printable;
 
 /// What a view is made from.
 pub struct Scene<'a> {
@@ -61,7 +61,7 @@ impl Body {
 
     /// Adds a text.
     pub fn note(&mut self, text: &str, style: Style, width: usize) {
-        let lines = wrap(&clean(text), width);
+        let lines = wrap(&printable(text), width);
         self.lines
             .extend(lines.into_iter().map(|line| Line::styled(line, style)));
     }

@@ -7,12 +7,13 @@ use ratatui::text::{Line, Span};
 use thalweg_agent::view::Status;
 
 use super::choice::{Choice, VIEWS, View};
-use super::figures::{clean, count, per_second};
+use super::figures::{count, per_second};
 use super::scene::{Body, Paint, Scene};
 use super::seen::{Known, Seen};
 use super::table::{columns_of, padded};
 use super::views;
 use crate::output::{self, span, wrap};
+use thalweg_units::printable;
 
 /// The smallest terminal that shows figures.
 const LEAST: (u16, u16) = (40, 8);
@@ -111,7 +112,7 @@ fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize
         _ => (format!("{at} UTC, every {every}"), Style::default()),
     };
     let room = width.saturating_sub(columns_of(&right) + 1);
-    let left = padded(&clean(&left), room, false) + " ";
+    let left = padded(&printable(&left), room, false) + " ";
     Line::from(vec![Span::raw(left), Span::styled(right, style)])
 }
 
@@ -154,7 +155,7 @@ fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<
             )
         }
     };
-    let mut lines = wrap(&clean(&text), width);
+    let mut lines = wrap(&printable(&text), width);
     if lines.len() > PROBLEM_LINES {
         lines.truncate(PROBLEM_LINES);
         if let Some(last) = lines.last_mut() {
@@ -199,14 +200,14 @@ fn keys(choice: &Choice, width: usize) -> Line<'static> {
     if choice.writing {
         let text = format!(
             "filter: {}_  Enter keeps, Esc clears",
-            clean(&choice.filter)
+            printable(&choice.filter)
         );
         return Line::styled(padded(&text, width, false), reversed);
     }
     let sort = format!("s sort: {}", choice.sort.name());
     let filter = match choice.filter.is_empty() {
         true => "/ filter".to_owned(),
-        false => format!("/ filter: {}", clean(&choice.filter)),
+        false => format!("/ filter: {}", printable(&choice.filter)),
     };
     let freeze = if choice.frozen {
         "Space goes on"

@@ -3,7 +3,7 @@
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::figures::clean;
+use thalweg_units::printable;
 
 /// A column.
 pub struct Column {
@@ -44,7 +44,7 @@ pub struct Cell {
 impl Cell {
     pub fn styled(text: &str, style: Style) -> Self {
         Self {
-            text: clean(text),
+            text: printable(text),
             style,
         }
     }

@@ -1,6 +1,7 @@
 //! Decisions: the kernel's counters, reasons of the last minute, and the latest events.
 
 use std::collections::BTreeMap;
+use thalweg_units::printable;
 
 use ratatui::style::Style;
 use ratatui::text::Line;
@@ -8,7 +9,7 @@ use thalweg_agent::view::{Counters, Event, Status};
 
 use crate::commands::events;
 use crate::commands::top::asker::EVENTS;
-use crate::commands::top::figures::{clean, count, per_second, percent};
+use crate::commands::top::figures::{count, per_second, percent};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::seen::Seen;
 use crate::commands::top::table::{Cell, Column, Table, padded};
@@ -178,7 +179,7 @@ fn styled(line: Line<'static>) -> Vec<ratatui::text::Span<'static>> {
 fn latest(scene: &Scene, events: &[Event], body: &mut Body) {
     let lines = events
         .iter()
-        .map(|event| clean(events::line(event).trim_end()));
+        .map(|event| printable(events::line(event).trim_end()));
     let lines: Vec<String> = lines.filter(|line| scene.choice.passes(&[line])).collect();
     match (lines.is_empty(), scene.choice.filter.is_empty()) {
         (true, true) => body.note("No events yet.", Style::default(), scene.width),

@@ -1,0 +1,71 @@
+//! Two agents with one name and key.
+
+use std::time::Duration;
+
+use thalweg_fleet::{Fleet, Outgoing};
+
+use super::support::{Bed, connected, name, status, wait_for};
+
+/// Publishes a status, and waits for its confirmation.
+fn publish(agent: &Fleet) {
+    let before = agent.state().published;
+    agent.offer(&Outgoing::Status(status("a"))).unwrap();
+    wait_for("the status", || {
+        (agent.state().published > before).then_some(())
+    });
+}
+
+#[test]
+fn clone_of_an_agent_is_seen_by_both_and_by_all() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let (first, clone, other) = (bed.agent("a"), bed.agent("a"), bed.agent("b"));
+    let is_shared = || (first.state().is_shared, clone.state().is_shared);
+    let told = || {
+        let members = other.statuses(Duration::from_secs(10)).unwrap();
+        let own = members.into_iter().find(|it| it.agent == name("a"));
+        own.unwrap().status.unwrap()
+    };
+    connected(&other);
+    publish(&first);
+    publish(&first);
+    assert_eq!(is_shared(), (false, false));
+    let before = told().instance.unwrap();
+    publish(&clone);
+    // It may be the same agent, started again.
+    assert_eq!(is_shared(), (false, false));
+    assert_ne!(told().instance, Some(before));
+    publish(&first);
+    publish(&clone);
+    assert_eq!(is_shared(), (true, true));
+    publish(&first);
+    assert!(told().is_shared);
+    assert_eq!(told().instance, Some(before));
+    // It is over when the clone is gone.
+    drop(clone);
+    publish(&first);
+    publish(&first);
+    assert!(!first.state().is_shared);
+    publish(&first);
+    assert!(!told().is_shared);
+}
+
+#[test]
+fn new_bucket_is_no_clone() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let a = bed.agent("a");
+    for _ in 0..3 {
+        publish(&a);
+    }
+    bed.raw("operator")
+        .request("$JS.API.STREAM.DELETE.KV_thalweg-status", "")
+        .unwrap();
+    bed.operator().make_all(&super::support::SMALL).unwrap();
+    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    wait_for("the status again", || {
+        bed.raw("operator")
+            .value("KV_thalweg-status", "$KV.thalweg-status.a")
+    });
+    assert!(!a.state().is_shared);
+}
