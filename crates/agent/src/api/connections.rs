@@ -2,12 +2,13 @@
 //!
 //! If all slots are taken, a new connection replaces another. It is the longest silent connection
 //! of the user who has most. So nobody is locked out by another user, least of all root. Connections
-//! over TCP have slots of their own: of them the longest silent one gives way.
+//! over TCP have slots of their own: of them the longest silent one without the token gives way, and
+//! some slots are kept for those that have yet to bring it.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -37,6 +38,20 @@ pub(super) struct Peer {
     /// Its user when the connection was made; over TCP it is not known.
     pub(super) uid: Option<u32>,
 }
+
+/// The connection of a request, which can bring the token.
+#[derive(Clone, Debug)]
+pub(super) struct Admission(Arc<Progress>);
+
+impl Admission {
+    /// Notes that the connection brought the token: it gives way to none that did not.
+    pub(super) fn grant(&self) {
+        self.0.is_admitted.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Slots that connections with the token leave to others.
+const NEWCOMERS: usize = 4;
 
 /// Where connections come from.
 pub(super) trait Door {
@@ -95,14 +110,18 @@ pub(super) async fn serve<D: Door>(door: D, router: Router) -> ! {
             }
         };
         held.retain(|one| !one.task.is_finished());
-        if held.len() >= D::CONNECTIONS {
-            let all: Vec<(Option<u32>, u64)> = held.iter().map(Held::rank).collect();
-            let silent = held.swap_remove(gives_way(&all, peer.uid));
+        let all: Vec<Rank> = held.iter().map(Held::rank).collect();
+        if is_full(&all, D::CONNECTIONS) {
+            let silent = held.swap_remove(gives_way(&all, D::CONNECTIONS, peer.uid));
             tracing::debug!(uid = silent.peer.uid, "a connection of the API gives way");
             drop(silent);
         }
         let progress = Arc::new(Progress::now());
-        let service = router.clone().layer(Extension(peer));
+        let admission = Admission(Arc::clone(&progress));
+        let service = router
+            .clone()
+            .layer(Extension(peer))
+            .layer(Extension(admission));
         let task = tokio::spawn(answer(stream, Arc::clone(&progress), service)).abort_handle();
         held.push(Held {
             peer,
@@ -113,8 +132,12 @@ pub(super) async fn serve<D: Door>(door: D, router: Router) -> ! {
 }
 
 impl Held {
-    fn rank(&self) -> (Option<u32>, u64) {
-        (self.peer.uid, self.progress.0.load(Ordering::Relaxed))
+    fn rank(&self) -> Rank {
+        Rank {
+            uid: self.peer.uid,
+            is_admitted: self.progress.is_admitted.load(Ordering::Relaxed),
+            last_ns: self.progress.last_ns.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -124,14 +147,41 @@ impl Drop for Held {
     }
 }
 
-/// The connection to close for a new one of user `newcomer`. The connections are given as user and
-/// time of the last progress.
-fn gives_way(held: &[(Option<u32>, u64)], newcomer: Option<u32>) -> usize {
+/// What decides which connection gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rank {
+    uid: Option<u32>,
+    is_admitted: bool,
+    /// Time of the last progress, ns.
+    last_ns: u64,
+}
+
+/// Whether one connection has to give way to a new one. Those with the token cannot take all slots: the
+/// new one may bring it, too.
+fn is_full(held: &[Rank], most: usize) -> bool {
+    held.len() >= most || are_crowded(held, most)
+}
+
+/// Whether connections with the token have slots that are kept for others.
+fn are_crowded(held: &[Rank], most: usize) -> bool {
+    held.iter().filter(|it| it.is_admitted).count() > most - NEWCOMERS
+}
+
+/// The connection to close for a new one of user `newcomer`.
+fn gives_way(held: &[Rank], most: usize, newcomer: Option<u32>) -> usize {
     let count = |uid: Option<u32>| {
-        held.iter().filter(|(other, _)| *other == uid).count() + usize::from(uid == newcomer)
+        held.iter().filter(|it| it.uid == uid).count() + usize::from(uid == newcomer)
     };
-    let rank =
-        |(uid, last): &(Option<u32>, u64)| (count(*uid), *uid != Some(0), std::cmp::Reverse(*last));
+    let is_crowded = are_crowded(held, most);
+    let rank = |it: &Rank| {
+        let order = std::cmp::Reverse(it.last_ns);
+        (
+            it.is_admitted == is_crowded,
+            count(it.uid),
+            it.uid != Some(0),
+            order,
+        )
+    };
     let ranks = held.iter().map(rank).enumerate();
     ranks
         .max_by_key(|(_, rank)| *rank)
@@ -160,17 +210,26 @@ where
     }
 }
 
-/// Time of a connection's last read or write, ns of CLOCK_MONOTONIC.
+/// How far a connection is.
 #[derive(Debug)]
-struct Progress(AtomicU64);
+struct Progress {
+    /// Time of the last read or write, ns of CLOCK_MONOTONIC.
+    last_ns: AtomicU64,
+    /// Whether it brought the token.
+    is_admitted: AtomicBool,
+}
 
 impl Progress {
     fn now() -> Self {
-        Self(AtomicU64::new(system::monotonic_ns()))
+        Self {
+            last_ns: AtomicU64::new(system::monotonic_ns()),
+            is_admitted: AtomicBool::new(false),
+        }
     }
 
     fn note(&self) {
-        self.0.store(system::monotonic_ns(), Ordering::Relaxed);
+        self.last_ns
+            .store(system::monotonic_ns(), Ordering::Relaxed);
     }
 }
 
@@ -271,23 +330,60 @@ mod tests {
         });
     }
 
+    fn rank(uid: Option<u32>, last_ns: u64, is_admitted: bool) -> Rank {
+        Rank {
+            uid,
+            is_admitted,
+            last_ns,
+        }
+    }
+
     #[test]
     fn the_silent_of_whoever_has_most_give_way() {
-        let of = |held: &[(u32, u64)]| -> Vec<(Option<u32>, u64)> {
-            held.iter().map(|(uid, last)| (Some(*uid), *last)).collect()
+        let of = |held: &[(u32, u64)]| -> Vec<Rank> {
+            let rank = |(uid, last): &(u32, u64)| rank(Some(*uid), *last, false);
+            held.iter().map(rank).collect()
+        };
+        let gives_way = |held: &[Rank], newcomer| {
+            let Rank { uid, last_ns, .. } = held[gives_way(held, 64, newcomer)];
+            (uid, last_ns)
         };
         let held = of(&[(7, 30), (7, 10), (7, 20), (0, 1), (8, 5)]);
-        assert_eq!(held[gives_way(&held, Some(0))], (Some(7), 10));
-        assert_eq!(held[gives_way(&held, Some(7))], (Some(7), 10));
+        assert_eq!(gives_way(&held, Some(0)), (Some(7), 10));
+        assert_eq!(gives_way(&held, Some(7)), (Some(7), 10));
         // Root is the last to give way to others, and then gives way only to itself.
         let held = of(&[(0, 1), (7, 2), (8, 3), (9, 4)]);
-        assert_eq!(held[gives_way(&held, Some(10))], (Some(7), 2));
-        assert_eq!(held[gives_way(&held, Some(9))], (Some(9), 4));
+        assert_eq!(gives_way(&held, Some(10)), (Some(7), 2));
+        assert_eq!(gives_way(&held, Some(9)), (Some(9), 4));
         let held = of(&[(0, 1), (0, 2), (7, 3)]);
-        assert_eq!(held[gives_way(&held, Some(0))], (Some(0), 1));
-        assert_eq!(held[gives_way(&held, Some(7))], (Some(7), 3));
+        assert_eq!(gives_way(&held, Some(0)), (Some(0), 1));
+        assert_eq!(gives_way(&held, Some(7)), (Some(7), 3));
         // Over TCP all are one.
-        let held = [(None, 3), (None, 1), (None, 2)];
-        assert_eq!(held[gives_way(&held, None)], (None, 1));
+        let held = [3, 1, 2].map(|last| rank(None, last, false));
+        assert_eq!(gives_way(&held, None), (None, 1));
+    }
+
+    #[test]
+    fn connection_with_the_token_gives_way_to_none_without() {
+        let most = 32;
+        for admitted in 0..=most - NEWCOMERS {
+            let mut held: Vec<Rank> = (0..admitted as u64)
+                .map(|at| rank(None, at, true))
+                .collect();
+            for at in 100..1000 {
+                if is_full(&held, most) {
+                    let gone = held.remove(gives_way(&held, most, None));
+                    assert!(!gone.is_admitted);
+                    assert!(
+                        held.iter()
+                            .all(|it| it.is_admitted || it.last_ns > gone.last_ns)
+                    );
+                }
+                held.push(rank(None, at, false));
+            }
+        }
+        // They keep no newcomer out: of more of them the longest silent one goes.
+        let held: Vec<Rank> = (0..29).map(|at| rank(None, at, true)).collect();
+        assert!(is_full(&held, most) && gives_way(&held, most, None) == 0);
     }
 }

@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use nix::sys::socket::{self, Shutdown};
 
 use super::answer::Failure;
-use super::connections;
+use super::connections::{self, Admission};
 use crate::config::{ConfigError, Http};
 
 /// What is answered without a token.
@@ -153,6 +153,17 @@ pub fn guarded(router: Router, token: Option<Token>) -> Router {
 async fn guard(State(token): State<Option<Token>>, request: Request, next: Next) -> Response {
     if let Some(refused) = refusal(&request) {
         return refused;
+    }
+    let admission = request.extensions().get::<Admission>().cloned();
+    let is_admitted = |token: &Token| {
+        token.is_in(request.headers())
+            || browser::is_known(&request, token)
+            || browser::has_token(&request, token)
+    };
+    if token.as_ref().is_some_and(is_admitted)
+        && let Some(admission) = admission
+    {
+        admission.grant();
     }
     match token {
         Some(token) if browser::has_token(&request, &token) => browser::enter(&request, &token),

@@ -183,6 +183,49 @@ fn a_port_in_use_and_a_token_that_others_can_read_are_refused_in_a_line() {
 }
 
 #[test]
+fn connection_with_the_token_outlives_a_flood_without() {
+    if !privileged() {
+        return;
+    }
+    let address = own_address();
+    let bed = Bed::running("tcpflood", "");
+    let token = token_file(&bed, TOKEN, 0o600);
+    bed.configure(&format!(
+        "[http]\nlisten = \"{address}\"\ntoken_file = \"{}\"\n",
+        token.display()
+    ));
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    let mut own = TcpStream::connect(&address).unwrap();
+    own.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut ask = |path: &str| {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        own.write_all(request.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            own.read_exact(&mut byte).unwrap();
+            head.extend_from_slice(&byte);
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        let (_, length) = head.split_once("content-length: ").unwrap();
+        let length = length.split_once('\r').unwrap().0.parse().unwrap();
+        let mut body = vec![0; length];
+        own.read_exact(&mut body).unwrap();
+    };
+    ask("/v1/arms");
+    let idle: Vec<_> = (0..200)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    // Once this one is refused, all of those before it were taken.
+    assert_eq!(get(&address, "/v1/status").0, 401);
+    ask("/v1/arms");
+    drop(idle);
+}
+
+#[test]
 fn clients_that_hold_the_port_neither_close_it_nor_the_socket() {
     if !privileged() {
         return;
