@@ -460,7 +460,14 @@ impl Keeper {
         let found = system::entered_namespaces(self.shared.config.hosts.user_namespaces);
         let alive: HashSet<u64> = found.iter().map(|namespace| namespace.cookie).collect();
         self.unreachable.retain(|netns| !alive.contains(netns));
-        let mut outcome = Ok(());
+        // Others may have emptied the table, and a full one forgets.
+        let mut outcome = match self.shared.kernel.defaults() {
+            Ok(there) => {
+                self.defaults = there;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
         for namespace in &found {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }

@@ -80,7 +80,7 @@ const REMEDIES: [(&str, &str); 33] = [
     ),
     (
         "refused",
-        "Load the module of the CC, or take it out of `arms.allow`. It is tried again after ten minutes.",
+        "Load the module of the CC, or name it in `arms.deny`. It is tried again after ten minutes.",
     ),
     (
         "retention",

@@ -498,7 +498,14 @@ fn log_start(shared: &Shared) -> Result<()> {
         dry_run = setup.dry_run,
         advise = setup.advise.only,
         kernel_btf = setup.kernel_btf,
-        "agent runs"
+        "agent {} runs in mode {}{} on {}",
+        env!("CARGO_PKG_VERSION"),
+        shared.mode().name(),
+        match setup.dry_run {
+            true => ", dry run,",
+            false => "",
+        },
+        setup.cgroup.display()
     );
     let (prefixes, networks) = (setup.named.prefixes(), setup.named.networks());
     if prefixes > 0 {

@@ -63,9 +63,10 @@ pub struct Shared {
     boot_id: String,
     /// Figures since the agent's start.
     pub life: Arc<Life>,
-    snapshot_at: Mutex<Option<Instant>>,
-    /// When the store last had every record, or the session began.
-    saved_at: Mutex<Instant>,
+    /// Start of the session.
+    began: Instant,
+    /// When the store last had every record; `None`: not in this session.
+    saved_at: Mutex<Option<Instant>>,
     problems: Mutex<Problems>,
     /// The store's file when the session began.
     pub(crate) store_file: Option<(u64, u64)>,
@@ -172,8 +173,8 @@ impl Shared {
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
             life,
-            snapshot_at: Mutex::new(None),
-            saved_at: Mutex::new(Instant::now()),
+            began: Instant::now(),
+            saved_at: Mutex::new(None),
             problems: Mutex::default(),
             store_file,
             passed_ns: AtomicU64::new(system::monotonic_ns()),
@@ -346,20 +347,14 @@ impl Shared {
         self.mailbox.save()
     }
 
-    /// Notes that the records were saved.
-    pub fn note_snapshot(&self) {
-        *lock(&self.snapshot_at) = Some(Instant::now());
-        self.note_saved();
-    }
-
     /// Notes that the store has every record, whether or not there was one to save.
     pub fn note_saved(&self) {
-        *lock(&self.saved_at) = Instant::now();
+        *lock(&self.saved_at) = Some(Instant::now());
     }
 
     /// Time since the store had every record, or the session began.
     pub fn unsaved_for(&self) -> Duration {
-        lock(&self.saved_at).elapsed()
+        lock(&self.saved_at).unwrap_or(self.began).elapsed()
     }
 
     /// Problems that parts of the agent have noted.
@@ -478,7 +473,7 @@ impl Shared {
             events_lost: self.life.lost.load(Ordering::Relaxed),
             events_share: self.sampling(|sampling| sampling.share()),
             events_left_out: self.life.left_out.load(Ordering::Relaxed),
-            snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
+            snapshot_age_s: lock(&self.saved_at).map(|at| at.elapsed().as_secs()),
             health: health::severity(problems.keys()),
             repairs: self.life.repairs.shown(),
             fixes: problems

@@ -72,7 +72,7 @@ pub struct Status {
     /// Events that this agent did not store, since their host-hour is not among those kept.
     #[serde(default)]
     pub events_left_out: u64,
-    /// Seconds since the last snapshot of host records to the store; `None` before the first.
+    /// Seconds since the store had every host record; `None` before the first time.
     pub snapshot_age_s: Option<u64>,
     /// The worst of the present problems.
     #[serde(default)]

@@ -297,7 +297,7 @@ impl State {
         };
         outcome.context("saving what was learned")?;
         self.imports = imports;
-        self.shared.note_snapshot();
+        self.shared.note_saved();
         Ok(())
     }
 

@@ -257,7 +257,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         (
             "records",
             format!(
-                "{} created, {} could not be had",
+                "{} created, {} allocations failed",
                 c.hosts_created, c.hosts_missed
             ),
         ),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use libbpf_rs::libbpf_sys;
-use libbpf_rs::{Link, MapCore, MapHandle, MapType, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use serde_json::Value;
 
 use crate::support::policies::one_rule;
@@ -433,4 +433,31 @@ fn bpf_file_system_unmounted_is_mounted_again() {
     });
     bed.json(&["detach"]);
     bed.reap();
+}
+
+#[test]
+fn namespaces_taken_out_of_the_kernel_are_in_scope_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("scope", "");
+    visit(&bed);
+    wait_for("a host", || bed.host(&bed.server_address()));
+    let map = |name: &str| MapHandle::from_pinned_path(bed.pin.join(name)).unwrap();
+    let (defaults, slots) = (map("defaults"), map("namespaces"));
+    for key in defaults.keys() {
+        defaults.delete(&key).unwrap();
+    }
+    for slot in 0..slots.max_entries() {
+        slots
+            .update(&slot.to_ne_bytes(), &[0; 8], MapFlags::ANY)
+            .unwrap();
+    }
+    let before = bed.counter("outside");
+    visit(&bed);
+    bed.counter_reaches("outside", before + 1);
+    wait_for("its namespace", || {
+        (defaults.keys().count() > 0).then_some(())
+    });
+    goes_on(&bed, "after that");
 }
