@@ -28,6 +28,7 @@ fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     }
 }
 

@@ -45,6 +45,7 @@ fn mode(name: &str, rounds: &[[(u64, f64); 2]]) -> ModeOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     }
 }
 

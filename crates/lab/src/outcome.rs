@@ -181,6 +181,10 @@ pub struct ModeOutcome {
     /// What the agent says that it gains, in mode `gain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
+    /// Share of the processors' time that was not idle while flows ran, 0 to 1; none where the
+    /// kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_share: Option<f64>,
 }
 
 /// The part of a mode's results that concerns one of several remote hosts, without its connections.
@@ -295,6 +299,12 @@ impl Connection {
 }
 
 impl ModeOutcome {
+    /// Whether the processors were busy all the time: figures are then theirs, not the path's.
+    pub fn is_processor_bound(&self) -> bool {
+        const BUSY: f64 = 0.95;
+        self.processor_share.is_some_and(|share| share >= BUSY)
+    }
+
     /// The connections that count for the mode: all but incumbents.
     pub fn measured(&self) -> impl Iterator<Item = &Connection> {
         self.connections
@@ -328,6 +338,7 @@ impl ModeOutcome {
             remotes: Vec::new(),
             // It is about all hosts together.
             gain: None,
+            processor_share: self.processor_share,
         })
     }
 

@@ -22,6 +22,7 @@ fn outcome(mode: &str, goodputs: &[f64]) -> ModeOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     }
 }
 

@@ -74,6 +74,7 @@ fn mode(name: &str, near: (f64, &str), far: (f64, &str)) -> ModeOutcome {
         last_change: Some(4),
         remotes,
         gain: None,
+        processor_share: None,
     }
 }
 

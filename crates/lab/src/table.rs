@@ -128,8 +128,12 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             0 => String::new(),
             count => format!(" ({count} failed)"),
         };
+        let bound = match mode.is_processor_bound() {
+            true => " (processor-bound)",
+            false => "",
+        };
         Some(vec![
-            mode.mode.to_string(),
+            format!("{}{bound}", mode.mode),
             format!("{}{failures}", mode.measured().count()),
             rate(figures.median_bps),
             figures.median_last_half_bps.map_or("–".into(), rate),

@@ -26,6 +26,7 @@ fn mode(name: &str, connections: Vec<Connection>) -> ModeOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     }
 }
 

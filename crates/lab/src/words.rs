@@ -24,6 +24,7 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
         sentences.extend(of_path(&view).into_iter().map(host));
     }
     sentences.extend(outcome.modes.iter().filter_map(gain));
+    sentences.extend(processors(outcome));
     sentences.extend(checks(outcome));
     sentences.extend(null(outcome));
     sentences
@@ -220,6 +221,19 @@ fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
         .collect()
 }
 
+/// Which modes' figures are limited by processors.
+fn processors(outcome: &ScenarioOutcome) -> Option<String> {
+    let bound = outcome.modes.iter().filter(|one| one.is_processor_bound());
+    let bound: Vec<String> = bound.map(|one| one.mode.to_string()).collect();
+    (!bound.is_empty()).then(|| {
+        format!(
+            "WARNING: the processors were busy all the time in {}: these figures are theirs, not \
+             the path's.",
+            bound.join(", ")
+        )
+    })
+}
+
 fn null(outcome: &ScenarioOutcome) -> Option<String> {
     let all = outcome.null_checks.len();
     let missed = |check: &&Check| check.verdict == Verdict::Missed;
@@ -285,7 +299,36 @@ mod tests {
             last_change: None,
             remotes: Vec::new(),
             gain: None,
+            processor_share: None,
         }
+    }
+
+    #[test]
+    fn figures_of_busy_processors_are_named() {
+        let scenario = Scenario::parse("name = \"x\"\n", std::path::Path::new("x")).unwrap();
+        let share = |name, share| ModeOutcome {
+            processor_share: share,
+            ..mode(name, &[20e6; 4], "cubic")
+        };
+        let outcome = ScenarioOutcome {
+            checks: Vec::new(),
+            null_checks: Vec::new(),
+            scenario,
+            reference_every: 1,
+            modes: vec![
+                share("baseline", Some(0.94)),
+                share("fixed:bbr", Some(0.95)),
+                share("random", None),
+            ],
+            wall_s: 1.0,
+            report: "x".into(),
+        };
+        let all = sentences(&outcome).join("\n");
+        assert!(all.contains("busy all the time in fixed:bbr:"), "{all}");
+        let rows = crate::table::summary(&outcome).rows;
+        let modes: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        let expected = ["baseline", "fixed:bbr (processor-bound)", "random"];
+        assert_eq!(modes, expected);
     }
 
     #[test]

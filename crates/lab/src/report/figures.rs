@@ -121,6 +121,7 @@ fn within(mode: &ModeOutcome, round: u32) -> ModeOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     }
 }
 
@@ -143,6 +144,7 @@ mod tests {
             last_change: None,
             remotes: Vec::new(),
             gain: None,
+            processor_share: None,
         }
     }
 

@@ -67,6 +67,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
         last_change: None,
         remotes: Vec::new(),
         gain: None,
+        processor_share: None,
     };
     let modes = vec![
         mode(Mode::Baseline),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use thalweg_units::file::replace;
 
@@ -43,6 +44,15 @@ pub(super) struct Rig {
     connections: Vec<Connection>,
     /// Number of the scenario's changes that its path has seen.
     changed: usize,
+    /// Processor time and its limit while flows ran.
+    processors: Processors,
+}
+
+/// Time that processors were busy and could have been, seconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Processors {
+    busy_s: f64,
+    all_s: f64,
 }
 
 impl Rig {
@@ -136,6 +146,7 @@ impl Rig {
             mode: mode.clone(),
             connections: Vec::new(),
             changed: 0,
+            processors: Processors::default(),
         })
     }
 
@@ -222,6 +233,7 @@ impl Rig {
             })
             .collect();
         let before = self.cpu(options)?;
+        let (busy_s, began) = (ends::machine_cpu_s()?, Instant::now());
         let mut results = transfer(
             &self.pair,
             self.sender.as_ref(),
@@ -230,6 +242,12 @@ impl Rig {
             (round, &self.arms),
             ways,
         )?;
+        // User-mode Linux does not know when its processor waits for the machine's.
+        if !matches!(options.origin.place.name, Backend::Uml | Backend::Virtual) {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            self.processors.busy_s += ends::machine_cpu_s()? - busy_s;
+            self.processors.all_s += began.elapsed().as_secs_f64() * count as f64;
+        }
         if let [connections] = &mut results[..]
             && let [only] = &mut connections[..]
         {
@@ -294,6 +312,7 @@ impl Rig {
             arms: _,
             connections,
             changed: _,
+            processors,
         } = self;
         drop((servers, nginx, sender));
         let (mut hosts, mut gain) = (Vec::new(), None);
@@ -354,6 +373,7 @@ impl Rig {
             last_change: None,
             remotes,
             gain,
+            processor_share: (processors.all_s > 0.0).then(|| processors.busy_s / processors.all_s),
         })
     }
 }
