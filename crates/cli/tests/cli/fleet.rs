@@ -95,7 +95,7 @@ fn wrong_use_is_told_in_a_line() {
     let (code, ..) = run(directory.path(), &["init", "f", "--server", "127.0.0.1"]);
     assert_eq!(code, Some(0));
     let nobody = ["buckets", "f", "--server", "tls://127.0.0.1:1"];
-    one_line(&nobody, 1, "127.0.0.1:1: IO error: Connection refused");
+    one_line(&nobody, 1, "127.0.0.1:1: Connection refused");
     let plain = ["buckets", "f", "--server", "nats://192.0.2.7:4222"];
     one_line(&plain, 1, "expected tls://");
     one_line(
