@@ -49,7 +49,7 @@ void BPF_PROG(dctcp_init, struct sock *sk)
 	char reno[16] = "reno";
 
 	/* No marks will be reported, and none may be requested (RFC 3168, 6.1.1). */
-	if (!(tp->ecn_flags & TCP_ECN_OK) && state != TCP_STATE_CLOSE &&
+	if (!(tp->ecn_flags & TCP_ECN_ANY) && state != TCP_STATE_CLOSE &&
 	    state != TCP_STATE_LISTEN) {
 		bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, reno, sizeof(reno));
 		return;

@@ -18,7 +18,8 @@
  *  - a connection whose arm causes losses of its own goes back to the system's.
  *
  * Nothing here runs per packet: the program is called at establishment, at changes of
- * TCP state, and at retransmissions while the loss rule is armed.
+ * TCP state, and at retransmissions; with each RTT sample, too, where it raised the initial
+ * window.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -44,10 +45,13 @@ static __noinline int note_stranger(__u64 netns)
 	return bpf_map_update_elem(&strangers, &netns, &now, BPF_ANY);
 }
 
-/* Requests (or releases) callbacks without changing requests of others. */
-static __always_inline void callbacks(struct context *c, int on, int off)
+/*
+ * Requests callbacks beside those of others. None is ever released: whoever set a flag cannot be
+ * told, and another program may want it.
+ */
+static __always_inline void request_callbacks(struct context *c, int flags)
 {
-	bpf_sock_ops_cb_flags_set(c->ops, (c->ops->bpf_sock_ops_cb_flags | on) & ~off);
+	bpf_sock_ops_cb_flags_set(c->ops, c->ops->bpf_sock_ops_cb_flags | flags);
 }
 
 /* A connection that is neither changed nor scored. Advice measures it all the same. */
@@ -150,6 +154,7 @@ static __always_inline int keeps_arm(const struct context *c)
 static __always_inline void track(struct context *c, const struct bpf_tcp_sock *tp)
 {
 	struct thalweg_conn *slot = take_slot(c);
+	int flags = BPF_SOCK_OPS_STATE_CB_FLAG;
 
 	if (!slot)
 		return;
@@ -159,10 +164,11 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	if (c->params->windows)
 		take_window(c);
 	start_stretch(c, tp, slot->origin.arm);
-	callbacks(c,
-		  keeps_arm(c) ? BPF_SOCK_OPS_STATE_CB_FLAG
-			       : BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG,
-		  0);
+	if (!keeps_arm(c))
+		flags |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
+	if (c->params->windows && slot->window.segments > THALWEG_WINDOW_LEAST)
+		flags |= BPF_SOCK_OPS_RTT_CB_FLAG;
+	request_callbacks(c, flags);
 }
 
 /* Not inlined, like the others below: together they would exceed the stack. */
@@ -189,7 +195,7 @@ static __noinline int established(struct bpf_sock_ops *ops)
 	c.cookie = bpf_get_socket_cookie(ops);
 	request.now_ns = bpf_ktime_get_ns();
 	origin.hour = request.now_ns / THALWEG_HOUR_NS;
-	ecn = tp->ecn_flags & TCP_ECN_OK;
+	ecn = tp->ecn_flags & TCP_ECN_ANY;
 	if (ecn)
 		origin.flags |= THALWEG_CONN_ECN;
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
@@ -298,9 +304,10 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 
 	/*
 	 * The most frequent case comes first: too few retransmissions to matter. Callbacks are on
-	 * for connections without loss rule too, where a policy asks for them.
+	 * for connections without loss rule too, and for those that it is done with.
 	 */
-	if (!prepare(&c, ops) || !find_conn(&c, ops) || keeps_arm(&c))
+	if (!prepare(&c, ops) || !find_conn(&c, ops) || keeps_arm(&c) ||
+	    c.origin->flags & THALWEG_CONN_UNWATCHED)
 		return 0;
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
@@ -315,7 +322,10 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	if (request.retrans <= request.segs >> (c.params->loss_shift & 63))
 		return 0;
 	if (c.params->mode == THALWEG_MODE_CLASSIC)
-		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+		c.origin->flags |= THALWEG_CONN_UNWATCHED;
+	/* The losses of another congestion control say nothing about the arm. */
+	if (c.origin->arm < THALWEG_MAX_ARMS && !has_its_arm(&c))
+		return 0;
 	ecn = c.origin->flags & THALWEG_CONN_ECN;
 	permitted = permitted_arms(&c);
 	if (!permitted || !find_key(&c))
@@ -392,9 +402,9 @@ static __noinline int take_over(struct bpf_sock_ops *ops, __u64 number)
 		if (!c.params->dry_run)
 			error = switch_arm(&c, tp, arm);
 	}
-	/* A connection that stays, or is back on the system's arm, needs no more callbacks. */
+	/* Nothing more is decided for a connection that stays, or is back on the system's arm. */
 	if (stays || arm == c.origin->system_arm || error)
-		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+		c.origin->flags |= THALWEG_CONN_UNWATCHED;
 	c.origin->reason = reason;
 	c.origin->chosen_arm = arm;
 	c.origin->propensity_q16 = request.decision.propensity_q16;
@@ -415,17 +425,20 @@ static __always_inline int is_of_interest(__u32 state)
 }
 
 /*
- * Notes under advice what an application chose after its connection was established. Not
- * inlined: state_changed has no stack left.
+ * Notes under advice what a connection that is not decided about ends with: what its
+ * application, a route or another program chose. Not inlined: state_changed has no stack left.
  */
 static __noinline int note_own(struct bpf_sock_ops *ops)
 {
 	struct context c = {};
 
-	if (!prepare(&c, ops) || !find_conn(&c, ops) || !app_owned(&c))
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
+		return 0;
+	if (app_owned(&c))
+		c.origin->flags |= THALWEG_CONN_APP_OWNED;
+	else if (c.origin->flags & THALWEG_CONN_DECIDED)
 		return 0;
 	c.origin->arm = current_arm(&c, c.origin->arm);
-	c.origin->flags |= THALWEG_CONN_APP_OWNED;
 	return 0;
 }
 
@@ -485,6 +498,13 @@ int learn_sockops(struct bpf_sock_ops *ops)
 		decision = retransmitted(ops);
 		if (decision)
 			take_over(ops, score_before(ops, decision));
+	} else if (op == BPF_SOCK_OPS_RTT_CB) {
+		/* Later ones are of no interest, and of connections without a larger window none. */
+		if (params.windows && ops->data_segs_out <= FIRST_SEGS)
+			check_window(ops, 1);
+	} else if (op == BPF_SOCK_OPS_STATE_CB && params.windows &&
+		   ops->args[1] == BPF_TCP_ESTABLISHED) {
+		check_window(ops, 0);
 	} else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1])) {
 		if (params.windows && ops->args[1] == BPF_TCP_CLOSE)
 			score_window(ops);

@@ -33,24 +33,19 @@ char LICENSE[] SEC("license") = "GPL";
 #define MEASURED 1
 #define ENDED_TRIAL 2
 
+/* Whether an application's choice cannot be seen: it is marked at the MPTCP socket. */
+static __always_inline int is_subflow(struct tcp_sock *tp)
+{
+	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
+
 /* State for a socket whose stretch may be due; 0 if it is not measured. */
 static __always_inline int open_conn(struct context *c, struct tcp_sock *tp)
 {
-	if (!prepare(c, tp) || !find_conn(c, tp))
+	if (!prepare(c, tp) || is_subflow(tp) || !find_conn(c, tp))
 		return 0;
 	c->request->now_ns = bpf_ktime_get_ns();
 	return c->origin->arm < THALWEG_MAX_ARMS;
-}
-
-/* Whether the socket still has the arm that the learner knows of: others may set it, too. */
-static __always_inline int has_its_arm(struct context *c)
-{
-	struct inet_connection_sock *icsk = (void *)kernel_tcp(c->sk);
-	__u32 index = c->origin->arm & THALWEG_ARM_MASK;
-	const __u64 *wanted = (const __u64 *)c->arms->arms[index].name;
-	const __u64 *have = (const __u64 *)icsk->icsk_ca_ops->name;
-
-	return have[0] == wanted[0] && have[1] == wanted[1];
 }
 
 /*
@@ -121,13 +116,15 @@ __noinline int review(struct request *r, struct shares *shares, __u64 decided_ns
 }
 
 /*
- * Has the loss rule watch a connection that left the system's arm: it may have released
- * its callbacks. Before Linux 6.12 this is refused; then the next look notices losses.
+ * Has the loss rule watch a connection that left the system's arm. Its callbacks are on since
+ * its beginning, unless another program cleared them: before Linux 6.12 they cannot be requested
+ * again; then the next look notices losses.
  */
-static __always_inline void watch_losses(struct tcp_sock *tp)
+static __always_inline void watch_losses(struct context *c, struct tcp_sock *tp)
 {
 	int flags = tp->bpf_sock_ops_cb_flags;
 
+	c->origin->flags &= ~THALWEG_CONN_UNWATCHED;
 	if (flags & BPF_SOCK_OPS_RETRANS_CB_FLAG)
 		return;
 	flags |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
@@ -162,7 +159,7 @@ static __always_inline int move(struct context *c, struct tcp_sock *tp, int tria
 	start_stretch(c, tp, decision->arm);
 	c->conn->count = 0;
 	if (decision->arm != origin->system_arm)
-		watch_losses(tp);
+		watch_losses(c, tp);
 	return 0;
 }
 

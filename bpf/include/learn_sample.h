@@ -31,7 +31,7 @@ struct chronographs {
 /* Reads the chronographs (kernel: tcp_get_info_chrono_stats); 0 if they are not readable. */
 static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
 {
-	struct tcp_sock *tp = kernel_tcp(c->sk);
+	struct tcp_sock *tp = tcp_of(c);
 	__u32 type, ticks;
 
 	if (!tp || !c->params->jiffy_us)
@@ -56,7 +56,7 @@ static __always_inline int read_chronographs(struct context *c, struct chronogra
 
 static __always_inline int timed_out(struct context *c)
 {
-	struct tcp_sock *tp = kernel_tcp(c->sk);
+	struct tcp_sock *tp = tcp_of(c);
 
 	return tp && ((struct sock *)tp)->sk_err == ETIMEDOUT;
 }
@@ -289,6 +289,7 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->propensity_q16 = origin->propensity_q16;
 	if (c->params->windows && c->conn && c->conn->cookie == c->cookie)
 		event->window = c->conn->window;
+	event->window.chosen &= ~THALWEG_WINDOW_READ;
 	return event;
 }
 

@@ -120,6 +120,17 @@ struct {
 	__uint(max_entries, THALWEG_DEFAULT_RING);
 } events SEC(".maps");
 
+/*
+ * Congestion controls that ran instead of an arm, and how often: another program, a route or the
+ * arm itself set them. Its values are counts of stretches.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, THALWEG_OVERRIDDEN);
+	__type(key, struct thalweg_cc_name);
+	__type(value, __u64);
+} overridden SEC(".maps");
+
 /* Flag in request.allowed: the connection belongs to the control group. */
 #define IN_CONTROL (1u << 30)
 /* Flag in request.allowed of learn: a trial is over. */
@@ -170,6 +181,9 @@ struct context {
 	struct thalweg_counters *counters;
 	struct thalweg_arms *arms;
 	struct learn_sock *sk;
+#ifdef THALWEG_KERNEL_BTF
+	struct tcp_sock *tcp; /* see tcp_of() */
+#endif
 	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
@@ -336,6 +350,24 @@ static __always_inline int prepare(struct context *c, struct learn_handle *ops)
 	return c->counters && c->arms && c->sk;
 }
 
+#ifdef THALWEG_KERNEL_BTF
+/* Whether the kernel has MPTCP, and programs may ask for the socket of a subflow. */
+static __always_inline int has_mptcp(void)
+{
+	return bpf_core_type_exists(struct mptcp_sock) &&
+	       bpf_core_field_exists(struct tcp_sock, is_mptcp) &&
+	       bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_skc_to_mptcp_sock);
+}
+
+/* The kernel's own structure of the socket, asked for once. */
+static __always_inline struct tcp_sock *tcp_of(struct context *c)
+{
+	if (!c->tcp)
+		c->tcp = kernel_tcp(c->sk);
+	return c->tcp;
+}
+#endif
+
 static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
 {
 	__u32 slot = thalweg_conn_slot(cookie, probe);
@@ -391,10 +423,32 @@ static __always_inline struct thalweg_conn *take_slot(struct context *c)
 	return 0;
 }
 
+/*
+ * The mark of the socket's owner, or NULL. An application sets options of MPTCP on a socket whose
+ * subflows are what programs see, so its mark is there. Iterators cannot reach it.
+ */
+static __always_inline __u32 *owner_mark(struct context *c)
+{
+#if defined(THALWEG_KERNEL_BTF) && !defined(THALWEG_ITERATOR)
+	struct tcp_sock *tcp;
+	struct mptcp_sock *mptcp;
+	__u32 *mark;
+
+	/* Linux 5.19. */
+	if (has_mptcp() && (tcp = tcp_of(c)) && tcp->is_mptcp) {
+		mptcp = bpf_skc_to_mptcp_sock(c->sk);
+		mark = mptcp ? bpf_sk_storage_get(&owned, mptcp, 0, 0) : 0;
+		if (mark)
+			return mark;
+	}
+#endif
+	return bpf_sk_storage_get(&owned, c->sk, 0, 0);
+}
+
 /* Mask of the arms allowed for the socket, 0 if it must not be changed. */
 static __always_inline __u32 permitted_arms(struct context *c)
 {
-	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+	__u32 *arms = owner_mark(c);
 
 	return arms ? *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW) : ~0u;
 }
@@ -402,7 +456,7 @@ static __always_inline __u32 permitted_arms(struct context *c)
 /* Whether a policy bounds the socket's initial window. */
 static __always_inline int owned_window(struct context *c)
 {
-	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+	__u32 *arms = owner_mark(c);
 
 	return arms && *arms & THALWEG_OWNED_WINDOW;
 }
@@ -410,7 +464,7 @@ static __always_inline int owned_window(struct context *c)
 /* Whether the socket's initial window must not be changed: its congestion control neither. */
 static __always_inline int leaves_window(struct context *c)
 {
-	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+	__u32 *arms = owner_mark(c);
 
 	return arms && (*arms & THALWEG_OWNED_WINDOW || !(*arms & ~THALWEG_OWNED_BY_POLICY));
 }

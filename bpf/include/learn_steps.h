@@ -31,27 +31,94 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 	return THALWEG_NO_ARM;
 }
 
-/* Arm of the socket's present congestion control, or THALWEG_NO_ARM. */
+/*
+ * What runs: current_arm(), the arm of the socket's present congestion control, or
+ * THALWEG_NO_ARM; has_its_arm(), whether that is the one that the learner knows of: others may
+ * set it, too; read_name(), its name, or 0.
+ */
 #ifdef THALWEG_KERNEL_BTF
+static __always_inline const __u64 *current_name(struct tcp_sock *tcp)
+{
+	struct inet_connection_sock *icsk = (void *)tcp;
+
+	return icsk ? (const __u64 *)icsk->icsk_ca_ops->name : 0;
+}
+
 static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 {
-	struct inet_connection_sock *icsk = (void *)kernel_tcp(c->sk);
+	const __u64 *name = current_name(tcp_of(c));
 
-	if (!icsk)
-		return THALWEG_NO_ARM;
-	return arm_by_name(c->arms, (const __u64 *)icsk->icsk_ca_ops->name, likely);
+	return name ? arm_by_name(c->arms, name, likely) : THALWEG_NO_ARM;
+}
+
+static __always_inline int has_its_arm(struct context *c)
+{
+	const __u64 *name = current_name(tcp_of(c));
+
+	return !name ||
+	       is_named(&c->arms->arms[c->origin->arm & THALWEG_ARM_MASK], name[0], name[1]);
+}
+
+static __always_inline int read_name(struct learn_handle *ops, __u64 *name)
+{
+	const __u64 *current;
+
+	if (!sock_of(ops))
+		return 0;
+	current = current_name(kernel_tcp(sock_of(ops)));
+	if (!current)
+		return 0;
+	name[0] = current[0];
+	name[1] = current[1];
+	return 1;
 }
 #else
+static __always_inline int read_name(struct learn_handle *ops, __u64 *name)
+{
+	return !bpf_getsockopt(ops, SOL_TCP, TCP_CONGESTION, name, THALWEG_CC_NAME) &&
+	       *(const char *)name;
+}
+
 static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 {
 	__u64 name[THALWEG_CC_NAME / 8] = {};
 
-	if (bpf_getsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) ||
-	    !*(const char *)name)
-		return THALWEG_NO_ARM;
-	return arm_by_name(c->arms, name, likely);
+	return read_name(c->ops, name) ? arm_by_name(c->arms, name, likely) : THALWEG_NO_ARM;
+}
+
+/* Not inlined, as callers have no stack for the name. */
+static __noinline int runs_arm(struct learn_handle *ops, __u32 index)
+{
+	__u64 name[THALWEG_CC_NAME / 8] = {};
+	const struct thalweg_arms *table;
+	__u32 zero = 0;
+
+	table = bpf_map_lookup_elem(&arms, &zero);
+	if (!table || !read_name(ops, name))
+		return 1;
+	return is_named(&table->arms[index & THALWEG_ARM_MASK], name[0], name[1]);
+}
+
+static __always_inline int has_its_arm(struct context *c)
+{
+	return runs_arm(c->ops, c->origin->arm);
 }
 #endif
+
+/* Counts a stretch that did not end with its arm, by what ran instead. */
+static __noinline int note_overridden(struct learn_handle *ops)
+{
+	__u64 name[THALWEG_CC_NAME / 8] = {}, one = 1, *count;
+
+	if (!read_name(ops, name))
+		return 0;
+	count = bpf_map_lookup_elem(&overridden, name);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else
+		bpf_map_update_elem(&overridden, name, &one, BPF_NOEXIST);
+	return 1;
+}
 
 /*
  * Whether arms that need ECN may be chosen towards the remote host. Not inlined, as
@@ -148,13 +215,17 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 		return outcome;
 	c->origin->flags &= ~THALWEG_CONN_TRIAL;
 	if (r->arm < THALWEG_MAX_ARMS && c->origin->flags & THALWEG_CONN_DECIDED && !app_owned(c)) {
-		if (c->params->mode == THALWEG_MODE_THALWEG)
+		if (!has_its_arm(c))
+			outcome = THALWEG_SKIPPED_OVERRIDDEN;
+		else if (c->params->mode == THALWEG_MODE_THALWEG)
 			outcome = thalweg_assess(&lesson.sample, c->params);
 		else
 			outcome = THALWEG_SCORED;
 	}
 	lesson.verdict.outcome = outcome;
-	if (outcome == THALWEG_SCORED)
+	if (outcome == THALWEG_SKIPPED_OVERRIDDEN)
+		note_overridden(c->ops);
+	else if (outcome == THALWEG_SCORED)
 		told = 1;
 	else if (outcome != THALWEG_SKIPPED_NOT_TRACKED || c->params->advise)
 		told = !goes_on && (lesson.sample.segs_out || c->origin->flags & THALWEG_CONN_LONG);

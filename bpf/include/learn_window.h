@@ -6,13 +6,17 @@
 #include "learn_clamp.h"
 #include "learn_steps.h"
 
-/* The largest finite pacing rate, bytes per second in 32 bits; TCP then paces by itself. */
+/* The largest finite pacing rate, bytes per second in 32 bits. */
 #define PACED 0xfffffffeu
 #define UNPACED 0xffffffffu
 
+/* More data segments than a connection has sent when the first RTT sample of data comes. */
+#define FIRST_SEGS (4 * THALWEG_WINDOW_MOST)
+
 /*
  * TCP must pace a window that is larger than usual: as a burst it would overflow queues.
- * It does so under fq, and where the pacing rate is finite. 0 or -errno.
+ * It does so under fq, and where the pacing rate has been finite once: so the limit is taken
+ * back at once. The kernel has no way to end its own pacing. 0 or -errno.
  */
 static __always_inline int pace(struct bpf_sock_ops *ops)
 {
@@ -22,6 +26,10 @@ static __always_inline int pace(struct bpf_sock_ops *ops)
 	if (error || rate != UNPACED)
 		return error;
 	rate = PACED;
+	error = bpf_setsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+	if (error)
+		return error;
+	rate = UNPACED;
 	return bpf_setsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
 }
 
@@ -51,7 +59,8 @@ static __always_inline void ask_about_window(struct context *c, struct shares *s
 
 /*
  * Chooses the initial window of a connection that the learner decides about. A window that
- * is not the kernel's usual one is that of a route, of a policy, or of a lost SYN.
+ * is not the kernel's usual one is that of a route, of a policy, or of a lost SYN. Without an RTT
+ * nothing is known of the path.
  */
 static __noinline int choose_window(struct bpf_sock_ops *ops)
 {
@@ -70,7 +79,8 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
-	if (tp->snd_cwnd != THALWEG_WINDOW_LEAST || leaves_window(&c)) {
+	if (tp->snd_cwnd != THALWEG_WINDOW_LEAST || tp->srtt_us >> 3 < THALWEG_WINDOW_RTT_US ||
+	    leaves_window(&c)) {
 		COUNT(&c, windows_left);
 		return 0;
 	}
@@ -99,6 +109,35 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	if (error || c.params->dry_run)
 		handed->choice.segments = THALWEG_WINDOW_LEAST;
 	handed->cookie = bpf_get_socket_cookie(ops);
+	return 0;
+}
+
+/*
+ * Reads the initial window while it is in force: after all programs have seen the connection
+ * established, which only the accepting end is told of, and with the first RTT sample of data
+ * (`last`). Another program may have replaced it, or TCP after a pause. What ran instead is not
+ * scored. After a retransmission it may be TCP's answer to the loss.
+ */
+static __noinline int check_window(struct bpf_sock_ops *ops, int last)
+{
+	struct thalweg_window_choice *window;
+	struct context c = {};
+	struct bpf_tcp_sock *tp;
+
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
+		return 0;
+	window = &c.conn->window;
+	if (!window->segments || window->chosen & THALWEG_WINDOW_READ)
+		return 0;
+	tp = bpf_tcp_sock(c.sk);
+	if (!tp)
+		return 0;
+	if (last)
+		window->chosen |= THALWEG_WINDOW_READ;
+	if (tp->snd_cwnd == window->segments || tp->total_retrans)
+		return 0;
+	window->segments = 0;
+	COUNT(&c, windows_overridden);
 	return 0;
 }
 

@@ -7,7 +7,7 @@
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
  *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent compares it
- *    with the pinned `meta` map, converts the records of the three previous versions
+ *    with the pinned `meta` map, converts the records of the four previous versions
  *    (crates/bpf-types/src/earlier.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
@@ -25,7 +25,7 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 10
+#define THALWEG_ABI_VERSION 11
 
 /* Version of the rule of choice (thalweg_algo.h), in events; classic is 1. */
 #define THALWEG_RULE 5
@@ -52,10 +52,19 @@
 #define THALWEG_WINDOW_LEAST 10
 #define THALWEG_WINDOW_MOST 32
 #define THALWEG_WINDOWS 12
+/*
+ * Larger windows are chosen from this RTT on. Below, they save next to nothing, and TCP's pacing
+ * costs fast connections the most.
+ */
+#define THALWEG_WINDOW_RTT_US 2048
+/* Flag in thalweg_window_choice.chosen, in slots alone: the window that ran was read. */
+#define THALWEG_WINDOW_READ 128
 /* Default capacity of the `hosts` map; the agent sets it before load. */
 #define THALWEG_DEFAULT_HOSTS 65536
 /* Slots for connections being measured (a power of two). */
 #define THALWEG_CONNECTIONS 65536
+/* Names of congestion controls that ran instead of an arm; more are not told apart. */
+#define THALWEG_OVERRIDDEN 64
 /* Possible slots of a connection; if all are taken, the oldest is not scored. */
 #define THALWEG_PROBES 4
 /* Largest number of out-of-scope network namespaces that the agent is told of at a time. */
@@ -139,6 +148,11 @@ enum thalweg_conn_flag {
 	/* The four bits from here: enum thalweg_level of the record that decided first. */
 	THALWEG_CONN_LEVEL_SHIFT = 11,
 	THALWEG_CONN_LEVEL_MASK = 15 << 11,
+	/*
+	 * Its losses are not evaluated any more. The callbacks stay on: another program may want
+	 * them.
+	 */
+	THALWEG_CONN_UNWATCHED = 1 << 15,
 };
 
 /* Why an arm was chosen. */
@@ -190,7 +204,9 @@ enum thalweg_outcome {
 	THALWEG_SKIPPED_NOT_TRACKED = 3,
 	/* A time-out, with no other measurement to compare with yet. */
 	THALWEG_SKIPPED_TIMEOUT = 4,
-	THALWEG_OUTCOMES = 5,
+	/* The socket ended the stretch with another congestion control than its arm. */
+	THALWEG_SKIPPED_OVERRIDDEN = 5,
+	THALWEG_OUTCOMES = 6,
 };
 
 /* Kinds of `struct thalweg_event`. */
@@ -577,6 +593,11 @@ struct thalweg_event {
 	struct thalweg_sums before;
 };
 
+/* Key of the map `overridden`: the name of a congestion control, filled up with NUL. */
+struct thalweg_cc_name {
+	char text[THALWEG_CC_NAME] __attribute__((aligned(8)));
+};
+
 /* Value of the per-CPU `counters` map (sum over CPUs). */
 struct thalweg_counters {
 	__u64 established; /* connections seen */
@@ -603,8 +624,10 @@ struct thalweg_counters {
 	__u64 windows; /* initial windows decided by groups */
 	__u64 windows_raised; /* connections that got a larger one than the kernel's */
 	__u64 windows_refused; /* initial windows, or their pacing, that the kernel refused */
-	__u64 windows_left; /* initial windows left to a policy, a route, or an application */
+	/* Initial windows left to a policy, a route, an application, or a short RTT. */
+	__u64 windows_left;
 	__u64 windows_scored; /* connections whose initial window was scored */
+	__u64 windows_overridden; /* initial windows that another one replaced before the first data */
 };
 
 #define THALWEG_ASSERT_SIZE(type, bytes) \
@@ -628,6 +651,7 @@ THALWEG_ASSERT_SIZE(thalweg_sums, 32);
 THALWEG_ASSERT_SIZE(thalweg_window_choice, 4);
 THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
-THALWEG_ASSERT_SIZE(thalweg_counters, 240);
+THALWEG_ASSERT_SIZE(thalweg_cc_name, THALWEG_CC_NAME);
+THALWEG_ASSERT_SIZE(thalweg_counters, 256);
 
 #endif

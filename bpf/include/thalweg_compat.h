@@ -34,8 +34,8 @@
 #define ETIMEDOUT 110
 /* Internal to the kernel, not in user space. */
 #define ENOTSUPP 524
-/* tcp_sock.ecn_flags: ECN was negotiated. */
-#define TCP_ECN_OK 1
+/* tcp_sock.ecn_flags: ECN was negotiated, by RFC 3168 or (Linux 7.0) as Accurate ECN. */
+#define TCP_ECN_ANY (1 << 0 | 1 << 4)
 
 #ifdef THALWEG_KERNEL_BTF
 #include <bpf/bpf_core_read.h>

@@ -74,8 +74,13 @@ struct minmax {
 	struct minmax_sample s[3]; /* the first is the lowest */
 };
 
+struct mptcp_sock {
+	struct sock_common *sk; /* only its name matters */
+};
+
 struct tcp_sock {
 	__u32 snd_cwnd_clamp;
+	_Bool is_mptcp; /* a subflow; where the kernel has MPTCP */
 	__u8 bpf_sock_ops_cb_flags;
 	__u64 bytes_acked;
 	__u32 data_segs_out;

@@ -23,8 +23,11 @@
 /* tcp_congestion_ops.flags: only for flows with ECN, and their SYN requests it. */
 #define TCP_CONG_NEEDS_ECN 2
 
-/* tcp_sock.ecn_flags: negotiated (RFC 3168); our ACKs carry ECE until CWR comes. */
-#define TCP_ECN_OK 1
+/*
+ * tcp_sock.ecn_flags: negotiated, by RFC 3168 or (Linux 7.0) as Accurate ECN; our ACKs carry ECE
+ * until CWR comes, which Accurate ECN ignores.
+ */
+#define TCP_ECN_ANY (1 << 0 | 1 << 4)
 #define TCP_ECN_DEMAND_CWR 4
 
 /* inet_connection_sock.icsk_ack.pending: an ACK is delayed; one must go at once. */

@@ -203,6 +203,7 @@ fn outcome(number: u32) -> &'static str {
         raw::THALWEG_SKIPPED_APP_LIMITED => "limited",
         raw::THALWEG_SKIPPED_NOT_TRACKED => "not-tracked",
         raw::THALWEG_SKIPPED_TIMEOUT => "timeout",
+        raw::THALWEG_SKIPPED_OVERRIDDEN => "overridden",
         _ => "unknown",
     }
 }

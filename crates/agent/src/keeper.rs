@@ -20,9 +20,10 @@ use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
+use crate::overridden::Overridden;
 use crate::service::Watchdog;
 use crate::shared::Shared;
-use crate::silence::Silence;
+use crate::silence::{self, Silence};
 use crate::writer::Writer;
 
 /// Longest wait for events. The programs wake the keeper only when many are pending, so that
@@ -85,6 +86,7 @@ pub struct Keeper {
     dropped: u64,
     log: log::Limit,
     silence: Silence,
+    overridden: Overridden,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
     watchdog: Watchdog,
@@ -118,6 +120,7 @@ impl Keeper {
             dropped: 0,
             log: log::Limit::new(shared.config.events),
             silence: Silence::new(),
+            overridden: Overridden::new(now),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
@@ -359,6 +362,13 @@ impl Keeper {
             let cgroup = &self.shared.kernel.setup().cgroup;
             let strange = self.silence.look(&counters, cgroup);
             self.shared.problem("silence", strange);
+            if let Ok(names) = self.shared.kernel.overridden() {
+                let others = || silence::others(cgroup);
+                let strange = self
+                    .overridden
+                    .look(Instant::now(), &counters, names, others);
+                self.shared.problem("overridden", strange);
+            }
         }
     }
 

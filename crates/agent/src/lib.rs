@@ -22,6 +22,7 @@ mod lock;
 mod looks;
 mod metrics;
 pub mod named;
+mod overridden;
 mod present;
 pub mod reload;
 mod remedy;

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 33] = [
+const REMEDIES: [(&str, &str); 34] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -65,6 +65,10 @@ const REMEDIES: [(&str, &str); 33] = [
     (
         "networks",
         "Restart the agent if it stays: what networks know of each other is weighed as before.",
+    ),
+    (
+        "overridden",
+        "Have the other program leave `TCP_CONGESTION` and the initial window alone, or detach it: `bpftool cgroup tree`. A CC may also fall back by itself, as dctcp does without ECN.",
     ),
     (
         "pins",

@@ -68,7 +68,7 @@ impl Silence {
 }
 
 /// The sockops programs of others on a cgroup, its ancestors and its descendants, in words.
-fn others(cgroup: &Path) -> Vec<String> {
+pub(crate) fn others(cgroup: &Path) -> Vec<String> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     let mut note = |cgroup: &Path, flags| {
         for id in attached(cgroup, flags) {

@@ -146,6 +146,9 @@ pub struct Counters {
     /// Measurements not scored: time-outs with nothing to compare with.
     #[serde(default)]
     pub skipped_timeout: u64,
+    /// Measurements not scored: another congestion control than the arm ran at the end.
+    #[serde(default)]
+    pub skipped_overridden: u64,
     /// Connections moved mid-flow by the loss rule.
     pub switched: u64,
     /// Connections returned to the system default mid-flow.
@@ -187,6 +190,9 @@ pub struct Counters {
     /// Connections whose initial window was scored.
     #[serde(default)]
     pub windows_scored: u64,
+    /// Initial windows that another one replaced before the first data was acknowledged.
+    #[serde(default)]
+    pub windows_overridden: u64,
     /// Sockets seen by looks at long connections.
     #[serde(default)]
     pub visited: u64,

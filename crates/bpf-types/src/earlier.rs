@@ -1,4 +1,4 @@
-//! Host records, measured connections and arm tables of the three kernel interface versions before the
+//! Host records, measured connections and arm tables of the four kernel interface versions before the
 //! present one. An agent newer than the programs in the kernel finds them there.
 
 use thalweg_learner::Host;
@@ -8,7 +8,7 @@ use crate::pod::from_bytes;
 use crate::raw;
 
 /// The versions.
-pub const VERSIONS: [u32; 3] = [7, 8, 9];
+pub const VERSIONS: [u32; 4] = [7, 8, 9, 10];
 
 /// A record of one of [`VERSIONS`], whose fields are the present ones; those that are new were 0,
 /// "nothing yet". `None`: it has another size, was being written, or belongs to another host than its

@@ -33,7 +33,7 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
-pub const THALWEG_ABI_VERSION: u32 = 10;
+pub const THALWEG_ABI_VERSION: u32 = 11;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
 pub const THALWEG_MAX_ARMS: u32 = 16;
@@ -44,8 +44,11 @@ pub const THALWEG_OWNED_WINDOW: u32 = 1073741824;
 pub const THALWEG_WINDOW_LEAST: u32 = 10;
 pub const THALWEG_WINDOW_MOST: u32 = 32;
 pub const THALWEG_WINDOWS: u32 = 12;
+pub const THALWEG_WINDOW_RTT_US: u32 = 2048;
+pub const THALWEG_WINDOW_READ: u32 = 128;
 pub const THALWEG_DEFAULT_HOSTS: u32 = 65536;
 pub const THALWEG_CONNECTIONS: u32 = 65536;
+pub const THALWEG_OVERRIDDEN: u32 = 64;
 pub const THALWEG_PROBES: u32 = 4;
 pub const THALWEG_STRANGERS: u32 = 1024;
 pub const THALWEG_NAMESPACES: u32 = 1024;
@@ -1017,6 +1020,7 @@ pub const THALWEG_CONN_STEADY: thalweg_conn_flag = 512;
 pub const THALWEG_CONN_LONG: thalweg_conn_flag = 1024;
 pub const THALWEG_CONN_LEVEL_SHIFT: thalweg_conn_flag = 11;
 pub const THALWEG_CONN_LEVEL_MASK: thalweg_conn_flag = 30720;
+pub const THALWEG_CONN_UNWATCHED: thalweg_conn_flag = 32768;
 pub type thalweg_conn_flag = ::std::os::raw::c_uint;
 pub const THALWEG_REASON_WARM_UP: thalweg_reason = 0;
 pub const THALWEG_REASON_GREEDY: thalweg_reason = 1;
@@ -1043,7 +1047,8 @@ pub const THALWEG_SKIPPED_SMALL: thalweg_outcome = 1;
 pub const THALWEG_SKIPPED_APP_LIMITED: thalweg_outcome = 2;
 pub const THALWEG_SKIPPED_NOT_TRACKED: thalweg_outcome = 3;
 pub const THALWEG_SKIPPED_TIMEOUT: thalweg_outcome = 4;
-pub const THALWEG_OUTCOMES: thalweg_outcome = 5;
+pub const THALWEG_SKIPPED_OVERRIDDEN: thalweg_outcome = 5;
+pub const THALWEG_OUTCOMES: thalweg_outcome = 6;
 pub type thalweg_outcome = ::std::os::raw::c_uint;
 pub const THALWEG_EVENT_DECISION: thalweg_event_kind = 1;
 pub const THALWEG_EVENT_CLOSE: thalweg_event_kind = 2;
@@ -1850,6 +1855,19 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_event, before) - 200usize];
 };
 #[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_cc_name {
+    pub text: [::std::os::raw::c_char; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_cc_name"][::std::mem::size_of::<thalweg_cc_name>() - 16usize];
+    ["Alignment of thalweg_cc_name"][::std::mem::align_of::<thalweg_cc_name>() - 8usize];
+    ["Offset of field: thalweg_cc_name::text"]
+        [::std::mem::offset_of!(thalweg_cc_name, text) - 0usize];
+};
+#[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_counters {
     pub established: __u64,
@@ -1857,7 +1875,7 @@ pub struct thalweg_counters {
     pub changed: __u64,
     pub refused: __u64,
     pub closed: __u64,
-    pub outcomes: [__u64; 5usize],
+    pub outcomes: [__u64; 6usize],
     pub switched: __u64,
     pub withdrawn: __u64,
     pub app_owned: __u64,
@@ -1878,10 +1896,11 @@ pub struct thalweg_counters {
     pub windows_refused: __u64,
     pub windows_left: __u64,
     pub windows_scored: __u64,
+    pub windows_overridden: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 240usize];
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 256usize];
     ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
     ["Offset of field: thalweg_counters::established"]
         [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
@@ -1896,43 +1915,45 @@ const _: () = {
     ["Offset of field: thalweg_counters::outcomes"]
         [::std::mem::offset_of!(thalweg_counters, outcomes) - 40usize];
     ["Offset of field: thalweg_counters::switched"]
-        [::std::mem::offset_of!(thalweg_counters, switched) - 80usize];
+        [::std::mem::offset_of!(thalweg_counters, switched) - 88usize];
     ["Offset of field: thalweg_counters::withdrawn"]
-        [::std::mem::offset_of!(thalweg_counters, withdrawn) - 88usize];
+        [::std::mem::offset_of!(thalweg_counters, withdrawn) - 96usize];
     ["Offset of field: thalweg_counters::app_owned"]
-        [::std::mem::offset_of!(thalweg_counters, app_owned) - 96usize];
+        [::std::mem::offset_of!(thalweg_counters, app_owned) - 104usize];
     ["Offset of field: thalweg_counters::events"]
-        [::std::mem::offset_of!(thalweg_counters, events) - 104usize];
+        [::std::mem::offset_of!(thalweg_counters, events) - 112usize];
     ["Offset of field: thalweg_counters::events_dropped"]
-        [::std::mem::offset_of!(thalweg_counters, events_dropped) - 112usize];
+        [::std::mem::offset_of!(thalweg_counters, events_dropped) - 120usize];
     ["Offset of field: thalweg_counters::by_group"]
-        [::std::mem::offset_of!(thalweg_counters, by_group) - 120usize];
+        [::std::mem::offset_of!(thalweg_counters, by_group) - 128usize];
     ["Offset of field: thalweg_counters::hosts_created"]
-        [::std::mem::offset_of!(thalweg_counters, hosts_created) - 128usize];
+        [::std::mem::offset_of!(thalweg_counters, hosts_created) - 136usize];
     ["Offset of field: thalweg_counters::hosts_missed"]
-        [::std::mem::offset_of!(thalweg_counters, hosts_missed) - 136usize];
+        [::std::mem::offset_of!(thalweg_counters, hosts_missed) - 144usize];
     ["Offset of field: thalweg_counters::conns_missed"]
-        [::std::mem::offset_of!(thalweg_counters, conns_missed) - 144usize];
+        [::std::mem::offset_of!(thalweg_counters, conns_missed) - 152usize];
     ["Offset of field: thalweg_counters::outside"]
-        [::std::mem::offset_of!(thalweg_counters, outside) - 152usize];
+        [::std::mem::offset_of!(thalweg_counters, outside) - 160usize];
     ["Offset of field: thalweg_counters::control"]
-        [::std::mem::offset_of!(thalweg_counters, control) - 160usize];
+        [::std::mem::offset_of!(thalweg_counters, control) - 168usize];
     ["Offset of field: thalweg_counters::visited"]
-        [::std::mem::offset_of!(thalweg_counters, visited) - 168usize];
+        [::std::mem::offset_of!(thalweg_counters, visited) - 176usize];
     ["Offset of field: thalweg_counters::stretches"]
-        [::std::mem::offset_of!(thalweg_counters, stretches) - 176usize];
+        [::std::mem::offset_of!(thalweg_counters, stretches) - 184usize];
     ["Offset of field: thalweg_counters::anew"]
-        [::std::mem::offset_of!(thalweg_counters, anew) - 184usize];
+        [::std::mem::offset_of!(thalweg_counters, anew) - 192usize];
     ["Offset of field: thalweg_counters::moved"]
-        [::std::mem::offset_of!(thalweg_counters, moved) - 192usize];
+        [::std::mem::offset_of!(thalweg_counters, moved) - 200usize];
     ["Offset of field: thalweg_counters::windows"]
-        [::std::mem::offset_of!(thalweg_counters, windows) - 200usize];
+        [::std::mem::offset_of!(thalweg_counters, windows) - 208usize];
     ["Offset of field: thalweg_counters::windows_raised"]
-        [::std::mem::offset_of!(thalweg_counters, windows_raised) - 208usize];
+        [::std::mem::offset_of!(thalweg_counters, windows_raised) - 216usize];
     ["Offset of field: thalweg_counters::windows_refused"]
-        [::std::mem::offset_of!(thalweg_counters, windows_refused) - 216usize];
+        [::std::mem::offset_of!(thalweg_counters, windows_refused) - 224usize];
     ["Offset of field: thalweg_counters::windows_left"]
-        [::std::mem::offset_of!(thalweg_counters, windows_left) - 224usize];
+        [::std::mem::offset_of!(thalweg_counters, windows_left) - 232usize];
     ["Offset of field: thalweg_counters::windows_scored"]
-        [::std::mem::offset_of!(thalweg_counters, windows_scored) - 232usize];
+        [::std::mem::offset_of!(thalweg_counters, windows_scored) - 240usize];
+    ["Offset of field: thalweg_counters::windows_overridden"]
+        [::std::mem::offset_of!(thalweg_counters, windows_overridden) - 248usize];
 };

@@ -119,7 +119,13 @@ impl Carried {
         } else {
             carried.left.hosts = maps::read_all(&hosts)?;
         }
-        for name in [names::LOCKS, names::CONNS, names::COUNTERS, names::EVENTS] {
+        for name in [
+            names::LOCKS,
+            names::CONNS,
+            names::COUNTERS,
+            names::OVERRIDDEN,
+            names::EVENTS,
+        ] {
             if let Some(map) = pins::open(&pin.join(name))? {
                 carried.reused.insert(name, map);
             }

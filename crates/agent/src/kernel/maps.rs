@@ -1,7 +1,7 @@
 //! Host records, counters, defaults and events of the running programs.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{Ordering, fence};
 
@@ -303,6 +303,10 @@ impl Kernel {
                     &mut sum.skipped_timeout,
                     outcome(raw::THALWEG_SKIPPED_TIMEOUT),
                 ),
+                (
+                    &mut sum.skipped_overridden,
+                    outcome(raw::THALWEG_SKIPPED_OVERRIDDEN),
+                ),
                 (&mut sum.switched, one.switched),
                 (&mut sum.withdrawn, one.withdrawn),
                 (&mut sum.app_owned, one.app_owned),
@@ -323,11 +327,25 @@ impl Kernel {
                 (&mut sum.windows_refused, one.windows_refused),
                 (&mut sum.windows_left, one.windows_left),
                 (&mut sum.windows_scored, one.windows_scored),
+                (&mut sum.windows_overridden, one.windows_overridden),
             ] {
                 *total += part;
             }
         }
         Ok(sum)
+    }
+
+    /// How many stretches ended with another congestion control than their arm, by its name.
+    pub fn overridden(&self) -> Result<BTreeMap<String, u64>> {
+        let mut found = BTreeMap::new();
+        batch::walk(self.map(names::OVERRIDDEN), |key, value| {
+            let name = String::from_utf8_lossy(key);
+            let count = value.try_into().map(u64::from_ne_bytes);
+            let count = count.context("a count has an unexpected size")?;
+            found.insert(name.trim_end_matches('\0').to_owned(), count);
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Sets a namespace's default arm (`None`: the default is not an arm). The programs then decide

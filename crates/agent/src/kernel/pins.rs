@@ -34,7 +34,7 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 }
 
 /// Maps that are pinned.
-pub(super) const MAPS: [PinnedMap; 16] = [
+pub(super) const MAPS: [PinnedMap; 17] = [
     map(names::HOSTS, MapType::LruHash, 32),
     map(names::LOCKS, MapType::Array, 4),
     map(names::ARMS, MapType::Array, 4),
@@ -50,6 +50,7 @@ pub(super) const MAPS: [PinnedMap; 16] = [
     map(names::CONNS, MapType::Array, 4),
     map(OWNED, MapType::SkStorage, 4),
     map(names::COUNTERS, MapType::PercpuArray, 4),
+    map(names::OVERRIDDEN, MapType::Hash, 16),
     map(names::EVENTS, MapType::RingBuf, 0),
 ];
 

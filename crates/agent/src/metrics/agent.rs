@@ -186,6 +186,11 @@ impl Figures {
                 c.windows_scored,
             ),
             (
+                "thalweg_windows_overridden",
+                "Initial windows that another one replaced before the first data was acknowledged.",
+                c.windows_overridden,
+            ),
+            (
                 "thalweg_connections_changed",
                 "Connections whose congestion control was changed.",
                 c.changed,
@@ -302,6 +307,7 @@ impl Figures {
             ("small", c.skipped_small),
             ("application-limited", c.skipped_app_limited),
             ("timeout", c.skipped_timeout),
+            ("overridden", c.skipped_overridden),
             ("not-tracked", c.skipped_not_tracked),
             ("displaced", c.conns_missed),
         ];

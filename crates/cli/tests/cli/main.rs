@@ -43,6 +43,7 @@ mod gain_rules;
 mod health;
 mod input_files;
 mod inputs;
+mod interference;
 mod isolation;
 mod lab_backends;
 mod lab_gate;

@@ -10,15 +10,17 @@ use crate::support::{Bed, COLLECTOR, Traffic, plain, wait_for};
 const ENABLED: &str =
     "[arms]\nallow = [\"cubic\"]\n[initial_window]\nenabled = true\nsegments = [16]\n";
 
-/// Makes connections one by one that send 40 segments. Prints of each its first window, and whether
-/// its pacing rate is finite.
+/// Makes connections one by one that send 40 segments, after a pause if there is a third argument.
+/// Prints of each its first window, and whether its pacing rate is finite.
 const FIRST_WINDOWS: &str = r#"
-import socket, struct, sys
+import socket, struct, sys, time
 for _ in range(int(sys.argv[2])):
     with socket.create_connection((sys.argv[1], 5001)) as connection:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         rate = connection.getsockopt(socket.SOL_SOCKET, 47, 8)
         print(struct.unpack_from("I", info, 80)[0], int(struct.unpack("Q", rate)[0] != (1 << 64) - 1))
+        if len(sys.argv) > 3:
+            time.sleep(float(sys.argv[3]))
         connection.sendall(bytes(57920))
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
@@ -66,15 +68,8 @@ fn a_larger_window_is_tried_and_kept_where_it_saves_round_trips() {
     assert_eq!(bed.counter("windows_raised"), 0);
     let next = connect(&bed, 120);
     bed.counter_reaches("windows_scored", 248);
-    // Those that are larger are paced, and no others.
-    assert!(
-        next.iter()
-            .all(|&(_, paced)| !paced || next.contains(&(16, true)))
-    );
-    assert!(
-        !next.contains(&(16, false)) && !next.contains(&(10, true)),
-        "{next:?}"
-    );
+    // Nothing is left set on them.
+    assert!(next.iter().all(|&(_, limited)| !limited), "{next:?}");
     let larger = next.iter().filter(|&&(window, _)| window == 16).count() as u64;
     assert!(larger >= 60, "{next:?}");
     assert_eq!(bed.counter("windows_raised"), larger);
@@ -185,6 +180,90 @@ fn what_routes_and_policies_set_stays() {
     assert_eq!(bed.counter("windows_scored"), 3);
 }
 
+/// Has windows raised, and waits until they are.
+fn raised(bed: &Bed) {
+    connect(bed, 128);
+    bed.counter_reaches("windows_scored", 128);
+    let next = connect(bed, 20);
+    assert!(next.contains(&(16, false)), "{next:?}");
+    bed.counter_reaches("windows_scored", 148);
+}
+
+fn a_window_that_another_program_or_a_pause_replaces_is_not_scored() {
+    let (bed, _reader) = bed("windowother", ENABLED);
+    raised(&bed);
+    let server = bed.server_address();
+    // After more than a retransmission timeout TCP restarts from ten segments.
+    let said = bed.python(Side::Client, FIRST_WINDOWS, &[&server, "20", "0.5"]);
+    let raised = said.finish().matches("16 ").count() as u64;
+    assert!(raised > 5, "{raised}");
+    bed.counter_reaches("windows_scored", 168 - raised);
+    assert_eq!(bed.counter("windows_overridden"), raised);
+    let said = wait_for("a problem", || {
+        let said = bed.json(&["status"])["problems"].to_string();
+        said.contains("initial windows were replaced")
+            .then_some(said)
+    });
+    assert!(said.contains(&format!("{raised} of ")), "{said}");
+}
+
+/// Sends 16 segments at once by each connection; the other end prints how long after the first
+/// byte the last of them came, µs.
+const SPREAD: &str = r#"
+import socket, sys, time
+if sys.argv[1] == "listen":
+    listener = socket.create_server(("", 5002))
+    print("listening", flush=True)
+    while True:
+        connection = listener.accept()[0]
+        got = first = 0
+        while got < 16 * 1448:
+            got += len(connection.recv(1448))
+            first = first or time.monotonic()
+        print(int((time.monotonic() - first) * 1e6), flush=True)
+        connection.close()
+for _ in range(int(sys.argv[2])):
+    with socket.create_connection((sys.argv[1], 5002)) as connection:
+        window = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[80]
+        connection.sendall(bytes(16 * 1448))
+        connection.recv(1)
+        print(window, flush=True)
+"#;
+
+fn a_larger_window_is_paced() {
+    let (bed, _reader) = bed("windowpaced", ENABLED);
+    raised(&bed);
+    let mut listener = bed.python(Side::Server, SPREAD, &["listen"]);
+    assert_eq!(listener.line(), "listening");
+    let server = bed.server_address();
+    let windows = bed.python(Side::Client, SPREAD, &[&server, "20"]).finish();
+    let mut seen = 0;
+    for window in windows.lines() {
+        let spread_us: u64 = listener.line().parse().unwrap();
+        // Ten segments go out at once. TCP paces the other six at twice ten segments a round trip
+        // of 50 ms; a second flight comes a round trip later.
+        let bounds = if window == "16" {
+            8_000..30_000
+        } else {
+            45_000..60_000
+        };
+        assert!(bounds.contains(&spread_us), "{window}: {spread_us} us");
+        seen += u64::from(window == "16");
+    }
+    assert!(seen > 5, "{windows}");
+}
+
+fn a_short_path_keeps_the_kernels_window() {
+    let mut options = plain("windowshort");
+    options.path.delay = serde_json::from_value(json!("500us")).unwrap();
+    let mut bed = Bed::new(&options, ENABLED);
+    bed.start();
+    let mut reader = bed.python(Side::Server, COLLECTOR, &[]);
+    assert_eq!(reader.line(), "listening");
+    assert_eq!(connect(&bed, 3), [(10, false); 3]);
+    assert_eq!(bed.counter("windows_left"), 6);
+}
+
 fn a_dry_run_decides_and_sets_nothing() {
     let (bed, _reader) = bed("windowdry", &format!("dry_run = true\n{ENABLED}"));
     let all = connect(&bed, 180);
@@ -215,6 +294,9 @@ in_virtual_time!(
     [],
     a_larger_window_is_tried_and_kept_where_it_saves_round_trips,
     what_routes_and_policies_set_stays,
+    a_window_that_another_program_or_a_pause_replaces_is_not_scored,
+    a_larger_window_is_paced,
+    a_short_path_keeps_the_kernels_window,
     a_dry_run_decides_and_sets_nothing,
     they_are_left_alone_unless_enabled,
 );

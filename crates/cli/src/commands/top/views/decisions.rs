@@ -37,7 +37,7 @@ pub const HELP: [&str; 10] = [
 
 type Counter = (&'static str, fn(&Counters) -> u64);
 
-const COUNTERS: [Counter; 15] = [
+const COUNTERS: [Counter; 16] = [
     ("established", |c| c.established),
     ("decided", |c| c.decided),
     ("changed", |c| c.changed),
@@ -51,6 +51,7 @@ const COUNTERS: [Counter; 15] = [
     ("  app or buffer full", |c| c.skipped_app_limited),
     ("  timed out", |c| c.skipped_timeout),
     ("  not tracked", |c| c.skipped_not_tracked),
+    ("  another CC ran", |c| c.skipped_overridden),
     ("  displaced", |c| c.conns_missed),
     ("events lost", |c| c.events_dropped),
 ];
