@@ -13,6 +13,8 @@ const MEMORY: Duration = Duration::from_secs(600);
 const LEAST: u64 = 5;
 /// One of so many connections is a problem.
 const SHARE: u64 = 20;
+/// Time for which a problem keeps its words: each change of them is a line in the log.
+const RENEW: Duration = Duration::from_secs(60);
 
 /// Numbers at a time.
 #[derive(Clone, Default)]
@@ -28,6 +30,8 @@ pub(crate) struct Overridden {
     before: Option<Seen>,
     /// The numbers that become `before` next.
     next: Seen,
+    /// The problem's words, and since when.
+    told: Option<(Instant, String)>,
 }
 
 impl Overridden {
@@ -37,6 +41,7 @@ impl Overridden {
             since: now,
             before: None,
             next: Seen::default(),
+            told: None,
         }
     }
 
@@ -90,17 +95,25 @@ impl Overridden {
             self.before = Some(std::mem::replace(&mut self.next, seen));
         }
         if parts.is_empty() {
+            self.told = None;
             return None;
         }
+        if let Some((at, text)) = &self.told
+            && now.duration_since(*at) < RENEW
+        {
+            return Some(text.clone());
+        }
         let others = others();
-        Some(match others.is_empty() {
+        let text = match others.is_empty() {
             true => parts.join("; "),
             false => format!(
                 "{}; another sockops program may set them ({})",
                 parts.join("; "),
                 others.join(", ")
             ),
-        })
+        };
+        self.told = Some((now, text.clone()));
+        Some(text)
     }
 }
 

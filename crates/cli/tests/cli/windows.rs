@@ -199,12 +199,10 @@ fn a_window_that_another_program_or_a_pause_replaces_is_not_scored() {
     assert!(raised > 5, "{raised}");
     bed.counter_reaches("windows_scored", 168 - raised);
     assert_eq!(bed.counter("windows_overridden"), raised);
-    let said = wait_for("a problem", || {
+    wait_for("a problem", || {
         let said = bed.json(&["status"])["problems"].to_string();
-        said.contains("initial windows were replaced")
-            .then_some(said)
+        said.contains("initial windows were replaced").then_some(())
     });
-    assert!(said.contains(&format!("{raised} of ")), "{said}");
 }
 
 /// Sends 16 segments at once by each connection; the other end prints how long after the first
