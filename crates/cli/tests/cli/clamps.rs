@@ -232,6 +232,22 @@ fn a_dry_run_tells_and_sets_nothing() {
     assert!(said.contains("Nothing is set"), "{said}");
 }
 
+fn a_cgroup_made_again_has_clamps() {
+    let mut bed = Bed::new(&path("clampagain"), ENABLED);
+    bed.start();
+    let cgroup = bed.pair.cgroup().to_owned();
+    std::fs::remove_dir(&cgroup).unwrap();
+    let health = |bed: &Bed| bed.json(&["status"])["health"].clone();
+    assert_eq!(health(&bed), "critical");
+    std::fs::create_dir(&cgroup).unwrap();
+    wait_for("programs", || (health(&bed) == "ok").then_some(()));
+    let _sink = bed.sink(&bed.server_address());
+    let mut flow = endless(&bed);
+    clamped(&bed, 1);
+    is_bounded(&mut flow);
+    flow.finish();
+}
+
 in_virtual_time!(
     [],
     open_and_new_connections_have_what_the_path_carries_until_the_agent_ends,
@@ -241,4 +257,5 @@ in_virtual_time!(
     what_is_not_in_the_agents_cgroup_is_left_alone,
     the_control_group_keeps_its_windows,
     a_dry_run_tells_and_sets_nothing,
+    a_cgroup_made_again_has_clamps,
 );
