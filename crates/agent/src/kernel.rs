@@ -31,7 +31,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramMut};
 use thalweg_bpf_objects::names::learn::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::learner::{self, LINKS, is_attached};
-use thalweg_control::{former_limits, links, object, policy, system};
+use thalweg_control::{former_limits, links, memory, object, policy, system};
 use thalweg_learner::{Control, Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
@@ -260,8 +260,8 @@ impl Kernel {
             unfinished,
             setup,
         };
-        kernel.open = kernel.load_iterator();
-        kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED)));
+        kernel.open = kernel.load_iterator()?;
+        kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED))?);
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.write_named()?;
@@ -409,8 +409,11 @@ fn load(
         }
         loaded
     });
-    if let Ok(object) = loaded {
-        return Ok((object, None));
+    match loaded {
+        Ok(object) => return Ok((object, None)),
+        // The variant is not at fault: the other would run in its place for good.
+        Err(error) if memory::is_passing(&error) => return Err(error),
+        Err(_) => {}
     }
     setup.kernel_btf = false;
     Ok((load_variant(setup, params, reused)?, why))
@@ -452,12 +455,20 @@ fn load_variant(
     if !parameters_set {
         bail!("the BPF object has no section .rodata.params");
     }
+    let less = "lower [hosts] max or [events] ring, or shorten the table of [networks]";
+    memory::check(&object, |map| reused.contains_key(map))
+        .with_context(|| format!("the BPF programs are not loaded: {less}"))?;
     object.load().map_err(|error| {
         let advice = if error.kind() == libbpf_rs::ErrorKind::OutOfMemory {
-            "there is not enough memory for its maps: lower [hosts] max or [events] ring, or shorten the \
-             table of [networks]"
+            let available = memory::available();
+            let available = available.map(|it| {
+                let bytes = memory::mebibytes(it.bytes);
+                format!(", of which {bytes} is available ({})", it.of)
+            });
+            let available = available.unwrap_or_default();
+            format!("there is not enough memory for its maps{available}: {less}")
         } else {
-            "see the lines above; `thalweg doctor` tells what it supports"
+            "see the lines above; `thalweg doctor` tells what it supports".to_owned()
         };
         anyhow::Error::new(error).context(format!("the kernel refused the BPF programs ({advice})"))
     })

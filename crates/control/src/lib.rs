@@ -18,6 +18,7 @@ pub mod inventory;
 pub mod iterator;
 pub mod learner;
 pub mod links;
+pub mod memory;
 pub mod object;
 pub mod pins;
 pub mod policy;

@@ -38,7 +38,7 @@ use history::History;
 use marks::Marks;
 
 use crate::pins::Locked;
-use crate::{learner, links, object, system};
+use crate::{learner, links, memory, object, system};
 pub use pins::DIRECTORY;
 use pins::{HEAD, PROGRAM, Pins, Running};
 use tables::Tables;
@@ -363,8 +363,9 @@ fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result
     if system::has_kernel_btf() {
         let variant = thalweg_bpf_objects::POLICY_BTF;
         let loaded = object::listening(|| load_variant(variant, pins, tables, head));
-        if loaded.is_ok() {
-            return loaded;
+        match &loaded {
+            Err(error) if !memory::is_passing(error) => {}
+            _ => return loaded,
         }
     }
     load_variant(thalweg_bpf_objects::POLICY, pins, tables, head)
@@ -390,6 +391,8 @@ fn load_variant(
             }
         }
     }
+    memory::check(&object, |_| false)
+        .context("the policy is not applied: it has too many rules, prefixes or settings")?;
     object
         .load()
         .context("the kernel refused the policy's program (see the lines above)")

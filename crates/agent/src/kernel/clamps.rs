@@ -17,7 +17,7 @@ use thalweg_control::iterator::Visit;
 use thalweg_control::{batch, object, system};
 use thalweg_learner::Mode;
 
-use super::open::Iterator;
+use super::open::{Iterator, unless_passing};
 use super::{Kernel, Setup};
 
 /// Bytes of one report.
@@ -107,22 +107,19 @@ impl Setup {
 impl Kernel {
     /// Loads the iterator with the learner's maps; `None` if there are no clamps, nor any of an agent
     /// before, which are to be lifted. In words why there cannot be any.
-    pub(super) fn load_clamps(&self, are_left: bool) -> Result<Option<Iterator>, String> {
+    pub(super) fn load_clamps(&self, are_left: bool) -> Result<Result<Option<Iterator>, String>> {
         let lifts = are_left && self.setup.kernel_btf;
         if !self.setup.has_clamps() && !lifts {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         if !self.setup.kernel_btf {
-            return Err("the kernel has no types (BTF)".to_owned());
+            return Ok(Err("the kernel has no types (BTF)".to_owned()));
         }
         object::listening(|| {
             let bytes = thalweg_bpf_objects::LEARN_CLAMP;
             let loaded = self.try_iterator("thalweg_clamp", bytes, programs::LEARN_CLAMP);
             let ready = loaded.and_then(|it| self.write_clamp_prefixes(&it).map(|()| it));
-            ready.map(Some).map_err(|error| {
-                let said = object::last_words(&object::take_said());
-                format!("{error:#}: {said}")
-            })
+            unless_passing(ready)
         })
     }
 
@@ -152,6 +149,7 @@ impl Kernel {
     pub(super) fn reload_clamps(&self) {
         if self.lock_clamps().as_ref().is_ok_and(Option::is_some) {
             let loaded = self.load_clamps(true);
+            let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
             if let Err(why) = &loaded {
                 tracing::error!("congestion windows get no learned clamp any more: {why}");
             }

@@ -14,7 +14,7 @@ use thalweg_bpf_objects::names::learn_clamp::maps as clamp_names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::iterator::Visit;
-use thalweg_control::{links, object, system};
+use thalweg_control::{links, memory, object, system};
 use thalweg_learner::{Mode, is_due};
 
 use super::{Kernel, raw_params};
@@ -123,21 +123,35 @@ impl Drop for Slots {
     }
 }
 
+/// An iterator, or in words why the kernel refuses it.
+///
+/// # Errors
+/// The kernel refuses it only now.
+pub(super) fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator>, String>> {
+    match loaded {
+        Ok(iterator) => Ok(Ok(Some(iterator))),
+        Err(error) if memory::is_passing(&error) => Err(error),
+        Err(error) => {
+            let said = object::last_words(&object::take_said());
+            Ok(Err(format!("{error:#}: {said}")))
+        }
+    }
+}
+
 impl Kernel {
     /// Loads the iterator with the learner's maps; `None` if it is not wanted, or the kernel has no
     /// types. In words why the kernel refuses it.
-    pub(super) fn load_iterator(&self) -> Result<Option<Iterator>, String> {
+    ///
+    /// # Errors
+    /// The kernel refuses it only now ([`memory::is_passing`]).
+    pub(super) fn load_iterator(&self) -> Result<Result<Option<Iterator>, String>> {
         let wanted = self.params.mode == Mode::Thalweg && self.params.stretch_ns != 0;
         if !wanted || !self.setup.kernel_btf {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         object::listening(|| {
             let bytes = thalweg_bpf_objects::LEARN_OPEN;
-            let loaded = self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN);
-            loaded.map(Some).map_err(|error| {
-                let said = object::last_words(&object::take_said());
-                format!("{error:#}: {said}")
-            })
+            unless_passing(self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN))
         })
     }
 
