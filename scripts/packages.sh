@@ -41,7 +41,18 @@ cargo cyclonedx --quiet --manifest-path crates/cli/Cargo.toml --features static 
 version=$("$thalweg" --version | cut -d' ' -f2)
 python3 scripts/sbom.py "crates/cli/$bill.json" "$stage/thalweg" "target/packages/thalweg_$version.cdx.json"
 
+python3 scripts/notices.py "$stage/third-party-notices"
+gzip -n9 "$stage/third-party-notices"
+
 cargo deb --quiet --locked --no-build -p thalweg-cli --output target/packages
 cargo generate-rpm --package crates/cli --output target/packages
+# cargo-deb writes no sums of the files, by which `dpkg --verify` knows changed ones.
+for deb in target/packages/*.deb; do
+	rm -rf "$stage/deb"
+	dpkg-deb --raw-extract "$deb" "$stage/deb"
+	(cd "$stage/deb" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+	chmod 644 "$stage/deb/DEBIAN/md5sums"
+	dpkg-deb --root-owner-group -Zxz --build "$stage/deb" "$deb" >/dev/null
+done
 (cd target/packages && sha256sum -- *.deb *.rpm *.json >SHA256SUMS)
 ls -l target/packages

@@ -191,18 +191,37 @@ start_faults() {
 
 	iperf3 -s -D -B 127.0.0.1 -p 9471 -I /tmp/taken
 	check "the port is taken" until_true 20 test -s /tmp/taken
-	refuses_to_start "a port in use" 'http.listen: 127.0.0.1:9471: Address already in use' 4 5
-	check "there is an end to the tries" test "$(property NRestarts)" -le 5
-	check "programs go on meanwhile" test -e /sys/fs/bpf/thalweg/link_sockops
+	check "a port in use keeps no agent away" systemctl restart thalweg
+	check "it is a problem" says 'http.listen: 127.0.0.1:9471: Address already in use' thalweg status
 	kill "$(tr -d '\0' </tmp/taken)"
-	systemctl reset-failed thalweg
-	check "it starts once the port is free" until_true 30 systemctl start thalweg
+	check "the port is had once it is free" until_true 30 says 'problems *none' thalweg status
 	check "the token opens it" says '"session"' \
 		curl -sS -H 'Authorization: Bearer 0123456789abcdef0123456789abcdef' http://127.0.0.1:9471/v1/status
 	rm /etc/thalweg/token
 	echo '' >$settings
 	check "reload after all that" systemctl reload thalweg
 }
+
+# A fault that passes is tried until it has passed.
+passing_faults() {
+	local from
+	systemctl stop thalweg
+	from=$(cursor)
+	mount -t tmpfs -o size=64k,nr_inodes=2,mode=0700 full /var/lib/thalweg
+	touch /var/lib/thalweg/filler
+	check "no inodes: refused" fails systemctl start thalweg
+	check "no inodes: tried more than five times" until_true 180 tried_more_than 5
+	check "no inodes: named" told_at_least "$from" 'no free inodes' 5
+	check "no inodes: the unit has not failed for good" is "$(property ActiveState)" activating
+	umount -l /var/lib/thalweg
+	check "it runs once there is room" until_true 90 systemctl is-active thalweg
+
+	check "nothing is attached" thalweg detach
+	umount -l /sys/fs/bpf
+	check "a start without a BPF file system" systemctl restart thalweg
+	check "the pins are the machine's" test -e /sys/fs/bpf/thalweg/link_sockops
+}
+tried_more_than() { (($(property NRestarts) > $1)); }
 
 # More events than lines: the agent counts what it leaves out, and journald drops nothing.
 floods_no_journal() {
@@ -238,6 +257,8 @@ remove_deb() {
 	check "apt removes it" apt-get remove -y -q thalweg
 	check "no pin" none /sys/fs/bpf/thalweg
 	check "the store stays" test -e /var/lib/thalweg/thalweg.db
+	mkdir -p /etc/thalweg/fleet
+	touch /etc/thalweg/fleet/agent.nk
 	check "apt purges it" apt-get purge -y -q thalweg
 	nothing_is_left "purge"
 }
@@ -312,6 +333,7 @@ operate
 beside_others
 reach_a_fleet
 start_faults
+passing_faults
 floods_no_journal
 hangs
 remove_deb

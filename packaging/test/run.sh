@@ -67,6 +67,9 @@ END
 
 echo '== contents'
 grep -q 'Permission is hereby granted' "$unpacked/usr/share/doc/thalweg/copyright"
+zgrep -q '^tokio ' "$unpacked/usr/share/doc/thalweg/third-party-notices.gz"
+dpkg-deb --info "${deb[0]}" md5sums | grep -q ' usr/bin/thalweg$'
+rpm -qp --qf '%{LICENSE}\n' "${rpm[0]}" | grep -q 'GPL-2.0-only'
 rpm -qpl "${rpm[0]}" | grep -v /man/ | grep -v /zsh/ | sort >"$work/of-rpm"
 (cd "$unpacked" && find . -type f -printf '/%P\n') | grep -v -e /man/ -e /zsh/ -e changelog.Debian | sort >"$work/of-deb"
 # Debian's systemd is below /usr, where cargo-deb does not put it.
