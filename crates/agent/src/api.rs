@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -20,6 +21,7 @@ use thalweg_control::inventory::Inventory;
 use thalweg_learner::HostKey;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::api::tcp::Front;
 use crate::kernel;
 use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
@@ -52,22 +54,38 @@ use work::Api;
 const EVENTS_DEFAULT: u32 = 100;
 /// Largest number of events per request.
 const EVENTS_MAX: u32 = 10_000;
+/// Interval of attempts to bind a port that another process has.
+const PORT_RETRY: Duration = Duration::from_secs(5);
 /// Number of events in an explanation.
 const RECENT: u32 = 10;
 
-/// Answers requests on a socket, and on the port if there is one, forever.
-pub async fn serve(listener: UnixListener, port: Option<TcpListener>, shared: Arc<Shared>) -> ! {
-    let token = shared.front.as_ref().and_then(|front| front.token.clone());
-    let router = router(shared);
-    match port {
+/// Answers requests on a socket, and on the port if one is wanted, forever.
+pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
+    let router = router(Arc::clone(&shared));
+    match &shared.front {
         None => connections::serve(listener, router).await,
-        Some(port) => {
-            let guarded = tcp::guarded(router.clone(), token);
+        Some(front) => {
+            let guarded = tcp::guarded(router.clone(), front.token.clone());
+            let on_port = async { tcp::serve(wait_for_port(front, &shared).await, guarded).await };
             tokio::select! {
                 never = connections::serve(listener, router) => never,
-                never = tcp::serve(port, guarded) => never,
+                never = on_port => never,
             }
         }
+    }
+}
+
+/// The listener of a port, once it can be bound. Until then it is a problem.
+async fn wait_for_port(front: &Front, shared: &Shared) -> TcpListener {
+    loop {
+        match front.listen() {
+            Ok(port) => {
+                shared.problem("port", None);
+                return port;
+            }
+            Err(why) => shared.problem("port", Some(front.refused(&why))),
+        }
+        tokio::time::sleep(PORT_RETRY).await;
     }
 }
 

@@ -12,8 +12,10 @@ use thalweg_fleet::keys::PublicKey;
 use thalweg_fleet::{Identity, Name, NameError, Settings};
 use thalweg_learner::{Control, Mode, ONE_Q16, Params};
 use thalweg_policy::Prefix;
-use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_units::file::MAX_FILE_BYTES;
 use thalweg_units::grammar::size_text;
+
+use crate::trusted;
 
 mod error;
 mod reader;
@@ -81,6 +83,8 @@ pub struct Config {
     pub http: Http,
     /// `[fleet]`; `None`: the agent is in none.
     pub fleet: Option<FleetMember>,
+    /// File that it was read from; `None`: every key has its default.
+    pub file: Option<PathBuf>,
 }
 
 /// `[paths]`: files and directories.
@@ -99,7 +103,8 @@ pub struct Paths {
 /// `[arms]`: the congestion controls to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arms {
-    /// `allow`: names; `None` = `auto`, everything the kernel offers.
+    /// `allow`: names; `None` = `auto`: what the kernel offered at the agent's start, what is named
+    /// elsewhere here, and what `thalweg cc load` has loaded.
     pub allow: Option<Vec<String>>,
     /// `deny`: names never chosen, whatever `allow` says.
     pub deny: Vec<String>,
@@ -117,6 +122,13 @@ impl Arms {
     pub fn permits(&self, name: &str) -> bool {
         let named = |names: &[String]| names.iter().any(|other| other == name);
         self.allow.as_deref().is_none_or(named) && !named(&self.deny)
+    }
+
+    /// Whether the configuration names a congestion control as one to be used.
+    pub fn names(&self, name: &str) -> bool {
+        let allowed = self.allow.iter().flatten();
+        let mut named = allowed.chain(&self.load).chain(&self.needs_ecn);
+        named.any(|other| other == name)
     }
 }
 
@@ -388,9 +400,12 @@ fn host_name() -> String {
 }
 
 impl Config {
-    /// Reads a file that must exist.
+    /// Reads a file that must exist, and that root or this process's user alone may change.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        Self::parse_bytes(&file::read(file, MAX_FILE_BYTES)?, file)
+        let bytes = trusted::read(file, MAX_FILE_BYTES)?;
+        let mut config = Self::parse_bytes(&bytes, file)?;
+        config.file = Some(file.to_owned());
+        Ok(config)
     }
 
     /// Reads the named file, which must exist, or else [`DEFAULT_FILE`]. If that does not exist,
@@ -481,6 +496,7 @@ impl Config {
             snapshot: root.section("snapshot", Snapshot::read),
             http: root.section("http", Http::read),
             fleet: root.section("fleet", FleetMember::read),
+            file: None,
         }
     }
 }

@@ -16,6 +16,7 @@ use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
 
 use crate::clamps;
+use crate::config::Config;
 use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
@@ -24,6 +25,7 @@ use crate::overridden::Overridden;
 use crate::service::Watchdog;
 use crate::shared::Shared;
 use crate::silence::{self, Silence};
+use crate::view;
 use crate::writer::Writer;
 
 /// Longest wait for events. The programs wake the keeper only when many are pending, so that
@@ -47,20 +49,39 @@ const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
 
-/// The arms that the kernel offers and the operator permits. The system default is always among
-/// them, since connections use it anyway.
-pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>> {
-    let default = system::default_cc()?;
-    let arms = &shared_config.arms;
-    let needing_ecn = cc::needing_ecn(&shared_config.paths.pin);
-    Ok(system::available_ccs()?
+/// The arms that the kernel offers and the operator permits; `at_start`: what it offered at the
+/// agent's start. The system default is always among them, since connections use it anyway.
+pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>> {
+    let needing_ecn = cc::needing_ecn(&config.paths.pin);
+    let (wanted, _) = divided(config, at_start)?;
+    Ok(wanted
         .into_iter()
-        .filter(|name| *name == default || arms.permits(name))
         .map(|name| ArmSpec {
-            needs_ecn: arms.needs_ecn.contains(&name) || needing_ecn.contains(&name),
+            needs_ecn: config.arms.needs_ecn.contains(&name) || needing_ecn.contains(&name),
             name,
         })
         .collect())
+}
+
+/// What the kernel offers and `arms.allow = "auto"` leaves out, since it came after the agent's
+/// start: it may be somebody's experiment. `None` if there is nothing.
+pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers> {
+    let (arms, mut names) = divided(config, at_start).ok()?;
+    names.retain(|name| config.arms.permits(name));
+    let allow: Vec<&String> = arms.iter().chain(&names).collect();
+    let line = format!("allow = {allow:?}");
+    (!names.is_empty()).then_some(view::Newcomers { names, line })
+}
+
+/// The congestion controls that the kernel offers: those that may be arms, and the others.
+fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
+    let default = system::default_cc()?;
+    let own = cc::loaded(&config.paths.pin).unwrap_or_default();
+    let may = |name: &String| {
+        let is_known = at_start.contains(name) || own.iter().any(|(own, _)| own == name);
+        *name == default || config.arms.permits(name) && (is_known || config.arms.names(name))
+    };
+    Ok(system::available_ccs()?.into_iter().partition(may))
 }
 
 /// State of the keeper thread.
@@ -411,7 +432,10 @@ impl Keeper {
             self.forgave = Instant::now();
         }
         let refused = kernel.arms()?.refused();
-        let (came, went) = kernel.refresh_arms(&wanted_arms(&self.shared.config)?, forgive)?;
+        let (came, went) = kernel.refresh_arms(
+            &wanted_arms(&self.shared.config, &self.shared.life.arms_at_start)?,
+            forgive,
+        )?;
         self.shared.problem("refused", refused);
         self.refresh_arm_sets()?;
         for name in came {

@@ -8,6 +8,7 @@ extern crate thalweg_control;
 pub mod api;
 mod clamps;
 pub mod config;
+mod disk;
 pub mod doctor;
 mod events;
 pub mod features;
@@ -32,6 +33,7 @@ mod service;
 pub mod shared;
 mod silence;
 pub mod store;
+mod trusted;
 pub mod view;
 mod writer;
 

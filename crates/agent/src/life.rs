@@ -53,6 +53,8 @@ pub struct Life {
     pub repairs: Repairs,
     /// Looks at connections with them.
     pub clamp_looks: looks::Figures,
+    /// Congestion controls that the kernel offered then.
+    pub arms_at_start: Vec<String>,
     counted: Mutex<Counted>,
 }
 
@@ -82,8 +84,9 @@ pub struct Scored {
 
 impl Life {
     /// Of an agent that starts now.
-    pub fn begin() -> Self {
+    pub fn begin(arms_at_start: Vec<String>) -> Self {
         Self {
+            arms_at_start,
             started: Instant::now(),
             started_s: system::wall_ns() as f64 / 1e9,
             stored: AtomicU64::new(0),

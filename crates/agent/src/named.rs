@@ -14,6 +14,8 @@ use thalweg_units::prefix::{MAPPED, mask};
 use thalweg_units::reader::quoted;
 use thalweg_units::{Fault, Faults, Position};
 
+use crate::trusted;
+
 /// Most prefixes of a table; the Internet's routes are 1.3 million.
 pub const PREFIXES_MAX: usize = 2_000_000;
 /// Largest file.
@@ -84,7 +86,7 @@ impl Named {
         let Some(file) = file else {
             return Ok(Self::default());
         };
-        let text = file::text(file::read(file, FILE_BYTES_MAX)?, file)?;
+        let text = file::text(trusted::read(file, FILE_BYTES_MAX)?, file)?;
         Ok(Self::parse(&text, file)?)
     }
 

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 34] = [
+const REMEDIES: [(&str, &str); 35] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -81,6 +81,10 @@ const REMEDIES: [(&str, &str); 34] = [
     (
         "programs",
         "Nothing must be done if they are attached again within a second. Else look at `bpftool cgroup tree` and the agent's log.",
+    ),
+    (
+        "port",
+        "Find who has the port (`ss -ltnp`), and end it or name another in `http.listen`. If tokens were sent there, write a new one to `http.token_file`.",
     ),
     (
         "refused",

@@ -19,7 +19,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::api;
 use crate::api::socket::Socket;
 use crate::api::tcp::Front;
-use crate::config::{Config, ConfigError, Paths};
+use crate::config::{Config, ConfigError, DEFAULT_FILE, Paths};
+use crate::disk;
 use crate::fleet::Membership;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::health::without_clamps_in_words;
@@ -74,13 +75,15 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     // This comes first: a signal during the start ends the agent once it has started.
     let mut ends = Ends::new()?;
     let named = Arc::new(named_of(&config)?);
-    let (ground, front) = Ground::prepare(&config, reread)?;
+    let paths = config.paths.clone();
+    let explained = |error| disk::explained(error, &[&paths.state, &paths.socket, &paths.pin]);
+    let (ground, front) = Ground::prepare(&config, reread).map_err(explained)?;
     let first = Ready {
         config,
         front,
         named,
     };
-    let mut session = Session::start(&ground, first, 1)?;
+    let mut session = Session::start(&ground, first, 1).map_err(explained)?;
     loop {
         service::ready();
         let (before, number) = (session.ready(), session.shared.session + 1);
@@ -140,7 +143,7 @@ impl Ground {
         let state = Lock::take(&config.paths.state.join("agent.lock"))?;
         let own_netns = system::netns_cookie()?;
 
-        let front = Front::new(&config.http, &[])?;
+        let front = Front::at_start(&config.http)?;
         let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
         system::ensure_bpffs(&config.paths.pin)?;
         let pins = PinLock::take(&config.paths.pin)?;
@@ -157,7 +160,7 @@ impl Ground {
             },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
-            life: Arc::new(Life::begin()),
+            life: Arc::new(Life::begin(system::available_ccs()?)),
         };
         Ok((ground, front))
     }
@@ -219,7 +222,9 @@ impl Session {
             Some(salt) => salt,
             None => opened.store.control_salt()?,
         };
-        let (kernel, left) = Kernel::prepare(setup(&ready, cgroup, remembered, salt)?)?;
+        let at_start = &ground.life.arms_at_start;
+        let setup = setup(&ready, at_start, cgroup, remembered, salt)?;
+        let (kernel, left) = Kernel::prepare(setup)?;
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
         let mut shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
@@ -377,7 +382,13 @@ fn check_privileges() -> Result<()> {
     )
 }
 
-fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> Result<Setup> {
+fn setup(
+    ready: &Ready,
+    arms_at_start: &[String],
+    cgroup: PathBuf,
+    remembered: Vec<String>,
+    salt: u64,
+) -> Result<Setup> {
     let config = &ready.config;
     Ok(Setup {
         pin: config.paths.pin.clone(),
@@ -396,7 +407,7 @@ fn setup(ready: &Ready, cgroup: PathBuf, remembered: Vec<String>, salt: u64) -> 
         cluster: (config.control.cluster_ipv4, config.control.cluster_ipv6),
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,
-        arms: wanted_arms(config)?,
+        arms: wanted_arms(config, arms_at_start)?,
         remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
         user_namespaces: config.hosts.user_namespaces,
@@ -489,23 +500,27 @@ fn log_start(shared: &Shared) -> Result<()> {
         .map(|(_, arm)| arm.name.as_str())
         .collect();
     let setup = shared.kernel.setup();
+    let file = shared.config.file.as_deref();
+    let file = file.map_or_else(
+        || format!("none ({DEFAULT_FILE} is not there)"),
+        |file| file.display().to_string(),
+    );
+    let (mode, cgroup) = (shared.mode().name(), setup.cgroup.display());
     tracing::info!(
-        mode = shared.mode().name(),
-        cgroup = %setup.cgroup.display(),
+        mode,
+        %cgroup,
         arms = names.join(" "),
         default = system::default_cc()?,
         took_over = shared.kernel.took_over(),
         dry_run = setup.dry_run,
         advise = setup.advise.only,
         kernel_btf = setup.kernel_btf,
-        "agent {} runs in mode {}{} on {}",
+        "agent {} runs in mode {mode}{} on {cgroup}, configuration {file}",
         env!("CARGO_PKG_VERSION"),
-        shared.mode().name(),
         match setup.dry_run {
             true => ", dry run,",
             false => "",
         },
-        setup.cgroup.display()
     );
     let (prefixes, networks) = (setup.named.prefixes(), setup.named.networks());
     if prefixes > 0 {
@@ -560,15 +575,14 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         let listener = ground.listen()?;
         let mut looks = tokio::time::interval(SOCKET_LOOK);
         let mut stopped = shared.stopped();
-        let port = || shared.front.as_ref().map(Front::listen).transpose();
-        let mut server = Box::pin(api::serve(listener, port()?, Arc::clone(shared)));
+        let mut server = Box::pin(api::serve(listener, Arc::clone(shared)));
         loop {
             tokio::select! {
                 never = &mut server => match never {},
                 _ = looks.tick() => {
                     let bound = ground.bind_again(&shared.config.paths);
                     if let Some(listener) = shared.note_socket(bound) {
-                        server = Box::pin(api::serve(listener, port()?, Arc::clone(shared)));
+                        server = Box::pin(api::serve(listener, Arc::clone(shared)));
                     }
                 }
                 _ = terminate.recv() => shared.end(),

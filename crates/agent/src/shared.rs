@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::fleet::Membership;
 use crate::gain::{Advice, Drawn, Gain};
 use crate::health::{self, Problems};
+use crate::keeper::newcomers;
 use crate::kernel::{ArmTable, Kernel};
 use crate::life::Life;
 use crate::present::Presenter;
@@ -474,6 +475,7 @@ impl Shared {
             events_share: self.sampling(|sampling| sampling.share()),
             events_left_out: self.life.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.saved_at).map(|at| at.elapsed().as_secs()),
+            newcomers: newcomers(&self.config, &self.life.arms_at_start),
             health: health::severity(problems.keys()),
             repairs: self.life.repairs.shown(),
             fixes: problems

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode};
 
+use crate::disk::{note_of_io, note_of_sql};
+
 mod clock;
 mod document;
 mod events;
@@ -42,7 +44,7 @@ pub const FILE_NAME: &str = "thalweg.db";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The state directory or a file in it cannot be created, moved or opened.
-    #[error("{}: cannot {action}", path.display())]
+    #[error("{}: cannot {action}{}", path.display(), note_of_io(path, source))]
     File {
         /// The file or directory.
         path: PathBuf,
@@ -52,7 +54,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// SQLite returned an error.
-    #[error("{}: cannot {action}", path.display())]
+    #[error("{}: cannot {action}{}", path.display(), note_of_sql(path, source))]
     Sql {
         /// The store's file.
         path: PathBuf,

@@ -80,6 +80,9 @@ pub struct Status {
     /// Programs and pins that were put back; `None`: none had to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repairs: Option<Repairs>,
+    /// Congestion controls that are available but not allowed, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newcomers: Option<Newcomers>,
     /// Present problems, in words; empty = none.
     pub problems: Vec<String>,
     /// What to do about each of them, in the same order.
@@ -109,6 +112,16 @@ pub struct Repairs {
     pub last: String,
     /// Seconds since then.
     pub last_age_s: u64,
+}
+
+/// Congestion controls that the kernel has offered only since the agent's start. `arms.allow = "auto"`
+/// leaves them out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Newcomers {
+    /// Their names.
+    pub names: Vec<String>,
+    /// The line of `[arms]` that allows them beside the present arms.
+    pub line: String,
 }
 
 /// Looks at long connections.

@@ -58,6 +58,14 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     take(open(file, max)?, file, max)
 }
 
+/// The bytes of a file that [`open`] has opened, at most `max`; `file` is for messages.
+///
+/// # Errors
+/// It cannot be read, or is larger by now.
+pub fn read_open(opened: File, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    take(opened, file, max)
+}
+
 /// A regular file of at most `max` bytes, open for reading. It may grow later.
 ///
 /// # Errors

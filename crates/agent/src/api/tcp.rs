@@ -5,12 +5,12 @@
 //! Without a token only metrics are answered, which name no remote host.
 
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
@@ -189,10 +189,11 @@ pub async fn serve(listener: tokio::net::TcpListener, router: Router) -> ! {
     connections::serve(listener, router).await
 }
 
-/// A port that is bound, and the token that its requests must bring.
+/// A port, and the token that its requests must bring.
 #[derive(Clone, Debug)]
 pub struct Front {
-    listener: Arc<TcpListener>,
+    /// `None` while it cannot be bound. The sessions of an agent share it.
+    listener: Arc<Mutex<Option<TcpListener>>>,
     address: SocketAddr,
     /// The token; none: metrics alone are served.
     pub token: Option<Token>,
@@ -209,43 +210,90 @@ impl Front {
     /// taken over from it, so that no connection is lost.
     ///
     /// # Errors
-    /// The port is in use, or the token cannot be used.
+    /// The port cannot be bound, or the token cannot be used.
     pub fn new(http: &Http, others: &[&Self]) -> Result<Option<Self>> {
+        let Some(mut front) = Self::unbound(http)? else {
+            return Ok(None);
+        };
+        match others.iter().find(|other| other.address == front.address) {
+            Some(other) => front.listener = Arc::clone(&other.listener),
+            None => {
+                let address = front.address;
+                let listener = bind(address).with_context(|| format!("http.listen: {address}"))?;
+                *front.lock() = Some(listener);
+            }
+        }
+        Ok(Some(front))
+    }
+
+    /// As [`Front::new`], at the agent's start: anybody may have the port, and that must not keep
+    /// the agent away. A port that cannot be bound now is tried again by [`Front::listen`].
+    ///
+    /// # Errors
+    /// The token cannot be used.
+    pub fn at_start(http: &Http) -> Result<Option<Self>> {
+        let front = Self::unbound(http)?;
+        if let Some(front) = &front {
+            *front.lock() = bind(front.address).ok();
+        }
+        Ok(front)
+    }
+
+    fn unbound(http: &Http) -> Result<Option<Self>> {
         let Some(address) = http.listen else {
             return Ok(None);
         };
         let token = http.token_file.as_deref().map(Token::read).transpose();
         let token = token.map_err(|why| ConfigError::Named(format!("http.token_file: {why:#}")))?;
-        let same = others.iter().find(|other| other.address == address);
-        let listener = match same {
-            Some(other) => Arc::clone(&other.listener),
-            None => Arc::new(bind(address).with_context(|| format!("http.listen: {address}"))?),
-        };
         Ok(Some(Self {
-            listener,
+            listener: Arc::default(),
             address,
             token,
         }))
     }
 
-    /// Its listener, for the runtime of the calling thread.
+    fn lock(&self) -> MutexGuard<'_, Option<TcpListener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its listener, for the runtime of the calling thread. A port that is not bound yet is bound.
     ///
     /// # Errors
     /// The system's.
-    pub fn listen(&self) -> Result<tokio::net::TcpListener> {
-        Ok(tokio::net::TcpListener::from_std(
-            self.listener.try_clone()?,
-        )?)
+    pub fn listen(&self) -> io::Result<tokio::net::TcpListener> {
+        let mut listener = self.lock();
+        let bound = match listener.take() {
+            Some(bound) => bound,
+            None => bind(self.address)?,
+        };
+        tokio::net::TcpListener::from_std(listener.insert(bound).try_clone()?)
+    }
+
+    /// The problem that the port cannot be bound.
+    pub fn refused(&self, why: &io::Error) -> String {
+        let address = self.address;
+        let known = match (why.kind(), &self.token) {
+            (ErrorKind::AddrInUse, Some(_)) => {
+                ": another process has it and learns the tokens that are sent there"
+            }
+            (ErrorKind::AddrInUse, None) => {
+                ": another process has it, and what is read there is not this agent's"
+            }
+            _ => "",
+        };
+        format!("http.listen: {address}: {why}{known}; it is tried again every 5 s")
     }
 
     /// No further connection is taken, by whoever else has this listener.
     pub fn close(&self) {
         // It is closed in any case once the agent has ended.
-        let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        if let Some(listener) = &*self.lock() {
+            let _ = socket::shutdown(listener.as_raw_fd(), Shutdown::Both);
+        }
     }
 }
 
-fn bind(address: SocketAddr) -> Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use thalweg_agent::doctor::{Check, CheckState};
+use thalweg_agent::view::{Newcomers, Status};
 use thalweg_guest::{Error, kernels, qemu, uml};
 
 use crate::failure::Failure;
@@ -11,6 +12,7 @@ use crate::output;
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {
     let mut checks = thalweg_agent::doctor::doctor(&global.config()?);
+    checks.extend(newcomers(global));
     checks.push(user_mode_kernel()?);
     checks.push(virtual_time()?);
     output::show(global, &checks, || text(&checks))?;
@@ -21,6 +23,19 @@ pub fn run(global: &Global) -> Result<()> {
         return Err(Failure::Requirement.into());
     }
     Ok(())
+}
+
+/// Congestion controls that a running agent leaves out; none without an agent.
+fn newcomers(global: &Global) -> Option<Check> {
+    let status: Status = global.client().ok()?.get("/v1/status").ok()?;
+    let Newcomers { names, line } = status.newcomers?;
+    Some(Check {
+        name: "new congestion controls".to_owned(),
+        state: CheckState::Ok,
+        found: names.join(" "),
+        means: "available but not allowed: loaded after the agent's start".to_owned(),
+        fix: Some(format!("[arms] {line}")),
+    })
 }
 
 /// Boots the packaged user-mode kernel for a moment.
@@ -118,6 +133,7 @@ fn text(checks: &[Check]) -> String {
             CheckState::Missing => "MISSING",
         };
         let means = match &check.fix {
+            Some(fix) if check.state == CheckState::Ok => format!("{}. To use: {fix}", check.means),
             Some(fix) => format!("{}. To mend: {fix}", check.means),
             None => check.means.clone(),
         };

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::view::{ClampFigures, Looks, Repairs, Severity, Status};
+use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
 use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
@@ -133,6 +133,11 @@ fn text(status: &Status) -> String {
     rows.extend(counted(status));
     rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps(it))));
     rows.extend(status.repairs.as_ref().map(|it| ("repairs", repairs(it))));
+    if let Some(Newcomers { names, line }) = &status.newcomers {
+        let names = names.join(", ");
+        let text = format!("{names}: loaded after the agent's start; [arms] {line} allows it");
+        rows.push(("not allowed", text));
+    }
     if status.problems.is_empty() {
         rows.push(("problems", "none".to_owned()));
     }

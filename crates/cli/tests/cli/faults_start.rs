@@ -83,7 +83,15 @@ fn a_table_that_gets_no_memory_takes_nothing_away() {
     bed.end(Signal::SIGTERM);
     let before = bed.running_program();
     bed.configure("[hosts]\nmax = 1000000\n");
-    bed.refuses(limit.confine(&bed.run_command()));
+    let told = bed.refuses(limit.confine(&bed.run_command()));
+    // The size is that of a million records of 1.2 kB.
+    for part in [
+        "MiB of that map hosts",
+        "MiB is available (memory.",
+        "lower [hosts] max",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
     assert_eq!(
         bed.running_program(),
         before,
@@ -95,6 +103,33 @@ fn a_table_that_gets_no_memory_takes_nothing_away() {
     bed.end(Signal::SIGTERM);
     bed.start();
     assert_known(&bed, &address);
+}
+
+#[test]
+fn start_without_free_inodes_names_them_and_works_once_there_are() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("noinodes"), "");
+    let disk = SmallDisk::new(&bed.state(), "4m,nr_inodes=20");
+    let state = bed.state();
+    let filler = |number: usize| state.join(format!("filler-{number}"));
+    let taken = (0..20)
+        .take_while(|number| fs::write(filler(*number), "").is_ok())
+        .count();
+    let told = bed.refused();
+    assert!(told.contains("no free inodes: `df -i "), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    // Room for the lock, but not for the store.
+    fs::remove_file(filler(0)).unwrap();
+    let told = bed.refused();
+    assert!(told.contains("no free inodes: `df -i "), "{told}");
+    for number in 1..taken {
+        fs::remove_file(filler(number)).unwrap();
+    }
+    bed.start();
+    bed.end(Signal::SIGTERM);
+    drop(disk);
 }
 
 #[test]

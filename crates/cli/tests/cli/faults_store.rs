@@ -161,8 +161,11 @@ fn learned(label: &str) -> (Bed, Traffic) {
 
 fn snapshot_is_saved(bed: &Bed) {
     wait_for("a snapshot", || {
-        let age = bed.json(&["status"])["snapshot_age_s"].clone();
-        (age != Value::Null).then_some(())
+        let metrics = bed.thalweg(&["metrics"]);
+        let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+        let written = "thalweg_store_write_seconds_count{what=\"records\"} ";
+        let (_, count) = metrics.split_once(written)?;
+        (!count.starts_with('0')).then_some(())
     });
 }
 

@@ -65,6 +65,7 @@ mod messages;
 mod model;
 mod monitoring;
 mod networks;
+mod newcomers;
 mod package;
 mod pages;
 mod policy;

@@ -124,7 +124,20 @@ fn a_port_is_taken_over_from_whoever_has_it_here_and_refused_otherwise() {
         told,
         format!("http.listen: {address}: Address already in use (os error 98)")
     );
+    // At the start it is left to others until it is free.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    let inside = runtime.enter();
+    let waiting = Front::at_start(&http).unwrap().unwrap();
+    let why = waiting.listen().unwrap_err();
+    assert!(waiting.refused(&why).contains("another process has it"));
+    let same = Front::new(&http, &[&waiting]).unwrap().unwrap();
     drop(probe);
+    assert!(waiting.listen().is_ok());
+    // A session after it has the port, too.
+    assert!(same.lock().is_some());
+    drop(inside);
+    drop((waiting, same));
     let first = Front::new(&http, &[]).unwrap().unwrap();
     let second = Front::new(&http, &[&first]).unwrap().unwrap();
     assert!(Arc::ptr_eq(&first.listener, &second.listener) && first == second);

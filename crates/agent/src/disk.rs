@@ -1,0 +1,132 @@
+//! What a file system lacks. ENOSPC and SQLite's errors say "full" without saying what of.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nix::sys::statvfs::{Statvfs, statvfs};
+use rusqlite::ErrorCode;
+
+/// What is used up on the file system of a path, after a separator; nothing if nothing is.
+fn shortage(path: &Path) -> String {
+    let existing = path.ancestors().find(|path| path.exists());
+    let found = existing.and_then(|existing| Some((existing, statvfs(existing).ok()?)));
+    let words = found.and_then(|(existing, about)| Some((existing, lacks(&about)?)));
+    words.map_or(String::new(), |(existing, (what, command))| {
+        let existing = existing.display();
+        format!(" (its file system has no free {what}: `{command} {existing}`)")
+    })
+}
+
+fn lacks(about: &Statvfs) -> Option<(&'static str, &'static str)> {
+    // File systems without a fixed number of inodes, or without blocks at all (bpffs), say 0.
+    if about.files() > 0 && about.files_available() == 0 {
+        return Some(("inodes", "df -i"));
+    }
+    (about.blocks() > 0 && about.blocks_available() == 0).then_some(("space", "df"))
+}
+
+/// [`shortage`], if an error may be due to it.
+pub fn note_of_io(path: &Path, error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => shortage(path),
+        _ => String::new(),
+    }
+}
+
+/// [`shortage`], if an error of SQLite may be due to it: without a free inode a file "cannot be
+/// opened".
+pub fn note_of_sql(path: &Path, error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::CannotOpen | ErrorCode::SystemIoFailure) => {
+            shortage(path)
+        }
+        _ => String::new(),
+    }
+}
+
+/// An error of the start, with what is used up where the agent keeps files.
+pub fn explained(error: anyhow::Error, paths: &[&Path]) -> anyhow::Error {
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        let errno = cause.downcast_ref::<nix::Error>();
+        io.is_some_and(|error| error.kind() == ErrorKind::StorageFull)
+            || errno.is_some_and(|errno| *errno == nix::Error::ENOSPC)
+    };
+    let is_named = format!("{error:#}").contains("its file system has no free");
+    let note = paths.iter().map(|path| (path, shortage(path)));
+    match note.into_iter().find(|(_, note)| !note.is_empty()) {
+        Some((path, note)) if !is_named && error.chain().any(is_full) => {
+            error.context(format!("{}{note}", path.display()))
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A file system in memory, until it is dropped; none where this user may not mount.
+    struct Small(tempfile::TempDir);
+
+    impl Small {
+        fn new(options: &str) -> Option<Self> {
+            let place = tempfile::tempdir().unwrap();
+            let mounted = Command::new("mount")
+                .args(["-t", "tmpfs", "-o", options, "thalweg-test"])
+                .arg(place.path())
+                .status();
+            if mounted.is_ok_and(|status| status.success()) {
+                return Some(Self(place));
+            }
+            assert!(
+                std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+                "this test must run here, but nothing can be mounted"
+            );
+            eprintln!("skipped: nothing can be mounted");
+            None
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        }
+    }
+
+    #[test]
+    fn error_on_a_file_system_without_inodes_names_them() {
+        let Some(small) = Small::new("size=1m,nr_inodes=2") else {
+            return;
+        };
+        std::fs::write(small.0.path().join("last"), "").unwrap();
+        let path = small.0.path().join("state/agent.lock");
+        let error = std::fs::write(small.0.path().join("more"), "").unwrap_err();
+        let note = note_of_io(&path, &error);
+        assert!(note.contains("no free inodes"), "{error}: {note:?}");
+        let told = explained(error.into(), &[Path::new("/proc"), &path]);
+        assert!(format!("{told:#}").contains("inodes"), "{told:#}");
+
+        let error = rusqlite::Connection::open(small.0.path().join("thalweg.db"))
+            .and_then(|connection| connection.execute_batch("CREATE TABLE t (c)"))
+            .unwrap_err();
+        let note = note_of_sql(&path, &error);
+        assert!(note.contains("no free inodes"), "{error}: {note:?}");
+    }
+
+    #[test]
+    fn error_on_a_full_file_system_names_space_and_other_errors_name_nothing() {
+        let Some(small) = Small::new("size=16k") else {
+            return;
+        };
+        let path = small.0.path().join("filler");
+        let error = std::fs::write(&path, vec![1; 1 << 20]).unwrap_err();
+        assert!(note_of_io(&path, &error).contains("no free space"));
+        assert_eq!(note_of_io(&path, &io::ErrorKind::NotFound.into()), "");
+        let other = explained(anyhow::anyhow!("something else"), &[&path]);
+        assert_eq!(other.to_string(), "something else");
+    }
+}
