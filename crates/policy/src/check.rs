@@ -1,6 +1,8 @@
 //! Warnings about settings of a valid policy that are probably unintended. Only certain cases
 //! count.
 
+mod timers;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_units::Position;
@@ -47,6 +49,7 @@ impl Policy {
         for rule in &self.rules {
             rule.nothing(&mut warnings);
             rule.incomplete(&mut warnings);
+            rule.timers(&mut warnings);
         }
         warnings.sort_by_key(|warning| (warning.at, warning.kind));
         once(warnings)

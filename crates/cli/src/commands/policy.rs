@@ -17,7 +17,7 @@ use clap::Subcommand;
 use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{Place, Report};
 use thalweg_control::system;
-use thalweg_policy::{Compiled, Faults, Policy};
+use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_units::file::MAX_FILE_BYTES;
 
 use crate::kinds::{self, Kind};
@@ -130,12 +130,22 @@ pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
     Ok((bytes, policy))
 }
 
-/// A compiled policy, with its text before it.
-fn compile(file: &Path) -> Result<(Vec<u8>, Compiled)> {
+/// A compiled policy, with its text before it and its warnings after it.
+fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;
     let compiled = policy.compile().map_err(|faults| first(&faults))?;
-    Ok((bytes, compiled))
+    let warnings = policy.warnings().into_iter();
+    let warnings = warnings.filter(|warning| warning.kind != WarningKind::Trap);
+    let text = |warning: Warning| {
+        let (line, column) = (warning.at.line, warning.at.column);
+        let (rule, message) = (warning.rule, warning.message);
+        format!(
+            "{}:{line}:{column}: rule {rule:?}: {message}",
+            file.display()
+        )
+    };
+    Ok((bytes, compiled, warnings.map(text).collect()))
 }
 
 fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {

@@ -31,7 +31,7 @@ never = true
 [[rule]]
 name = "near"
 match = { same_prefix = { ipv4 = 16 } }
-set = { rto_min = "20ms" }
+set = { delack_max = "20ms" }
 "#;
 
 const BAD: &str = "name = \"bad\"\n[[rule]]\nname = \"r\"\nset = { sndbuf = 1, foo = 2 }\n";
@@ -83,7 +83,7 @@ fn check_names_places_and_fails_for_faults_alone() {
         good.out
     );
     assert!(
-        lines[1].starts_with("first.toml:27:9: note: rule \"near\": rto_min:"),
+        lines[1].starts_with("first.toml:27:9: note: rule \"near\": delack_max:"),
         "{}",
         good.out
     );

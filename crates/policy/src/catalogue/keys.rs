@@ -147,8 +147,8 @@ keys! {
         Unit::Number, (88, 32_767), CONNECT | LISTEN, CONNECT | LISTEN, (6, 1),
         "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.";
     syn_count: "TCP_SYNCNT", tcp(7),
-        Unit::Number, (1, 127), CONNECT, CONNECT, (5, 9),
-        "Retransmissions of the SYN.";
+        Unit::Number, (1, 127), CONNECT, CONNECT | LISTEN, (5, 9),
+        "Retransmissions of the SYN; at `listen` those of the SYN-ACK.";
     thin_linear_timeouts: "TCP_THIN_LINEAR_TIMEOUTS", tcp(16),
         Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
         "Timeouts with few packets in flight do not double.";

@@ -281,3 +281,87 @@ fn settings_that_need_another() {
         }
     }
 }
+
+#[test]
+fn timers_that_change_how_long_a_handshake_is_tried() {
+    let active = "direction = \"active\"";
+    for (conditions, settings, message) in [
+        // 20 ms x (5 + 2 + 4 + … + 64), with the four linear timeouts of Linux 6.5.
+        (
+            active,
+            "set = { timeout_init = \"20ms\" }",
+            "after 2.6 s instead of 131 s; `syn_count = 12` keeps",
+        ),
+        (
+            active,
+            "set = { timeout_init = \"20ms\", syn_count = 11 }",
+            "after 82 s instead of 131 s; `syn_count = 12`",
+        ),
+        (
+            active,
+            "set = { timeout_init = \"900ms\" }",
+            "after 118 s instead of 131 s; `syn_count = 7`",
+        ),
+        (
+            "direction = \"passive\"",
+            "set = { timeout_init = \"20ms\" }",
+            "a peer has 1.3 s to answer the SYN-ACK instead of 63 s",
+        ),
+        (
+            "",
+            "set = { timeout_init = \"20ms\", syn_count = 12 }",
+            "a peer has 1.3 s to answer the SYN-ACK instead of 63 s",
+        ),
+    ] {
+        let seen = warnings(&rule("r", conditions, settings));
+        assert_eq!(seen.len(), 1, "{settings}: {seen:?}");
+        assert_eq!(seen[0].0, WarningKind::Incomplete);
+        assert!(seen[0].2.contains(message), "{seen:?}");
+    }
+    for (conditions, settings) in [
+        (active, "set = { timeout_init = \"20ms\", syn_count = 12 }"),
+        (active, "set = { timeout_init = \"3s\" }"),
+        (
+            "",
+            "set = { timeout_init = \"20ms\", syn_count = 12 }\non.listen = { syn_count = 11 }",
+        ),
+        ("", "set = { syn_count = 9 }"),
+    ] {
+        assert_eq!(warnings(&rule("r", conditions, settings)), [], "{settings}");
+    }
+    // A count alone says how patient connect() shall be: a note.
+    let text = rule("r", "", "set = { syn_count = 2 }");
+    let notes = rules(&text).warnings();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert_eq!(notes[0].kind, WarningKind::Trap);
+    assert!(
+        notes[0].message.contains("after 11 s instead of 131 s"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_short_timeout_for_good_restarts_windows() {
+    for settings in [
+        "set = { rto_min = \"8ms\" }",
+        "set = { rto_min = \"45ms\", congestion = \"cubic\" }",
+        "on.retransmission = { rto_min = \"8ms\" }",
+        "on.retransmission = { rto_min = \"8ms\" }\non.rtt = { rto_min = \"100ms\" }",
+        "on.listen = { rto_min = \"8ms\" }\non.rtt = { rto_min = \"200ms\" }",
+    ] {
+        let seen = warnings(&rule("r", "", settings));
+        assert!(!seen.is_empty(), "{settings}");
+        assert_eq!(seen[0].0, WarningKind::Incomplete);
+        assert!(seen[0].2.contains("restarts after each pause"), "{seen:?}");
+        assert!(seen[0].2.contains("on.rtt = { rto_min = \"200ms\" }"));
+    }
+    for settings in [
+        "set = { rto_min = \"200ms\" }",
+        // It has no restart.
+        "set = { rto_min = \"8ms\", congestion = \"bbr\" }",
+        "on.retransmission = { rto_min = \"8ms\" }\non.rtt = { rto_min = \"200ms\" }",
+        "on.rto = { rto_min = \"8ms\" }\non.rtt = { rto_min = \"200ms\" }",
+    ] {
+        assert_eq!(warnings(&rule("r", "", settings)), [], "{settings}");
+    }
+}

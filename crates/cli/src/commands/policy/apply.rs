@@ -24,14 +24,15 @@ pub struct Options {
 
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (bytes, compiled) = super::compile(&options.file)?;
+    let (bytes, compiled, warnings) = super::compile(&options.file)?;
     let (place, history) = super::place(global)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let how = How {
         dry_run: options.dry_run,
         existing: options.existing,
     };
-    let outcome = history.apply(&place, &bytes, compiled, &file, how)?;
+    let mut outcome = history.apply(&place, &bytes, compiled, &file, how)?;
+    outcome.applied.notes.extend(warnings);
     let report = match options.existing {
         true => Report::read(&place.pin, &history)?,
         false => None,

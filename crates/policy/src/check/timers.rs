@@ -1,0 +1,218 @@
+//! Warnings of timers: how long handshakes are tried, and how soon an idle window restarts.
+
+use std::time::Duration;
+
+use thalweg_units::grammar::duration_text;
+
+use super::{Warning, WarningKind};
+use crate::catalogue::Stage;
+use crate::model::{Action, Direction, Rule, Value};
+
+/// `TCP_TIMEOUT_INIT`.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+/// `TCP_RTO_MAX`.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Kernel default of `net.ipv4.tcp_syn_retries`.
+const SYN_RETRIES: u32 = 6;
+/// Kernel default of `net.ipv4.tcp_synack_retries`.
+const SYNACK_RETRIES: u32 = 5;
+/// Kernel default of `net.ipv4.tcp_syn_linear_timeouts` since Linux 6.5; 0 before.
+const LINEAR_TIMEOUTS: u32 = 4;
+/// `MAX_TCP_SYNCNT`.
+const RETRIES_MAX: u32 = 127;
+/// `TCP_RTO_MIN`, in microseconds.
+const RTO_MIN_US: u32 = 200_000;
+
+/// Time from the first SYN until the kernel gives up (`tcp_write_timeout`). The first `linear`
+/// timeouts do not double and do not count as retransmissions.
+fn handshake_patience(first: Duration, retransmissions: u32, linear: u32) -> Duration {
+    let mut timeout = first.min(LONGEST_TIMEOUT);
+    let mut total = timeout;
+    for retransmission in 1..=(retransmissions + linear).min(RETRIES_MAX) {
+        if retransmission > linear {
+            timeout = (timeout * 2).min(LONGEST_TIMEOUT);
+        }
+        total += timeout;
+    }
+    total
+}
+
+/// The least number of retransmissions with which a handshake is tried no shorter than by default.
+fn patient_count(first: Duration, default_count: u32, linear: &[u32]) -> Option<u32> {
+    (1..=RETRIES_MAX).find(|&count| {
+        linear.iter().all(|&linear| {
+            handshake_patience(first, count, linear)
+                >= handshake_patience(FIRST_TIMEOUT, default_count, linear)
+        })
+    })
+}
+
+/// A time for a message: seconds once there are some.
+fn rounded(time: Duration) -> String {
+    if time >= Duration::from_secs(10) {
+        format!("{:.0} s", time.as_secs_f64())
+    } else if time >= Duration::from_secs(1) {
+        format!("{:.1} s", time.as_secs_f64())
+    } else {
+        format!("{} ms", time.as_millis())
+    }
+}
+
+impl Rule {
+    /// A setting at a stage, and its number.
+    fn number_at(&self, name: &str, stage: Stage) -> Option<(&Action, u32)> {
+        self.actions.iter().find_map(|action| match action.value {
+            Value::Number(value) if action.key.name == name && action.stages & stage.bit() != 0 => {
+                Some((action, value))
+            }
+            _ => None,
+        })
+    }
+
+    /// Warns of timers that end a handshake sooner, and of windows that restart sooner.
+    pub(super) fn timers(&self, warnings: &mut Vec<Warning>) {
+        let direction = self.conditions.direction;
+        if direction != Some(Direction::Passive) {
+            self.connect_patience(warnings);
+        }
+        if direction != Some(Direction::Active) {
+            self.accept_patience(warnings);
+        }
+        self.idle_restart(warnings);
+    }
+
+    /// `connect()` gives up after a number of SYNs, whatever the time between them.
+    fn connect_patience(&self, warnings: &mut Vec<Warning>) {
+        let timeout = self.number_at("timeout_init", Stage::Asked);
+        let count = self.number_at("syn_count", Stage::Connect);
+        let Some((action, _)) = timeout.or(count) else {
+            return;
+        };
+        let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
+        let own = count.map_or(SYN_RETRIES, |(_, count)| count);
+        let linear = [0, LINEAR_TIMEOUTS];
+        let enough = patient_count(first, SYN_RETRIES, &linear);
+        if enough.is_some_and(|enough| own >= enough) {
+            return;
+        }
+        let ours = rounded(handshake_patience(first, own, LINEAR_TIMEOUTS));
+        let default = handshake_patience(FIRST_TIMEOUT, SYN_RETRIES, LINEAR_TIMEOUTS);
+        let mut message = format!(
+            "connect() to a silent address gives up after {ours} instead of {}",
+            rounded(default)
+        );
+        if let Some(enough) = enough {
+            message.push_str(&format!("; `syn_count = {enough}` keeps it as patient"));
+        }
+        // A count alone says how patient connect() shall be.
+        let kind = match timeout {
+            Some(_) => WarningKind::Incomplete,
+            None => WarningKind::Trap,
+        };
+        warnings.push(self.warning(kind, action.at, message));
+    }
+
+    /// A listener gives up after a number of SYN-ACKs, whatever the time between them.
+    fn accept_patience(&self, warnings: &mut Vec<Warning>) {
+        let timeout = self.number_at("timeout_init", Stage::Asked);
+        let count = self.number_at("syn_count", Stage::Listen);
+        let Some((action, _)) = timeout.or(count) else {
+            return;
+        };
+        let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
+        let own = count.map_or(SYNACK_RETRIES, |(_, count)| count);
+        let enough = patient_count(first, SYNACK_RETRIES, &[0]);
+        if enough.is_some_and(|enough| own >= enough) {
+            return;
+        }
+        let message = format!(
+            "a peer has {} to answer the SYN-ACK instead of {}{}",
+            rounded(handshake_patience(first, own, 0)),
+            rounded(handshake_patience(FIRST_TIMEOUT, SYNACK_RETRIES, 0)),
+            match enough {
+                Some(enough) => format!(
+                    "; `direction = \"active\"` leaves SYN-ACKs alone, `on.listen = {{ syn_count \
+                     = {enough} }}` in a rule of listeners keeps them as patient"
+                ),
+                None => String::new(),
+            }
+        );
+        let kind = match timeout {
+            Some(_) => WarningKind::Incomplete,
+            None => WarningKind::Trap,
+        };
+        warnings.push(self.warning(kind, action.at, message));
+    }
+
+    /// After a pause longer than the retransmission timeout the congestion window restarts.
+    fn idle_restart(&self, warnings: &mut Vec<Warning>) {
+        let repairs = Stage::Retransmission.bit() | Stage::Rto.bit();
+        let taken_back = self
+            .number_at("rto_min", Stage::Rtt)
+            .is_some_and(|(_, us)| us == RTO_MIN_US);
+        // bbr has a window of its own at all times: the kernel does not restart it.
+        let exempt = self.actions.iter().any(|action| {
+            action.key.name == "congestion"
+                && action.stages & Stage::Established.bit() != 0
+                && matches!(&action.value, Value::Text(name) if name.starts_with("bbr"))
+        });
+        if exempt {
+            return;
+        }
+        for action in &self.actions {
+            let Value::Number(us) = action.value else {
+                continue;
+            };
+            if action.key.name != "rto_min"
+                || us >= RTO_MIN_US
+                || (taken_back && action.stages & !repairs == 0)
+            {
+                continue;
+            }
+            let time = duration_text(Duration::from_micros(us.into()));
+            let message = format!(
+                "rto_min = \"{time}\" for good: the congestion window restarts after each pause \
+                 longer than the timeout that it shortens (unless \
+                 net.ipv4.tcp_slow_start_after_idle is 0); `on.retransmission = {{ rto_min = \
+                 \"{time}\" }}` with `on.rtt = {{ rto_min = \"200ms\" }}` leaves connections \
+                 alone that lose nothing"
+            );
+            warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(first_ms: u64, count: u32, linear: u32) -> f64 {
+        handshake_patience(Duration::from_millis(first_ms), count, linear).as_secs_f64()
+    }
+
+    #[test]
+    fn handshake_patience_of_defaults_is_the_kernels() {
+        // tcp_syn_retries of the kernel's ip-sysctl: 127 s, and 131 s with four linear timeouts.
+        assert_eq!(seconds(1000, SYN_RETRIES, 0), 127.0);
+        assert_eq!(seconds(1000, SYN_RETRIES, LINEAR_TIMEOUTS), 131.0);
+        assert_eq!(seconds(1000, SYNACK_RETRIES, 0), 63.0);
+        // 64 s doubled is cut off at 120 s.
+        assert_eq!(seconds(1000, 7, 0), 247.0);
+    }
+
+    #[test]
+    fn patient_count_is_the_least_that_suffices() {
+        let linear = [0, LINEAR_TIMEOUTS];
+        for first_ms in [1, 10, 20, 100, 999, 1000, 3000] {
+            let first = Duration::from_millis(first_ms);
+            let count = patient_count(first, SYN_RETRIES, &linear).unwrap();
+            assert!(seconds(first_ms, count, 0) >= 127.0, "{first_ms} ms");
+            assert!(seconds(first_ms, count, 4) >= 131.0, "{first_ms} ms");
+            let less = count - 1;
+            assert!(
+                seconds(first_ms, less, 0) < 127.0 || seconds(first_ms, less, 4) < 131.0,
+                "{first_ms} ms"
+            );
+        }
+    }
+}
