@@ -157,6 +157,8 @@ static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_pol
 
 	if (op->level == SOL_TCP && op->name == TCP_BPF_IW)
 		return NOTHING;
+	if (is_stricter(tp, op))
+		return LEFT;
 	/* It resets the slow-start threshold each time. */
 	if (op->level == SOL_TCP && op->name == TCP_BPF_SNDCWND_CLAMP &&
 	    tp->snd_cwnd_clamp == op->value)
@@ -391,5 +393,42 @@ int policy_existing(struct bpf_iter__tcp *ctx)
 		return 0;
 	}
 	give_rule(tp, rule);
+	return 0;
+}
+
+/* By rule: connections whose callbacks another program switched off. Its size is the policy's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} silenced SEC(".maps");
+
+/* Counts connections with later stages for which the kernel calls no more. It changes nothing. */
+SEC("iter/tcp")
+int policy_silenced(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct thalweg_policy_flow *flow;
+	struct tcp_sock *tp;
+	__u32 rule, want;
+	__u64 *count;
+
+	if (!skc || (skc->skc_state != BPF_TCP_ESTABLISHED && skc->skc_state != BPF_TCP_CLOSE_WAIT))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	flow = bpf_sk_storage_get(&flows, tp, 0, 0);
+	if (!flow || flow->generation != load_head()->generation ||
+	    flow->flags & THALWEG_FLOW_OPENING)
+		return 0;
+	want = callbacks_of(flow);
+	if ((tp->bpf_sock_ops_cb_flags & want) == want)
+		return 0;
+	rule = flow->rule;
+	count = bpf_map_lookup_elem(&silenced, &rule);
+	if (count)
+		__sync_fetch_and_add(count, 1);
 	return 0;
 }

@@ -168,6 +168,9 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
 		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
 			return 0;
+		/* Later stages may raise what an earlier one of the rule has set. */
+		if (stage <= THALWEG_STAGE_ESTABLISHED && is_stricter(ops, op))
+			return 0;
 		error = set_int(ops, flow, op);
 		break;
 	case THALWEG_OP_SET_TEXT:

@@ -141,6 +141,19 @@ __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 	return -1;
 }
 
+/*
+ * Whether a socket has a lower value than an operation that is a cap: an application's, since
+ * lower is stricter. Kernels before 6.1 cannot read most options here: then it is not known.
+ */
+static __always_inline int is_stricter(void *ctx, const struct thalweg_policy_op *op)
+{
+	__u32 own = 0;
+
+	if (!op->text || bpf_getsockopt(ctx, op->level, op->name, &own, sizeof(own)))
+		return 0;
+	return own + 1 != op->text && own < op->value;
+}
+
 /* The callbacks for a flow's later stages. */
 static __always_inline int callbacks_of(const struct thalweg_policy_flow *flow)
 {

@@ -41,10 +41,57 @@ static __always_inline struct thalweg_policy_flow *sending(struct bpf_sock_ops *
 	return flow && flow->flags & THALWEG_FLOW_SENDS ? flow : 0;
 }
 
+static __always_inline void count_option(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+					 int error)
+{
+	struct thalweg_policy_counters *count = counters_of(flow);
+	int place = op_of(flow, THALWEG_OP_SEND_OPTION);
+
+	if (place < 0)
+		place = op_of(flow, THALWEG_OP_SEND_OPTION_CC);
+	if (error)
+		count_failure(flow, place,
+			      ops->is_fullsock ? THALWEG_STAGE_CONNECT : THALWEG_STAGE_ASKED,
+			      error);
+	if (count)
+		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);
+}
+
+/*
+ * How often the SYN or SYN-ACK was sent with the option before. Firewalls drop segments with
+ * options that they do not know: only the first has it.
+ */
+static __always_inline __u64 times_sent(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_handshake *slot;
+
+	if (ops->is_fullsock)
+		return ops->total_retrans;
+	slot = handshake_of(bpf_get_socket_cookie(ops), THALWEG_RULE_PASSIVE);
+	if (!slot)
+		return 0;
+	/* For the verifier: no arithmetic before the check. */
+	barrier_var(slot);
+	return slot->flow.sent++;
+}
+
 static __always_inline void reserve_option(struct bpf_sock_ops *ops)
 {
-	if (ops->args[0] != BPF_WRITE_HDR_TCP_CURRENT_MSS && sending(ops))
-		bpf_reserve_hdr_opt(ops, THALWEG_OPTION_LENGTH, 0);
+	struct thalweg_policy_flow *flow;
+	__u64 sent;
+	int error;
+
+	if (ops->args[0] == BPF_WRITE_HDR_TCP_CURRENT_MSS)
+		return;
+	flow = sending(ops);
+	if (!flow)
+		return;
+	sent = times_sent(ops);
+	if (sent > 1)
+		return;
+	error = sent ? -ETIMEDOUT : bpf_reserve_hdr_opt(ops, THALWEG_OPTION_LENGTH, 0);
+	if (error)
+		count_option(ops, flow, error);
 }
 
 /* FNV-1a of the name of the congestion control in use; 0 if it is not known yet. */
@@ -67,9 +114,8 @@ static __always_inline void write_option(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_flow *flow = sending(ops);
 	__u8 option[THALWEG_OPTION_LENGTH] = {};
-	struct thalweg_policy_counters *count;
 	__u32 value;
-	int place, error;
+	int place;
 
 	if (!flow)
 		return;
@@ -88,14 +134,7 @@ static __always_inline void write_option(struct bpf_sock_ops *ops)
 	option[5] = value >> 16;
 	option[6] = value >> 8;
 	option[7] = value;
-	error = bpf_store_hdr_opt(ops, option, sizeof(option), 0);
-	count = counters_of(flow);
-	if (error)
-		count_failure(flow, place,
-			      ops->is_fullsock ? THALWEG_STAGE_CONNECT : THALWEG_STAGE_ASKED,
-			      error);
-	if (count)
-		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);
+	count_option(ops, flow, bpf_store_hdr_opt(ops, option, sizeof(option), 0));
 }
 
 #endif

@@ -111,7 +111,11 @@ struct thalweg_policy_op {
 	__u8 stages; /* mask of 1 << enum thalweg_stage */
 	__u16 level; /* of setsockopt: SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6 */
 	__u16 name; /* of setsockopt */
-	__u16 text; /* SET_TEXT: index into the texts */
+	/*
+	 * SET_TEXT: index into the texts. SET_INT: 0 sets the value; else the value is a cap, which
+	 * leaves an application's lower one, and this is 1 + the value that means none.
+	 */
+	__u16 text;
 	__u32 value;
 };
 
@@ -232,7 +236,7 @@ struct thalweg_policy_flow {
 	__u8 has_received; /* the peer's option arrived */
 	__u32 received; /* its value */
 	__u64 told_ns; /* time of the last STATISTICS event */
-	__u64 reserved;
+	__u64 sent; /* SYN-ACKs with the option */
 	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
 };
 

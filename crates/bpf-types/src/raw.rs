@@ -514,7 +514,7 @@ pub struct thalweg_policy_flow {
     pub has_received: __u8,
     pub received: __u32,
     pub told_ns: __u64,
-    pub reserved: __u64,
+    pub sent: __u64,
     pub ops: [thalweg_policy_op; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -537,8 +537,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_policy_flow, received) - 12usize];
     ["Offset of field: thalweg_policy_flow::told_ns"]
         [::std::mem::offset_of!(thalweg_policy_flow, told_ns) - 16usize];
-    ["Offset of field: thalweg_policy_flow::reserved"]
-        [::std::mem::offset_of!(thalweg_policy_flow, reserved) - 24usize];
+    ["Offset of field: thalweg_policy_flow::sent"]
+        [::std::mem::offset_of!(thalweg_policy_flow, sent) - 24usize];
     ["Offset of field: thalweg_policy_flow::ops"]
         [::std::mem::offset_of!(thalweg_policy_flow, ops) - 32usize];
 };

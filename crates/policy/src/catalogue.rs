@@ -166,6 +166,9 @@ pub struct Key {
     pub effect: &'static str,
     /// The trap that `check` warns of.
     pub trap: Option<&'static str>,
+    /// For a key whose lower value is the stricter one, the value of a socket without any: a lower
+    /// one of the application stays.
+    pub cap: Option<u16>,
 }
 
 /// The key with that name.

@@ -341,6 +341,18 @@ impl Rule {
                          switched probes on",
                     );
                 }
+                ("mark", _)
+                    if action.stages & Stage::Connect.bit() != 0
+                        && self.conditions.direction != Some(Direction::Passive) =>
+                {
+                    warn(
+                        action.at,
+                        "the kernel chose route and source address before this mark: where a \
+                         routing rule sends it elsewhere, the SYN leaves with the wrong address \
+                         and connect() times out; `direction = \"passive\"` or a mark of the \
+                         application's own does not",
+                    );
+                }
                 ("learn_from", _) if set("congestion").is_some() => warn(
                     action.at,
                     "the rule sets congestion itself, so the learner does not choose",

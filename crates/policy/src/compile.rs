@@ -220,7 +220,11 @@ impl<'p> Compiler<'p> {
         op.kind = kind as u8;
         (op.level, op.name) = (level, name);
         match &action.value {
-            Value::Number(value) => op.value = *value,
+            Value::Number(value) => {
+                op.value = *value;
+                let cap = action.key.cap.filter(|_| !rule.overrides);
+                op.text = cap.map_or(0, |none| none + 1);
+            }
             Value::Text(text) => op.text = self.text(rule, text),
             Value::Names(names) => op.value = self.arm_set(rule, names),
             Value::Congestion => {}

@@ -100,6 +100,9 @@ fn values(rule: &Rule) -> HashMap<String, String> {
     if rule.never {
         values.insert("never".to_owned(), "true".to_owned());
     }
+    if rule.overrides {
+        values.insert("override".to_owned(), "true".to_owned());
+    }
     for (condition, text) in rule.conditions.texts() {
         values.insert(format!("match.{}", condition.name()), text);
     }

@@ -37,6 +37,8 @@ pub struct Rule {
     pub at: Position,
     /// Whether it protects flows from every other rule, and from the learner.
     pub never: bool,
+    /// Whether its caps replace an application's stricter ones.
+    pub overrides: bool,
     /// Conditions; all must hold.
     pub conditions: Conditions,
     /// Its settings, in the order of the file.

@@ -246,6 +246,14 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
             schema::boolean,
         )
         .unwrap_or(false);
+    let overrides = table
+        .optional(
+            "override",
+            |value| value.as_bool(),
+            "true or false",
+            schema::boolean,
+        )
+        .unwrap_or(false);
     let conditions = table
         .sub("match")
         .map(|mut table| {
@@ -285,6 +293,7 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
         description: description.unwrap_or_default(),
         at: reader.position(at),
         never,
+        overrides,
         conditions,
         actions,
     }

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{Link, MapCore, MapFlags, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 use serde::Serialize;
 use thalweg_bpf_objects::names::policy_existing::{maps, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
+use super::pins::Pins;
 use crate::iterator::Visit;
 use crate::{object, system};
 
@@ -48,6 +50,7 @@ impl Existing {
     pub fn load(prepared: &Prepared) -> Result<Self> {
         check_kernel(system::has_kernel_btf())?;
         let mut object = object::open("thalweg_exist", thalweg_bpf_objects::POLICY_EXISTING)?;
+        only(&mut object, programs::POLICY_EXISTING);
         let of_policy = |name: &str| object::map(&prepared.object, name);
         let rules = of_policy(maps::ACTIONS)?.max_entries();
         for mut map in object.maps_mut() {
@@ -55,7 +58,7 @@ impl Existing {
             match name.as_str() {
                 maps::RODATA_HEAD => map.set_initial_value(bytes_of(&prepared.head))?,
                 maps::REACHED => map.set_max_entries(rules)?,
-                maps::CGROUPS | maps::PORTS | maps::SEEN => {}
+                maps::CGROUPS | maps::PORTS | maps::SEEN | maps::SILENCED => {}
                 _ if name.starts_with('.') => {}
                 shared => map.reuse_fd(of_policy(shared)?.as_fd())?,
             }
@@ -79,13 +82,7 @@ impl Existing {
     /// faults are reported and stop nothing.
     pub fn run(&self) -> Reached {
         let mut reached = Reached::default();
-        for (number, (path, namespace)) in system::network_namespaces().enumerate() {
-            let link = self.link.as_fd();
-            // The first namespace is this process's own, which needs no privilege to enter.
-            let visited = match number {
-                0 => visit(link),
-                _ => system::run_in_namespace(&namespace, || visit(link)),
-            };
+        for (path, visited) in visit_all(self.link.as_fd()) {
             match visited {
                 Ok(()) => {
                     reached.namespaces += 1;
@@ -118,6 +115,55 @@ impl Existing {
     }
 }
 
+/// By rule, the open connections of the policy in force whose callbacks another program switched
+/// off: their later stages are over. `None` where the kernel cannot tell (before Linux 5.15, or
+/// without type information).
+///
+/// # Errors
+/// Maps that cannot be read.
+pub(super) fn silenced(
+    pins: &Pins,
+    head: &raw::thalweg_policy_head,
+    rules: u32,
+) -> Result<Option<Vec<u64>>> {
+    if !system::has_kernel_btf() {
+        return Ok(None);
+    }
+    let mut object = object::open("thalweg_silence", thalweg_bpf_objects::POLICY_EXISTING)?;
+    only(&mut object, programs::POLICY_SILENCED);
+    for mut map in object.maps_mut() {
+        match map.name().to_string_lossy().as_ref() {
+            maps::RODATA_HEAD => map.set_initial_value(bytes_of(head))?,
+            maps::SILENCED => map.set_max_entries(rules)?,
+            maps::FLOWS => map.reuse_pinned_map(pins.shared(maps::FLOWS))?,
+            _ => {}
+        }
+    }
+    let Ok(object) = object::listening(|| anyhow::Ok(object.load()?)) else {
+        return Ok(None);
+    };
+    let program = object::program(&object, programs::POLICY_SILENCED)?;
+    let link = program.attach().context("making a TCP iterator")?;
+    // Namespaces that end meanwhile have no connections.
+    visit_all(link.as_fd()).for_each(drop);
+    let map = object::map(&object, maps::SILENCED)?;
+    let count = |id: u32| {
+        let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
+        bytes
+            .and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)))
+            .context("the counters of callbacks have an unexpected size")
+    };
+    Ok(Some((0..rules).map(count).collect::<Result<_>>()?))
+}
+
+/// Loads one program of an object alone.
+fn only(object: &mut OpenObject, name: &str) {
+    for mut program in object.progs_mut() {
+        let wanted = program.name() == name;
+        program.set_autoload(wanted);
+    }
+}
+
 /// Refuses kernels that lack what --existing needs.
 fn check_kernel(has_btf: bool) -> Result<()> {
     if !has_btf {
@@ -146,6 +192,19 @@ fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
             .context("writing the cgroups")?;
     }
     Ok(())
+}
+
+/// Visits all sockets of each network namespace once.
+fn visit_all(link: BorrowedFd<'_>) -> impl Iterator<Item = (PathBuf, Result<()>)> {
+    let namespaces = system::network_namespaces().enumerate();
+    namespaces.map(move |(number, (path, namespace))| {
+        // The first namespace is this process's own, which needs no privilege to enter.
+        let visited = match number {
+            0 => visit(link),
+            _ => system::run_in_namespace(&namespace, || visit(link)),
+        };
+        (path, visited)
+    })
 }
 
 /// Visits all sockets of the thread's network namespace once.

@@ -10,10 +10,21 @@ use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_policy::{About, catalogue};
 
+use super::existing;
 use super::history::History;
 use super::pins::Pins;
 use super::trials;
 use crate::batch;
+
+/// Key of failures of no setting: callbacks that the later stages need.
+const LATER_STAGES: &str = "later stages";
+/// The kernel's name of the option that requests callbacks.
+const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
+/// Stages that need callbacks.
+const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+    | 1 << raw::THALWEG_STAGE_RTO
+    | 1 << raw::THALWEG_STAGE_RTT
+    | 1 << raw::THALWEG_STAGE_CLOSE;
 
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,7 +116,7 @@ pub struct Failure {
     pub option: String,
     /// Stage.
     pub stage: String,
-    /// Name of the error, such as EINVAL.
+    /// Name of the error, such as EINVAL, or what happened.
     pub error: String,
     /// Number of failures.
     pub count: u64,
@@ -175,6 +186,41 @@ impl Report {
     }
 }
 
+impl Report {
+    /// As [`Report::read`], and looks at every open connection with later stages: those whose
+    /// callbacks another program switched off count as failures.
+    ///
+    /// # Errors
+    /// As [`Report::read`].
+    pub fn look(pin: &Path, history: &History) -> Result<Option<Self>> {
+        let Some(mut report) = Self::read(pin, history)? else {
+            return Ok(None);
+        };
+        let pins = Pins::at(pin);
+        let Some(head) = pins.head()? else {
+            return Ok(None);
+        };
+        if head.generation != report.number || head.stages & LATER == 0 {
+            return Ok(Some(report));
+        }
+        let rules = u32::try_from(report.rules.len())?;
+        let silenced = existing::silenced(&pins, &head, rules)?;
+        for (rule, count) in report.rules.iter_mut().zip(silenced.into_iter().flatten()) {
+            if count > 0 {
+                rule.failed += count;
+                rule.failures.push(Failure {
+                    key: LATER_STAGES.to_owned(),
+                    option: CALLBACKS.to_owned(),
+                    stage: catalogue::Stage::Established.name().to_owned(),
+                    error: "switched off by another program".to_owned(),
+                    count,
+                });
+            }
+        }
+        Ok(Some(report))
+    }
+}
+
 pub(super) fn missed_of(map: &MapHandle) -> Result<Missed> {
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let count: raw::thalweg_policy_missed = bytes
@@ -215,7 +261,7 @@ impl FailureLog {
     /// # Errors
     /// As [`Report::read`].
     pub fn look(&mut self, pin: &Path, history: &History) -> Result<Vec<String>> {
-        let Some(report) = Report::read(pin, history)? else {
+        let Some(report) = Report::look(pin, history)? else {
             return Ok(Vec::new());
         };
         if self.policy != report.number {
@@ -233,7 +279,7 @@ impl FailureLog {
                 };
                 if self.told.insert((rule.name.clone(), kind)) {
                     lines.push(format!(
-                        "rule {:?}: {} ({}) at {} fails with {}; `thalweg policy show` counts",
+                        "rule {:?}: {} ({}) at {} fails: {}; `thalweg policy show` counts",
                         rule.name, failure.key, failure.option, failure.stage, failure.error
                     ));
                 }
@@ -259,7 +305,7 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
         let (key, option) = match key {
             Some(key) => (key.name.to_owned(), key.option),
             None if u32::from(failure.op) == raw::THALWEG_POLICY_CALLBACKS => {
-                ("later stages".to_owned(), "TCP_BPF_SOCK_OPS_CB_FLAGS")
+                (LATER_STAGES.to_owned(), CALLBACKS)
             }
             None => (format!("operation {}", failure.op), ""),
         };

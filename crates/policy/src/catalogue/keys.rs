@@ -44,11 +44,11 @@ const fn tcp(name: u16) -> Does {
 }
 
 /// A key per row: name; the kernel's name and how the program applies it; unit, range, stages of
-/// `set`, stages of `on`, first kernel; effect; trap.
+/// `set`, stages of `on`, first kernel; effect; trap; of a cap, the value that stands for none.
 macro_rules! keys {
     ($($name:ident: $option:literal, $does:expr,
         $unit:expr, $range:expr, $set:expr, $on:expr, ($major:literal, $minor:literal),
-        $effect:literal $(trap $trap:expr)?;)*) => {
+        $effect:literal $(trap $trap:expr)? $(, cap $cap:expr)?;)*) => {
         /// The table, in the order of the documentation.
         pub static KEYS: &[Key] = &[$(Key {
             name: stringify!($name),
@@ -60,17 +60,18 @@ macro_rules! keys {
             on: $on,
             since: Version($major, $minor),
             effect: $effect,
-            trap: trap!($($trap)?),
+            trap: maybe!($($trap)?),
+            cap: maybe!($($cap)?),
         },)*];
     };
 }
 
-macro_rules! trap {
+macro_rules! maybe {
     () => {
         None
     };
-    ($trap:expr) => {
-        Some($trap)
+    ($value:expr) => {
+        Some($value)
     };
 }
 
@@ -130,7 +131,7 @@ keys! {
         "Maximum receive window to advertise.";
     notsent_lowat: "TCP_NOTSENT_LOWAT", tcp(25),
         Unit::Bytes, (1, INT_MAX), OPENING, LIVING, (5, 10),
-        "The application may write while less than this is unsent.";
+        "The application may write while less than this is unsent.", cap 0;
     rcvlowat: "SO_RCVLOWAT", socket(18),
         Unit::Bytes, (1, INT_MAX), OPENING, LIVING, (4, 13),
         "The application is woken once this much can be read."
@@ -139,7 +140,7 @@ keys! {
         Unit::Rate, (1, u32::MAX - 1), OPENING, LIVING, (4, 13),
         "Maximum pacing rate."
         trap "Without fq on the interface, TCP paces by a timer for each connection, which costs \
-            CPU.";
+            CPU.", cap 0;
     nodelay: "TCP_NODELAY", tcp(1),
         Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
         "Small segments do not wait for ACKs (no Nagle).";
@@ -154,19 +155,19 @@ keys! {
         "Timeouts with few packets in flight do not double.";
     user_timeout: "TCP_USER_TIMEOUT", tcp(18),
         MS, (1, INT_MAX), OPENING, LIVING, (5, 9),
-        "Longest time that data may stay unacknowledged.";
+        "Longest time that data, or a SYN, may stay unacknowledged.", cap 0;
     keepalive: "SO_KEEPALIVE", socket(9),
         Unit::Flag, (0, 1), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
         "Probes an idle peer.";
     keepalive_idle: "TCP_KEEPIDLE", tcp(4),
         S, (1, 32_767), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
-        "Idle time before the first probe.";
+        "Idle time before the first probe.", cap 7200;
     keepalive_interval: "TCP_KEEPINTVL", tcp(5),
         S, (1, 32_767), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
-        "Time between probes.";
+        "Time between probes.", cap 75;
     keepalive_count: "TCP_KEEPCNT", tcp(6),
         Unit::Number, (1, 127), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
-        "Unacknowledged probes that end the connection.";
+        "Unacknowledged probes that end the connection.", cap 9;
     priority: "SO_PRIORITY", socket(12),
         Unit::Number, (0, u32::MAX), OPENING, LIVING, (4, 13),
         "Priority for queueing disciplines.";
@@ -174,8 +175,8 @@ keys! {
         Unit::Number, (0, u32::MAX), OPENING, LIVING, (4, 13),
         "Mark for routing rules and filters.";
     bind_to_device: "SO_BINDTODEVICE", text(SOL_SOCKET, 25),
-        Unit::Device, (1, 15), CONNECT, CONNECT | LISTEN, (5, 8),
-        "Network device that the connection uses.";
+        Unit::Device, (1, 15), LISTEN, LISTEN, (5, 8),
+        "Network device of a listener and of the connections that it accepts.";
     tx_rehash: "SO_TXREHASH", socket(74),
         Unit::Flag, (0, 1), OPENING, LIVING, (5, 18),
         "Retransmissions may take another path.";

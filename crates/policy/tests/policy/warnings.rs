@@ -164,7 +164,7 @@ fn a_rule_that_protects_covers_longer_prefixes_and_earlier_rules() {
 
 #[test]
 fn the_same_conditions_with_another_value_are_a_conflict() {
-    let text = rule("a", "remote_port = 1", "set = { mark = 1, tos = 2 }")
+    let text = rule("a", "remote_port = 1", "set = { priority = 1, tos = 2 }")
         + &rule("b", "remote_port = 1", "set = { tos = 3 }");
     let seen = warnings(&text);
     assert_eq!(seen.len(), 1, "{seen:?}");
@@ -259,6 +259,11 @@ fn settings_that_need_another() {
         ("set = { congestion = \"dctcp\", needs_ecn = true }", None),
         ("set = { congestion = \"cdg\" }", Some("refuses cdg")),
         ("set = { reflect_tos = true }", None),
+        (
+            "set = { mark = 3 }",
+            Some("chose route and source address before this mark"),
+        ),
+        ("on.listen = { mark = 3 }", None),
         (
             "set = { keepalive_idle = \"1m\" }",
             Some("without `keepalive = true`"),

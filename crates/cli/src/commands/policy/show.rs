@@ -17,10 +17,10 @@ pub fn run(global: &Global) -> Result<()> {
     let report = match faults.is_empty() {
         true => {
             history.attend(&place)?;
-            Report::read(&place.pin, &history)?
+            Report::look(&place.pin, &history)?
         }
         // Without its pins there is nothing to show but that.
-        false => match Report::read(&place.pin, &history) {
+        false => match Report::look(&place.pin, &history) {
             Ok(report) => report.map(|report| Report {
                 faults: faults.clone(),
                 ..report

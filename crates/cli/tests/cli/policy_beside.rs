@@ -1,0 +1,182 @@
+//! Policies beside firewalls, other programs, and values that the application has set.
+
+use std::process::Command;
+
+use thalweg_lab::host::Side;
+
+use crate::support::policies::{bed, policy};
+use crate::support::{Bed, compile, privileged};
+
+/// Option, level and name in Python; a stricter value of an application.
+const OWN: [(i32, i32, i64); 5] = [
+    (6, 18, 5_000),
+    (1, 47, 125_000),
+    (6, 25, 16_384),
+    (6, 4, 5),
+    (6, 6, 2),
+];
+
+/// The values of a client's socket that has set those of `OWN` (or none), once it is connected.
+fn client_values(bed: &Bed, sets: bool) -> Vec<i64> {
+    const PROGRAM: &str = r#"
+import socket, sys
+connection = socket.socket()
+options = [[int(part) for part in one.split(",")] for one in sys.argv[3:]]
+if sys.argv[2] == "True":
+    for level, name, value in options:
+        connection.setsockopt(level, name, value)
+connection.connect((sys.argv[1], 5001))
+for level, name, _ in options:
+    print(connection.getsockopt(level, name))
+"#;
+    let address = bed.server_address();
+    let options = OWN.map(|(level, name, value)| format!("{level},{name},{value}"));
+    let sets = if sets { "True" } else { "False" };
+    let mut arguments = vec![&*address, sets];
+    arguments.extend(options.iter().map(String::as_str));
+    let said = bed.python(Side::Client, PROGRAM, &arguments).finish();
+    said.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_cap_leaves_an_applications_stricter_value() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed("caps");
+    let _sink = bed.sink(&bed.server_address());
+    let rule = |more: &str| {
+        policy(&format!(
+            "[[rule]]\nname = \"all\"\n{more}match.direction = \"active\"\n\
+             set = {{ user_timeout = \"30s\", max_pacing_rate = \"200mbit\", \
+             notsent_lowat = \"200kB\", keepalive_idle = \"1m\", keepalive_count = 5 }}\n"
+        ))
+    };
+    let own: Vec<i64> = OWN.iter().map(|(_, _, value)| *value).collect();
+    let policys = [30_000, 25_000_000, 200_000, 60, 5];
+    bed.apply(&rule(""));
+    assert_eq!(client_values(&bed, true), own);
+    assert_eq!(client_values(&bed, false), policys);
+    let rule_now = bed.rule("all");
+    assert_eq!(
+        (&rule_now["done"], &rule_now["failed"]),
+        (&5.into(), &0.into())
+    );
+    bed.apply(&rule("override = true\n"));
+    assert_eq!(client_values(&bed, true), policys);
+}
+
+#[test]
+fn callbacks_that_another_program_switches_off_are_counted() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed("silenced");
+    bed.apply(&policy(
+        "[[rule]]\nname = \"all\"\nmatch.direction = \"active\"\non.rtt = { mark = 3 }\n",
+    ));
+    let _sink = bed.sink(&bed.server_address());
+    const HOLD: &str = r#"
+import socket, sys
+connections = [socket.create_connection((sys.argv[1], 5001)) for _ in range(3)]
+print("open")
+sys.stdin.readline()
+"#;
+    let address = bed.server_address();
+    let mut client = bed.python(Side::Client, HOLD, &[&address]);
+    assert_eq!(client.line(), "open");
+    let rule = bed.rule("all");
+    assert_eq!(rule["failed"], 0, "{rule}");
+
+    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let object = object.to_str().unwrap();
+    let load = ["sockops", "load", object, "--cgroup", &cgroup];
+    let output = bed.thalweg(&load);
+    assert!(output.status.success(), "{output:?}");
+    let mut silent = bed.python(Side::Client, HOLD, &[&address]);
+    assert_eq!(silent.line(), "open");
+    let rule = bed.rule("all");
+    let failure = serde_json::json!([{
+        "key": "later stages",
+        "option": "TCP_BPF_SOCK_OPS_CB_FLAGS",
+        "stage": "established",
+        "error": "switched off by another program",
+        "count": 3,
+    }]);
+    assert_eq!((&rule["failed"], &rule["failures"]), (&3.into(), &failure));
+    let shown = bed.thalweg(&["policy", "show"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    // The table breaks lines.
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    let words = words.join(" ");
+    assert!(
+        words.contains("3 x switched off by another program"),
+        "{shown}"
+    );
+    let output = bed.thalweg(&["sockops", "unload", "silencer"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Drops what arrives on a side with option 253 in a SYN or SYN-ACK.
+fn start_firewall(bed: &Bed, side: Side) {
+    let object = compile("firewall", bed.directory.path(), "firewall.o", &[]);
+    // Not the server's own address, which is at lo there.
+    let server = bed.server_address();
+    let network = server.rsplit_once('.').unwrap().0;
+    let device = bed.device(side, &format!("{network}.77"));
+    let netns = bed.pair.namespace(side);
+    let tc = |arguments: &[&str]| {
+        Command::new("tc")
+            .args(["-n", netns])
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    // There may be one already.
+    tc(&["qdisc", "add", "dev", &device, "clsact"]);
+    let object = object.to_str().unwrap();
+    let filter = [
+        "filter",
+        "add",
+        "dev",
+        &device,
+        "ingress",
+        "pref",
+        "1",
+        "bpf",
+        "direct-action",
+        "object-file",
+        object,
+        "section",
+        "tc",
+    ];
+    let output = tc(&filter);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_firewall_that_drops_the_option_delays_a_connection_and_is_counted() {
+    if !privileged() {
+        return;
+    }
+    for (side, direction) in [(Side::Server, "active"), (Side::Client, "passive")] {
+        let bed = bed("firewall");
+        bed.apply(&policy(&format!(
+            "[[rule]]\nname = \"all\"\nmatch.direction = \"{direction}\"\n\
+             set = {{ send_option = 7 }}\n"
+        )));
+        let _sink = bed.sink(&bed.server_address());
+        start_firewall(&bed, side);
+        // The second SYN, or SYN-ACK, comes through.
+        bed.connect(&bed.server_address(), 1, 1000);
+        let rule = bed.rule("all");
+        assert_eq!(
+            (&rule["done"], &rule["failed"]),
+            (&1.into(), &1.into()),
+            "{rule}"
+        );
+        assert_eq!(rule["failures"][0]["key"], "send_option", "{rule}");
+        assert_eq!(rule["failures"][0]["error"], "ETIMEDOUT", "{rule}");
+    }
+}
