@@ -79,12 +79,12 @@ const REMEDIES: [(&str, &str); 35] = [
         "Nothing must be done if it is put back within seconds. Else correct it and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
     ),
     (
-        "programs",
-        "Nothing must be done if they are attached again within a second. Else look at `bpftool cgroup tree` and the agent's log.",
-    ),
-    (
         "port",
         "Find who has the port (`ss -ltnp`), and end it or name another in `http.listen`. If tokens were sent there, write a new one to `http.token_file`.",
+    ),
+    (
+        "programs",
+        "Nothing must be done if they are attached again within a second. Else look at `bpftool cgroup tree` and the agent's log.",
     ),
     (
         "refused",
