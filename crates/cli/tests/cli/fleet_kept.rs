@@ -261,7 +261,8 @@ fn without_configuration_no_code_of_it_runs() {
     wait_for("a connection", || {
         place(&bed)["server"].is_string().then_some(())
     });
-    assert_eq!((of_fleet(&bed), tcp(&bed)), (2, 1), "{:?}", threads(&bed));
+    // One to the server; the listener and the two ends of the relay between it and the client.
+    assert_eq!((of_fleet(&bed), tcp(&bed)), (2, 4), "{:?}", threads(&bed));
     let together = size(&bed);
     assert!(
         together > alone,
