@@ -1,27 +1,11 @@
 //! Programs of the system, wherever they are, and checked commands of iproute2.
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::error::Error;
 
-/// Directories of the tools, for callers whose PATH lacks the system directories. Debian's does for
-/// ordinary logins.
-const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-
-/// The full path of a program, searched on PATH and in the system directories.
-pub fn find(program: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(SYSTEM_DIRECTORIES.iter().map(Into::into))
-        .map(|directory| directory.join(program))
-        .find(|candidate| candidate.is_file())
-}
-
-/// A command for a program, found as [`find`] does.
-pub fn command(program: &str) -> Command {
-    Command::new(find(program).unwrap_or_else(|| program.into()))
-}
+pub use thalweg_units::program::{command, find};
 
 /// Runs `ip` or `tc` with the words of one string.
 ///

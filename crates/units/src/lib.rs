@@ -11,6 +11,7 @@ pub mod memory;
 mod near;
 pub mod prefix;
 mod printable;
+pub mod program;
 mod quantity;
 pub mod random;
 pub mod reader;
