@@ -417,6 +417,18 @@ impl Config {
         }
     }
 
+    /// What can be read of the file that [`Config::load_or_default`] reads, whatever is wrong with
+    /// the rest of it: a key that is faulty or absent has its default. For commands that need to
+    /// find the agent, and nothing else.
+    pub fn load_readable(named: Option<&Path>) -> Self {
+        let file = named.unwrap_or(Path::new(DEFAULT_FILE));
+        let bytes = file::read(file, MAX_FILE_BYTES).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        Source::new(file, &text)
+            .read_readable(Self::read)
+            .unwrap_or_default()
+    }
+
     /// Parses the bytes of a file; `file` is for messages only.
     pub fn parse_bytes(bytes: &[u8], file: &Path) -> Result<Self, ConfigError> {
         Ok(Self::parse(text(bytes, file)?, file)?)

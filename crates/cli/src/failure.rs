@@ -145,6 +145,16 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Warns on standard error, beside a command's answer; as one object if output is JSON.
+pub fn warn(message: &str, json: bool) {
+    let line = match json {
+        true => serde_json::json!({ "warning": message }).to_string(),
+        false => format!("thalweg: warning: {message}"),
+    };
+    // If standard error is closed, nothing can be done.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// The faults of a scenario, if they are the error.
 fn scenario_faults(error: &anyhow::Error) -> Option<&Faults> {
     match (error.downcast_ref(), error.downcast_ref()) {

@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Once;
 
 use clap::{Args, Parser, Subcommand};
-use thalweg_agent::config::{Config, Paths};
+use thalweg_agent::config::Config;
 use thalweg_control::system;
 
 use crate::client::Client;
 use crate::commands;
+use crate::failure;
 use crate::kinds::{self, Kind};
 
 pub const EXIT_CODES: &str = "\
@@ -62,7 +64,8 @@ where
 pub struct Global {
     /// Configuration file; it must exist.
     ///
-    /// Default: /etc/thalweg/thalweg.toml if it exists.
+    /// Default: /etc/thalweg/thalweg.toml if it exists. Commands that ask the agent take from a faulty
+    /// one what can be read, and warn.
     #[arg(long, value_name = "FILE", global = true, help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     /// Unix socket of the agent.
@@ -91,18 +94,53 @@ impl Global {
         Ok(config)
     }
 
-    /// A client of the agent. With `--socket` a configuration that is being mended is no obstacle.
-    pub fn client(&self) -> anyhow::Result<Client> {
-        let paths = match (self.config(), &self.socket) {
-            (Ok(config), _) => config.paths,
-            (Err(_), Some(socket)) => Paths {
-                socket: socket.clone(),
-                ..Config::default().paths
+    /// What a command needs that asks a running agent or switches something off: a file with
+    /// faults is no obstacle.
+    pub fn readable(&self) -> Readable {
+        match self.config() {
+            Ok(config) => Readable {
+                config,
+                fault: None,
             },
-            (Err(error), None) => return Err(error),
-        };
-        Ok(Client::new(paths.socket, paths.pin))
+            Err(error) => {
+                let mut config = Config::load_readable(self.config.as_deref());
+                if let Some(socket) = &self.socket {
+                    config.paths.socket.clone_from(socket);
+                }
+                let fault = Some(format!("{error:#}"));
+                Readable { config, fault }
+            }
+        }
     }
+
+    /// As [`Global::readable`]; the fault is told on standard error, once.
+    pub fn readable_or_warn(&self) -> Config {
+        let Readable { config, fault } = self.readable();
+        if let Some(fault) = fault {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| failure::warn(&in_words(&fault), self.json));
+        }
+        config
+    }
+
+    /// A client of the agent.
+    pub fn client(&self) -> Client {
+        let paths = self.readable_or_warn().paths;
+        Client::new(paths.socket, paths.pin)
+    }
+}
+
+/// A configuration of which all is known that could be read.
+pub struct Readable {
+    /// Faulty and absent keys have their defaults.
+    pub config: Config,
+    /// Why the file cannot be used as it is.
+    pub fault: Option<String>,
+}
+
+/// A fault of the configuration beside the answer of an agent.
+pub fn in_words(fault: &str) -> String {
+    format!("the configuration has a fault, with which no agent starts: {fault}")
 }
 
 /// An address, with or without brackets.
@@ -237,7 +275,8 @@ pub enum Command {
     /// Remove the programs from the kernel and end the agent.
     ///
     /// Connections keep their congestion control, the store keeps what was learned. Works without a
-    /// running agent too.
+    /// running agent too, and with one that starts, hangs or is stopped. Exit code 0 if nothing of the
+    /// agent is left in the kernel.
     Detach,
     /// Check and show the configuration.
     #[command(subcommand)]

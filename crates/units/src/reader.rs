@@ -137,6 +137,15 @@ impl<'a> Reader<'a> {
             .then(|| self.table(String::new(), String::new(), root.into_inner(), at))
     }
 
+    /// The root table, or what can be read of it where the text is not TOML. Faults are not
+    /// reported. `None`: the text is too large to be read.
+    pub fn readable_root(&self) -> Option<Table<'_>> {
+        check_toml(self.text, self.memory).ok()?;
+        let (root, _) = DeTable::parse_recoverable(self.text);
+        let at = root.span().start;
+        Some(self.table(String::new(), String::new(), root.into_inner(), at))
+    }
+
     /// Keys of a table: `label` names its owner, `path` is its dotted name.
     pub fn table<'s>(
         &'s self,

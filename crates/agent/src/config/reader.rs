@@ -79,6 +79,18 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// The result of `read` for what can be read of the root table: a faulty key has its default.
+    /// `None`: nothing can be read.
+    pub fn read_readable<T>(self, read: impl FnOnce(&mut Section<'_>) -> T) -> Option<T> {
+        let reader = Reader::new(&self.document, 0..self.document.text.len());
+        let table = reader.readable_root()?;
+        Some(read(&mut Section {
+            keys: &self.keys,
+            reader: &reader,
+            table,
+        }))
+    }
+
     /// The result of `read` for the root table, and the keys that it took.
     pub fn read<T>(
         self,

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
 use thalweg_control::privileges::MissingPrivilege;
+use thalweg_control::system;
 use thalweg_units::{Delay, Rate, printable};
 
 use crate::failure::Failure;
@@ -120,7 +121,11 @@ struct Trace {
 
 /// Lists, loads, unloads or swaps.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let pin = global.config()?.paths.pin;
+    let pin = match &options.command {
+        Command::Load(_) | Command::Swap(_) => global.config()?.paths.pin,
+        _ => global.readable_or_warn().paths.pin,
+    };
+    system::check_sees_pins(&pin)?;
     act(global, &pin, options).map_err(classified)
 }
 

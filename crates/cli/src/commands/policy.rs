@@ -14,6 +14,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use clap::Subcommand;
+use thalweg_agent::config::Config;
 use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{Place, Report};
 use thalweg_control::system;
@@ -65,8 +66,8 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 }
 
 /// The paths for applying policies, and their history.
-fn place(global: &Global) -> Result<(Place, History)> {
-    let config = global.config()?;
+fn place(config: Config) -> Result<(Place, History)> {
+    system::check_sees_pins(&config.paths.pin)?;
     let cgroup = match config.cgroup {
         Some(path) => path,
         None => system::cgroup2_mount()?,

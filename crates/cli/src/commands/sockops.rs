@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
+use thalweg_control::system;
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
 use crate::failure::Failure;
@@ -73,7 +74,11 @@ struct Line<'a> {
 
 /// Loads, unloads, lists or prints output.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let pin = global.config()?.paths.pin;
+    let pin = match &options.command {
+        Command::Load(_) => global.config()?.paths.pin,
+        _ => global.readable_or_warn().paths.pin,
+    };
+    system::check_sees_pins(&pin)?;
     act(global, &pin, options).map_err(classified)
 }
 

@@ -2,12 +2,14 @@
 
 use anyhow::Result;
 use clap::Args;
+use serde::Serialize;
 use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
 use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, Readable, in_words};
 use crate::output::{self, bytes, span};
 
 /// The form of the answer.
@@ -16,10 +18,20 @@ pub struct Options {
     /// One line and an exit code as monitoring plugins have them.
     ///
     /// 0 OK; 1 WARNING: there are problems; 2 CRITICAL: the agent does not run or answer, or its
-    /// programs are not attached; 3 UNKNOWN: the configuration cannot be read. After "|" come
+    /// programs are not attached; 3 UNKNOWN: wrong usage. A fault of the configuration file stands in
+    /// the line. After "|" come
     /// figures with their limits.
     #[arg(long, conflicts_with_all = ["json", "json_lines"])]
     check: bool,
+}
+
+/// The agent's status, and the fault of the configuration file, which the agent may not know.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    configuration_fault: Option<&'a str>,
 }
 
 /// Shows the state of the agent.
@@ -32,19 +44,28 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             code => Err(Failure::Check(code).into()),
         };
     }
-    let status: Status = global.client()?.get("/v1/status")?;
-    output::show(global, &status, || text(&status))
+    let status: Status = global.client().get("/v1/status")?;
+    let fault = global.readable().fault;
+    let answer = Answer {
+        status: &status,
+        configuration_fault: fault.as_deref(),
+    };
+    output::show(global, &answer, || text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.
 fn check(global: &Global) -> (String, u8) {
-    let client = match global.client() {
-        Ok(client) => client,
-        Err(error) => return (format!("THALWEG UNKNOWN - {}\n", in_one_line(&error)), 3),
-    };
+    let Readable { config, fault } = global.readable();
+    let fault = fault.map_or_else(String::new, |fault| {
+        format!(" ({})", one_line(&in_words(&fault)).replace('|', "/"))
+    });
+    let client = Client::new(config.paths.socket, config.paths.pin);
     match client.get::<Status>("/v1/status") {
-        Ok(status) => verdict(&status),
-        Err(error) => (format!("THALWEG CRITICAL - {}\n", in_one_line(&error)), 2),
+        Ok(status) => verdict(&status, &fault),
+        Err(error) => {
+            let line = format!("THALWEG CRITICAL - {}{fault}\n", in_one_line(&error));
+            (line, 2)
+        }
     }
 }
 
@@ -53,7 +74,8 @@ fn in_one_line(error: &anyhow::Error) -> String {
     one_line(&format!("{error:#}")).replace('|', "/")
 }
 
-fn verdict(status: &Status) -> (String, u8) {
+/// `beside` follows what is said of the agent.
+fn verdict(status: &Status, beside: &str) -> (String, u8) {
     let c = &status.counters;
     let figures = format!(
         "hosts={};;;0;{} established={}c decided={}c changed={}c refused={}c events_lost={}c \
@@ -73,7 +95,7 @@ fn verdict(status: &Status) -> (String, u8) {
             "{} hosts, {} of {} connections changed",
             status.hosts, c.changed, c.established
         );
-        return (format!("THALWEG OK - {told} | {figures}\n"), 0);
+        return (format!("THALWEG OK - {told}{beside} | {figures}\n"), 0);
     }
     let problems = one_line(&status.problems.join("; ")).replace('|', "/");
     let (word, code) = match status.health {
@@ -81,7 +103,8 @@ fn verdict(status: &Status) -> (String, u8) {
         // An agent of an earlier version does not tell.
         Severity::Ok | Severity::Warning => ("WARNING", 1),
     };
-    (format!("THALWEG {word} - {problems} | {figures}\n"), code)
+    let line = format!("THALWEG {word} - {problems}{beside} | {figures}\n");
+    (line, code)
 }
 
 fn text(status: &Status) -> String {

@@ -378,17 +378,13 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
                 .unwrap(),
         )
     };
-    let error = run(&["status", "--config", config.to_str().unwrap()]).failed(1);
+    // The unit does not try this again.
+    let error = run(&["run", "--config", config.to_str().unwrap()]).failed(78);
     assert!(
         error.contains("bad.toml:1:8: mode: found the string \"fast\""),
         "{error}"
     );
-    // The unit does not try this again.
-    assert_eq!(
-        run(&["run", "--config", config.to_str().unwrap()]).failed(78),
-        error
-    );
-    let error = run(&["status", "--config", "/nonexistent.toml"]).failed(1);
+    let error = run(&["run", "--config", "/nonexistent.toml"]).failed(78);
     assert!(
         error.contains("cannot read /nonexistent.toml: No such file"),
         "{error}"
@@ -406,6 +402,50 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn client_with_faulty_configuration_gets_its_answer_and_a_warning() {
+    let agent = Agent::new(answer);
+    let good = agent.command(&[]);
+    drop(good);
+    let file = agent.directory.path().join("t.toml");
+    let paths = std::fs::read_to_string(&file).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        command.arg("--config").arg(&file).args(arguments);
+        Ran::from(command.stdin(Stdio::null()).output().unwrap())
+    };
+    for (text, fault) in [
+        (format!("mode = \"fsat\"\n{paths}"), "mode: found"),
+        (format!("from_the_future = 1\n{paths}"), "unknown key"),
+        (format!("{paths}[learning]\nwarm_up = \n"), "valid TOML"),
+        (format!("mode = thalweg\n{paths}"), "valid TOML"),
+        (format!("{paths}# \u{0}\n"), "valid TOML"),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let told = run(&["status"]);
+        assert_eq!(told.code, 0, "{text}: {}", told.error);
+        assert!(told.out.contains("4242"), "{text}: {}", told.out);
+        let warned = told
+            .error
+            .starts_with("thalweg: warning: the configuration has a fault");
+        assert!(
+            warned && told.error.contains(fault),
+            "{text}: {}",
+            told.error
+        );
+        let check = run(&["status", "--check"]);
+        assert!(check.code < 2 && check.out.contains(fault), "{check:?}");
+        let json = run(&["--json", "status"]);
+        let shown: Value = serde_json::from_str(&json.out).unwrap();
+        let told = shown["configuration_fault"].as_str().unwrap();
+        assert!(told.contains(fault), "{told}");
+        assert!(json.error.starts_with("{\"warning\":"), "{}", json.error);
+        for arguments in [&["hosts"][..], &["arms"], &["detach"]] {
+            assert_eq!(run(arguments).code, 0, "{text}: {arguments:?}");
+        }
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_configuration_shows_all_its_faults_with_their_places() {
     assert_eq!(reports[0]["faults"][1]["line"], 3);
     assert_eq!(reports[1]["faults"], serde_json::json!([]));
     // Other commands report only the first, in one line.
-    let error = run(&["--config", &bad, "status"]).failed(1);
+    let error = run(&["--config", &bad, "run"]).failed(78);
     assert!(
         error.contains(" (1 more: `thalweg config check "),
         "{error}"
@@ -140,7 +140,7 @@ fn files_of_another_kind_are_named_with_the_command_that_takes_them() {
             "found a scenario of the laboratory",
         ),
         (
-            &["--config", policy, "status"],
+            &["--config", policy, "cc", "load", "htcp"],
             "`thalweg policy check policies/iw.toml` takes it",
         ),
         (

@@ -25,7 +25,7 @@ pub struct Options {
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (bytes, compiled, warnings) = super::compile(&options.file)?;
-    let (place, history) = super::place(global)?;
+    let (place, history) = super::place(global.config()?)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let how = How {
         dry_run: options.dry_run,

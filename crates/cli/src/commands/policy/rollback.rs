@@ -6,6 +6,6 @@ use crate::options::Global;
 
 /// Returns to the previous policy.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global)?;
+    let (place, history) = super::place(global.config()?)?;
     super::tell(global, &history.rollback(&place)?, None)
 }
