@@ -48,6 +48,7 @@ fn make_state_directory(path: &Path) -> Result<()> {
         .create(path)
         .with_context(|| format!("creating {}", path.display()))?;
     check_private(path)?;
+    Store::check_own(path)?;
     Ok(Store::make_private(path)?)
 }
 

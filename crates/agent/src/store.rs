@@ -136,6 +136,14 @@ impl Store {
         open::open(directory, boot_id, moment)
     }
 
+    /// Fails unless a directory is empty or has been a state directory before.
+    ///
+    /// # Errors
+    /// It is used by others, or cannot be read.
+    pub fn check_own(directory: &Path) -> Result<(), StoreError> {
+        open::check_own(directory)
+    }
+
     /// Makes a state directory and its files private to the agent, whatever they were: they show
     /// whom this machine talks to.
     ///

@@ -24,6 +24,9 @@ const PAGE_BYTES: i64 = 1024;
 /// Size to which the write-ahead log is cut after a checkpoint, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
+/// The table that may be large.
+const EVENTS: &str = "events";
+
 /// Why an attempt to open failed.
 enum Failure {
     /// The content cannot be trusted.
@@ -66,6 +69,48 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
             action: "make a new store",
             source: std::io::Error::other(reason),
         }),
+    }
+}
+
+/// Names that an agent, `thalweg policy` or a fleet's set-up gives files of a state directory, or that
+/// file systems have.
+const OWN_NAMES: [&str; 6] = [
+    FILE_NAME,
+    "agent.lock",
+    "agent.nk",
+    "fleet.json",
+    "policy",
+    "lost+found",
+];
+
+/// Fails unless a directory is empty or has been a state directory before: its mode is changed, and
+/// that of the files in it.
+///
+/// # Errors
+/// It is used by others, or cannot be read.
+pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
+    let path = directory.to_path_buf();
+    let refused = |source| StoreError::File {
+        path: path.clone(),
+        action: "use it as paths.state",
+        source,
+    };
+    let entries = fs::read_dir(directory).map_err(refused)?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names
+        .collect::<std::io::Result<Vec<String>>>()
+        .map_err(refused)?;
+    names.sort();
+    let is_own = |name: &String| OWN_NAMES.iter().any(|own| name.starts_with(own));
+    match names.first() {
+        Some(other) if !names.iter().any(is_own) => {
+            let fault = format!(
+                "it has files of others ({other}), and would become this agent's alone: name an \
+                 empty directory, or one that does not exist"
+            );
+            Err(refused(std::io::Error::other(fault)))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -145,11 +190,14 @@ fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure>
             .map_err(classify("make the store"))?;
     }
     configure(&connection).map_err(classify("read the store"))?;
-    if !as_left {
-        check(&connection)
-            .map_err(classify("check the store"))?
-            .map_or(Ok(()), |fault| Err(Failure::Damaged(fault)))?;
-    }
+    let checked = match as_left {
+        // A disk may have lost what was written well.
+        true => check_small(&connection),
+        false => check(&connection),
+    };
+    checked
+        .map_err(classify("check the store"))?
+        .map_or(Ok(()), |fault| Err(Failure::Damaged(fault)))?;
     if found < schema::VERSION {
         let migrate = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
@@ -241,6 +289,33 @@ fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
 fn check(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     Ok((verdict != "ok").then_some(verdict))
+}
+
+/// The first fault in what a start reads, in words: all tables but the events, of which the newest is
+/// looked at.
+fn check_small(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
+    let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+    let mut tables = connection.prepare(tables)?;
+    let names = tables.query_map([], |row| row.get::<_, String>(0))?;
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    for name in names.iter().filter(|name| *name != EVENTS) {
+        let mut fault = None;
+        connection.pragma(None, "quick_check", name, |row| {
+            let verdict: String = row.get(0)?;
+            if verdict != "ok" {
+                fault.get_or_insert(verdict);
+            }
+            Ok(())
+        })?;
+        if fault.is_some() {
+            return Ok(fault);
+        }
+    }
+    if names.iter().any(|name| name == EVENTS) {
+        let newest = format!("SELECT * FROM {EVENTS} ORDER BY id DESC LIMIT 1");
+        connection.prepare(&newest)?.query([])?.next()?;
+    }
+    Ok(None)
 }
 
 /// Renames a file and its companions to a free name; returns the name.

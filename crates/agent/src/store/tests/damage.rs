@@ -67,6 +67,76 @@ fn a_damaged_database_is_set_aside() {
     damaged(directory.path(), &content);
 }
 
+/// Overwrites a page of a store that was closed in good order, as a disk may; the times of the file
+/// do not tell.
+fn rot(directory: &Path, table: &str, root: bool) -> Vec<u8> {
+    let path = directory.join(FILE_NAME);
+    let connection = Connection::open(&path).unwrap();
+    let ask = |sql: &str| {
+        let number = connection.query_row(sql, [], |row| row.get::<_, u32>(0));
+        number.unwrap() as usize
+    };
+    let size = ask("PRAGMA page_size");
+    let first = ask(&format!(
+        "SELECT rootpage FROM sqlite_schema WHERE name = '{table}'"
+    ));
+    drop(connection);
+    let mut content = std::fs::read(&path).unwrap();
+    let page = |number: usize| (number - 1) * size..number * size;
+    // The page number of an interior root's right-most child is at 8.
+    let at = page(first).start + 8;
+    let child = u32::from_be_bytes(content[at..at + 4].try_into().unwrap()) as usize;
+    let number = if root { first } else { child };
+    content[page(number)].fill(0);
+    std::fs::write(&path, &content).unwrap();
+    let (lease, _) = lease::Lease::begin(&path);
+    lease.trust();
+    content
+}
+
+#[test]
+fn store_that_rotted_after_a_good_close_is_set_aside_at_once() {
+    for (table, root) in [
+        ("hosts", true),
+        ("hosts", false),
+        ("clock", true),
+        ("events", true),
+        ("events", false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = open(directory.path());
+        let mut saved = snapshot(Mode::Thalweg);
+        let row = saved.hosts[0].clone();
+        saved.hosts = (0..500u64)
+            .map(|netns| {
+                let mut row = row.clone();
+                row.key.netns = netns + 1;
+                row
+            })
+            .collect();
+        store.save_snapshot(&saved, NOW).unwrap();
+        store
+            .append_events(&vec![event(3, "192.0.2.7", true); 5000], NOW)
+            .unwrap();
+        drop(store);
+        let content = rot(directory.path(), table, root);
+        let reason = damaged(directory.path(), &content);
+        assert!(!reason.is_empty(), "{table} {root}");
+    }
+}
+
+#[test]
+fn state_directory_of_others_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    Store::check_own(directory.path()).unwrap();
+    std::fs::write(directory.path().join("letters"), "").unwrap();
+    let error = Store::check_own(directory.path()).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("files of others (letters)"), "{cause}");
+    drop(open(directory.path()));
+    Store::check_own(directory.path()).unwrap();
+}
+
 #[test]
 fn a_database_without_our_columns_is_set_aside() {
     for (change, reason) in [
