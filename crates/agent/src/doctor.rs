@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use libbpf_rs::libbpf_sys::{BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS};
 use serde::{Deserialize, Serialize};
-use thalweg_control::{privileges, system};
+use thalweg_control::{links, privileges, system};
+use thalweg_units::program;
 
 use crate::config::Config;
 use crate::features::{FEATURES, Feature, Found};
@@ -120,7 +122,7 @@ fn release() -> String {
 /// Whether the kernel meets a feature's needs.
 fn feature_of(feature: &Feature, release: &str) -> Check {
     let without = format!("without it: {}", feature.means);
-    match feature.look(release) {
+    match feature.look() {
         Found::Yes => {
             let linux = feature.required.then(|| format!("Linux {release}"));
             let needs = feature.needs.iter().map(|need| need.words());
@@ -151,11 +153,18 @@ fn cgroup(config: &Config) -> Check {
             fix,
         )
     };
-    match (&config.cgroup, system::cgroup2_mount()) {
-        (_, Err(error)) => missing(
-            format!("{error:#}"),
-            "mount -t cgroup2 none /sys/fs/cgroup/unified",
-        ),
+    let mount = system::cgroup2_mount();
+    let watched = config.cgroup.as_ref().or(mount.as_ref().ok());
+    let kinds = [BPF_CGROUP_SOCK_OPS, BPF_CGROUP_SETSOCKOPT].into_iter();
+    if let Some(cgroup) = watched
+        && let Some(other) = kinds
+            .filter_map(|kind| links::exclusive(cgroup, kind))
+            .next()
+    {
+        return missing(other.to_string(), &other.remedy());
+    }
+    match (&config.cgroup, mount) {
+        (_, Err(error)) => missing(format!("{error:#}"), &system::cgroup2_remedy()),
         (None, Ok(mount)) => Check::ok(
             name,
             mount.display().to_string(),
@@ -188,6 +197,12 @@ fn bpffs(config: &Config) -> Check {
         .find(|path| path.exists())
         .unwrap_or(Path::new("/"));
     if system::is_bpffs(existing).unwrap_or(false) {
+        if let Err(error) = system::check_outlives(existing) {
+            let found = format!("{error:#}");
+            let means = "state could not outlive the agent";
+            let fix = "run it with the mounts of the machine";
+            return Check::not(name, CheckState::Missing, found, means, fix);
+        }
         return Check::ok(
             name,
             existing.display().to_string(),
@@ -259,16 +274,7 @@ fn congestion_controls(config: &Config) -> Check {
 }
 
 fn tool(name: &str, package: &str, use_of: &str) -> Check {
-    let found = std::env::var_os("PATH")
-        .iter()
-        .flat_map(std::env::split_paths)
-        .chain([
-            Path::new("/usr/sbin").to_path_buf(),
-            Path::new("/sbin").to_path_buf(),
-        ])
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file());
-    match found {
+    match program::find(name) {
         Some(path) => Check::ok(
             &format!("program {name}"),
             path.display().to_string(),

@@ -2,13 +2,17 @@
 //! docs/reference/kernels.md.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use libbpf_rs::ProgramType;
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Struct;
-use thalweg_control::system;
+use libbpf_rs::btf::types::{Enum, Struct};
+use libbpf_rs::btf::{Btf, TypeId};
+use libbpf_rs::{MapType, ProgramType, libbpf_sys};
+use thalweg_control::{object, privileges, system};
 use thalweg_policy::Version;
+use thalweg_units::program;
+
+/// Size of the tables of an object that is tried.
+const TRIED_ENTRIES: u32 = 64;
 
 /// A feature that Thalweg has on some kernels only.
 #[derive(Clone, Copy, Debug)]
@@ -289,36 +293,103 @@ impl Feature {
         options
     }
 
-    /// Whether the running kernel, of this release, meets all needs; else the first missing one.
-    pub fn look(&self, release: &str) -> Found {
-        for need in self.needs {
-            let found = need.look();
-            if found != Found::Yes {
-                return found;
-            }
+    /// Whether the running kernel meets all needs, and does what was tried; else the first that is
+    /// missing. Versions decide nothing: kernels of distributions have what others have later, and a
+    /// personality(2) may hide the version.
+    pub fn look(&self) -> Found {
+        let needs = self.needs.iter().map(|need| need.look());
+        let missing = needs.into_iter().find(|found| *found != Found::Yes);
+        missing.unwrap_or_else(|| self.try_out())
+    }
+
+    /// Tries what makes [`Feature::since`] the oldest kernel.
+    fn try_out(&self) -> Found {
+        match self.id {
+            Id::Learning | Id::BusyTime | Id::Policies => self.by(probe_netns_cookie()),
+            Id::LongConnections => self.by(try_load(thalweg_bpf_objects::LEARN_OPEN)),
+            Id::LearnedClamps => self.by(try_load(thalweg_bpf_objects::LEARN_CLAMP)),
+            Id::OpenConnections => self.by(try_load(thalweg_bpf_objects::POLICY_EXISTING)),
+            Id::LaterStages => self.by(find_constant("TCP_BPF_SOCK_OPS_CB_FLAGS")),
+            // Their needs are all that counts.
+            Id::CongestionControls
+            | Id::MachineCode
+            | Id::Laboratory
+            | Id::Delays
+            | Id::Marks
+            | Id::Link => Found::Yes,
         }
-        if version(release) >= self.since {
-            Found::Yes
-        } else {
-            Found::No(
-                format!("Linux {release}"),
-                format!("Linux {} or newer", self.since),
-            )
+    }
+
+    fn by(&self, tried: Result<(), String>) -> Found {
+        match tried {
+            Ok(()) => Found::Yes,
+            Err(_) if !privileges::missing().is_ok_and(|missing| missing.is_empty()) => {
+                let why = "trying it takes privileges".to_owned();
+                Found::Unknown(why, "run as root".to_owned())
+            }
+            Err(why) => {
+                let needs = self.because.replace('`', "");
+                let found = format!("the kernel refuses it ({why})");
+                Found::No(found, format!("Linux {} or newer: {needs}", self.since))
+            }
         }
     }
 }
 
-/// The first two numbers of a release.
-fn version(release: &str) -> Version {
-    let mut numbers = release
-        .split(['.', '-', '+'])
-        .map_while(|part| part.parse::<u16>().ok());
-    Version(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+/// Whether sockops programs may call `bpf_get_netns_cookie`.
+fn probe_netns_cookie() -> Result<(), String> {
+    let kind = ProgramType::SockOps as u32;
+    let helper = libbpf_sys::BPF_FUNC_get_netns_cookie;
+    // SAFETY: two numbers and no options.
+    match unsafe { libbpf_sys::libbpf_probe_bpf_helper(kind, helper, std::ptr::null()) } {
+        1 => Ok(()),
+        0 => Err("no bpf_get_netns_cookie in sockops programs".to_owned()),
+        errno => Err(std::io::Error::from_raw_os_error(-errno).to_string()),
+    }
+}
+
+/// Loads an object for a moment, with small tables.
+fn try_load(bytes: &[u8]) -> Result<(), String> {
+    object::listening(|| {
+        let mut open = object::open("doctor", bytes).map_err(|error| format!("{error:#}"))?;
+        for mut map in open.maps_mut() {
+            let is_table = matches!(
+                map.map_type(),
+                MapType::Hash | MapType::LruHash | MapType::LpmTrie
+            );
+            if is_table {
+                map.set_max_entries(TRIED_ENTRIES)
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        let loaded = open.load().map(drop);
+        loaded.map_err(|error| match object::last_words(&object::take_said()) {
+            said if said.is_empty() => error.to_string(),
+            said => said,
+        })
+    })
+}
+
+/// Whether the kernel's types have a constant.
+fn find_constant(name: &str) -> Result<(), String> {
+    let btf = Btf::from_vmlinux().map_err(|error| error.to_string())?;
+    let ids = 1..u32::try_from(btf.len()).unwrap_or(u32::MAX);
+    let has_it = |id: u32| {
+        let found = btf.type_by_id::<Enum<'_>>(TypeId::from(id));
+        found.is_some_and(|it| {
+            it.iter()
+                .any(|member| member.name.is_some_and(|it| it == name))
+        })
+    };
+    match ids.into_iter().any(has_it) {
+        true => Ok(()),
+        false => Err(format!("no {name}")),
+    }
 }
 
 /// Tries a queueing discipline on the loopback device of a temporary network namespace.
 fn try_qdisc(kind: &str) -> Found {
-    let mut command = Command::new("tc");
+    let mut command = program::command("tc");
     command.args(["qdisc", "add", "dev", "lo"]);
     match kind {
         "clsact" => command.arg(kind),
@@ -365,20 +436,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_kernel_is_told_apart() {
-        let feature = Feature {
-            needs: &[],
-            ..FEATURES[0]
-        };
-        assert_eq!(feature.look("5.15.0-9-generic"), Found::Yes);
-        assert_eq!(feature.look("6.12.117+deb12-cloud-amd64"), Found::Yes);
-        let Found::No(found, fix) = feature.look("5.10.0") else {
-            panic!("5.10 has it all");
-        };
-        assert_eq!(
-            (found.as_str(), fix.as_str()),
-            ("Linux 5.10.0", "Linux 5.15 or newer")
-        );
+    fn refused_trial_names_reason_and_kernel_not_the_version_found() {
+        let refused = FEATURES[0].by(Err("no such helper".to_owned()));
+        match refused {
+            Found::No(found, fix) => {
+                assert_eq!(found, "the kernel refuses it (no such helper)");
+                assert!(fix.starts_with("Linux 5.15 or newer: "), "{fix}");
+            }
+            // Without privileges nothing can be tried.
+            Found::Unknown(_, fix) => assert_eq!(fix, "run as root"),
+            Found::Yes => panic!("a refusal is no success"),
+        }
+        assert_eq!(FEATURES[0].by(Ok(())), Found::Yes);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramMut};
 use thalweg_bpf_objects::names::learn::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, raw};
@@ -397,26 +397,28 @@ fn load(
     params: &Params,
     reused: &BTreeMap<&'static str, MapHandle>,
 ) -> Result<(Object, Option<String>)> {
+    let load = |setup: &Setup| {
+        object::listening(|| {
+            load_variant(setup, params, reused).map_err(|error| {
+                let said = object::last_words(&object::take_said());
+                match memory::is_passing(&error) || said.is_empty() {
+                    true => error,
+                    false => anyhow!("{error:#}: {said}"),
+                }
+            })
+        })
+    };
     if !setup.kernel_btf {
-        return Ok((load_variant(setup, params, reused)?, None));
+        return Ok((load(setup)?, None));
     }
-    let mut why = None;
-    let loaded = object::listening(|| {
-        let loaded = load_variant(setup, params, reused);
-        if let Err(error) = &loaded {
-            let said = object::last_words(&object::take_said());
-            why = Some(format!("{error:#}: {said}"));
-        }
-        loaded
-    });
-    match loaded {
+    let why = match load(setup) {
         Ok(object) => return Ok((object, None)),
         // The variant is not at fault: the other would run in its place for good.
         Err(error) if memory::is_passing(&error) => return Err(error),
-        Err(_) => {}
-    }
+        Err(error) => format!("{error:#}"),
+    };
     setup.kernel_btf = false;
-    Ok((load_variant(setup, params, reused)?, why))
+    Ok((load(setup)?, Some(why)))
 }
 
 fn load_variant(
@@ -468,7 +470,7 @@ fn load_variant(
             let available = available.unwrap_or_default();
             format!("there is not enough memory for its maps{available}: {less}")
         } else {
-            "see the lines above; `thalweg doctor` tells what it supports".to_owned()
+            "`thalweg doctor` tells what it supports".to_owned()
         };
         anyhow::Error::new(error).context(format!("the kernel refused the BPF programs ({advice})"))
     })

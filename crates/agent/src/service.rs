@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
+use thalweg_control::system;
 
 /// The agent learns: units that are ordered after it may start.
 pub fn ready() {
@@ -11,10 +12,9 @@ pub fn ready() {
 
 /// The agent takes a new configuration; [`ready`] follows.
 pub fn reloading() {
-    match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!("the clock cannot be read: {error}"),
-    }
+    // The manager is in no time namespace.
+    let now_us = i128::from(system::monotonic_ns() / 1000);
+    tell(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
 }
 
 /// The agent ends.

@@ -165,10 +165,10 @@ impl Client {
                 pinned: pinned(&self.pin),
             }
             .into(),
-            ErrorKind::PermissionDenied => anyhow!(
+            ErrorKind::PermissionDenied => anyhow::Error::from(error).context(format!(
                 "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
                 self.socket.display()
-            ),
+            )),
             // The agent's queue is full.
             ErrorKind::WouldBlock => anyhow!(
                 "the agent takes no connections on {}; is its process stopped?",
@@ -178,6 +178,13 @@ impl Client {
                 .context(format!("cannot connect to {}", self.socket.display())),
         }
     }
+}
+
+/// Whether an error says that this user may not do it.
+pub fn is_forbidden(error: &anyhow::Error) -> bool {
+    let refused = |error: &Refused| error.status == 403;
+    let kind = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    error.downcast_ref().is_some_and(refused) || error.downcast_ref().is_some_and(kind)
 }
 
 /// An error that the agent told.

@@ -16,6 +16,7 @@ use clap::FromArgMatches as _;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
+    thalweg_control::object::silence_libbpf();
     let parsed = groups::command().try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, watch::interval(&matches)))

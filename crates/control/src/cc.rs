@@ -42,7 +42,7 @@ pub use support::{Support, Unavailable, check};
 pub use trace::{Decision, trace};
 
 /// The directory, below the agent's.
-const DIRECTORY: &str = "cc";
+pub(crate) const DIRECTORY: &str = "cc";
 const LINK: &str = "link";
 pub(crate) const OPS: &str = "struct_ops";
 const MAP: &str = "map_";

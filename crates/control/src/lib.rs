@@ -17,6 +17,7 @@ pub mod former_limits;
 pub mod inventory;
 pub mod iterator;
 pub mod learner;
+pub mod leftovers;
 pub mod links;
 pub mod memory;
 pub mod object;

@@ -1,12 +1,13 @@
 //! Links of programs to cgroups, and their pins.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::libbpf_sys::{self, bpf_attach_type};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut};
@@ -153,15 +154,20 @@ pub fn beside(pin: &Path) -> PathBuf {
 /// # Errors
 /// The kernel's.
 pub fn programs_of(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<Vec<u32>> {
+    Ok(query(cgroup, hook, flags)?.1)
+}
+
+/// How the programs at a hook of a cgroup are attached (`BPF_F_ALLOW_*`), and their numbers.
+fn query(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u32, Vec<u32>)> {
     let mut ids = [0u32; PROGRAMS_MAX];
-    let mut count = ids.len() as u32;
+    let (mut count, mut attached) = (ids.len() as u32, 0);
     // SAFETY: the descriptor is open, and `ids` has room for `count` numbers for the whole call.
     let failed = unsafe {
         libbpf_sys::bpf_prog_query(
             cgroup.as_raw_fd(),
             hook,
             flags,
-            std::ptr::null_mut(),
+            &raw mut attached,
             ids.as_mut_ptr(),
             &raw mut count,
         )
@@ -170,7 +176,8 @@ pub fn programs_of(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<V
         return Err(std::io::Error::from_raw_os_error(-failed))
             .context("asking for the programs of the cgroup");
     }
-    Ok(ids[..(count as usize).min(ids.len())].to_vec())
+    let ids = ids[..(count as usize).min(ids.len())].to_vec();
+    Ok((attached, ids))
 }
 
 /// A new link of a loaded program to a cgroup.
@@ -309,12 +316,86 @@ pub fn open_on(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
 /// A refusal of the kernel.
 pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<Link> {
     let name = program.name().to_string_lossy().into_owned();
-    let mut link = program
-        .attach_cgroup(cgroup.as_raw_fd())
-        .with_context(|| format!("attaching {name} to the cgroup"))?;
+    let mut link = program.attach_cgroup(cgroup.as_raw_fd()).map_err(|error| {
+        let kind = program.attach_type() as u32;
+        refusal(anyhow::Error::new(error), &name, cgroup, kind)
+    })?;
     link.pin(path)
         .with_context(|| format!("pinning {}", path.display()))?;
     Ok(link)
+}
+
+/// Why the kernel does not attach a program to a cgroup.
+fn refusal(error: anyhow::Error, name: &str, cgroup: &File, kind: u32) -> anyhow::Error {
+    let path = fs::read_link(format!("/proc/self/fd/{}", cgroup.as_raw_fd()));
+    let path = path.unwrap_or_default();
+    let what = format!("attaching {name} to {}", path.display());
+    match exclusive(&path, kind) {
+        Some(exclusive) => anyhow!("{what}: {exclusive}; {}", exclusive.remedy()),
+        None => error.context(what),
+    }
+}
+
+/// A program that was attached to a cgroup so that the kernel attaches no other, there or below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exclusive {
+    cgroup: PathBuf,
+    /// Type of attachment (linux/bpf.h, `enum bpf_attach_type`).
+    kind: u32,
+    program: u32,
+    name: String,
+}
+
+impl Exclusive {
+    /// What lets other programs in.
+    pub fn remedy(&self) -> String {
+        let kind = match self.kind {
+            libbpf_sys::BPF_CGROUP_SOCK_OPS => "sock_ops",
+            libbpf_sys::BPF_CGROUP_SETSOCKOPT => "setsockopt",
+            _ => "TYPE",
+        };
+        format!(
+            "have its owner attach it with BPF_F_ALLOW_MULTI (bpftool: `multi`), or detach it: bpftool \
+             cgroup detach {} {kind} id {}",
+            self.cgroup.display(),
+            self.program
+        )
+    }
+}
+
+impl Display for Exclusive {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "another program, {} (number {}), is attached to {} and lets no other in",
+            self.name,
+            self.program,
+            self.cgroup.display()
+        )
+    }
+}
+
+/// The program that keeps others away from a cgroup (`hierarchy_allows_attach` and
+/// `__cgroup_bpf_attach` in kernel/bpf/cgroup.c); `None`: there is none, or it cannot be asked for.
+pub fn exclusive(cgroup: &Path, kind: u32) -> Option<Exclusive> {
+    for (depth, directory) in cgroup.ancestors().enumerate() {
+        if system::check_cgroup2(directory).is_err() {
+            return None;
+        }
+        let (flags, programs) = query(&File::open(directory).ok()?, kind, 0).ok()?;
+        let Some(program) = programs.first() else {
+            continue;
+        };
+        let lets_others_in = flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0
+            || depth > 0 && flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0;
+        return (!lets_others_in).then(|| Exclusive {
+            cgroup: directory.to_owned(),
+            kind,
+            program: *program,
+            name: crate::leftovers::name_of(*program).unwrap_or_else(|| "unnamed".to_owned()),
+        });
+    }
+    None
 }
 
 /// Pins a map, a program or a link.
@@ -324,7 +405,7 @@ pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) 
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
-    let failed = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
+    let failed = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
     if failed != 0 {
         return Err(std::io::Error::from_raw_os_error(-failed))
             .with_context(|| format!("pinning {}", path.display()));

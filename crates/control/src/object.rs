@@ -106,6 +106,25 @@ unsafe extern "C" fn listen(
     0
 }
 
+/// Receives libbpf's messages and drops them.
+unsafe extern "C" fn ignore(
+    _: libbpf_sys::libbpf_print_level,
+    _: *const c_char,
+    _: *mut c_void,
+) -> c_int {
+    0
+}
+
+/// From now on libbpf prints nothing: what matters of its messages is in errors.
+pub fn silence_libbpf() {
+    // SAFETY: the types differ only in that of the arguments, a pointer in both.
+    let ignore = unsafe {
+        std::mem::transmute::<*const (), libbpf_sys::libbpf_print_fn_t>(ignore as *const ())
+    };
+    // SAFETY: the function lives as long as the program.
+    unsafe { libbpf_sys::libbpf_set_print(ignore) };
+}
+
 /// Runs a function while libbpf's messages are kept for [`take_said`] and not printed.
 pub fn listening<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: the types differ only in that of the arguments, a pointer in both.

@@ -6,7 +6,6 @@
 //! and then renamed. The next call removes the rest of an interrupted one.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,7 +18,7 @@ use crate::pins::{self, Kept, Locked, entries};
 use crate::{privileges, system};
 use thalweg_units::printable;
 
-const DIRECTORY: &str = "sockops";
+pub(crate) const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";
 const MAP: &str = "map_";
 /// Suffix of an incomplete directory; no name has a '~', and the file system allows no '.'.
@@ -252,17 +251,14 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     }
     let cgroup_file =
         File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
-    for program in object.progs_mut() {
+    for mut program in object.progs_mut() {
         if program.prog_type() != ProgramType::SockOps || !program.autoload() {
             continue;
         }
         let name = program.name().to_string_lossy().into_owned();
-        let mut link = program
-            .attach_cgroup(cgroup_file.as_raw_fd())
-            .with_context(|| format!("attaching {name} to {}", cgroup.display()))?;
         let path = own.join(format!("{LINK}{name}"));
-        link.pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))?;
+        // Its pin keeps it attached.
+        drop(links::attach_and_pin(&mut program, &cgroup_file, &path)?);
     }
     Ok(left_out)
 }

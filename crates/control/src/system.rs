@@ -6,11 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use thalweg_units::program;
 
 use crate::privileges;
 
@@ -25,29 +27,78 @@ const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
 /// Mount point of bpffs on every distribution.
 pub const BPFFS: &str = "/sys/fs/bpf";
+/// Mount point of control groups on every distribution.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// How a command enters a network namespace and keeps the mounts of the machine.
+const NSENTER: &str = "enter a network namespace with `nsenter --net=/run/netns/NAME thalweg ...`, \
+    which keeps the machine's mounts; `ip netns exec` and `unshare --mount` do not";
 /// Request for the user namespace that owns a namespace (linux/nsfs.h).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 /// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Mount point of cgroup v2, from `/proc/self/mountinfo`.
-pub fn cgroup2_mount() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading mountinfo")?;
-    cgroup2_in(&mounts).context(
-        "no cgroup v2 hierarchy is mounted; mount one with: mount -t cgroup2 none /sys/fs/cgroup/unified",
-    )
+/// A mounted file system: a line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    /// Major and minor number of the file system's device.
+    device: String,
+    point: PathBuf,
+    kind: String,
 }
 
-/// The mount point of the first cgroup2 line; fields as in proc_pid_mountinfo(5).
-fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
+fn mounts_in(mountinfo: &str) -> impl Iterator<Item = Mount> {
+    mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
-        if right.split(' ').next() != Some("cgroup2") {
-            return None;
-        }
-        let point = left.split(' ').nth(4)?;
-        Some(PathBuf::from(point.replace("\\040", " ")))
+        let mut left = left.split(' ').skip(2);
+        let device = left.next()?.to_owned();
+        let point = left.nth(1)?;
+        Some(Mount {
+            device,
+            point: PathBuf::from(point.replace("\\040", " ")),
+            kind: right.split(' ').next()?.to_owned(),
+        })
     })
+}
+
+/// Mounts of a process; `self` or `1`.
+fn mounts_of(process: &str) -> Result<Vec<Mount>> {
+    let file = format!("/proc/{process}/mountinfo");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
+    Ok(mounts_in(&text).collect())
+}
+
+/// Mount points of BPF file systems.
+pub fn bpffs_mounts() -> Vec<PathBuf> {
+    let mounts = mounts_of("self").unwrap_or_default().into_iter();
+    let bpffs = mounts.filter(|mount| mount.kind == "bpf");
+    bpffs.map(|mount| mount.point).collect()
+}
+
+/// Mount point of cgroup v2, from `/proc/self/mountinfo`.
+pub fn cgroup2_mount() -> Result<PathBuf> {
+    let is_cgroup2 = |mount: &Mount| mount.kind == "cgroup2";
+    if let Some(mount) = mounts_of("self")?.into_iter().find(is_cgroup2) {
+        return Ok(mount.point);
+    }
+    bail!("no cgroup v2 hierarchy is mounted; {}", cgroup2_remedy())
+}
+
+/// What brings cgroup v2 back.
+pub fn cgroup2_remedy() -> String {
+    let of_init = mounts_of("1").unwrap_or_default();
+    if of_init.iter().any(|mount| mount.kind == "cgroup2") {
+        return format!("this process has mounts of its own: {NSENTER}");
+    }
+    // Version 1 has a tmpfs there, in which there is room for a directory.
+    let has_v1 = of_init
+        .iter()
+        .any(|mount| mount.point == Path::new(CGROUPS));
+    match has_v1 {
+        true => format!(
+            "mount one with: mkdir -p {CGROUPS}/unified && mount -t cgroup2 none {CGROUPS}/unified"
+        ),
+        false => format!("mount one with: mount -t cgroup2 none {CGROUPS}"),
+    }
 }
 
 /// Whether a cgroup v2 directory is the root of the hierarchy, not just the root that a container
@@ -99,7 +150,7 @@ pub fn load_modules(names: &[String]) {
     let Ok(present) = available_ccs() else { return };
     for name in names.iter().filter(|name| !present.contains(name)) {
         // The list of available controls, read later, shows the outcome.
-        let _ = Command::new("modprobe")
+        let _ = program::command("modprobe")
             .args(["-q", &format!("tcp_{name}")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -127,9 +178,30 @@ pub fn jiffy_us() -> u32 {
     u32::try_from(resolution.tv_nsec / 1000).unwrap_or(0)
 }
 
-/// CLOCK_MONOTONIC, ns: the clock of `bpf_ktime_get_ns`.
+/// The kernel's own CLOCK_MONOTONIC, ns: the clock of `bpf_ktime_get_ns`, also where this process is
+/// in a time namespace, whose clock has an offset.
 pub fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
+    static OFFSET_NS: OnceLock<i64> = OnceLock::new();
+    let offset_ns = *OFFSET_NS.get_or_init(|| {
+        let offsets = fs::read_to_string("/proc/self/timens_offsets");
+        monotonic_offset_ns(&offsets.unwrap_or_default())
+    });
+    clock_ns(libc::CLOCK_MONOTONIC).saturating_add_signed(offset_ns.saturating_neg())
+}
+
+/// What a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
+/// (time_namespaces(7)): a line `monotonic SECONDS NANOSECONDS`.
+fn monotonic_offset_ns(offsets: &str) -> i64 {
+    let of_line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let clock = words.next()?;
+        let (seconds, ns) = (
+            words.next()?.parse::<i64>().ok()?,
+            words.next()?.parse::<i64>().ok()?,
+        );
+        (clock == "monotonic" || clock == "1").then(|| seconds.saturating_mul(1_000_000_000) + ns)
+    };
+    offsets.lines().find_map(of_line).unwrap_or(0)
 }
 
 /// Wall clock, ns since 1970.
@@ -355,7 +427,7 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
         .find(|p| p.exists())
         .unwrap_or(Path::new("/"));
     if is_bpffs(existing)? {
-        return Ok(());
+        return check_outlives(existing);
     }
     if path.starts_with(BPFFS) && existing == Path::new(BPFFS) {
         nix::mount::mount(
@@ -366,13 +438,52 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
             Some("mode=0700"),
         )
         .with_context(|| format!("mounting a BPF file system at {BPFFS}"))?;
-        return Ok(());
+        return check_outlives(existing).inspect_err(|_| {
+            // The mount is seen by this process alone, and nothing is on it.
+            let _ = nix::mount::umount(BPFFS);
+        });
     }
     bail!(
         "{0} is not on a BPF file system; use a path under {BPFFS}, or mount one: mkdir -p {0} && \
          mount -t bpf -o mode=0700 bpf {0}",
         path.display()
     )
+}
+
+/// Fails if a BPF file system is mounted for this process and its kin alone: what is pinned there
+/// ends with them.
+pub fn check_outlives(bpffs: &Path) -> Result<()> {
+    let device = fs::metadata(bpffs)
+        .with_context(|| format!("looking at {}", bpffs.display()))?
+        .dev();
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    // Without sight of the first process nothing is known.
+    let of_init = mounts_of("1").unwrap_or_default();
+    if of_init.is_empty() || of_init.iter().any(|mount| mount.device == device) {
+        return Ok(());
+    }
+    bail!(
+        "the BPF file system at {} is mounted for this process alone, and what is pinned there ends \
+         with it: {NSENTER}",
+        bpffs.display()
+    )
+}
+
+/// Fails where pins of the machine are hidden from this process: it would find nothing.
+pub fn check_sees_pins(pin: &Path) -> Result<()> {
+    let existing = pin.ancestors().find(|path| path.exists());
+    if existing.is_some_and(|path| is_bpffs(path).unwrap_or(false)) {
+        return Ok(());
+    }
+    let of_init = mounts_of("1").unwrap_or_default().into_iter();
+    let mut bpffs = of_init.filter(|mount| mount.kind == "bpf" && pin.starts_with(&mount.point));
+    match bpffs.next() {
+        None => Ok(()),
+        Some(mount) => bail!(
+            "the BPF file system at {} is not mounted for this process: {NSENTER}",
+            mount.point.display()
+        ),
+    }
 }
 
 /// Whether a path is on a bpffs.
@@ -399,6 +510,28 @@ impl Process {
         }
         // SAFETY: fd is a fresh descriptor that nobody else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended, or this process may not.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
+        let (fd, number) = (self.0.as_raw_fd(), signal as i32);
+        // SAFETY: pidfd_send_signal takes two numbers, no information, and no flags.
+        let failed = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                fd,
+                number,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        match failed {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Waits for its end; false if it runs longer.
@@ -448,19 +581,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroup2_is_found_where_it_is_mounted() {
+    fn mountinfo_line_yields_device_point_and_kind() {
         let mountinfo = "\
 24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
 25 24 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-26 24 0:24 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(
-            cgroup2_in(mountinfo),
-            Some(PathBuf::from("/sys/fs/cgroup/unified"))
-        );
-        assert_eq!(
-            cgroup2_in("24 1 0:22 / /sys/fs/cgroup rw - tmpfs cgroup2 rw\n"),
-            None
-        );
+26 24 0:24 / /sys/fs/cgroup/uni\\040fied rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        let mounts: Vec<Mount> = mounts_in(mountinfo).collect();
+        let kinds: Vec<&str> = mounts.iter().map(|mount| mount.kind.as_str()).collect();
+        assert_eq!(kinds, ["tmpfs", "cgroup", "cgroup2"]);
+        let expected = Mount {
+            device: "0:24".to_owned(),
+            point: PathBuf::from("/sys/fs/cgroup/uni fied"),
+            kind: "cgroup2".to_owned(),
+        };
+        assert_eq!(mounts[2], expected);
+    }
+
+    #[test]
+    fn time_namespace_offset_is_read() {
+        let text = "monotonic       -1500         250\nboottime           7         0\n";
+        assert_eq!(monotonic_offset_ns(text), -1_499_999_999_750);
+        assert_eq!(monotonic_offset_ns("boottime 7 0\n"), 0);
+        assert_eq!(monotonic_offset_ns(""), 0);
     }
 
     #[test]

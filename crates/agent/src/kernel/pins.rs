@@ -5,7 +5,9 @@
 //! After a kill in between, the link's program shows whether the set in `next` is in force. The
 //! next agent finishes the move or removes the set.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +17,7 @@ use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED};
 use thalweg_control::pins::{make, remove_file};
-use thalweg_control::{links, object, privileges};
+use thalweg_control::{leftovers, links, object, privileges};
 
 /// A map that is pinned.
 pub(super) struct PinnedMap {
@@ -165,8 +167,9 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
 /// Removes a set that is not in force.
 pub(super) fn discard(pin: &Path) -> Result<()> {
     let next = next(pin);
-    for name in MAPS.iter().map(|map| map.name).chain([PROGRAM]) {
-        remove_file(&next.join(name))?;
+    // Another version may have other maps.
+    for entry in fs::read_dir(&next).into_iter().flatten() {
+        remove_file(&entry?.path())?;
     }
     match fs::remove_dir(&next) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -210,9 +213,10 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
     Ok(lost)
 }
 
-/// Removes the links, and then every map except those of others and lent ones. Returns the names of
-/// the removed pins.
+/// Removes the links, and then every map except those of others and lent ones; also what only
+/// another version of the learner has. Returns the names of the removed pins.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let used = maps_of_links(pin);
     for (_, link, _) in LINKS {
         remove_file(&links::beside(&pin.join(link)))?;
     }
@@ -236,6 +240,42 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
             remove(map.name)?;
         }
     }
+    for name in files(pin)? {
+        if !is_lent(&name) && leftovers::is_learners(&pin.join(&name), &used) {
+            remove(&name)?;
+        }
+    }
     discard(pin)?;
     Ok(removed)
+}
+
+/// Ids of the maps that the programs of the pinned links use.
+fn maps_of_links(pin: &Path) -> BTreeSet<u32> {
+    let links = LINKS
+        .iter()
+        .filter_map(|(_, file, _)| links::open(&pin.join(file)).ok()?);
+    let programs: Vec<u32> = links
+        .filter_map(|link| Some(link.info().ok()?.prog_id))
+        .collect();
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    privileges::raised(|| {
+        ProgInfoIter::with_query_opts(options)
+            .filter(|program| programs.contains(&program.id))
+            .flat_map(|program| program.map_ids)
+            .collect()
+    })
+}
+
+/// Names of the files in the directory of pins; none if there is no directory.
+fn files(pin: &Path) -> Result<Vec<String>> {
+    let shown = pin.display();
+    let entries = match fs::read_dir(pin) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("reading {shown}"))?,
+    };
+    let files = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    Ok(names.collect())
 }

@@ -1,24 +1,34 @@
 //! `thalweg detach`.
 
+mod agents;
+
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use thalweg_control::system::Process;
+use thalweg_agent::kernel;
+use thalweg_control::leftovers::{self, Learner, Other};
+use thalweg_control::system::{self, Process};
 
-use crate::failure::Failure;
+use crate::client::{Client, is_forbidden};
 use crate::options::Global;
 use crate::output;
+use agents::Agent;
 
-/// Longest wait for an agent's end after its response.
-const END: Duration = Duration::from_secs(10);
+/// Longest wait for the end of an agent that was asked for it.
+const END: Duration = Duration::from_secs(15);
+/// Longest wait for the end of an agent that was killed.
+const KILLED: Duration = Duration::from_secs(5);
+/// How often agents are ended: a service manager may start another one meanwhile.
+const ROUNDS: usize = 3;
 
-/// The parts that were removed.
-#[derive(Deserialize, Serialize)]
+/// An agent's answer: the parts that it removed.
+#[derive(Deserialize)]
 struct Removed {
     removed: Vec<String>,
     /// Why the records since the last snapshot are not in the store.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     unsaved: Option<String>,
 }
 
@@ -28,33 +38,72 @@ struct Pid {
     pid: u32,
 }
 
-/// Makes the agent remove its programs and end, and waits for its end. Without an agent, it removes
-/// them itself.
+/// What was done, and what is still in the kernel.
+#[derive(Default, Serialize)]
+struct Outcome {
+    /// Pins that were removed.
+    removed: Vec<String>,
+    /// Agents that did not do it themselves, and how they were ended.
+    ended: Vec<String>,
+    /// Why the records since the last snapshot are not in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsaved: Option<String>,
+    /// What of the agent's is still in the kernel, or may put it back.
+    left: Vec<String>,
+    /// What else of Thalweg's is in the kernel.
+    others: Vec<Other>,
+}
+
+/// Makes the agent remove its programs and end, and waits for its end. An agent that does not answer
+/// is ended by signals. Then looks whether anything is left in the kernel.
 pub fn run(global: &Global) -> Result<()> {
-    let client = global.client()?;
-    let agent = client
-        .get::<Pid>("/v1/status")
-        .ok()
-        .and_then(|status| Process::open(status.pid).ok());
-    let answer = match client.post::<Removed>("/v1/detach") {
-        Err(error) if is_down(&error) => {
-            let pin = global.config()?.paths.pin;
-            Removed {
-                removed: thalweg_agent::kernel::detach(&pin)?,
-                unsaved: None,
-            }
-        }
-        answer => answer?,
-    };
-    output::show(global, &answer, || match answer.removed.join(", ") {
-        removed if removed.is_empty() => "nothing was attached\n".to_owned(),
-        removed => format!("removed from the kernel: {removed}\n"),
-    })?;
-    // A later start must not meet this agent.
-    if agent.is_some_and(|agent| !agent.ends_within(END)) {
-        bail!("the programs are gone, but the agent has not ended yet");
+    let config = global.readable_or_warn();
+    let pin = &config.paths.pin;
+    system::check_sees_pins(pin)?;
+    let client = Client::new(config.paths.socket.clone(), pin.clone());
+    let mut agents = agents::find(pin);
+    let mut learner = Learner::default();
+    // Without a hierarchy there is nothing to attach to.
+    if let Ok(cgroup) = config.cgroup.map_or_else(system::cgroup2_mount, Ok) {
+        learner.note_cgroup(&cgroup);
     }
-    match answer.unsaved {
+    let mut outcome = Outcome::default();
+    learner.note_pins(pin);
+    let is_stopped = agents.iter().any(Agent::is_stopped);
+    let asked = match is_stopped {
+        true => None,
+        false => ask(&client, &mut learner, &mut outcome)?,
+    };
+    for _ in 0..ROUNDS {
+        for agent in &agents {
+            learner.note_process(agent.pid);
+            end(agent, asked == Some(agent.pid), &mut outcome);
+        }
+        // An agent that ends may have attached before.
+        learner.note_pins(pin);
+        let removed = kernel::detach(pin).context("removing what is in the kernel")?;
+        outcome.removed.extend(removed);
+        agents = agents::find(pin);
+        // An agent that cannot be ended is named already.
+        if agents.is_empty() || !outcome.left.is_empty() {
+            break;
+        }
+    }
+    if outcome.left.is_empty()
+        && let Some(Agent { pid, .. }) = agents.first()
+    {
+        outcome.left.push(format!(
+            "an agent (process {pid}), which may attach again: end whatever starts it, as by \
+             `systemctl stop thalweg`"
+        ));
+    }
+    outcome.left.extend(learner.remove_rest());
+    outcome.others = leftovers::others(pin);
+    output::show(global, &outcome, || text(&outcome))?;
+    if !outcome.left.is_empty() {
+        bail!("still in the kernel: {}", outcome.left.join("; "));
+    }
+    match outcome.unsaved {
         None => Ok(()),
         Some(why) => bail!(
             "the programs are gone, but what was learned since the last snapshot was not saved: \
@@ -63,6 +112,79 @@ pub fn run(global: &Global) -> Result<()> {
     }
 }
 
-fn is_down(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Failure::AgentDown { .. }))
+/// Asks the agent; returns the process that answered. `None`: it does not answer, or cannot do it.
+///
+/// # Errors
+/// The agent refuses this user.
+fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<Option<u32>> {
+    let pid = match client.get::<Pid>("/v1/status") {
+        Err(error) if is_forbidden(&error) => return Err(error),
+        Err(_) => return Ok(None),
+        Ok(status) => status.pid,
+    };
+    learner.note_process(pid);
+    let agent = Process::open(pid).ok().filter(|_| agents::is_agent(pid));
+    match client.post::<Removed>("/v1/detach") {
+        Err(error) if is_forbidden(&error) => return Err(error),
+        Err(_) => return Ok(None),
+        Ok(answer) => {
+            outcome.removed = answer.removed;
+            outcome.unsaved = answer.unsaved;
+        }
+    }
+    // A later start must not meet this agent.
+    if agent.is_some_and(|agent| !agent.ends_within(END)) {
+        let left = format!("the agent (process {pid}), which has not ended yet");
+        outcome.left.push(left);
+    }
+    Ok(Some(pid))
+}
+
+/// Ends an agent that has not been asked, or could not answer.
+fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
+    let Agent { pid, process } = agent;
+    if is_asked || process.ends_within(Duration::ZERO) {
+        return;
+    }
+    let is_stopped = agent.is_stopped();
+    let sent = process.signal(Signal::SIGTERM);
+    let sent = sent.and_then(|()| match is_stopped {
+        true => process.signal(Signal::SIGCONT),
+        false => Ok(()),
+    });
+    let how = match is_stopped {
+        true => "was stopped, continued, and ended",
+        false => "was ended",
+    };
+    if process.ends_within(if sent.is_ok() { END } else { Duration::ZERO }) {
+        return outcome.ended.push(format!("process {pid} {how}"));
+    }
+    // It hangs, and so does its signal handler.
+    let killed = sent.and_then(|()| process.signal(Signal::SIGKILL));
+    match killed {
+        Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(
+            "process {pid} did not end and was killed; a service manager may start it again"
+        )),
+        Ok(()) => outcome.left.push(format!(
+            "an agent (process {pid}), which not even SIGKILL has ended yet"
+        )),
+        Err(error) => outcome.left.push(format!(
+            "an agent (process {pid}), which cannot be ended: {error}"
+        )),
+    }
+}
+
+fn text(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for ended in &outcome.ended {
+        text += &format!("agent: {ended}\n");
+    }
+    text += &match outcome.removed.join(", ") {
+        removed if removed.is_empty() => "nothing was attached\n".to_owned(),
+        removed => format!("removed from the kernel: {removed}\n"),
+    };
+    for Other { what, command } in &outcome.others {
+        text += &format!("not the agent's, and still there: {what}; `{command}` removes it\n");
+    }
+    text
 }

@@ -1,18 +1,22 @@
 //! `thalweg doctor`.
 
 use anyhow::{Context, Result};
+use thalweg_agent::config::Config;
 use thalweg_agent::doctor::{Check, CheckState};
 use thalweg_agent::view::{Newcomers, Status};
 use thalweg_guest::{Error, kernels, qemu, uml};
 
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, Readable};
 use crate::output;
 
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {
-    let mut checks = thalweg_agent::doctor::doctor(&global.config()?);
-    checks.extend(newcomers(global));
+    let Readable { config, fault } = global.readable();
+    let mut checks = thalweg_agent::doctor::doctor(&config);
+    checks.extend(fault.map(configuration));
+    checks.extend(newcomers(&config));
     checks.push(user_mode_kernel()?);
     checks.push(virtual_time()?);
     output::show(global, &checks, || text(&checks))?;
@@ -26,8 +30,9 @@ pub fn run(global: &Global) -> Result<()> {
 }
 
 /// Congestion controls that a running agent leaves out; none without an agent.
-fn newcomers(global: &Global) -> Option<Check> {
-    let status: Status = global.client().ok()?.get("/v1/status").ok()?;
+fn newcomers(config: &Config) -> Option<Check> {
+    let client = Client::new(config.paths.socket.clone(), config.paths.pin.clone());
+    let status: Status = client.get("/v1/status").ok()?;
     let Newcomers { names, line } = status.newcomers?;
     Some(Check {
         name: "new congestion controls".to_owned(),
@@ -36,6 +41,17 @@ fn newcomers(global: &Global) -> Option<Check> {
         means: "available but not allowed: loaded after the agent's start".to_owned(),
         fix: Some(format!("[arms] {line}")),
     })
+}
+
+/// A configuration with which no agent starts.
+fn configuration(fault: String) -> Check {
+    Check {
+        name: "configuration".to_owned(),
+        state: CheckState::Missing,
+        found: fault,
+        means: "the agent does not start".to_owned(),
+        fix: Some("`thalweg config check` shows all faults".to_owned()),
+    }
 }
 
 /// Boots the packaged user-mode kernel for a moment.

@@ -1,10 +1,145 @@
 //! `thalweg doctor` in containers, and on kernels that lack something.
 
 use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 use std::process::Command;
 
+use libbpf_rs::{Program, libbpf_sys};
+use thalweg_lab::host::Side;
+
 use crate::support::{Bed, THALWEG, plain, privileged};
+
+/// Names and states of the doctor's checks.
+fn states(command: &mut Command) -> Vec<(String, String)> {
+    let output = command.output().unwrap();
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let pairs = checks
+        .iter()
+        .map(|check| (text(&check["name"]), text(&check["state"])));
+    pairs.collect()
+}
+
+#[test]
+fn doctor_result_depends_neither_on_the_version_nor_on_path() {
+    if !privileged() {
+        return;
+    }
+    let plain = states(Command::new(THALWEG).args(["--json", "doctor"]));
+    let mut old = Command::new("setarch");
+    let old = states(old.args(["--uname-2.6", THALWEG, "--json", "doctor"]));
+    assert_eq!(old, plain);
+    let mut user = Command::new(THALWEG);
+    let user = states(user.env("PATH", "/usr/bin:/bin").args(["--json", "doctor"]));
+    assert_eq!(user, plain);
+}
+
+#[test]
+fn program_that_lets_no_other_in_is_named() {
+    if !privileged() {
+        return;
+    }
+    let lender = Bed::running("exclusivelend", "");
+    let bed = Bed::new(&plain("exclusive"), "");
+    let program = Program::fd_from_id(lender.running_program().unwrap()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    // SAFETY: both descriptors are open for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_attach(
+            program.as_fd().as_raw_fd(),
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            0,
+        )
+    };
+    assert_eq!(failed, 0);
+    let command = format!("bpftool cgroup detach {}", bed.pair.cgroup().display());
+    let file = bed.directory.path().join("t.toml");
+    fs::write(
+        &file,
+        "name = \"t\"\n[[rule]]\nname = \"r\"\nset.nodelay = true\n",
+    )
+    .unwrap();
+    let apply = bed.thalweg(&["policy", "apply", file.to_str().unwrap()]);
+    let said = [
+        bed.refused(),
+        String::from_utf8_lossy(&apply.stderr).into_owned(),
+    ];
+    for said in said {
+        let names_it = said.contains("another program, learn_sockops (number ");
+        assert!(names_it && said.contains(&command), "{said}");
+        assert!(!said.contains("libbpf:"), "{said}");
+    }
+    let checks = bed.thalweg(&["--json", "doctor"]);
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(&checks.stdout).unwrap();
+    let check = checks
+        .iter()
+        .find(|check| check["name"] == "cgroup v2")
+        .unwrap();
+    assert_eq!(check["state"], "missing", "{check}");
+    assert!(check["fix"].as_str().unwrap().contains(&command), "{check}");
+}
+
+#[test]
+fn pins_that_end_with_the_command_are_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("privatepins"), "");
+    let client = bed.pair.namespace(Side::Client);
+    let run = |by: &[&str], arguments: &[&str]| {
+        let mut command = Command::new(by[0]);
+        command.args(&by[1..]).args([THALWEG, "--config"]);
+        command
+            .arg(bed.configuration())
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let exec = ["ip", "netns", "exec", client];
+    for arguments in [
+        &["cc", "load", "htcp"][..],
+        &["run"],
+        &["policy", "show"],
+        &["detach"],
+    ] {
+        let output = run(&exec, arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+        assert!(said.contains("nsenter --net="), "{arguments:?}: {said}");
+    }
+    // The advice works.
+    let file = format!("--net=/run/netns/{client}");
+    let output = run(&["nsenter", &file], &["cc", "list"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn agent_in_a_time_namespace_keeps_the_kernels_time() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("timens"), "");
+    let mut command = Command::new("unshare");
+    command.args(["--time", "--monotonic=-1500", "--fork", THALWEG, "--config"]);
+    command.arg(bed.configuration()).arg("run");
+    bed.start_by(command);
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 5, 300_000);
+    let events = bed.events(5);
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    for event in events {
+        let time_ms = event["time_ms"].as_i64().unwrap();
+        assert!((time_ms - now_ms).abs() < 60_000, "{now_ms}: {event}");
+    }
+    let host = bed.host(&address).expect("the host is known");
+    assert!(host["idle_s"].as_u64().unwrap() < 60, "{host}");
+    bed.json(&["detach"]);
+    let agent = bed.leave();
+    bed.collect(agent);
+}
 
 #[test]
 fn doctor_knows_a_container_from_the_machine() {

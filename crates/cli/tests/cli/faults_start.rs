@@ -284,12 +284,18 @@ fn a_state_directory_that_others_may_write_is_refused() {
 
 /// A command in a mount namespace of its own, after a line of shell in which `$0` is a directory.
 pub fn with_mounts(bed: &Bed, line: &str) -> Command {
+    with_own(bed, &["--mount"], line)
+}
+
+/// A command that runs the agent in namespaces of its own, after a line of shell.
+fn with_own(bed: &Bed, namespaces: &[&str], line: &str) -> Command {
     let place = bed.directory.path().join("mounts");
     fs::create_dir_all(&place).unwrap();
     let own = bed.run_command();
     let mut command = Command::new("unshare");
     command
-        .args(["-m", "sh", "-c", &format!("{line} && exec \"$@\"")])
+        .args(namespaces)
+        .args(["sh", "-c", &format!("{line} && exec \"$@\"")])
         .arg(place)
         .arg(own.get_program())
         .args(own.get_args())
@@ -309,7 +315,12 @@ fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
         ("umount -l /sys/fs/bpf", 1),
         ("mount -t tmpfs none /sys/fs/bpf", 2),
     ] {
-        bed.start_by(with_mounts(&bed, line));
+        // The pins would end with the agent.
+        let said = bed.refuses(with_mounts(&bed, line));
+        assert!(said.contains("nsenter --net="), "{said}");
+        // As in a container, whose first process has these mounts, too.
+        let container = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
+        bed.start_by(with_own(&bed, &container, line));
         bed.connect(&address, 1, 1_000_000);
         assert!(!bed.pin.exists(), "it is this namespace's");
         wait_for("the measurement", || {

@@ -22,6 +22,7 @@ mod cli;
 mod completions;
 mod containers;
 mod control;
+mod detach;
 mod doctor;
 mod fake;
 mod faults;

@@ -1,0 +1,176 @@
+//! Agents that use a directory of pins: found without asking them, as one that starts or hangs does
+//! not answer.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use thalweg_agent::config::{Config, DEFAULT_FILE};
+use thalweg_control::system::Process;
+
+/// File name of the command.
+const COMMAND: &str = "thalweg";
+
+/// A process that is an agent.
+pub struct Agent {
+    pub pid: u32,
+    pub process: Process,
+}
+
+impl Agent {
+    /// Whether the process is stopped by a signal or a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The name before the state may contain anything.
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('T' | 't'))
+    }
+}
+
+/// The agents whose pins are in a directory: those that hold its lock, and those whose command line
+/// and configuration name it.
+pub fn find(pin: &Path) -> Vec<Agent> {
+    let mut pids = holders(pin);
+    let wanted = place_of(Path::new("/"), pin);
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.extend(all.filter(|pid| {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let named = pin_of(&PathBuf::from(format!("/proc/{pid}")));
+        named.is_some_and(|named| wanted.is_some() && place_of(&root, &named) == wanted)
+    }));
+    let own = std::process::id();
+    let others = pids.into_iter().filter(|pid| *pid != own);
+    others
+        .filter_map(|pid| {
+            let process = Process::open(pid).ok()?;
+            Some(Agent { pid, process })
+        })
+        .collect()
+}
+
+/// Whether a process is an agent: the number that an agent tells may be one of another namespace.
+pub fn is_agent(pid: u32) -> bool {
+    pin_of(&PathBuf::from(format!("/proc/{pid}"))).is_some()
+}
+
+/// Processes that hold the lock of a directory (proc_locks(5)).
+fn holders(directory: &Path) -> BTreeSet<u32> {
+    let Ok(about) = fs::metadata(directory) else {
+        return BTreeSet::new();
+    };
+    let (major, minor) = (
+        nix::sys::stat::major(about.dev()),
+        nix::sys::stat::minor(about.dev()),
+    );
+    let file = format!("{major:02x}:{minor:02x}:{}", about.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    holders_in(&locks, &file).collect()
+}
+
+fn holders_in<'a>(locks: &'a str, file: &'a str) -> impl Iterator<Item = u32> + 'a {
+    locks.lines().filter_map(move |line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "FLOCK", _, _, pid, found, ..] if found == file => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+/// The directory of pins of an agent's process, from its command line and its configuration.
+/// `None`: the process is no agent, or may not be looked at.
+fn pin_of(process: &Path) -> Option<PathBuf> {
+    let is_own_file = || {
+        let own = fs::metadata("/proc/self/exe").ok()?;
+        let its = fs::metadata(process.join("exe")).ok()?;
+        Some((own.dev(), own.ino()) == (its.dev(), its.ino()))
+    };
+    let program = fs::read_link(process.join("exe")).ok()?;
+    let name = program.file_name()?.to_str()?;
+    // An upgrade may have replaced the file.
+    if name.trim_end_matches(" (deleted)") != COMMAND && is_own_file() != Some(true) {
+        return None;
+    }
+    let file = configuration_of(&fs::read(process.join("cmdline")).ok()?)?;
+    let root = process.join("root");
+    let file = match file {
+        None => root.join(DEFAULT_FILE.trim_start_matches('/')),
+        Some(file) => match file.strip_prefix("/") {
+            Ok(inside) => root.join(inside),
+            Err(_) => process.join("cwd").join(file),
+        },
+    };
+    Some(Config::load_readable(Some(&file)).paths.pin)
+}
+
+/// The configuration that the command line of `thalweg run` names, if it names one; `None`: it is
+/// another command.
+fn configuration_of(command_line: &[u8]) -> Option<Option<PathBuf>> {
+    let words = command_line.split(|byte| *byte == 0).skip(1);
+    let mut words = words.map(|word| OsString::from_vec(word.to_vec()));
+    let (mut file, mut runs) = (None, false);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--config") => file = words.next().map(PathBuf::from),
+            Some("--socket") if !runs => drop(words.next()),
+            Some(word) if word.starts_with("--config=") => {
+                file = word.split_once('=').map(|(_, file)| file.into());
+            }
+            Some(word) if word.starts_with('-') || runs => {}
+            Some("run") => runs = true,
+            _ => return None,
+        }
+    }
+    runs.then_some(file)
+}
+
+/// A path as a process sees it: device and inode of its nearest existing directory, and the rest.
+fn place_of(root: &Path, path: &Path) -> Option<(u64, u64, PathBuf)> {
+    path.ancestors().find_map(|directory| {
+        let inside = directory.strip_prefix("/").unwrap_or(directory);
+        let about = fs::metadata(root.join(inside)).ok()?;
+        let rest = path.strip_prefix(directory).ok()?.to_owned();
+        Some((about.dev(), about.ino(), rest))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_of_run_names_its_configuration() {
+        let of = |line: &str| configuration_of(line.replace(' ', "\0").as_bytes());
+        assert_eq!(of("thalweg run"), Some(None));
+        let named = Some(Some(PathBuf::from("c.toml")));
+        assert_eq!(of("/usr/bin/thalweg --config c.toml run"), named);
+        assert_eq!(of("thalweg run --dry-run --config c.toml"), named);
+        assert_eq!(of("thalweg --socket run --config=c.toml run"), named);
+        for other in [
+            "thalweg",
+            "thalweg status",
+            "thalweg lab run x.toml",
+            "thalweg --config run status",
+            "thalweg --json detach",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn flock_of_directory_names_its_holder() {
+        let locks = "\
+1: FLOCK  ADVISORY  WRITE 812 00:2e:5678 0 EOF\n\
+1: -> FLOCK  ADVISORY  WRITE 900 00:2e:99 0 EOF\n\
+2: POSIX  ADVISORY  WRITE 813 00:2e:5678 0 EOF\n\
+3: FLOCK  ADVISORY  WRITE 814 00:2f:5678 0 EOF\n";
+        let held: Vec<u32> = holders_in(locks, "00:2e:5678").collect();
+        assert_eq!(held, [812]);
+    }
+}

@@ -1,0 +1,152 @@
+//! `thalweg detach` in every state of the agent: afterwards nothing of it is in the kernel.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::process::Child;
+use std::time::Duration;
+
+use libbpf_rs::{Link, Program};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use thalweg_control::links;
+
+use crate::support::{Bed, plain, privileged};
+
+/// Whether a program is in the kernel.
+fn is_loaded(program: u32) -> bool {
+    Program::fd_from_id(program).is_ok()
+}
+
+/// Detaches, and checks that the agent has ended well and nothing of it is left.
+fn detaches(bed: &Bed, mut agent: Child, program: Option<u32>, what: &str) -> Value {
+    let told = bed.json(&["detach"]);
+    assert_eq!(told["left"], serde_json::json!([]), "{what}");
+    assert!(!bed.pin.exists(), "{what}: {told}");
+    let ended = agent.try_wait().expect("waiting");
+    assert!(ended.is_some(), "{what}: the agent runs on");
+    assert!(!program.is_some_and(is_loaded), "{what}: {program:?}");
+    told
+}
+
+#[test]
+fn detach_during_a_start_ends_the_agent() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("detachstart"), "");
+    for delay_ms in [1, 10, 30, 60, 120, 250, 500] {
+        let agent = bed.spawn(bed.run_command());
+        // Any delay is good: the agent is somewhere in its start.
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        detaches(&bed, agent, None, &format!("after {delay_ms} ms"));
+    }
+}
+
+#[test]
+fn detach_with_a_stopped_agent_ends_it() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachstop", "");
+    let program = bed.running_program();
+    bed.signal(Signal::SIGSTOP);
+    let agent = bed.leave();
+    let told = detaches(&bed, agent, program, "stopped");
+    let ended = told["ended"][0].as_str().unwrap();
+    assert!(
+        ended.ends_with("was stopped, continued, and ended"),
+        "{ended}"
+    );
+}
+
+#[test]
+fn detach_with_a_faulty_configuration_removes_the_agents_programs() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachfault", "");
+    let program = bed.running_program();
+    let open = fs::OpenOptions::new()
+        .append(true)
+        .open(bed.configuration());
+    open.unwrap().write_all(b"mode = \"fsat\nx = 1\n").unwrap();
+    // An agent that is asked, and none.
+    let agent = bed.leave();
+    detaches(&bed, agent, program, "asked");
+    bed.configure("");
+    bed.start();
+    let program = bed.running_program();
+    bed.end(Signal::SIGKILL);
+    bed.configure("colour = 1\n");
+    let told = bed.json(&["detach"]);
+    assert!(told["removed"][0].is_string(), "{told}");
+    assert!(!bed.pin.exists() && !program.is_some_and(is_loaded));
+}
+
+#[test]
+fn detach_without_pins_detaches_what_is_attached() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachlost", "");
+    let link = Link::open(bed.pin.join("link_sockops")).unwrap();
+    bed.end(Signal::SIGKILL);
+    fs::remove_dir_all(&bed.pin).unwrap();
+    assert_ne!(links::attached_to(&link).unwrap(), Some(0));
+    bed.json(&["detach"]);
+    assert_eq!(links::attached_to(&link).unwrap(), Some(0));
+}
+
+#[test]
+fn detach_says_what_a_process_still_holds() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachheld", "");
+    let link = Link::open(bed.pin.join("link_sockops")).unwrap();
+    let number = link.info().unwrap().prog_id;
+    let held = Program::fd_from_id(number).unwrap();
+    let output = bed.thalweg(&["detach"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let holder = format!(
+        "learn_sockops (program {number}), which process {} holds",
+        std::process::id()
+    );
+    assert!(text.contains(&holder), "{text}");
+    let agent = bed.leave();
+    bed.collect(agent);
+    drop((held, link));
+    bed.json(&["detach"]);
+}
+
+#[test]
+fn detach_removes_pins_that_only_another_version_has() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachnewer", "");
+    let pinned = bed.pin.join("link_later");
+    let link = Link::open(bed.pin.join("link_setsockopt")).unwrap();
+    links::pin(link.as_fd(), &pinned).unwrap();
+    let map = libbpf_rs::MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
+    links::pin(map.as_fd(), &bed.pin.join("hosts_later")).unwrap();
+    drop((link, map));
+    let agent = bed.leave();
+    detaches(&bed, agent, None, "other pins");
+}
+
+#[test]
+fn detach_names_a_policy_that_stays() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachother", "");
+    bed.apply("name = \"t\"\n[[rule]]\nname = \"r\"\nset.nodelay = true\n");
+    let agent = bed.leave();
+    let text = String::from_utf8(bed.thalweg(&["detach"]).stdout).unwrap();
+    let expected = "not the agent's, and still there: a policy; `thalweg policy remove` removes it";
+    assert!(text.contains(expected), "{text}");
+    bed.collect(agent);
+}

@@ -1,0 +1,301 @@
+//! The learner in the kernel as the kernel itself lists it, by the names of its programs: what the
+//! agent's directory of pins does not show.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
+use libbpf_rs::{Link, Program};
+use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
+
+use crate::learner::LINKS;
+use crate::{cc, links, pins, policy, privileges, sockops, system};
+
+/// The learner's programs, as far as the kernel keeps a name (linux/bpf.h, BPF_OBJ_NAME_LEN).
+const PROGRAMS: [&str; 5] = [
+    learn::programs::LEARN_SOCKOPS,
+    learn::programs::LEARN_SETSOCKOPT,
+    learn::programs::FORGET_ARMS,
+    learn_open::programs::LEARN_OPEN,
+    learn_clamp::programs::LEARN_CLAMP,
+];
+const NAME_MAX: usize = 15;
+/// Deepest directory of a BPF file system that is searched for pins.
+const DEPTH: usize = 4;
+/// The kernel frees programs a little after their last user has gone.
+const FREED: Duration = Duration::from_secs(5);
+/// Interval of checks whether it has.
+const POLL: Duration = Duration::from_millis(10);
+
+/// The cgroups and programs of one learner.
+#[derive(Clone, Debug, Default)]
+pub struct Learner {
+    cgroups: BTreeSet<u64>,
+    programs: BTreeSet<u32>,
+}
+
+impl Learner {
+    /// Notes a cgroup whose connections the learner covers.
+    pub fn note_cgroup(&mut self, cgroup: &Path) {
+        let id = links::open_cgroup(cgroup).and_then(|cgroup| links::cgroup_id(&cgroup));
+        self.cgroups.extend(id);
+    }
+
+    /// Notes cgroups and programs of the pinned links.
+    pub fn note_pins(&mut self, pin: &Path) {
+        for (_, file, _) in LINKS {
+            let Ok(Some(link)) = links::open(&pin.join(file)) else {
+                continue;
+            };
+            self.cgroups
+                .extend(links::attached_to(&link).ok().flatten());
+            self.programs.extend(link.info().map(|info| info.prog_id));
+        }
+        self.cgroups.remove(&0);
+    }
+
+    /// Notes the learner's programs that a process holds.
+    pub fn note_process(&mut self, pid: u32) {
+        let held = held_programs(&PathBuf::from(format!("/proc/{pid}/fdinfo")));
+        let names = program_names();
+        let is_own = |id: &u32| names.get(id).is_some_and(|name| is_own_name(name));
+        self.programs.extend(held.into_iter().filter(is_own));
+    }
+
+    /// Detaches links on the noted cgroups that no pin keeps, waits until the kernel has freed the
+    /// noted programs, and says what is still there.
+    pub fn remove_rest(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let names = privileges::raised(program_names);
+        let pinned = pinned_links();
+        for link in
+            privileges::raised(LinkInfoIter::default).filter(|link| !pinned.contains(&link.id))
+        {
+            let LinkTypeInfo::Cgroup(about) = &link.info else {
+                continue;
+            };
+            let name = names.get(&link.prog_id).filter(|name| is_own_name(name));
+            let (Some(name), true) = (name, self.cgroups.contains(&about.cgroup_id)) else {
+                continue;
+            };
+            if let Err(error) = detach_link(link.id) {
+                left.push(format!("{name} on a cgroup (link {}): {error:#}", link.id));
+            }
+        }
+        let deadline = Instant::now() + FREED;
+        let mut loaded = self.programs.clone();
+        loop {
+            loaded.retain(|id| is_loaded(*id));
+            if loaded.is_empty() || Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(POLL);
+        }
+        left.extend(loaded.iter().map(|id| {
+            let name = names.get(id).map_or("a program", String::as_str);
+            match holder(*id) {
+                Some(pid) => format!("{name} (program {id}), which process {pid} holds"),
+                None => format!("{name} (program {id})"),
+            }
+        }));
+        left
+    }
+}
+
+fn is_own_name(name: &str) -> bool {
+    let cut = |own: &str| own[..own.len().min(NAME_MAX)] == *name;
+    PROGRAMS.into_iter().any(cut)
+}
+
+fn program_names() -> BTreeMap<u32, String> {
+    let programs = privileges::raised(ProgInfoIter::default);
+    programs
+        .map(|program| (program.id, program.name.to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Whether a program is in the kernel. One that may not be looked at counts as gone.
+fn is_loaded(id: u32) -> bool {
+    privileges::raised(|| Program::fd_from_id(id)).is_ok()
+}
+
+/// Programs of the descriptors in a process's `fdinfo`.
+fn held_programs(directory: &Path) -> BTreeSet<u32> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    files
+        .filter_map(|file| fs::read_to_string(file.path()).ok())
+        .filter_map(|text| {
+            let number = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+            number?.trim().parse().ok()
+        })
+        .collect()
+}
+
+/// A process that holds a program.
+fn holder(program: u32) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let own = std::process::id();
+    pids.find(|pid| {
+        let directory = PathBuf::from(format!("/proc/{pid}/fdinfo"));
+        *pid != own && held_programs(&directory).contains(&program)
+    })
+}
+
+/// Ids of the learner's links that are pinned in a BPF file system that can be seen.
+fn pinned_links() -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for mount in system::bpffs_mounts() {
+        search(&mount, DEPTH, &mut found);
+    }
+    found
+}
+
+fn search(directory: &Path, depth: usize, found: &mut BTreeSet<u32>) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        let path = entry.path();
+        let is_link = LINKS.iter().any(|(_, file, _)| entry.file_name() == *file);
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() && depth > 0 => search(&path, depth - 1, found),
+            Ok(kind) if kind.is_file() && is_link => {
+                let link = Link::open(&path).and_then(|link| link.info());
+                found.extend(link.map(|info| info.id));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Detaches a link, whoever holds it.
+fn detach_link(id: u32) -> Result<()> {
+    // SAFETY: a plain call with a number.
+    let fd = privileges::raised(|| unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) });
+    if fd < 0 {
+        return match io::Error::from_raw_os_error(-fd) {
+            // It has gone meanwhile.
+            error if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            error => Err(error).context("opening it (CAP_SYS_ADMIN)"),
+        };
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the descriptor is open for the whole call.
+    match unsafe { libbpf_sys::bpf_link_detach(fd.as_raw_fd()) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(-errno)).context("detaching it"),
+    }
+}
+
+/// Something of Thalweg's in the kernel that is not the agent's.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Other {
+    /// The kind, and its name where there may be several.
+    pub what: String,
+    /// The command that removes it.
+    pub command: String,
+}
+
+/// What is pinned beside the agent's own.
+pub fn others(pin: &Path) -> Vec<Other> {
+    let mut others = Vec::new();
+    if pin.join(policy::DIRECTORY).exists() {
+        others.push(Other {
+            what: "a policy".to_owned(),
+            command: "thalweg policy remove".to_owned(),
+        });
+    }
+    for (directory, what, command) in [
+        (cc::DIRECTORY, "the congestion control", "thalweg cc unload"),
+        (
+            sockops::DIRECTORY,
+            "the sockops object",
+            "thalweg sockops unload",
+        ),
+    ] {
+        let mut names = pins::entries(&pin.join(directory)).unwrap_or_default();
+        names.sort();
+        others.extend(names.into_iter().map(|name| Other {
+            what: format!("{what} {name}"),
+            command: format!("{command} {name}"),
+        }));
+    }
+    others
+}
+
+/// The kind of BPF object that a descriptor is of: `bpf-map`, `bpf-prog` or `bpf_link`.
+pub(crate) fn kind_of(object: BorrowedFd<'_>) -> io::Result<String> {
+    let target = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
+    let target = target.to_string_lossy();
+    Ok(target
+        .trim_start_matches("anon_inode:")
+        .trim_matches(['[', ']'])
+        .to_owned())
+}
+
+/// Whether a pinned object is the learner's: a link or a program with one of its names, or a map
+/// that one of `programs` uses.
+pub fn is_learners(path: &Path, maps: &BTreeSet<u32>) -> bool {
+    let Ok(name) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
+        return false;
+    };
+    // SAFETY: the name ends with a NUL and is valid for the whole call.
+    let fd = unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    let object = unsafe { OwnedFd::from_raw_fd(fd) };
+    match kind_of(object.as_fd()).as_deref() {
+        Ok("bpf-map") => map_id(object.as_fd()).is_some_and(|id| maps.contains(&id)),
+        Ok("bpf-prog") => program_name(object.as_fd()).is_some_and(|name| is_own_name(&name)),
+        Ok("bpf_link" | "bpf-link") => {
+            let id = Link::open(path).and_then(|link| link.info());
+            let name = id.ok().and_then(|info| name_of(info.prog_id));
+            name.is_some_and(|name| is_own_name(&name))
+        }
+        _ => false,
+    }
+}
+
+/// Name of a program, by its number.
+pub(crate) fn name_of(program: u32) -> Option<String> {
+    let program = privileges::raised(|| Program::fd_from_id(program)).ok()?;
+    program_name(program.as_fd()).filter(|name| !name.is_empty())
+}
+
+fn map_id(map: BorrowedFd<'_>) -> Option<u32> {
+    let mut info = libbpf_sys::bpf_map_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_map_info>() as u32;
+    // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(map.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
+    };
+    (failed == 0).then_some(info.id)
+}
+
+fn program_name(program: BorrowedFd<'_>) -> Option<String> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            program.as_raw_fd(),
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if failed != 0 {
+        return None;
+    }
+    // SAFETY: the kernel ends the name with a NUL.
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
+    Some(name.to_string_lossy().into_owned())
+}
