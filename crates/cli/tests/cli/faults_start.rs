@@ -287,6 +287,12 @@ pub fn with_mounts(bed: &Bed, line: &str) -> Command {
     with_own(bed, &["--mount"], line)
 }
 
+/// As [`with_mounts`], like a container, whose first process has the same mounts.
+pub fn in_container(bed: &Bed, line: &str) -> Command {
+    let namespaces = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    with_own(bed, &namespaces, line)
+}
+
 /// A command that runs the agent in namespaces of its own, after a line of shell.
 fn with_own(bed: &Bed, namespaces: &[&str], line: &str) -> Command {
     let place = bed.directory.path().join("mounts");
@@ -318,9 +324,7 @@ fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
         // The pins would end with the agent.
         let said = bed.refuses(with_mounts(&bed, line));
         assert!(said.contains("nsenter --net="), "{said}");
-        // As in a container, whose first process has these mounts, too.
-        let container = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
-        bed.start_by(with_own(&bed, &container, line));
+        bed.start_by(in_container(&bed, line));
         bed.connect(&address, 1, 1_000_000);
         assert!(!bed.pin.exists(), "it is this namespace's");
         wait_for("the measurement", || {

@@ -418,7 +418,7 @@ fn bpf_file_system_unmounted_is_mounted_again() {
     }
     let mut bed = Bed::new(&crate::support::plain("unmounted"), "");
     // The file system of a mount namespace of its own: others use the machine's.
-    bed.start_by(crate::faults_start::with_mounts(
+    bed.start_by(crate::faults_start::in_container(
         &bed,
         "umount -l /sys/fs/bpf && mount -t bpf bpf /sys/fs/bpf",
     ));
