@@ -422,7 +422,7 @@ impl Config {
     /// find the agent, and nothing else.
     pub fn load_readable(named: Option<&Path>) -> Self {
         let file = named.unwrap_or(Path::new(DEFAULT_FILE));
-        let bytes = file::read(file, MAX_FILE_BYTES).unwrap_or_default();
+        let bytes = trusted::read(file, MAX_FILE_BYTES).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         Source::new(file, &text)
             .read_readable(Self::read)
