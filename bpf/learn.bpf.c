@@ -13,7 +13,7 @@
  *  - a connection is scored when it is over, however it ends, over the time in which it
  *    had data to send;
  *  - an application's own TCP_CONGESTION is respected;
- *  - connections over loopback addresses, and those of network namespaces unknown to the
+ *  - connections that stay on the machine, and those of network namespaces unknown to the
  *    agent, are not touched (both modes);
  *  - a connection whose arm causes losses of its own goes back to the system's.
  *
@@ -486,6 +486,8 @@ int learn_sockops(struct bpf_sock_ops *ops)
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
 	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		if (is_local(ops))
+			return 1;
 		/* Before the congestion control, which begins with it. */
 		if (params.windows)
 			choose_window(ops);

@@ -146,10 +146,11 @@ static __noinline int visit(struct tcp_sock *tp, struct seq_file *seq)
 	__u32 default_arm, *mine;
 	int inside;
 
-	if (!prepare(&c, tp) || !remote_of(tp, (__u32 *)report.host.addr))
+	if (!prepare(&c, tp) || !host_of(tp, (__u32 *)report.host.addr))
 		return 0;
 	__builtin_memcpy(key.addr, report.host.addr, sizeof(key.addr));
-	inside = bpf_map_lookup_elem(&clamp_prefixes, &key) != 0;
+	inside = bpf_map_lookup_elem(&clamp_prefixes, &key) != 0 &&
+		 received_by(tp) != LOOPBACK_IFINDEX && !is_routed_home(tp);
 	/* A number, of which the compiler makes no pointer again. */
 	barrier_var(inside);
 	mine = bpf_sk_storage_get(&clamped, tp, 0, 0);

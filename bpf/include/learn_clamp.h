@@ -66,7 +66,7 @@ static __noinline int clamp_new(struct bpf_sock_ops *ops)
 	struct tcp_sock *tp;
 	__u32 segments;
 
-	if (!prepare(&c, ops) || !remote_of(ops, (__u32 *)host.addr))
+	if (!prepare(&c, ops) || !host_of(ops, (__u32 *)host.addr))
 		return 0;
 	host.netns = netns_of(ops);
 	segments = host_clamp(&host);

@@ -92,25 +92,14 @@ static __always_inline __u32 rtt_class(__u32 rtt_us)
 static __always_inline int prefix_key(const struct thalweg_params *p, struct learn_handle *ops,
 				      struct thalweg_host_key *key)
 {
-	__u32 *remote = (__u32 *)key->addr, bits, i;
+	__u32 *remote = (__u32 *)key->addr;
 
-	if (!remote_of(ops, remote))
+	if (!host_of(ops, remote))
 		return 0;
-	if ((!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff)) ||
-	    (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2])) {
-		bits = p->group_ipv4;
-		if (bits >= p->ipv4_prefix)
-			return 0;
-		key->prefix_len = 96 + bits;
-		remote[3] &= prefix_mask(bits, 0);
-		return 1;
-	}
-	bits = p->group_ipv6;
-	if (bits >= p->ipv6_prefix)
+	if (thalweg_is_ipv4(remote) ? p->group_ipv4 >= p->ipv4_prefix
+				    : p->group_ipv6 >= p->ipv6_prefix)
 		return 0;
-	key->prefix_len = bits;
-	for (i = 0; i < 4; i++)
-		remote[i] &= prefix_mask(bits, i);
+	key->prefix_len = cut(remote, p->group_ipv4, p->group_ipv6);
 	return 1;
 }
 
@@ -121,16 +110,10 @@ static __always_inline int prefix_key(const struct thalweg_params *p, struct lea
 static __noinline int named_key(struct learn_handle *ops, struct thalweg_host_key *key)
 {
 	struct thalweg_policy_key6 prefix = { 128, {} };
-	__u32 *remote = (__u32 *)prefix.addr;
 	const __u64 *number;
 
-	if (!remote_of(ops, remote))
+	if (!host_of(ops, (__u32 *)prefix.addr))
 		return 0;
-	/* NAT64 counts as IPv4. */
-	if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
-		remote[0] = 0;
-		remote[2] = bpf_htonl(0xffff);
-	}
 	number = bpf_map_lookup_elem(&named, &prefix);
 	if (!number || !*number)
 		return 0;

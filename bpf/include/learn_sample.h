@@ -275,7 +275,7 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->time_ns = c->request->now_ns;
 	event->connection = c->cookie;
 	event->host = c->request->key;
-	remote_of(c->ops, (__u32 *)event->remote);
+	host_of(c->ops, (__u32 *)event->remote);
 	event->remote_port = remote_port_of(c->ops);
 	event->local_port = local_port_of(c->ops);
 	event->kind = kind;

@@ -8,6 +8,7 @@
 #ifndef THALWEG_LEARN_SOCKET_H
 #define THALWEG_LEARN_SOCKET_H
 
+#include "thalweg_address.h"
 #include "thalweg_compat.h"
 
 #ifdef THALWEG_ITERATOR
@@ -141,6 +142,126 @@ static __always_inline int remote_of(struct learn_handle *ops, __u32 *remote)
 	}
 	return 1;
 }
+#endif
+
+#ifdef THALWEG_KERNEL_BTF
+/* Index of the loopback device in every network namespace. */
+#define LOOPBACK_IFINDEX 1
+/* Type of routes to the machine itself: IPv4's, and the flag of IPv6's. */
+#define RTN_LOCAL 2
+#define RTF_LOCAL 0x80000000u
+
+/*
+ * Whether a route by the device that a socket is bound to is to the machine itself: in a VRF
+ * that is the VRF's own device. Read as what the route is: the verifier knows a struct dst_entry.
+ */
+static __noinline int is_home_in_vrf(struct tcp_sock *tp)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct dst_entry *route = sk->sk_dst_cache;
+	__u32 flags = 0;
+	__u16 type = 0;
+
+	if (sk->__sk_common.skc_family == AF_INET) {
+		bpf_core_read(&type, sizeof(type), &((struct rtable *)route)->rt_type);
+		return type == RTN_LOCAL;
+	}
+	bpf_core_read(&flags, sizeof(flags), &((struct rt6_info *)route)->rt6i_flags);
+	return !!(flags & RTF_LOCAL);
+}
+
+/* The device of the last packet that came while no process held the socket; 0: none did. */
+static __always_inline int received_by(struct tcp_sock *tp)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct inet_sock *inet = (struct inet_sock *)tp;
+
+	if (bpf_core_field_exists(sk->sk_rx_dst_ifindex))
+		return sk->sk_rx_dst_ifindex;
+	return bpf_core_field_exists(inet->rx_dst_ifindex) ? inet->rx_dst_ifindex : 0;
+}
+
+/* Whether a connection goes to the machine itself. */
+static __always_inline int is_routed_home(struct tcp_sock *tp)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct dst_entry *route = sk->sk_dst_cache;
+	int sent;
+
+	if (!route)
+		return 0;
+	sent = route->dev->ifindex;
+	if (sent == LOOPBACK_IFINDEX)
+		return 1;
+	return sent == sk->__sk_common.skc_bound_dev_if && is_home_in_vrf(tp);
+}
+#endif
+
+#ifndef THALWEG_ITERATOR
+#ifdef THALWEG_KERNEL_BTF
+/* Linux 6.2; free of charge. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/* The device of the packet that completes the handshake. */
+static __always_inline int answered_by(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock_ops_kern *kern = (struct bpf_sock_ops_kern *)ops;
+	struct sk_buff *packet = 0;
+	int device = 0;
+
+	if (bpf_cast_to_kern_ctx) {
+		kern = bpf_cast_to_kern_ctx(ops);
+		packet = kern->skb;
+		return packet ? packet->skb_iif : 0;
+	}
+	bpf_core_read(&packet, sizeof(packet), &kern->skb);
+	if (packet)
+		bpf_core_read(&device, sizeof(device), &packet->skb_iif);
+	return device;
+}
+
+/*
+ * Whether a connection stays on the machine, whatever its addresses: to an address of its
+ * own, or taken by a proxy that packets are redirected to. Such a path is not the remote
+ * host's.
+ */
+static __always_inline int is_local(struct bpf_sock_ops *ops)
+{
+	struct tcp_sock *tp = ops->sk ? kernel_tcp(ops->sk) : 0;
+	int device;
+
+	if (!tp)
+		return 0;
+	device = received_by(tp);
+	/* Within connect() the answer of a machine to itself waits for the socket. */
+	if (!device)
+		device = answered_by(ops);
+	return device == LOOPBACK_IFINDEX || is_routed_home(tp);
+}
+#else
+/* Likewise, as far as the addresses tell. Not inlined: callers have no stack for them. */
+static __noinline int is_local(struct bpf_sock_ops *ops)
+{
+	__u32 remote[4], local[4];
+
+	if (!remote_of(ops, remote))
+		return 0;
+	if (ops->family == AF_INET) {
+		local[0] = 0;
+		local[1] = 0;
+		local[2] = bpf_htonl(0xffff);
+		local[3] = ops->local_ip4;
+		barrier();
+	} else {
+		local[0] = ops->local_ip6[0];
+		local[1] = ops->local_ip6[1];
+		local[2] = ops->local_ip6[2];
+		local[3] = ops->local_ip6[3];
+		barrier();
+	}
+	return thalweg_is_loopback(local) || same_prefix(local, remote, 128);
+}
+#endif
 #endif
 
 #endif

@@ -13,14 +13,26 @@ struct thalweg_lock {
 	struct bpf_spin_lock lock;
 };
 
+/*
+ * Once it is full, new hosts get no record until the agent has made room: an LRU map would
+ * give known hosts away for new ones.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, THALWEG_DEFAULT_HOSTS);
 	__type(key, struct thalweg_host_key);
 	__type(value, struct thalweg_host);
 } hosts SEC(".maps");
 
-/* Writers of `hosts` take lock `tag % THALWEG_LOCKS`: an LRU map cannot hold locks. */
+/* Prefixes behind which an address is an IPv4 one. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_nat64_table);
+} nat64 SEC(".maps");
+
+/* Writers of `hosts` take lock `tag % THALWEG_LOCKS`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, THALWEG_LOCKS);
@@ -202,46 +214,48 @@ static __always_inline const struct thalweg_params *load_params(void)
 	return p;
 }
 
-static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
-{
-	__u32 bits = prefix_len > word * 32 ? prefix_len - word * 32 : 0;
+/* An address, as a global function takes it. */
+struct address {
+	__u32 words[4];
+};
 
-	if (!bits)
+/* An IPv6 address that is behind NAT64 becomes its IPv4 address. Global: verified once. */
+__noinline int unwrap(struct address *address)
+{
+	struct thalweg_nat64_table *table;
+	__u32 zero = 0;
+
+	table = bpf_map_lookup_elem(&nat64, &zero);
+	if (!address || !table)
 		return 0;
-	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
+	thalweg_unwrap(address->words, table->prefixes);
+	return 0;
 }
 
-/* Prefix length of an IPv4 address in the key; 0 for loopback. Cuts the address. */
-static __always_inline __u32 cut_ipv4(const struct thalweg_params *p, __u32 *address)
+/*
+ * The remote address in the form of records, policies and prefixes: IPv4 also where it is
+ * mapped, or behind NAT64. 0 if it is not TCP over IP.
+ */
+static __always_inline int host_of(struct learn_handle *ops, __u32 *remote)
 {
-	__u32 bits = p->ipv4_prefix;
-
-	if ((*address & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+	if (!remote_of(ops, remote))
 		return 0;
-	if (bits < 32)
-		*address &= prefix_mask(bits, 0);
-	return 96 + bits;
+	if (!thalweg_is_ipv4(remote))
+		unwrap((struct address *)remote);
+	return 1;
 }
 
-/* Likewise, of an IPv6 address; 0 for loopback and link-local ones. */
-static __always_inline __u32 cut_ipv6(const struct thalweg_params *p, __u32 *remote)
+/* Cuts an address; its prefix length in the key, by the lengths of both families. */
+static __always_inline __u32 cut(__u32 *remote, __u32 ipv4_prefix, __u32 ipv6_prefix)
 {
-	__u32 i, bits = p->ipv6_prefix;
+	__u32 bits = ipv6_prefix, i;
 
-	if (!remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff))
-		return cut_ipv4(p, &remote[3]);
-	/* NAT64 (RFC 6052): the last 32 bits are an IPv4 address. */
-	if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
-		remote[3] &= prefix_mask(p->ipv4_prefix, 0);
-		return 96 + p->ipv4_prefix;
+	if (thalweg_is_ipv4(remote)) {
+		remote[3] &= prefix_mask(ipv4_prefix, 0);
+		return THALWEG_MAPPED + ipv4_prefix;
 	}
-	if (!remote[0] && !remote[1] && !remote[2] && remote[3] == bpf_htonl(1))
-		return 0;
-	if ((remote[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-		return 0;
-	if (bits < 128)
-		for (i = 0; i < 4; i++)
-			remote[i] &= prefix_mask(bits, i);
+	for (i = 0; i < 4; i++)
+		remote[i] &= prefix_mask(bits, i);
 	return bits;
 }
 
@@ -253,17 +267,12 @@ static __always_inline __u32 cut_ipv6(const struct thalweg_params *p, __u32 *rem
 static __always_inline int host_key(struct context *c)
 {
 	struct thalweg_host_key *key = &c->request->key;
-	__u32 *remote = (__u32 *)key->addr, prefix_len;
+	__u32 *remote = (__u32 *)key->addr;
 
-	if (!remote_of(c->ops, remote))
+	if (!host_of(c->ops, remote) || thalweg_is_loopback(remote) ||
+	    thalweg_is_link_local(remote))
 		return 0;
-	if (family_of(c->ops) == AF_INET)
-		prefix_len = cut_ipv4(c->params, &remote[3]);
-	else
-		prefix_len = cut_ipv6(c->params, remote);
-	if (!prefix_len)
-		return 0;
-	key->prefix_len = prefix_len;
+	key->prefix_len = cut(remote, c->params->ipv4_prefix, c->params->ipv6_prefix);
 	key->level = THALWEG_LEVEL_HOST;
 	return 1;
 }
@@ -309,21 +318,15 @@ static __always_inline __u32 draw(struct context *c)
 {
 	const struct thalweg_params *p = c->params;
 	struct thalweg_host_key key = c->request->key;
-	__u32 *remote = (__u32 *)key.addr, i;
+	__u32 *remote = (__u32 *)key.addr, bits;
 	__u64 tag = c->request->tag;
-	int v4;
 
 	if (!p->control_share_q16 && !p->control_permanent_q16 && !p->advise)
 		return 0;
-	v4 = !remote[0] && !remote[1] && remote[2] == bpf_htonl(0xffff);
-	if (!v4)
-		v4 = remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2];
-	i = v4 ? 96 + p->cluster_ipv4 : p->cluster_ipv6;
-	if (i != key.prefix_len) {
-		key.prefix_len = i;
-		remote_of(c->ops, remote);
-		for (i = 0; i < 4; i++)
-			remote[i] &= prefix_mask(key.prefix_len, i);
+	bits = thalweg_is_ipv4(remote) ? THALWEG_MAPPED + p->cluster_ipv4 : p->cluster_ipv6;
+	if (bits != key.prefix_len) {
+		host_of(c->ops, remote);
+		key.prefix_len = cut(remote, p->cluster_ipv4, p->cluster_ipv6);
 		tag = thalweg_tag(&key);
 	}
 	if (thalweg_is_control(tag, p, c->request->now_ns))

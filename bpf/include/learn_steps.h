@@ -128,7 +128,7 @@ static __noinline int has_ecn_prefix(struct learn_handle *ops)
 {
 	struct thalweg_policy_key6 key = { 128, {} };
 
-	remote_of(ops, (__u32 *)key.addr);
+	host_of(ops, (__u32 *)key.addr);
 	return bpf_map_lookup_elem(&ecn_prefixes, &key) != 0;
 }
 

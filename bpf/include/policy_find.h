@@ -6,7 +6,7 @@
 #define THALWEG_POLICY_FIND_H
 
 #include "thalweg_compat.h"
-#include "thalweg_abi.h"
+#include "thalweg_address.h"
 
 /* Rules of a chain of nodes, plus the nodes. */
 #define STEPS (2 * THALWEG_POLICY_MAX_CANDIDATES + 2)
@@ -80,26 +80,6 @@ static __always_inline const struct thalweg_policy_head *load_head(void)
 
 	barrier_var(p);
 	return p;
-}
-
-static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
-{
-	__u32 bits = prefix_len > word * 32 ? prefix_len - word * 32 : 0;
-
-	if (!bits)
-		return 0;
-	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
-}
-
-static __always_inline int same_prefix(const __u32 *a, const __u32 *b, __u32 prefix_len)
-{
-	__u32 i;
-
-#pragma unroll
-	for (i = 0; i < 4; i++)
-		if ((a[i] ^ b[i]) & prefix_mask(prefix_len, i))
-			return 0;
-	return 1;
 }
 
 static __always_inline int in_ranges(const struct thalweg_policy_ports *ranges, __u32 port)

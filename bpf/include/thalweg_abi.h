@@ -90,8 +90,10 @@
 #define THALWEG_CLAMP_TURNS 16
 #define THALWEG_CLAMP_ROOM 4
 #define THALWEG_CLAMP_TURN_SHIFT 28
-/* Locks shared by writers of host records: LRU maps cannot hold their own. */
+/* Locks shared by writers of host records. */
 #define THALWEG_LOCKS 1024
+/* Prefixes of NAT64, the well-known one among them. */
+#define THALWEG_NAT64_PREFIXES 8
 /* Default size of the event ring in bytes: a power of two, a multiple of the page size. */
 #define THALWEG_DEFAULT_RING (4 * 1024 * 1024)
 
@@ -239,8 +241,8 @@ enum thalweg_level {
 };
 
 /*
- * Key of a record of a host or group. IPv4 and IPv4-mapped addresses are both stored as
- * ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n). Of named networks
+ * Key of a record of a host or group. IPv4 addresses, IPv4-mapped ones and those behind NAT64
+ * are stored as ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n). Of named networks
  * the last eight bytes of addr are a hash of the name, in network byte order; of services the
  * last four are the port, in network byte order, the class of the RTT, and 1 if the
  * connections were accepted. Their prefix_len is 128. Of namespaces all is 0.
@@ -250,6 +252,17 @@ struct thalweg_host_key {
 	__u8 addr[16]; /* network byte order, bits beyond prefix_len are 0 */
 	__u32 prefix_len; /* 0..128 */
 	__u32 level; /* enum thalweg_level */
+};
+
+/* A prefix of NAT64 (RFC 6052): 32, 40, 48, 56, 64 or 96 bits; 0: none, and none after it. */
+struct thalweg_nat64 {
+	__u32 prefix_len;
+	__u8 addr[16]; /* network byte order, bits beyond prefix_len are 0 */
+};
+
+/* Value of the one-element `nat64` map. */
+struct thalweg_nat64_table {
+	struct thalweg_nat64 prefixes[THALWEG_NAT64_PREFIXES];
 };
 
 /* Record of one arm for one host: what a decision reads. */
@@ -552,7 +565,7 @@ struct thalweg_event {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
 	__u64 connection; /* socket cookie */
 	struct thalweg_host_key host;
-	__u8 remote[16]; /* full address, IPv4 as ::ffff:a.b.c.d */
+	__u8 remote[16]; /* full address, IPv4 as ::ffff:a.b.c.d, also behind NAT64 */
 	__u16 remote_port;
 	__u16 local_port;
 	struct thalweg_window_choice window;
@@ -633,6 +646,7 @@ struct thalweg_counters {
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
+THALWEG_ASSERT_SIZE(thalweg_nat64_table, 20 * THALWEG_NAT64_PREFIXES);
 THALWEG_ASSERT_SIZE(thalweg_arm_state, 16);
 THALWEG_ASSERT_SIZE(thalweg_arm_statistics, 48);
 THALWEG_ASSERT_SIZE(thalweg_host, 48 + 17 * 64);

@@ -26,6 +26,7 @@ struct sock_common {
 	__be16 skc_dport;
 	__u16 skc_num; /* local port, host byte order */
 	unsigned short skc_family;
+	int skc_bound_dev_if;
 	volatile unsigned char skc_state;
 	struct {
 		struct net *net;
@@ -48,12 +49,46 @@ struct cgroup {
 	struct kernfs_node *kn;
 };
 
+struct net_device {
+	int ifindex;
+};
+
+struct dst_entry {
+	struct net_device
+		*dev; /* the loopback device if it is to the machine itself, or the VRF's */
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct dst_entry *sk_dst_cache; /* the route of what is sent */
+	int sk_rx_dst_ifindex; /* device of the last packet received by the fast path; Linux 5.16 */
 	struct {
 		struct cgroup *cgroup; /* a plain pointer since Linux 5.15 */
 	} sk_cgrp_data;
 	int sk_err;
+};
+
+/* Before Linux 5.16. */
+struct inet_sock {
+	int rx_dst_ifindex;
+};
+
+/* Routes, each begins with its struct dst_entry. */
+struct rtable {
+	__u16 rt_type;
+};
+
+struct rt6_info {
+	__u32 rt6i_flags;
+};
+
+struct sk_buff {
+	int skb_iif; /* device that it came in by */
+};
+
+/* What struct bpf_sock_ops is in the kernel. */
+struct bpf_sock_ops_kern {
+	struct sk_buff *skb; /* establishment: the packet that completes the handshake here */
 };
 
 struct tcp_congestion_ops {

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::json;
 use thalweg_control::inventory::Inventory;
 use thalweg_learner::HostKey;
+use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::api::tcp::Front;
@@ -188,14 +189,15 @@ fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
     };
-    let address: IpAddr = address.parse().map_err(|_| {
+    let address = address::parse(address).ok_or_else(|| {
         Failure(
             StatusCode::BAD_REQUEST,
             format!("{text:?} is not an IPv4 or IPv6 address"),
         )
     })?;
+    let address = shared.kernel.nat64().unwrap(address);
     let setup = shared.kernel.setup();
-    let key = HostKey::of_remote(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
+    let key = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let own = key.own_prefix().to_string();
     if length.is_some_and(|length| length != own) {
@@ -273,14 +275,24 @@ struct EventsQuery {
 
 async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
     let limit = query.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
+    let host = query.host.map(|host| one_form(&api.shared, host));
     match query.since {
-        Some(since) => list::events(api, since, limit, query.host).await,
-        None => list::latest(api, limit, query.host).await,
+        Some(since) => list::events(api, since, limit, host).await,
+        None => list::latest(api, limit, host).await,
+    }
+}
+
+/// The text of an address in its one form; other texts stay.
+fn one_form(shared: &Shared, text: String) -> String {
+    match address::parse(&text) {
+        Some(address) => shared.kernel.nat64().unwrap(address).to_string(),
+        None => text,
     }
 }
 
 /// Live events, one JSON object a line, until the client disconnects or the session ends.
 async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
+    let wanted = query.host.map(|host| one_form(&api.shared, host));
     let mut live = api.shared.live.subscribe();
     let mut stopped = api.shared.stopped();
     let stream = async_stream::stream! {
@@ -291,7 +303,7 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
             };
             let line = match received {
                 Ok(event) => {
-                    if query.host.as_ref().is_some_and(|host| *host != event.host && *host != event.remote) {
+                    if wanted.as_ref().is_some_and(|host| *host != event.host && *host != event.remote) {
                         continue;
                     }
                     serde_json::to_string(&*event).unwrap_or_default()

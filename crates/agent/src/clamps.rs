@@ -241,7 +241,7 @@ impl Known {
 /// Whether a host is in the control group, whose connections keep their own windows.
 fn is_control(setup: &Setup, remote: &Remote, now_ns: u64) -> bool {
     let (v4, v6) = setup.cluster;
-    let key = HostKey::of_remote(remote.netns, remote.address(), v4, v6);
+    let key = HostKey::new(remote.netns, remote.address(), v4, v6);
     key.is_ok_and(|key| setup.control.holds(key.tag(), now_ns))
 }
 

@@ -133,14 +133,16 @@ impl Arms {
 }
 
 /// `[hosts]`: the records of remote hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// `max`: largest number of records; beyond it the least recently used is evicted.
+    /// `max`: largest number of records; beyond it those measured once go first ([`crate::room`]).
     pub max: u32,
     /// `ipv4_prefix`: bits of an IPv4 address that distinguish hosts.
     pub ipv4_prefix: u32,
     /// `ipv6_prefix`: bits of an IPv6 address that distinguish hosts.
     pub ipv6_prefix: u32,
+    /// `nat64`: prefixes of NAT64 beside the well-known one; `None` = `auto`, those of the resolver.
+    pub nat64: Option<Vec<Prefix>>,
     /// `user_namespaces`: learn also for network namespaces that ordinary users created.
     pub user_namespaces: bool,
 }
@@ -566,6 +568,7 @@ impl Hosts {
             max: section.integer("max", 64..=16_777_216, 65_536),
             ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32),
             ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64),
+            nat64: section.nat64_or_auto("nat64"),
             user_namespaces: section.boolean("user_namespaces", false),
         }
     }

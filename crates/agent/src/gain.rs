@@ -35,7 +35,7 @@ const GROUP_IPV6: u32 = 48;
 
 /// The name of the group of a remote address.
 fn group_of(remote: IpAddr) -> String {
-    let group = HostKey::of_remote(0, remote, GROUP_IPV4, GROUP_IPV6);
+    let group = HostKey::new(0, remote, GROUP_IPV4, GROUP_IPV6);
     group.map_or_else(|_| remote.to_string(), |group| group.to_string())
 }
 
@@ -99,7 +99,7 @@ impl Gain {
         let Some(side) = side else { return };
         let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
         let (ipv4, ipv6) = (self.drawn.ipv4, self.drawn.ipv6);
-        let Ok(key) = HostKey::of_remote(event.host.netns, remote, ipv4, ipv6) else {
+        let Ok(key) = HostKey::new(event.host.netns, remote, ipv4, ipv6) else {
             return;
         };
         if self.drawn.is_permanent(key.tag()) {

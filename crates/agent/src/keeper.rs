@@ -14,14 +14,17 @@ use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
+use thalweg_units::address::Nat64;
 
 use crate::clamps;
 use crate::config::Config;
+use crate::discovery::Discovery;
 use crate::events::{self, Decoder};
 use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
 use crate::overridden::Overridden;
+use crate::room::Room;
 use crate::service::Watchdog;
 use crate::shared::Shared;
 use crate::silence::{self, Silence};
@@ -105,6 +108,9 @@ pub struct Keeper {
     looks: Looks,
     clamps: Looks,
     dropped: u64,
+    room: Room,
+    /// Prefixes of NAT64, where the operator names none.
+    discovery: Option<Discovery>,
     log: log::Limit,
     silence: Silence,
     overridden: Overridden,
@@ -139,6 +145,8 @@ impl Keeper {
             looks: Looks::every(shared.kernel.look_interval()),
             clamps: Looks::every(shared.kernel.has_clamps().then_some(clamps::INTERVAL)),
             dropped: 0,
+            room: Room::default(),
+            discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
             log: log::Limit::new(shared.config.events),
             silence: Silence::new(),
             overridden: Overridden::new(now),
@@ -346,6 +354,10 @@ impl Keeper {
             self.attended_others = Some(Instant::now());
             self.shared.attend_others();
         }
+        let outcome = self.make_room();
+        self.shared
+            .problem("room", outcome.err().map(|error| format!("{error:#}")));
+        self.discover_nat64();
         if self.discovered.elapsed() >= DISCOVER {
             self.discovered = Instant::now();
             self.decoder.adjust_clock();
@@ -391,6 +403,34 @@ impl Keeper {
                 self.shared.problem("overridden", strange);
             }
         }
+    }
+
+    /// Keeps room for new hosts in the table.
+    fn make_room(&mut self) -> Result<()> {
+        let kernel = &self.shared.kernel;
+        let counters = kernel.counters()?;
+        let (created, missed) = (counters.hosts_created, counters.hosts_missed);
+        if self.room.is_due(created, missed, kernel.records_high()) {
+            self.room.note(kernel.make_room()?, created, missed);
+        }
+        Ok(())
+    }
+
+    /// Tells the programs of NAT64's prefixes that the resolver tells.
+    fn discover_nat64(&mut self) {
+        let discovery = self.discovery.as_mut();
+        let Some(found) = discovery.and_then(|it| it.poll(Instant::now())) else {
+            return;
+        };
+        let kernel = &self.shared.kernel;
+        if kernel.nat64() == Nat64::new(&found) {
+            return;
+        }
+        let outcome = kernel.set_nat64(&found);
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        tracing::info!("NAT64 by the resolver: {}", texts.join(", "));
+        self.shared
+            .problem("nat64", outcome.err().map(|error| format!("{error:#}")));
     }
 
     /// There may be a new policy with new arms.

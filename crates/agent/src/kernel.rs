@@ -14,6 +14,7 @@ mod groups;
 pub mod health;
 mod maps;
 mod named;
+mod nat64;
 mod open;
 mod pins;
 
@@ -34,6 +35,7 @@ use thalweg_control::learner::{self, LINKS, is_attached};
 use thalweg_control::{former_limits, links, memory, object, policy, system};
 use thalweg_learner::{Control, Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
+use thalweg_units::address::Nat64;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use clamps::Remote;
@@ -71,6 +73,8 @@ pub struct Setup {
     pub ipv4_prefix: u32,
     /// IPv6 prefix length of the host key.
     pub ipv6_prefix: u32,
+    /// Prefixes of NAT64 beside the well-known one; `None`: those of the resolver.
+    pub nat64: Option<Vec<Prefix>>,
     /// Whether groups of hosts learn; prefix lengths, IPv4 and IPv6, of the narrowest.
     pub networks: Networks,
     /// Networks that the operator names.
@@ -123,14 +127,24 @@ impl Setup {
         if chosen { self.window.mask } else { 0 }
     }
 
-    /// Size of the table of records: an eighth is added for groups, 8,192 at most, and as much for what
-    /// the fleet tells of them.
+    /// Most records after the agent has made room: an eighth is added for groups, 8,192 at most, and as
+    /// much for what the fleet tells of them.
     fn records_max(&self) -> u32 {
         let groups = match self.has_groups() || self.windows() != 0 {
             true => (self.hosts_max / 8).min(GROUPS_MAX),
             false => 0,
         };
         self.hosts_max + groups + self.fleet_max()
+    }
+
+    /// Records that the table takes beyond that until the agent makes room.
+    fn records_spare(&self) -> u32 {
+        (self.hosts_max / 16).clamp(64, 8192)
+    }
+
+    /// Size of the table of records.
+    fn table_max(&self) -> u32 {
+        self.records_max() + self.records_spare()
     }
 }
 
@@ -164,6 +178,8 @@ pub struct Kernel {
     params: Params,
     maps: BTreeMap<&'static str, MapHandle>,
     arms: Mutex<ArmTable>,
+    /// What the programs take for IPv4.
+    nat64: Mutex<Nat64>,
     /// Mask of arms taken away.
     reverted: AtomicU32,
     took_over: bool,
@@ -247,6 +263,7 @@ impl Kernel {
             params,
             maps: handles,
             arms: Mutex::new(table),
+            nat64: Mutex::default(),
             reverted: AtomicU32::new(0),
             took_over,
             without_btf,
@@ -264,6 +281,7 @@ impl Kernel {
         kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED))?);
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
+        kernel.set_nat64(kernel.setup.nat64.as_deref().unwrap_or_default())?;
         kernel.write_named()?;
         // A trie counts what is in it.
         let maps = kernel.maps.values();
@@ -437,7 +455,7 @@ fn load_variant(
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
-            names::HOSTS => map.set_max_entries(setup.records_max())?,
+            names::HOSTS => map.set_max_entries(setup.table_max())?,
             names::NAMED => map.set_max_entries(setup.named_max())?,
             names::RODATA_NAMED => map.set_initial_value(&setup.named_flag())?,
             names::RODATA_FLEET => map.set_initial_value(&setup.fleet_flag())?,

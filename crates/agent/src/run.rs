@@ -399,6 +399,7 @@ fn setup(
         dry_run: config.dry_run,
         ipv4_prefix: config.hosts.ipv4_prefix,
         ipv6_prefix: config.hosts.ipv6_prefix,
+        nat64: config.hosts.nat64.clone(),
         networks: config.networks.clone(),
         named: Arc::clone(&ready.named),
         fleet: config.fleet.as_ref().is_some_and(|member| member.take),

@@ -571,8 +571,7 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Counts the records that stayed. A full table evicts those not seen for longest, and starts
-    /// to do so a little before it is full.
+    /// Counts the records that stayed: a full table loses those that are worth least.
     pub fn finish(self) -> Result<Restored> {
         let mut restored = 0;
         for key in &self.put {

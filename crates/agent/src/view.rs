@@ -47,7 +47,7 @@ pub struct Status {
     pub kernel_busy_time: bool,
     /// Host records now in the kernel.
     pub hosts: u64,
-    /// Largest number of host records in the kernel; beyond it the least recently used is evicted.
+    /// Largest number of host records in the kernel; beyond it the least valuable go.
     pub hosts_max: u64,
     /// Kernel memory of the maps, bytes.
     pub map_bytes: u64,
@@ -538,6 +538,10 @@ pub struct Explanation {
     /// empty: nothing, or these are not learned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowNetwork>,
+    /// Devices by which connections to the host may leave, if there are several: one record has what is
+    /// measured by each of them. Of the agent's own network namespace alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<String>,
     /// One sentence on the choice and its reason.
     pub summary: String,
     /// The latest events of the host, newest first.

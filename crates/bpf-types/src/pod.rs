@@ -28,6 +28,7 @@ pod!(
     thalweg_conn,
     thalweg_event,
     thalweg_forget,
+    thalweg_nat64_table,
     thalweg_worth,
     thalweg_worths,
     thalweg_counters,

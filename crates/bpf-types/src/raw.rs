@@ -61,6 +61,7 @@ pub const THALWEG_CLAMP_TURNS: u32 = 16;
 pub const THALWEG_CLAMP_ROOM: u32 = 4;
 pub const THALWEG_CLAMP_TURN_SHIFT: u32 = 28;
 pub const THALWEG_LOCKS: u32 = 1024;
+pub const THALWEG_NAT64_PREFIXES: u32 = 8;
 pub const THALWEG_DEFAULT_RING: u32 = 4194304;
 pub const THALWEG_ONE_Q16: u32 = 65536;
 pub const THALWEG_HOUR_NS: u64 = 3600000000000;
@@ -1088,6 +1089,32 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_host_key, prefix_len) - 24usize];
     ["Offset of field: thalweg_host_key::level"]
         [::std::mem::offset_of!(thalweg_host_key, level) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_nat64 {
+    pub prefix_len: __u32,
+    pub addr: [__u8; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_nat64"][::std::mem::size_of::<thalweg_nat64>() - 20usize];
+    ["Alignment of thalweg_nat64"][::std::mem::align_of::<thalweg_nat64>() - 4usize];
+    ["Offset of field: thalweg_nat64::prefix_len"]
+        [::std::mem::offset_of!(thalweg_nat64, prefix_len) - 0usize];
+    ["Offset of field: thalweg_nat64::addr"][::std::mem::offset_of!(thalweg_nat64, addr) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_nat64_table {
+    pub prefixes: [thalweg_nat64; 8usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_nat64_table"][::std::mem::size_of::<thalweg_nat64_table>() - 160usize];
+    ["Alignment of thalweg_nat64_table"][::std::mem::align_of::<thalweg_nat64_table>() - 4usize];
+    ["Offset of field: thalweg_nat64_table::prefixes"]
+        [::std::mem::offset_of!(thalweg_nat64_table, prefixes) - 0usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -10,6 +10,7 @@ use std::sync::Once;
 use clap::{Args, Parser, Subcommand};
 use thalweg_agent::config::Config;
 use thalweg_control::system;
+use thalweg_units::address;
 
 use crate::client::Client;
 use crate::commands;
@@ -143,7 +144,7 @@ pub fn in_words(fault: &str) -> String {
     format!("the configuration has a fault, with which no agent starts: {fault}")
 }
 
-/// An address, with or without brackets.
+/// An address, with or without brackets and zone; an IPv4-mapped one is IPv4.
 ///
 /// # Errors
 /// The text is not an address.
@@ -152,8 +153,8 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     let parsed = match inner {
-        Some(inner) => inner.parse().ok().map(IpAddr::V6),
-        None => text.parse().ok(),
+        Some(inner) => address::parse(inner).filter(|_| inner.contains(':')),
+        None => address::parse(text),
     };
     parsed.ok_or_else(|| {
         format!(
@@ -343,7 +344,10 @@ mod tests {
             ("192.0.2.7", "192.0.2.7"),
             ("2001:db8::7", "2001:db8::7"),
             ("[2001:db8::7]", "2001:db8::7"),
-            ("[::ffff:10.1.2.3]", "::ffff:10.1.2.3"),
+            ("[::ffff:10.1.2.3]", "10.1.2.3"),
+            ("::ffff:10.1.2.3", "10.1.2.3"),
+            ("fe80::7%eth0", "fe80::7"),
+            ("[fe80::7%eth0]", "fe80::7"),
         ] {
             assert_eq!(address(text).unwrap().to_string(), expected);
         }

@@ -104,7 +104,8 @@ impl Level {
 /// Network namespace and remote host (or prefix), in one canonical form.
 ///
 /// IPv4 and IPv4-mapped IPv6 addresses are the same host. Both are stored as `::ffff:a.b.c.d`, with
-/// the prefix length counted in the 128-bit address.
+/// the prefix length counted in the 128-bit address. Addresses behind NAT64 are taken for IPv4 before
+/// ([`Nat64`](thalweg_units::address::Nat64)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostKey {
     /// Network namespace cookie (`SO_NETNS_COOKIE`).
@@ -132,20 +133,6 @@ pub fn network_number(name: &str) -> u64 {
     });
     hash.max(1)
 }
-
-/// The 128-bit form in which an address is looked up in the operator's table: one behind NAT64 as
-/// the IPv4 address in its last 32 bits.
-pub fn searched(remote: IpAddr) -> u128 {
-    match remote {
-        IpAddr::V6(v6) if v6.octets()[..12] == NAT64 => {
-            0xffff << 32 | u128::from(v6.to_bits() as u32)
-        }
-        _ => bits(remote),
-    }
-}
-
-/// The well-known prefix of NAT64.
-const NAT64: [u8; 12] = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A prefix length out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,22 +171,6 @@ impl HostKey {
             prefix_len,
             level: Level::Host,
         })
-    }
-
-    /// The key under which the kernel keeps `remote`. It is as in [`HostKey::new`], except for
-    /// addresses behind NAT64 (RFC 6052, 64:ff9b::/96). Those are the IPv4 addresses in their last
-    /// 32 bits.
-    pub fn of_remote(
-        netns: u64,
-        remote: IpAddr,
-        ipv4_prefix: u32,
-        ipv6_prefix: u32,
-    ) -> Result<Self, PrefixError> {
-        let nat64 = matches!(remote, IpAddr::V6(v6) if v6.octets()[..12] == NAT64);
-        if nat64 && ipv4_prefix <= 32 {
-            return Self::new(netns, remote, ipv4_prefix, u32::from(MAPPED) + ipv4_prefix);
-        }
-        Self::new(netns, remote, ipv4_prefix, ipv6_prefix)
     }
 
     /// The key of the network with a number of the operator's table ([`network_number`]).
@@ -296,17 +267,6 @@ mod tests {
     }
 
     #[test]
-    fn behind_nat64_each_ipv4_address_is_a_host() {
-        let of = |text: &str, ipv4| HostKey::of_remote(7, text.parse().unwrap(), ipv4, 64).unwrap();
-        let (one, other) = (of("64:ff9b::192.0.2.7", 32), of("64:ff9b::192.0.2.8", 32));
-        assert_ne!(one, other);
-        assert_eq!(one.to_string(), "64:ff9b::c000:207");
-        assert_eq!(of("64:ff9b::192.0.2.7", 24), of("64:ff9b::192.0.2.8", 24));
-        assert_eq!(of("64:ff9b:1::7", 32), key("64:ff9b:1::7"));
-        assert_eq!(of("192.0.2.7", 32), key("192.0.2.7"));
-    }
-
-    #[test]
     fn a_named_network_has_the_number_of_its_name_alone() {
         // FNV-1a's published values.
         assert_eq!(network_number("a"), 0xaf63_dc4c_8601_ec8c);
@@ -320,14 +280,6 @@ mod tests {
             ..named
         };
         assert_ne!(named.tag(), host.tag());
-    }
-
-    #[test]
-    fn the_table_is_searched_for_ipv4_behind_nat64() {
-        let of = |text: &str| searched(text.parse().unwrap());
-        assert_eq!(of("64:ff9b::192.0.2.7"), of("192.0.2.7"));
-        assert_eq!(of("::ffff:192.0.2.7"), of("192.0.2.7"));
-        assert_ne!(of("64:ff9b:1::192.0.2.7"), of("192.0.2.7"));
     }
 
     #[test]

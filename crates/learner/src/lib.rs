@@ -34,7 +34,7 @@ pub use control::{Control, HOUR_NS};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
 pub use group::{OFFSET_Q16, Report, adopt, decide_group, inherit, knows, report, score_group};
 pub use host::{ArmState, Host, MAX_ARMS};
-pub use key::{HostKey, Level, PrefixError, network_number, searched};
+pub use key::{HostKey, Level, PrefixError, network_number};
 pub use learner::{
     Decision, Flow, Reason, Verdict, best_arm, change, decide, propensities_q16, score,
 };

@@ -24,7 +24,7 @@ pub(crate) const KNOWN: &str = "known.json";
 pub(crate) const LEARNED: &str = "learned.json";
 /// The policy's directory, in the work directory.
 pub(crate) const POLICY: &str = "policy";
-/// Most hosts that the agent inside keeps; beyond, the least recently used goes.
+/// Most hosts that the agent inside keeps; beyond, the least valuable go.
 pub(crate) const HOSTS_MAX: u64 = 4096;
 /// Most bytes of the document per host, the agent's own bound.
 const HOST_MAX_BYTES: u64 = 8 << 10;

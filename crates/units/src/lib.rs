@@ -2,6 +2,7 @@
 //! scenario files, as text with units.
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod buckets;
 mod fault;
 pub mod figures;

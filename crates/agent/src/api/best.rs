@@ -144,7 +144,7 @@ mod tests {
 
     fn key(n: u32) -> HostKey {
         let address = IpAddr::from(Ipv4Addr::from(n));
-        HostKey::of_remote(1, address, 32, 64).unwrap()
+        HostKey::new(1, address, 32, 64).unwrap()
     }
 
     #[test]

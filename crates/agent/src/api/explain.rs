@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 
+use anyhow::Context;
 use axum::Json;
 use axum::extract::State;
 use thalweg_learner::{Host, HostKey, Level};
+use thalweg_units::address::{is_link_local, is_loopback};
 
 use super::answer::{Address, Answer};
 use super::work::Api;
 use super::{RECENT, Wanted, hosts_of, latest, unknown, wanted};
+use crate::egress;
 use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{Explanation, Network, WindowNetwork};
@@ -72,6 +75,7 @@ fn explanation(
         host: presenter.host(key, host),
         networks: Vec::new(),
         windows: Vec::new(),
+        egress: egress(shared, key)?,
         recent: latest::of_host(shared, &key.to_string(), RECENT)?,
         events_share: shared.sampling(|sampling| sampling.share()),
     })
@@ -94,7 +98,7 @@ fn networks(
 ) -> anyhow::Result<Vec<Network>> {
     let setup = shared.kernel.setup();
     // Out of scope, whatever is known.
-    if !setup.has_groups() || is_local(wanted.address) {
+    if !setup.has_groups() || is_left_alone(wanted.address) {
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
@@ -114,7 +118,7 @@ fn networks(
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
     let prefix = HostKey {
         level: Level::Prefix,
-        ..HostKey::of_remote(netns, wanted.address, v4, v6)?
+        ..HostKey::new(netns, wanted.address, v4, v6)?
     };
     let mut decides = prefix.prefix_len < wanted.key.prefix_len && add(prefix)?;
     if let Some(number) = setup.named.find(wanted.address) {
@@ -142,13 +146,13 @@ fn windows(
 ) -> anyhow::Result<Vec<WindowNetwork>> {
     let setup = shared.kernel.setup();
     let allowed = setup.windows();
-    if allowed == 0 || is_local(wanted.address) {
+    if allowed == 0 || is_left_alone(wanted.address) {
         return Ok(Vec::new());
     }
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
     let prefix = HostKey {
         level: Level::WindowPrefix,
-        ..HostKey::of_remote(netns, wanted.address, v4, v6)?
+        ..HostKey::new(netns, wanted.address, v4, v6)?
     };
     let namespace = HostKey {
         level: Level::WindowNamespace,
@@ -164,10 +168,16 @@ fn windows(
     Ok(found)
 }
 
-/// Whether connections to an address are left alone.
-fn is_local(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.is_loopback(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
+/// Devices by which connections to a host may leave, if there are several.
+fn egress(shared: &Shared, key: &HostKey) -> anyhow::Result<Vec<String>> {
+    if key.netns != shared.own_netns {
+        return Ok(Vec::new());
     }
+    let devices = egress::devices(key.address()).context("asking for routes")?;
+    Ok(Some(devices).filter(|it| it.len() > 1).unwrap_or_default())
+}
+
+/// Whether connections to an address are left alone.
+fn is_left_alone(address: IpAddr) -> bool {
+    is_loopback(address) || is_link_local(address)
 }

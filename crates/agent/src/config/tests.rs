@@ -130,7 +130,12 @@ fn faults_say_where_and_what() {
         (
             "[hosts]\nmaximum = 9",
             "t.toml:2:1: hosts: found the unknown key \"maximum\", \
-             expected one of max, ipv4_prefix, ipv6_prefix, user_namespaces; perhaps `max`",
+             expected one of max, ipv4_prefix, ipv6_prefix, nat64, user_namespaces; perhaps `max`",
+        ),
+        (
+            "[hosts]\nnat64 = [\"64:ff9b:1::/48\", \"2001:db8::/33\"]",
+            "t.toml:2:29: hosts.nat64: found the string \"2001:db8::/33\", expected an IPv6 prefix of 32, \
+             40, 48, 56, 64 or 96 bits, such as \"2001:db8:64::/96\", whose bits 64 to 71 are 0",
         ),
         (
             "\n[learn]\n",

@@ -273,7 +273,7 @@ fn worse(kept: &KeptGain, now_ms: i64) -> Option<Revert> {
 
 fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone: bool) {
     let remote = IpAddr::V6(Ipv6Addr::from(outcome.remote)).to_canonical();
-    let Ok(host) = HostKey::of_remote(outcome.netns, remote, 32, 128) else {
+    let Ok(host) = HostKey::new(outcome.netns, remote, 32, 128) else {
         return;
     };
     let is = |flag: raw::thalweg_policy_outcome_flag| outcome.flags & flag != 0;

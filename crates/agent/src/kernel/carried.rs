@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{earlier, from_bytes, key_from_raw, raw};
 use thalweg_control::{batch, learner};
@@ -114,7 +114,9 @@ impl Carried {
             return Ok(carried);
         }
         carried.left.is_whole = true;
-        if hosts.max_entries() == setup.records_max() {
+        let fits = hosts.max_entries() == setup.table_max();
+        // An earlier agent's table gave records away by itself.
+        if fits && hosts.map_type() == MapType::Hash {
             carried.reused.insert(names::HOSTS, hosts);
         } else {
             carried.left.hosts = maps::read_all(&hosts)?;

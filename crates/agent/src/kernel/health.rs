@@ -221,7 +221,7 @@ impl Kernel {
     /// A size of a map that is not the one configured.
     fn misfit(&self, name: &str) -> Option<String> {
         let (value, entries) = match name {
-            names::HOSTS => (size_of::<raw::thalweg_host>(), self.setup.records_max()),
+            names::HOSTS => (size_of::<raw::thalweg_host>(), self.setup.table_max()),
             names::CONNS => (size_of::<raw::thalweg_conn>(), raw::THALWEG_CONNECTIONS),
             names::COUNTERS => (size_of::<raw::thalweg_counters>(), 1),
             names::META => (size_of::<raw::thalweg_meta>(), 1),

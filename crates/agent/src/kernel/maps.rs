@@ -16,6 +16,7 @@ use thalweg_learner::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;
+use crate::room::{Entry, surplus};
 use crate::view::Counters;
 
 /// Records per page, unless a bucket of the kernel's table has more.
@@ -187,15 +188,65 @@ impl Kernel {
         Ok(count)
     }
 
-    /// Writes a record, new or replacing an old one.
+    /// Writes a record, new or replacing an old one. A full table loses others.
     pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
         let raw_host = host_to_raw(key, host);
-        self.map(names::HOSTS).update(
-            bytes_of(&key_to_raw(key)),
-            bytes_of(&raw_host),
-            MapFlags::ANY,
-        )?;
+        let map = self.map(names::HOSTS);
+        let insert = || {
+            map.update(
+                bytes_of(&key_to_raw(key)),
+                bytes_of(&raw_host),
+                MapFlags::ANY,
+            )
+        };
+        match insert() {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
+                self.make_room()?;
+                insert()?;
+            }
+            outcome => outcome?,
+        }
         Ok(())
+    }
+
+    /// Removes the records that are worth least if there are more than there should be; the number of
+    /// those that stay. What the fleet told stays.
+    pub fn make_room(&self) -> Result<u64> {
+        let map = self.map(names::HOSTS);
+        let (mut entries, mut of_fleet) = (Vec::new(), 0);
+        batch::walk(map, |key, value| {
+            let key: raw::thalweg_host_key =
+                from_bytes(key).context("a host's key has an unexpected size")?;
+            let host: raw::thalweg_host =
+                from_bytes(value).context("a host record has an unexpected size")?;
+            let key = key_from_raw(&key);
+            if key.level.is_fleet() {
+                of_fleet += 1;
+            } else {
+                entries.push(Entry {
+                    key,
+                    scored: host.scored,
+                    seen_ns: host.seen_ns,
+                });
+            }
+            Ok(())
+        })?;
+        let most = self.setup.records_max() as usize;
+        let mut records = entries.len() + of_fleet;
+        if records <= most {
+            return Ok(records as u64);
+        }
+        // As much again as was too much, so that the next look is not soon.
+        let room = (self.setup.records_spare() as usize).min(most / 16);
+        for key in surplus(&entries, (most - room).saturating_sub(of_fleet)) {
+            records -= usize::from(self.remove_host(&key)?);
+        }
+        Ok(records as u64)
+    }
+
+    /// Records above which room is to be made.
+    pub fn records_high(&self) -> u64 {
+        u64::from(self.setup.records_max() + self.setup.records_spare() / 2)
     }
 
     /// Writes records of an earlier agent, but not over one with more data.

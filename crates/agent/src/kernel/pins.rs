@@ -36,8 +36,8 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 }
 
 /// Maps that are pinned.
-pub(super) const MAPS: [PinnedMap; 17] = [
-    map(names::HOSTS, MapType::LruHash, 32),
+pub(super) const MAPS: [PinnedMap; 18] = [
+    map(names::HOSTS, MapType::Hash, 32),
     map(names::LOCKS, MapType::Array, 4),
     map(names::ARMS, MapType::Array, 4),
     map(names::META, MapType::Array, 4),
@@ -45,6 +45,7 @@ pub(super) const MAPS: [PinnedMap; 17] = [
     map(names::NAMESPACES, MapType::Array, 4),
     map(names::STRANGERS, MapType::LruHash, 8),
     map(names::ECN_PREFIXES, MapType::LpmTrie, 20),
+    map(names::NAT64, MapType::Array, 4),
     map(names::WORTH, MapType::Array, 4),
     map(names::NAMED, MapType::LpmTrie, 20),
     map(names::CLAMPS, MapType::Hash, 24),
@@ -69,7 +70,11 @@ pub(super) fn next(pin: &Path) -> PathBuf {
 impl PinnedMap {
     /// Whether some version of the learner created the map.
     fn made(&self, map: &MapHandle) -> bool {
-        map.name() == self.name && map.map_type() == self.kind && map.key_size() == self.key_bytes
+        // An earlier agent's table of hosts.
+        let was_lru = self.name == names::HOSTS && map.map_type() == MapType::LruHash;
+        map.name() == self.name
+            && (map.map_type() == self.kind || was_lru)
+            && map.key_size() == self.key_bytes
     }
 
     /// The pinned map; `None` if there is none.

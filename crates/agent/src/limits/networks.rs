@@ -122,7 +122,7 @@ fn keys(event: &raw::thalweg_event, setup: &Setup) -> impl Iterator<Item = HostK
     let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
     let netns = event.host.netns;
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey::of_remote(netns, remote, v4, v6).ok();
+    let prefix = HostKey::new(netns, remote, v4, v6).ok();
     let prefix = prefix.map(|prefix| HostKey {
         level: Level::Prefix,
         ..prefix

@@ -135,7 +135,7 @@ impl Figures {
         )?;
         page.gauge(
             "thalweg_hosts_max",
-            "Most host records; beyond, the least recently used goes.",
+            "Most host records; beyond, the least valuable go.",
             status.hosts_max,
         )?;
         page.gauge(

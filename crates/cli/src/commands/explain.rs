@@ -38,6 +38,13 @@ fn text(explanation: &Explanation, several: bool) -> String {
         None => String::new(),
     };
     let mut text = format!("{}{namespace}: {}\n\n", host.address, explanation.summary);
+    if !explanation.egress.is_empty() {
+        let devices: Vec<String> = explanation.egress.iter().map(|it| printable(it)).collect();
+        text.push_str(&format!(
+            "Connections to it may leave by {}. One record has what is measured by each of them.\n\n",
+            devices.join(" or ")
+        ));
+    }
     let known = match explanation.windows.as_slice() {
         [] => String::new(),
         of => format!("\nInitial windows:\n{}", windows::of(of)),

@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_report::PUBLISHED_HOSTS;
+use thalweg_units::address::{self, Nat64};
 use thalweg_units::grammar::is_congestion_control;
+use thalweg_units::prefix::bits;
 use thalweg_units::printable;
 
 use crate::options::Global;
@@ -70,10 +72,15 @@ impl FromStr for Filter {
     }
 }
 
-/// An address or a prefix; bits beyond its length are ignored.
+/// An address or a prefix; bits beyond its length are ignored. An address behind the well-known prefix
+/// of NAT64 is an IPv4 one.
 fn parse_prefix(text: &str) -> Option<Prefix> {
     let bare = text.strip_prefix('[').map(|rest| rest.replacen(']', "", 1));
-    match Prefix::parse(bare.as_deref().unwrap_or(text)) {
+    let text = bare.as_deref().unwrap_or(text);
+    if let Some(address) = address::parse(text) {
+        return Some(Prefix::of(bits(Nat64::default().unwrap(address)), 128));
+    }
+    match Prefix::parse(text) {
         Ok(prefix) | Err(PrefixError::HostBits(prefix)) => Some(prefix),
         Err(PrefixError::Malformed) => None,
     }

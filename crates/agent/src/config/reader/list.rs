@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use thalweg_fleet::Name;
 use thalweg_fleet::keys::PublicKey;
 use thalweg_policy::{Prefix, PrefixError};
+use thalweg_units::address::{Nat64, can_be_nat64};
 use thalweg_units::grammar::{self, is_congestion_control};
 use thalweg_units::schema::{self, Form};
 use toml::de::DeValue;
@@ -33,6 +34,27 @@ impl Section<'_> {
         };
         let read = self.list(key, list, Some(Vec::new()));
         read.value.unwrap_or_default()
+    }
+
+    /// A list of prefixes of NAT64, each once, or `None` for `auto`.
+    pub fn nat64_or_auto(&mut self, key: &'static str) -> Option<Vec<Prefix>> {
+        let list = List {
+            expected: format!(
+                "\"auto\", or a list of at most {} prefixes, each once",
+                Nat64::MOST
+            ),
+            once: "each prefix once",
+            count: 0..=Nat64::MOST,
+            auto: true,
+            form: schema::prefix(),
+            item: |text| match Prefix::parse(text) {
+                Ok(prefix) if can_be_nat64(prefix) => Ok(prefix),
+                _ => Err("an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits, such as \
+                          \"2001:db8:64::/96\", whose bits 64 to 71 are 0"
+                    .to_owned()),
+            },
+        };
+        self.list(key, list, None).value
     }
 
     /// A list of congestion controls, each once.

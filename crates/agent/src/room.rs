@@ -1,0 +1,166 @@
+//! Room in the table of records: which go when there are too many.
+//!
+//! The kernel's table takes new hosts until it is full, and gives none away. An LRU table would: a peer
+//! with a prefix of its own is as many hosts as it likes. So the agent makes room, by what records are
+//! worth.
+
+use std::collections::HashMap;
+
+use thalweg_learner::{HostKey, Level};
+use thalweg_units::prefix::mask;
+
+/// Measurements that prove a record.
+const PROVEN: u32 = 2;
+/// Records of a wide prefix beyond this share of all, as a divisor, go before those of others.
+const CROWD: usize = 4;
+/// Bits of a wide prefix: what one owner may have. IPv4 in the 128-bit form.
+const WIDE_IPV4: u8 = 96 + 16;
+const WIDE_IPV6: u8 = 32;
+
+/// What a record is worth. Lesser ones go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// Measured once.
+    Once,
+    /// One of very many in a wide prefix.
+    Crowd,
+    Proven,
+}
+
+/// A record that may go.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its key.
+    pub key: HostKey,
+    /// Measurements taken.
+    pub scored: u32,
+    /// When it was last seen, `CLOCK_MONOTONIC`.
+    pub seen_ns: u64,
+}
+
+/// The wide prefix of a record: namespace, level, and address.
+fn wide(key: &HostKey) -> (u64, Level, u128) {
+    let bits = u128::from_be_bytes(key.addr);
+    let length = match bits >> 32 {
+        0xffff => WIDE_IPV4,
+        _ => WIDE_IPV6,
+    };
+    (key.netns, key.level, bits & mask(length))
+}
+
+/// The records that go so that `keep` stay: those measured once first, then those of crowded prefixes,
+/// the longest unseen first.
+pub fn surplus(entries: &[Entry], keep: usize) -> Vec<HostKey> {
+    let count = entries.len().saturating_sub(keep);
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut crowds: HashMap<_, usize> = HashMap::new();
+    for entry in entries {
+        *crowds.entry(wide(&entry.key)).or_default() += 1;
+    }
+    let worth = |entry: &Entry| match entry.scored {
+        scored if scored < PROVEN => Worth::Once,
+        _ if crowds[&wide(&entry.key)] > keep / CROWD => Worth::Crowd,
+        _ => Worth::Proven,
+    };
+    let mut order: Vec<(Worth, u64, HostKey)> = entries
+        .iter()
+        .map(|entry| (worth(entry), entry.seen_ns, entry.key))
+        .collect();
+    order.sort_unstable();
+    order.truncate(count);
+    order.into_iter().map(|(_, _, key)| key).collect()
+}
+
+/// When room is to be made: counts of the last look at the table.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Records, and counters of created and missed ones; `None`: it was not looked at yet.
+    last: Option<(u64, u64, u64)>,
+}
+
+impl Room {
+    /// Whether there may be more records than the table has room for. Beside each host that is created
+    /// there may be one network.
+    pub fn is_due(&self, created: u64, missed: u64, most: u64) -> bool {
+        self.last.is_none_or(|(records, before, missed_before)| {
+            let fresh = created.saturating_sub(before);
+            records + 2 * fresh > most || (fresh > 0 && missed > missed_before)
+        })
+    }
+
+    /// Notes what a look has found.
+    pub fn note(&mut self, records: u64, created: u64, missed: u64) {
+        self.last = Some((records, created, missed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(address: &str, scored: u32, seen_ns: u64) -> Entry {
+        let key = HostKey::new(1, address.parse().unwrap(), 32, 64).unwrap();
+        Entry {
+            key,
+            scored,
+            seen_ns,
+        }
+    }
+
+    fn texts(entries: &[Entry], keep: usize) -> Vec<String> {
+        let keys = surplus(entries, keep);
+        keys.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn surplus_takes_records_measured_once_first() {
+        let entries = [
+            entry("10.0.0.1", 9, 1),
+            entry("10.1.0.2", 1, 50),
+            entry("10.2.0.3", 1, 40),
+            entry("10.3.0.4", 2, 2),
+        ];
+        assert_eq!(texts(&entries, 4), [""; 0]);
+        assert_eq!(texts(&entries, 3), ["10.2.0.3"]);
+        assert_eq!(texts(&entries, 2), ["10.2.0.3", "10.1.0.2"]);
+        assert_eq!(texts(&entries, 1)[2], "10.0.0.1");
+    }
+
+    /// A peer with a /32, which has measured each of its hosts twice, and later than the others.
+    #[test]
+    fn surplus_takes_proven_records_of_a_crowded_prefix_before_others() {
+        let mut entries: Vec<Entry> = (0..500)
+            .map(|n| entry(&format!("198.51.{}.{}", n >> 8, n & 255), 3, n))
+            .collect();
+        entries.extend((0..500).map(|n| entry(&format!("2001:db9:{n:x}::"), 3, n)));
+        let known = entries.clone();
+        entries.extend((0..9000).map(|n| entry(&format!("2001:db8:{n:x}::"), 2, 1000 + n)));
+        let gone = surplus(&entries, 4500);
+        assert_eq!(gone.len(), entries.len() - 4500);
+        assert!(known.iter().all(|known| !gone.contains(&known.key)));
+    }
+
+    /// Where all hosts are in one network, the longest unseen go, as ever.
+    #[test]
+    fn surplus_of_one_network_is_what_was_not_seen_for_longest() {
+        let entries: Vec<Entry> = (0..100)
+            .map(|n| entry(&format!("10.0.0.{n}"), 5, 1000 - n))
+            .collect();
+        assert_eq!(texts(&entries, 98), ["10.0.0.99", "10.0.0.98"]);
+    }
+
+    #[test]
+    fn room_is_made_before_the_table_is_full() {
+        let mut room = Room::default();
+        assert!(room.is_due(0, 0, 100));
+        room.note(90, 7, 0);
+        assert!(!room.is_due(7, 0, 100));
+        assert!(!room.is_due(12, 0, 100));
+        assert!(room.is_due(13, 0, 100));
+        // The table was full.
+        assert!(room.is_due(8, 1, 100));
+        assert!(!room.is_due(7, 1, 100));
+    }
+}
