@@ -240,7 +240,7 @@ static __always_inline int is_local(struct bpf_sock_ops *ops)
 }
 #else
 /* Likewise, as far as the addresses tell. Not inlined: callers have no stack for them. */
-static __noinline int is_local(struct bpf_sock_ops *ops)
+static __noinline __attribute__((unused)) int is_local(struct bpf_sock_ops *ops)
 {
 	__u32 remote[4], local[4];
 
