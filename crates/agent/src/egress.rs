@@ -30,6 +30,9 @@ const LOOPBACK: u32 = 1;
 /// # Errors
 /// The kernel does not tell its devices, or answers no questions about routes.
 pub fn devices(address: IpAddr) -> io::Result<Vec<String>> {
+    if is_loopback(address) {
+        return Ok(Vec::new());
+    }
     let mut names = BTreeMap::new();
     let mut questions = Vec::new();
     for interface in nix::ifaddrs::getifaddrs()? {
@@ -196,9 +199,12 @@ mod tests {
 
     const UPLINKS: &[&str] = &[
         "link set lo up",
-        "link add one type dummy",
-        "link add two type dummy",
-        "link add idle type dummy",
+        "link add one type veth peer name one-far",
+        "link set one-far up",
+        "link add two type veth peer name two-far",
+        "link set two-far up",
+        "link add idle type veth peer name idle-far",
+        "link set idle-far up",
         "address add 10.1.0.2/24 dev one",
         "address add 10.2.0.2/24 dev two",
         "address add 10.3.0.2/24 dev idle",

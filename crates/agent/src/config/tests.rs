@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_learner::{Mode, Params};
+use thalweg_policy::Prefix;
 
 use thalweg_units::{Fault, Faults, random};
 
@@ -63,6 +64,8 @@ fn every_key_takes_effect() {
         .collect();
     assert_eq!(prefixes, ["10.0.0.0/8", "fd00::/8"]);
     assert!(config.hosts.user_namespaces);
+    let nat64 = config.hosts.nat64.as_deref().unwrap_or_default();
+    assert_eq!(nat64, [Prefix::parse("2001:db8:64::/96").unwrap()]);
     assert!(config.arms.permits("bbr"));
     assert!(!config.arms.permits("reno") && !config.arms.permits("htcp"));
     assert_eq!(config.hosts.max, 1024);
@@ -134,7 +137,7 @@ fn faults_say_where_and_what() {
         ),
         (
             "[hosts]\nnat64 = [\"64:ff9b:1::/48\", \"2001:db8::/33\"]",
-            "t.toml:2:29: hosts.nat64: found the string \"2001:db8::/33\", expected an IPv6 prefix of 32, \
+            "t.toml:2:28: hosts.nat64: found the string \"2001:db8::/33\", expected an IPv6 prefix of 32, \
              40, 48, 56, 64 or 96 bits, such as \"2001:db8:64::/96\", whose bits 64 to 71 are 0",
         ),
         (

@@ -46,11 +46,13 @@ fn each_has_its_record(bed: &Bed, of: &[(&str, &str)]) {
             let explained = bed.json(&["explain", name]);
             assert_eq!(explained[0]["host"]["address"], *host, "{explained}");
         }
-        let events = bed.json(&["events", "--host", address]);
-        assert!(
-            events.as_array().is_some_and(|events| !events.is_empty()),
-            "{address}"
-        );
+        wait_for("its event by either address", || {
+            let events = bed.json(&["events", "--host", address]);
+            events
+                .as_array()
+                .filter(|events| !events.is_empty())
+                .map(|_| ())
+        });
     }
 }
 

@@ -24,6 +24,7 @@ ecn_prefixes = ["10.0.0.0/8", "fd00::/8"]
 max = 1024
 ipv4_prefix = 24
 ipv6_prefix = 48
+nat64 = ["2001:db8:64::/96"]
 user_namespaces = true
 [networks]
 enabled = false
@@ -150,6 +151,8 @@ enum Accepts {
     Arms(usize, usize, bool),
     /// IPv4 and IPv6 prefixes.
     Prefixes,
+    /// Prefixes of NAT64.
+    Nat64,
     /// Even numbers from 10 to 32.
     Windows,
 }
@@ -176,6 +179,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("hosts.max", Whole(64, 16_777_216)),
     ("hosts.ipv4_prefix", Whole(8, 32)),
     ("hosts.ipv6_prefix", Whole(16, 128)),
+    ("hosts.nat64", Nat64),
     ("hosts.user_namespaces", Boolean),
     ("networks.enabled", Boolean),
     ("networks.ipv4_prefix", Whole(1, 32)),
@@ -304,6 +308,13 @@ fn right(key: &str, random: &mut Random) -> String {
                 "[\"192.0.2.7\", \"2001:db8::/32\"]",
             ])
             .to_string(),
+        Nat64 => random
+            .pick(&[
+                "\"auto\"",
+                "[]",
+                "[\"64:ff9b:1::/48\", \"2001:db8:64::/96\"]",
+            ])
+            .to_string(),
         Arms(_, _, true) if random.below(3) == 0 => "\"auto\"".to_owned(),
         Arms(least, most, _) => {
             // Names of one list never occur in another.
@@ -417,6 +428,17 @@ fn wrong(key: &str, random: &mut Random) -> String {
         Windows => random
             .pick(&[
                 "[]", "16", "[0]", "[10000]", "[11]", "[-16]", "[16, 16]", "[\"16\"]", "[16.0]",
+            ])
+            .to_string(),
+        Nat64 => random
+            .pick(&[
+                "\"2001:db8:64::/96\"",
+                "[\"10.0.0.0/32\"]",
+                "[\"2001:db8::/33\"]",
+                "[\"2001:db8:64::1/96\"]",
+                "[\"2001:db8:0:0:100::/96\"]",
+                "[\"auto\"]",
+                "8",
             ])
             .to_string(),
         Prefixes => random
