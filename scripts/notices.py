@@ -27,11 +27,12 @@ def linked() -> list[dict]:
     """The crates of others in the binary, by name and version."""
     host = re.search(r"^host: (.+)$", said("rustc", "-vV"), re.MULTILINE)[1]
     tree = said(
-        *"cargo tree --locked --package thalweg-cli --features static --edges normal".split(),
+        *("cargo", "tree", "--locked", "--package", "thalweg-cli", "--features", "static"),
+        *("--edges", "normal"),
         *("--target", host, "--prefix", "none", "--format", "{p}"),
     )
     wanted = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    asked = "cargo metadata --locked --format-version 1 --filter-platform".split()
+    asked = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform"]
     metadata = json.loads(said(*asked, host))
     crates = [
         package

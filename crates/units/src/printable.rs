@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn printable_json_keeps_its_value() {
-        let document = format!("{{\n  \"a\": \"\u{202e}\u{7f}\u{e0041}ü\"\n}}\n");
-        let shown = printable_json(&document);
+        let document = "{\n  \"a\": \"\u{202e}\u{7f}\u{e0041}ü\"\n}\n";
+        let shown = printable_json(document);
         assert_eq!(shown, "{\n  \"a\": \"\\u202e\\u007f\\udb40\\udc41ü\"\n}\n");
     }
 }
