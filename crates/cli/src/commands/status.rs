@@ -274,14 +274,15 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         (
             "not scored",
             format!(
-                "{} small, {} limited elsewhere, {} timed out, {} not tracked, {} displaced, {} with another \
-                 CC at the end",
-                c.skipped_small,
-                c.skipped_app_limited,
-                c.skipped_timeout,
-                c.skipped_not_tracked,
-                c.conns_missed,
-                c.skipped_overridden
+                "{} small, {} limited elsewhere, {} timed out",
+                c.skipped_small, c.skipped_app_limited, c.skipped_timeout
+            ),
+        ),
+        (
+            "",
+            format!(
+                "{} not tracked, {} displaced, {} overridden",
+                c.skipped_not_tracked, c.conns_missed, c.skipped_overridden
             ),
         ),
         (

@@ -56,7 +56,7 @@ fn a_second_agent_with_the_same_pins_alone_is_refused_too() {
 }
 
 #[test]
-fn a_full_map_evicts_the_least_recently_used() {
+fn full_table_gives_way_to_new_hosts() {
     if !privileged() {
         return;
     }
@@ -80,21 +80,17 @@ for address in sys.argv[2:]:
     bed.python(Side::Client, visit, &arguments).finish();
     bed.counter_reaches("closed", 2 * addresses.len() as u64);
     assert_eq!(bed.counter("established"), 2 * addresses.len() as u64);
-    assert_eq!(
-        bed.counter("hosts_missed"),
-        0,
-        "a full map must not turn connections away"
-    );
+    // 64 hosts, 8 networks, and room for 64 newcomers until the agent looks again.
     let hosts = bed.json(&["status"])["hosts"].as_u64().unwrap();
-    assert!((1..=64).contains(&hosts), "{hosts} records in a map of 64");
-    assert!(
-        bed.host(texts.last().unwrap()).is_some(),
-        "the latest was evicted"
-    );
-    // The kernel's order is by batches and processors: a single old one may stay.
-    let oldest = &texts[..10];
-    let stayed = oldest.iter().filter(|it| bed.host(it).is_some()).count();
-    assert!(stayed <= 2, "{stayed} of the ten oldest stayed");
+    assert!((1..=136).contains(&hosts), "{hosts} records");
+    // The agent makes room between two looks; what came meanwhile had the default.
+    let last = texts.last().unwrap();
+    wait_for("a record of the latest", || {
+        bed.python(Side::Client, visit, &["5001", last]).finish();
+        bed.host(last)
+    });
+    // All were measured once: the longest unseen went.
+    assert!(bed.host(&texts[0]).is_none(), "the oldest stayed");
 }
 
 /// Slots of connections whose end nobody saw must not keep new connections from being measured.

@@ -111,9 +111,11 @@ fn start_without_free_inodes_names_them_and_works_once_there_are() {
         return;
     }
     let mut bed = Bed::new(&plain("noinodes"), "");
-    let disk = SmallDisk::new(&bed.state(), "4m,nr_inodes=20");
-    let state = bed.state();
-    let filler = |number: usize| state.join(format!("filler-{number}"));
+    let above = bed.state().with_file_name("disk");
+    let disk = SmallDisk::new(&above, "4m,nr_inodes=20");
+    fs::create_dir(above.join("state")).unwrap();
+    symlink(above.join("state"), bed.state()).unwrap();
+    let filler = |number: usize| above.join(format!("filler-{number}"));
     let taken = (0..20)
         .take_while(|number| fs::write(filler(*number), "").is_ok())
         .count();

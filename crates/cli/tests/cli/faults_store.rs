@@ -2,7 +2,7 @@
 //! imports, and arms that come and go.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -517,7 +517,11 @@ fn a_store_that_cannot_be_written_is_named_and_nothing_is_attached() {
     drop(disk);
 
     // And a disk too small for a store.
-    let disk = Disk::new(&bed.state(), "size=64k");
+    let above = bed.state().with_file_name("disk");
+    let disk = Disk::new(&above, "size=64k");
+    fs::create_dir(above.join("state")).unwrap();
+    fs::remove_dir(bed.state()).unwrap();
+    symlink(above.join("state"), bed.state()).unwrap();
     disk.fill();
     let output = bed.run_command().output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);

@@ -426,8 +426,18 @@ fn bpf_file_system_unmounted_is_mounted_again() {
     wait_for("a host", || bed.host(&bed.server_address()));
     let pid = bed.pid().to_string();
     taken(&bed, "the file system", "the pins of all maps", || {
+        // The agent's own process: /proc in its mounts is that of its processes alone.
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         let done = std::process::Command::new("nsenter")
-            .args(["-m", "-t", &pid, "umount", "-l", "/sys/fs/bpf"])
+            .args([
+                "-m",
+                "-p",
+                "-t",
+                children.trim(),
+                "umount",
+                "-l",
+                "/sys/fs/bpf",
+            ])
             .status();
         assert!(done.unwrap().success());
     });

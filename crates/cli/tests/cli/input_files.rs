@@ -13,7 +13,7 @@ const MEMORY: u64 = 256 << 20;
 
 /// Commands that read a text file; `FILE` is its path.
 const TEXTS: [&[&str]; 12] = [
-    &["--config", "FILE", "status"],
+    &["config", "check", "FILE"],
     &["--config", "FILE", "run"],
     &["config", "check", "FILE"],
     &["policy", "check", "FILE"],
@@ -184,7 +184,7 @@ fn what_takes_much_memory_is_read_within_bounds() {
         (
             "",
             "[[hosts]]\na=1\n",
-            &["--config", "FILE", "status"],
+            &["config", "check", "FILE"],
             "64 MiB of memory",
         ),
         (

@@ -152,8 +152,14 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     fs::write(bed.configuration(), "mode = \"fast\"\n").unwrap();
     bed.signal(Signal::SIGHUP);
     prometheus.fires("ThalwegProblem");
-    fs::remove_file(bed.pin.join("link_sockops")).unwrap();
+    // What the agent cannot put back: something of others in the pin's place.
+    let pin = bed.pin.join("link_sockops");
+    wait_for("a directory in the pin's place", || {
+        let _ = fs::remove_file(&pin);
+        fs::create_dir(&pin).ok()
+    });
     prometheus.fires("ThalwegNotAttached");
+    fs::remove_dir(&pin).unwrap();
     bed.configure("");
     bed.end(Signal::SIGKILL);
     prometheus.fires("ThalwegAgentGone");

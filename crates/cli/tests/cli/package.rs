@@ -158,9 +158,9 @@ fn commands(unit: &str) -> Vec<Vec<&str>> {
 fn the_commands_of_the_unit_exist() {
     let unit = unit();
     let commands = commands(&unit);
-    assert_eq!(commands.len(), 2, "{commands:?}");
-    for command in commands {
-        assert_eq!(command[0], "/usr/bin/thalweg");
+    let own = commands.iter().filter(|it| it[0] == "/usr/bin/thalweg");
+    assert_eq!(own.clone().count(), 2, "{commands:?}");
+    for command in own {
         let output = Command::new(THALWEG)
             .args(&command[1..])
             .arg("--help")
@@ -194,7 +194,13 @@ fn systemd_takes_the_unit_and_finds_it_closed() {
     };
     // Unknown keys are complaints and no failure.
     let (is_good, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"]);
-    assert!(is_good && !said.contains("thalweg.service:"), "{said}");
+    // systemd before 254 has no growing pauses between starts, and goes on without.
+    let steps = ["'RestartSteps'", "'RestartMaxDelaySec'"];
+    let complaints: Vec<&str> = (said.lines())
+        .filter(|line| line.contains("thalweg.service:"))
+        .filter(|line| !steps.iter().any(|step| line.contains(step)))
+        .collect();
+    assert!(is_good && complaints.is_empty(), "{said}");
     let threshold = format!("--threshold={MOST_EXPOSED}");
     let (is_good, said) = analyze(&["security", "--offline=yes", "--no-pager", &threshold]);
     assert!(is_good, "{said}");

@@ -12,6 +12,15 @@ use thalweg_policy::{Flow, FlowKind, Namespace, Policy};
 
 const TOS: &str = "tos";
 const PRIORITY: &str = "priority";
+/// Settings of which the stricter value stays.
+const CAPS: [&str; 6] = [
+    "user_timeout",
+    "notsent_lowat",
+    "max_pacing_rate",
+    "keepalive_idle",
+    "keepalive_interval",
+    "keepalive_count",
+];
 const PORTS: &[u16] = &[5001, 5002, 5003, 5004];
 const CLIENTS: &[&str] = &["10.71.1.1", "10.71.2.1", "fd71:1::1", "fd71:2::1"];
 const SERVERS: &[&str] = &["10.71.1.2", "10.71.2.2", "fd71:1::2", "fd71:2::2"];
@@ -100,6 +109,9 @@ fn expected(
         inherited.map(|rule| &rule.listen),
         own.map(|rule| &rule.set),
     ];
+    let listened: Vec<usize> = (inherited.into_iter())
+        .flat_map(|rule| rule.listen.iter().map(|(place, _)| *place))
+        .collect();
     for chosen in steps.into_iter().flatten() {
         let has = |key: &str| chosen.iter().any(|(place, _)| SETTINGS[*place].key == key);
         for (place, value) in chosen {
@@ -113,7 +125,13 @@ fn expected(
             if !here {
                 continue;
             }
-            values[*place] = Some(setting.values[*value].1.to_owned());
+            let value = setting.values[*value].1.to_owned();
+            // An accepted socket has its listener's value, and a stricter one stays.
+            let stricter = (listened.contains(place) && CAPS.contains(&setting.key))
+                .then(|| values[*place].as_deref()?.parse::<u64>().ok())
+                .flatten()
+                .filter(|before| value.parse().is_ok_and(|now: u64| *before < now));
+            values[*place] = Some(stricter.map_or(value, |before| before.to_string()));
             // The kernel derives the priority from the type of service.
             if setting.key == TOS && !has(PRIORITY) {
                 let priority = SETTINGS.iter().position(|other| other.key == PRIORITY);

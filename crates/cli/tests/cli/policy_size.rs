@@ -118,7 +118,7 @@ fn ten_thousand_equal_warnings_are_one_with_a_count() {
 fn the_greatest_policy_is_checked_in_bounded_memory() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.toml");
-    fs::write(&file, rules(RULES, "mark = 1")).unwrap();
+    fs::write(&file, rules(RULES, "priority = 1")).unwrap();
     let (said, memory) = measured(None, &["check", file.to_str().unwrap()]);
     assert!(
         said.ends_with("policy.toml: 65536 rules, 65536 settings; good\n"),

@@ -204,7 +204,7 @@ pub fn status() -> Value {
     let counters = json!({
         "established": 1000, "decided": 900, "changed": 450, "refused": 1, "closed": 980,
         "scored": 700, "skipped_small": 200, "skipped_app_limited": 50,
-        "skipped_not_tracked": 20, "skipped_timeout": 6, "switched": 7, "withdrawn": 5, "outside": 4, "control": 3,
+        "skipped_not_tracked": 20, "skipped_overridden": 0, "windows_overridden": 0, "skipped_timeout": 6, "switched": 7, "withdrawn": 5, "outside": 4, "control": 3,
         "app_owned": 30, "events": 1880, "events_dropped": 0, "by_group": 40, "windows": 30, "windows_raised": 20,
         "windows_refused": 0, "windows_left": 3, "windows_scored": 15, "hosts_created": 12,
         "hosts_missed": 0, "conns_missed": 0, "visited": 0, "stretches": 0, "anew": 0, "moved": 0

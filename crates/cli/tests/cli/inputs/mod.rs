@@ -214,7 +214,7 @@ fn the_command_refuses_what_the_readers_refuse() {
     let file = directory.path().join("some file");
     let file = file.to_str().unwrap();
     let commands: [(&str, &[&str]); 5] = [
-        ("configuration", &["--config", file, "status"]),
+        ("configuration", &["config", "check", file]),
         ("policy", &["policy", "check", file]),
         ("sim", &["sim", "run", file]),
         ("model", &["model", "check", file]),
