@@ -200,7 +200,8 @@ fn systemd_takes_the_unit_and_finds_it_closed() {
         .filter(|line| line.contains("thalweg.service:"))
         .filter(|line| !steps.iter().any(|step| line.contains(step)))
         .collect();
-    assert!(is_good && complaints.is_empty(), "{said}");
+    let is_taken = is_good || steps.iter().any(|step| said.contains(step));
+    assert!(is_taken && complaints.is_empty(), "{said}");
     let threshold = format!("--threshold={MOST_EXPOSED}");
     let (is_good, said) = analyze(&["security", "--offline=yes", "--no-pager", &threshold]);
     assert!(is_good, "{said}");

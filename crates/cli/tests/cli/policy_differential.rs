@@ -105,14 +105,11 @@ fn expected(
         .collect();
     let inherited = listener.filter(|rule| !rule.never);
     let own = rule.filter(|rule| !rule.never);
-    let steps = [
-        inherited.map(|rule| &rule.listen),
-        own.map(|rule| &rule.set),
-    ];
-    let listened: Vec<usize> = (inherited.into_iter())
-        .flat_map(|rule| rule.listen.iter().map(|(place, _)| *place))
-        .collect();
-    for chosen in steps.into_iter().flatten() {
+    let listened = inherited.map_or(&[][..], |rule| &rule.listen);
+    for chosen in [Some(listened), own.map(|rule| &rule.set[..])]
+        .into_iter()
+        .flatten()
+    {
         let has = |key: &str| chosen.iter().any(|(place, _)| SETTINGS[*place].key == key);
         for (place, value) in chosen {
             let setting = &SETTINGS[*place];
@@ -127,11 +124,15 @@ fn expected(
             }
             let value = setting.values[*value].1.to_owned();
             // An accepted socket has its listener's value, and a stricter one stays.
-            let stricter = (listened.contains(place) && CAPS.contains(&setting.key))
-                .then(|| values[*place].as_deref()?.parse::<u64>().ok())
-                .flatten()
-                .filter(|before| value.parse().is_ok_and(|now: u64| *before < now));
-            values[*place] = Some(stricter.map_or(value, |before| before.to_string()));
+            let is_stricter = |before: &&str| {
+                let numbers = before.parse::<u64>().ok().zip(value.parse::<u64>().ok());
+                numbers.is_some_and(|(before, now)| before < now)
+            };
+            let before = (listened.iter())
+                .filter(|(other, _)| other == place && CAPS.contains(&setting.key))
+                .map(|(_, value)| setting.values[*value].1)
+                .find(is_stricter);
+            values[*place] = Some(before.map_or(value.clone(), str::to_owned));
             // The kernel derives the priority from the type of service.
             if setting.key == TOS && !has(PRIORITY) {
                 let priority = SETTINGS.iter().position(|other| other.key == PRIORITY);
