@@ -14,8 +14,15 @@ const MODULES: &str = "/usr/lib/uml/modules";
 fn boot(script: &str) -> String {
     let prologue = format!(
         r#"
-ip address add 192.0.2.1/32 dev lo
 module() {{ insmod "$(find {MODULES} -name "$1.ko")"; }}
+# What a machine sends to itself is not learned from.
+module veth
+ip netns add far
+ip link add near type veth peer name far netns far
+ip address add 192.0.2.2/24 dev near
+ip link set near up
+ip -n far address add 192.0.2.1/24 dev far
+ip -n far link set far up
 thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
 agent() {{
     cat > /run/agent.toml
@@ -25,15 +32,22 @@ agent() {{
 }}
 transfer() {{ python3 /run/transfer.py "$@"; }}
 cat > /run/transfer.py <<'PYTHON'
-import socket, sys, threading
-listener = socket.create_server(("192.0.2.1", 0))
+import ctypes, os, socket, sys, threading
+listening = threading.Event()
 def serve():
+    global listener
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/run/netns/far") as far:
+        assert libc.setns(far.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+    listener = socket.create_server(("192.0.2.1", 0))
+    listening.set()
     connection = listener.accept()[0]
     while connection.recv(1 << 20):
         pass
     connection.close()
 thread = threading.Thread(target=serve)
 thread.start()
+listening.wait()
 client = socket.create_connection(listener.getsockname())
 client.sendall(bytes(int(sys.argv[1]) if len(sys.argv) > 1 else 2000000))
 client.shutdown(socket.SHUT_WR)
@@ -228,14 +242,14 @@ set = { needs_ecn = true, congestion = "dctcp", statistics = "1ms", timeout_init
 TOML
 sed 's/dctcp/nv/; s/"dctcp"/"nv"/; s/needs_ecn = true/base_rtt = "80us"/' /run/dctcp.toml > /run/nv.toml
 sysctl -qw net.ipv4.tcp_ecn=0
-tc qdisc add dev lo root netem ecn loss 20%
+tc qdisc add dev near root netem ecn loss 20%
 thalweg policy apply /run/dctcp.toml
 # Packets of 64 kB and one record a millisecond: so much that a record sees a mark.
 transfer 30000000
 echo STATISTICS; thalweg --json policy statistics --seconds 1 | grep -v bytes_acked.:[01], | tail -n 1
 echo DCTCP; thalweg --json policy show
 # Without ECN the packets that would be marked are lost: a transfer takes seconds, or a minute.
-tc qdisc del dev lo root
+tc qdisc del dev near root
 thalweg policy apply /run/nv.toml
 transfer
 echo NV; thalweg --json policy show
