@@ -18,12 +18,34 @@ CHECKOUT = Path(__file__).parents[2]
 BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalweg"
 PATIENCE_S = 30
 
-# In a network namespace of its own, as loopback is left alone: reads connections to their end, and
-# sends so many bytes from 192.0.2.1 to each address as it is told, in segments as on Ethernet.
-TRAFFIC = """
-import selectors, socket, subprocess, sys, threading
-subprocess.run("ip link set lo mtu 1500 up; for n in $(seq 16); do ip address add 192.0.2.$n/32 dev lo; done",
+# A network device without hardware (linux/if_tun.h: TUNSETIFF, IFF_TUN | IFF_NO_PI).
+TUN = """
+import fcntl, os, struct
+def tun(name):
+    device = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", name, 0x1001))
+    return device
+"""
+
+# In a network namespace of its own: a host 6 ms away, which reads connections to their end.
+SINK = f"""
+import queue, selectors, socket, subprocess, sys, threading, time
+{TUN}
+near, far = int(sys.argv[1]), tun(b"far")
+subprocess.run("ip link set far up; for n in $(seq 2 16); do ip address add 192.0.2.$n/24 dev far; done",
                shell=True, check=True)
+def carry(source, to):
+    waiting = queue.Queue()
+    def deliver():
+        while True:
+            due, packet = waiting.get()
+            time.sleep(max(0, due - time.monotonic()))
+            os.write(to, packet)
+    threading.Thread(target=deliver, daemon=True).start()
+    while True:
+        waiting.put((time.monotonic() + 0.003, os.read(source, 2048)))
+for ends in [(near, far), (far, near)]:
+    threading.Thread(target=carry, args=ends, daemon=True).start()
 listener = socket.create_server(("0.0.0.0", 5001), backlog=256)
 def sink():
     selector = selectors.DefaultSelector()
@@ -37,9 +59,22 @@ def sink():
                 key.fileobj.close()
 threading.Thread(target=sink, daemon=True).start()
 print("ready", flush=True)
+sys.stdin.read()
+"""
+
+# In a network namespace of its own, as what a machine sends to itself is left alone: sends so many
+# bytes from 192.0.2.1 to each address as it is told.
+TRAFFIC = f"""
+import socket, subprocess, sys
+{TUN}
+near = tun(b"near")
+subprocess.run("ip link set near up; ip address add 192.0.2.1/24 dev near", shell=True, check=True)
+far = subprocess.Popen(["unshare", "--net", sys.executable, "-c", {SINK!r}, str(near)],
+                       pass_fds=[near], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+print(far.stdout.readline(), end="", flush=True)
 for line in sys.stdin:
     address, size = line.split()
-    with socket.create_connection((address, 5001), source_address=("192.0.2.1", 0)) as connection:
+    with socket.create_connection((address, 5001)) as connection:
         connection.sendall(bytes(int(size)))
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
