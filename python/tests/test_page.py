@@ -294,7 +294,8 @@ def test_networks_and_their_initial_windows(opened, place):
     assert sum(float(share.removesuffix(" %")) for share in shares.values()) == pytest.approx(
         100, abs=0.2
     )
-    assert int(row["Measured"]) >= 160
+    # Of 192 connections; the first of a host, and those that the application limits, tell nothing.
+    assert int(row["Measured"]) >= 140
     assert {one["level"] for one in place.get("/v1/windows")["networks"]} == {
         "prefix", "service", "namespace",
     }  # fmt: skip
@@ -466,7 +467,7 @@ def test_the_fleet_is_asked_for_once_its_view_is_opened(opened, place):
     assert (row[""], row["Effect"], row["Interval"]) == ("Time", "-18 %", "-24 % to -12 %")
     text = page.inner_text("#fleet-gain")
     for said in [
-        "9 agents: found.", f"Rule {seen}. 9 agents", "5 better, 1 worse of 6", "show: web1.",
+        "9 agents: found.", f"Rule {seen}. 9 agents", "5 better, 1 worse of 6", "would be another: web1.",
         "2 agents without a control group", "an hour: web3.", f"web2 is left out: {seen}.",
     ]:  # fmt: skip
         assert said in text, said
