@@ -419,7 +419,7 @@ impl Config {
         }
     }
 
-    /// What can be read of the file that [`Config::load_or_default`] reads, whatever is wrong with
+    /// The readable part of the file that [`Config::load_or_default`] reads, whatever is wrong with
     /// the rest of it: a key that is faulty or absent has its default. For commands that need to
     /// find the agent, and nothing else.
     pub fn load_readable(named: Option<&Path>) -> Self {

@@ -16,7 +16,7 @@ use thalweg_units::address::discovered;
 /// Interval of questions.
 const INTERVAL: Duration = Duration::from_secs(600);
 
-/// What asks for the IPv6 addresses of `ipv4only.arpa`.
+/// A function that asks for the IPv6 addresses of `ipv4only.arpa`.
 type Resolve = fn() -> io::Result<Vec<Ipv6Addr>>;
 
 /// The present question, or when the next one is due.

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::statvfs::{Statvfs, statvfs};
 use rusqlite::ErrorCode;
 
-/// What is used up on the file system of a path, after a separator; nothing if nothing is.
+/// Names the exhausted resource of a path's file system, after a separator; empty if there is none.
 fn shortage(path: &Path) -> String {
     let existing = path.ancestors().find(|path| path.exists());
     let found = existing.and_then(|existing| Some((existing, statvfs(existing).ok()?)));

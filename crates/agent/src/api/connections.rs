@@ -147,7 +147,7 @@ impl Drop for Held {
     }
 }
 
-/// What decides which connection gives way.
+/// Order in which connections give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rank {
     uid: Option<u32>,

@@ -256,7 +256,7 @@ impl Front {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its listener, for the runtime of the calling thread. A port that is not bound yet is bound.
+    /// The port's listener, for the runtime of the calling thread. A port that is not bound yet is bound.
     ///
     /// # Errors
     /// The system's.
