@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
+mod privileged;
+
 /// Derives for the types of thalweg_abi.h, which come from the crate thalweg-bpf-types.
 #[derive(Debug)]
 struct PlainTypes;
@@ -32,6 +34,7 @@ impl ParseCallbacks for PlainTypes {
 }
 
 fn main() -> Result<()> {
+    privileged::main();
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let source = here.join("src");
     let bpf = here.join("../bpf").canonicalize()?;

@@ -1,6 +1,9 @@
 //! `make fleet-demo`: three real agents, a real server, and a new agent that begins with what they know.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "../../tests/privileged.rs"]
+mod privileged;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,20 +36,10 @@ fn demo() -> Command {
     command
 }
 
-/// Whether it can run here; where it must, it is a failure that it cannot.
+/// Whether it can run here; if not, it is skipped.
 fn can_run() -> bool {
     let missing = thalweg_lab::host::missing();
-    if missing.is_empty() {
-        return true;
-    }
-    let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
-    assert!(
-        !required,
-        "this test must run here, but: {}",
-        missing.join("; ")
-    );
-    eprintln!("skipped: {}", missing.join("; "));
-    false
+    missing.is_empty() || privileged::skip(&missing.join("; "))
 }
 
 /// Namespaces of a process.

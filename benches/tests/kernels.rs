@@ -1,6 +1,9 @@
 //! docs/reference/kernels.md against its kernels.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "../../tests/privileged.rs"]
+mod privileged;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -45,9 +48,7 @@ fn release_of(package: &str) -> Option<String> {
         .unwrap();
     if !added.status.success() {
         let why = said(&added);
-        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
-        assert!(!required, "this test must run here, but: {why}");
-        eprintln!("skipped: {why}");
+        privileged::skip(&why);
         return None;
     }
     let added: serde_json::Value = serde_json::from_slice(&added.stdout).unwrap();
@@ -107,11 +108,10 @@ fn bad_input_is_refused_in_a_line() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_interrupted_probe_leaves_nothing() {
     if !nix::unistd::geteuid().is_root() {
-        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
-        assert!(!required, "this test must run here, but it is not root");
-        eprintln!("skipped: not root");
+        privileged::skip("not root");
         return;
     }
     let model = concat!(
@@ -155,6 +155,7 @@ fn an_interrupted_probe_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_qemu_it_says_what_to_install() {
     let Some(release) = release_of(PACKAGES[0]) else {
         return;
@@ -172,9 +173,7 @@ fn without_qemu_it_says_what_to_install() {
         .unwrap();
     let error = String::from_utf8_lossy(&covered.stderr);
     if error.contains("Operation not permitted") {
-        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
-        assert!(!required, "this test must run here, but: {error}");
-        eprintln!("skipped: {error}");
+        privileged::skip(&error);
         return;
     }
     assert!(!covered.status.success(), "{error}");

@@ -86,7 +86,7 @@ def needed(browser):
     """Skips a test that cannot run here, unless all are to run. Ubuntu has no package of the browser."""
     is_debian = "\nID=debian\n" in "\n" + Path("/etc/os-release").read_text()
     if not Path(browser).exists() and not is_debian:
-        pytest.skip(f"no {browser} (Debian's package chromium-headless-shell)")
+        pytest.skip(f"not here: no {browser} (Debian's package chromium-headless-shell)")
     if os.environ.get("THALWEG_REQUIRE_PRIVILEGED"):
         return
     if os.geteuid() != 0:

@@ -1,7 +1,21 @@
 """Common parts of all Python tests."""
 
+import os
+
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than some ten seconds")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails where tests must run and one was skipped, unless no test of its kind can run here."""
+    if not os.environ.get("THALWEG_REQUIRE_PRIVILEGED"):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
+    missed = [f"{file}:{line}: {why}" for file, line, why in skipped if "not here: " not in why]
+    if missed:
+        reporter.write_line("\nthese tests must run here:\n" + "\n".join(missed), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -182,6 +182,7 @@ fn on_native_c() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn on_bpf() {
     if let Some(mut kernel) = kernel() {
         run_windows(&mut kernel);

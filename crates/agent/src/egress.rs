@@ -182,8 +182,7 @@ mod tests {
     /// What a thread finds in a network namespace of its own, made by these commands of ip.
     fn found_among(commands: &'static [&str], address: &'static str) -> Option<Vec<String>> {
         if !nix::unistd::geteuid().is_root() {
-            assert!(std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none());
-            eprintln!("skipped: needs root");
+            crate::privileged::skip("needs root");
             return None;
         }
         let apart = std::thread::spawn(move || {
@@ -222,6 +221,7 @@ mod tests {
     ];
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn devices_are_those_of_all_routes_and_rules() {
         for (address, expected) in [
             // By the source's rule.
@@ -252,6 +252,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn devices_of_own_and_unreachable_addresses_are_none() {
         for address in ["10.1.0.2", "127.0.0.1", "2001:db8:1::2"] {
             let Some(found) = found_among(UPLINKS, address) else {

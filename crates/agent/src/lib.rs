@@ -27,6 +27,9 @@ mod metrics;
 pub mod named;
 mod overridden;
 mod present;
+#[cfg(test)]
+#[path = "../../../tests/privileged.rs"]
+mod privileged;
 pub mod reload;
 mod remedy;
 pub mod room;

@@ -179,12 +179,8 @@ mod tests {
         match MapHandle::create(kind, Some("walked"), key_size, 8, entries, &options) {
             Ok(map) => Some(map),
             Err(error) => {
-                assert!(
-                    error.kind() == libbpf_rs::ErrorKind::PermissionDenied
-                        && std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
-                    "cannot make a map: {error}"
-                );
-                eprintln!("skipped: cannot make a map: {error}");
+                assert_eq!(error.kind(), libbpf_rs::ErrorKind::PermissionDenied);
+                crate::privileged::skip(&format!("cannot make a map: {error}"));
                 None
             }
         }
@@ -213,6 +209,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn every_entry_comes_once_whatever_the_size() {
         for count in [0u64, 1, 255, 256, 257, 2000, 100_000] {
             let Some(map) = map(MapType::Hash, 0, 8, 100_000) else {
@@ -225,6 +222,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn a_full_lru_map_is_read_whole() {
         let Some(map) = map(MapType::LruHash, 0, 8, 65_536) else {
             return;
@@ -242,6 +240,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn a_trie_is_read_whole() {
         let no_prealloc = 1;
         let Some(map) = map(MapType::LpmTrie, no_prealloc, 8, 5000) else {
@@ -258,6 +257,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
     fn an_error_of_the_kernel_is_one_of_the_walk() {
         let Some(map) = map(MapType::Queue, 0, 0, 10) else {
             return;

@@ -23,6 +23,9 @@ pub mod memory;
 pub mod object;
 pub mod pins;
 pub mod policy;
+#[cfg(test)]
+#[path = "../../../tests/privileged.rs"]
+mod privileged;
 pub mod privileges;
 pub mod sockops;
 pub mod system;

@@ -77,6 +77,7 @@ fn unclaimed_datagrams(pair: &Pair) -> u64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_change_leaves_no_moment_without_a_limit() {
     if !common::possible() {
         return;
@@ -116,6 +117,7 @@ fn a_change_leaves_no_moment_without_a_limit() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_seed_gives_the_same_fates_on_every_link() {
     if !common::possible() {
         return;
@@ -140,6 +142,7 @@ fn a_seed_gives_the_same_fates_on_every_link() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_direction_has_its_own_loss() {
     if !common::possible() {
         return;
@@ -158,6 +161,7 @@ fn each_direction_has_its_own_loss() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ipv6_and_further_addresses_work() {
     if !common::possible() {
         return;
@@ -185,6 +189,7 @@ fn ipv6_and_further_addresses_work() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn commands_run_in_the_namespace_and_in_the_cgroup() {
     if !common::possible() {
         return;
@@ -215,6 +220,7 @@ fn commands_run_in_the_namespace_and_in_the_cgroup() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_congestion_control_is_set_without_widening_the_machines_list() {
     if !common::possible() {
         return;
@@ -241,6 +247,7 @@ fn a_congestion_control_is_set_without_widening_the_machines_list() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nothing_is_left_and_what_ran_is_killed() {
     if !common::possible() {
         return;
@@ -268,6 +275,7 @@ fn nothing_is_left_and_what_ran_is_killed() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nothing_is_left_after_an_error() {
     if !common::possible() {
         return;
@@ -333,6 +341,7 @@ fn nothing_is_left_after_an_error() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_panic_leaves_nothing() {
     if !common::possible() {
         return;
@@ -347,6 +356,7 @@ fn a_panic_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle() {
     if !common::possible() {
         return;
@@ -400,6 +410,7 @@ fn paths(count: u8) -> Vec<PathModel> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn several_servers_have_addresses_loss_and_counters_of_their_own() {
     if !common::possible() {
         return;
@@ -455,6 +466,7 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn queue_drops_are_counted_apart_from_loss_and_outlive_a_change() {
     if !common::possible() {
         return;
@@ -495,6 +507,7 @@ fn queue_drops_are_counted_apart_from_loss_and_outlive_a_change() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn servers_of_one_network_are_reached_by_links_of_their_own() {
     if !common::possible() {
         return;
@@ -527,6 +540,7 @@ fn servers_of_one_network_are_reached_by_links_of_their_own() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_fault_of_a_further_path_leaves_nothing() {
     if !common::possible() {
         return;
@@ -547,6 +561,7 @@ fn a_fault_of_a_further_path_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn cgroups_that_others_made_below_go_too_with_what_runs_there() {
     if !common::possible() {
         return;

@@ -14,6 +14,7 @@ fn percent(percent: f64) -> Probability {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn bernoulli_loss_is_binomial_and_not_bursty() {
     if !common::possible() {
         return;
@@ -49,6 +50,7 @@ fn bernoulli_loss_is_binomial_and_not_bursty() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_signal_does_not_end_a_rehearsal() {
     use nix::sys::pthread::{pthread_kill, pthread_self};
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -88,6 +90,7 @@ fn a_signal_does_not_end_a_rehearsal() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
     if !common::possible() {
         return;

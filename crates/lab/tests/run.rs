@@ -55,6 +55,7 @@ fn median_mbps(outcome: &Outcome, mode: &str) -> f64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_run_measures_reports_and_leaves_nothing() {
     if !common::possible() {
         return;
@@ -126,6 +127,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_timestamps_there_are_no_round_trip_times() {
     if !common::possible() {
         return;
@@ -147,6 +149,7 @@ fn without_timestamps_there_are_no_round_trip_times() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_offload_no_packet_is_longer_than_the_link_allows() {
     if !common::possible() {
         return;
@@ -167,6 +170,7 @@ fn without_offload_no_packet_is_longer_than_the_link_allows() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ipv6_runs() {
     if !common::possible() {
         return;
@@ -271,6 +275,7 @@ fn fake_agent_process() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_is_configured_asked_and_told_to_go() {
     if !common::possible() {
         return;
@@ -308,6 +313,7 @@ const TWO_HOSTS: &str = "[[host]]\nname = \"slow\"\nrate = \"10mbit\"\nqueue = \
                          [[host]]\nname = \"quick\"\nrate = \"40mbit\"\nqueue = \"100kb\"\nfamily = \"ipv6\"\n";
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {
     if !common::possible() {
         return;
@@ -340,6 +346,7 @@ fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_that_ends_is_quoted() {
     if !common::possible() {
         return;
@@ -359,6 +366,7 @@ fn an_agent_that_ends_is_quoted() {
 const POLICY: &str = "name = \"p\"\n[[rule]]\nname = \"r\"\nset = { cwnd_clamp = 10 }\n";
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_that_cannot_be_applied_is_an_error_that_leaves_nothing() {
     if !common::possible() {
         return;
@@ -398,6 +406,7 @@ fn faults_about_policies_are_found_before_anything_runs() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_that_does_not_go_is_ended_and_reported() {
     if !common::possible() {
         return;
@@ -416,6 +425,7 @@ fn an_agent_that_does_not_go_is_ended_and_reported() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_missing_agent_is_an_error_that_leaves_nothing() {
     if !common::possible() {
         return;
@@ -477,6 +487,7 @@ fn send(signal: nix::sys::signal::Signal, child: &Child) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn sigint_and_sigterm_end_a_run_in_order() {
     if !common::possible() {
         return;
@@ -509,6 +520,7 @@ fn sigint_and_sigterm_end_a_run_in_order() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_a_killed_run_leaves_is_removed_by_the_next() {
     if !common::possible() {
         return;

@@ -383,6 +383,7 @@ fn a_small_window_is_advised_as_the_limit() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_published_tuner_has_no_advice() {
     if !privileged() {
         return;

@@ -13,6 +13,7 @@ fn closes(events: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn every_cpu_counts_and_no_record_is_torn() {
     if !privileged() {
         return;
@@ -75,6 +76,7 @@ fn every_cpu_counts_and_no_record_is_torn() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn every_kind_of_ending_is_scored() {
     if !privileged() {
         return;
@@ -180,6 +182,7 @@ except TimeoutError:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn small_transfers_and_pure_receivers_are_not_scored() {
     if !privileged() {
         return;
@@ -197,6 +200,7 @@ fn small_transfers_and_pure_receivers_are_not_scored() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_application_that_chose_for_itself_is_left_alone() {
     if !privileged() {
         return;
@@ -258,6 +262,7 @@ for own in (b"cubic", b""):
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ipv4_ipv6_and_mapped_addresses_have_the_right_keys() {
     if !privileged() {
         return;
@@ -302,6 +307,7 @@ with socket.socket(family) as connection:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ipv6_hosts_share_a_record_per_64() {
     if !privileged() {
         return;
@@ -335,6 +341,7 @@ fn ipv6_hosts_share_a_record_per_64() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_dry_run_decides_and_scores_but_sets_nothing() {
     if !privileged() {
         return;
@@ -364,6 +371,7 @@ fn a_dry_run_decides_and_scores_but_sets_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_under_load_and_restarted_nothing_is_lost() {
     if !privileged() {
         return;
@@ -431,6 +439,7 @@ print("done")
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detaching_leaves_nothing_and_the_store_brings_it_back() {
     if !privileged() {
         return;
@@ -465,6 +474,7 @@ fn detaching_leaves_nothing_and_the_store_brings_it_back() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn hosts_can_be_explained_reset_exported_and_imported() {
     if !privileged() {
         return;
@@ -491,6 +501,7 @@ fn hosts_can_be_explained_reset_exported_and_imported() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn decisions_are_exported_for_replays() {
     if !privileged() {
         return;
@@ -537,6 +548,7 @@ fn decisions_are_exported_for_replays() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn evidence_is_forgotten_with_time_before_the_next_choice() {
     if !privileged() {
         return;

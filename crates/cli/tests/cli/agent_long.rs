@@ -351,6 +351,7 @@ fn a_kernel_without_types_scores_connections_at_their_end() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_iterator_is_there_where_types_are_and_looks_are_wanted() {
     if privileged() {
         a_kernel_without_types_scores_connections_at_their_end();

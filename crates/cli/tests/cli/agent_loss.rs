@@ -26,6 +26,7 @@ print(name().decode())
 "#;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
     if !privileged() {
         return;
@@ -90,6 +91,7 @@ fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_arm_that_loses_more_than_the_default_is_taken_back_mid_flow() {
     if !privileged() {
         return;

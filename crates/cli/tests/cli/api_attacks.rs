@@ -185,6 +185,7 @@ fn attacked(label: &str, hosts: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_agent_answers_and_learns_under_attack() {
     if privileged() {
         attacked("attack", 2000);
@@ -200,6 +201,7 @@ fn the_agent_answers_and_learns_under_attack_with_many_hosts() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn thousands_of_connections_are_not_held() {
     if !privileged() {
         return;
@@ -221,6 +223,7 @@ fn thousands_of_connections_are_not_held() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_connection_that_says_nothing_is_closed() {
     if !privileged() {
         return;
@@ -234,6 +237,7 @@ fn a_connection_that_says_nothing_is_closed() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn every_fault_of_a_request_is_told_in_json() {
     if !privileged() {
         return;
@@ -290,6 +294,7 @@ fn every_fault_of_a_request_is_told_in_json() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn imports_come_one_at_a_time_and_whole() {
     if !privileged() {
         return;
@@ -336,6 +341,7 @@ fn ask_with(bed: &Bed, body: &str) -> (u16, String) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_stopped_agent_is_named_and_not_waited_for() {
     if !privileged() {
         return;
@@ -362,6 +368,7 @@ fn refused_start(bed: &Bed, part: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_no_socket_stays_where_it_is() {
     if !privileged() {
         return;

@@ -110,6 +110,7 @@ fn sink_with(bed: &Bed, name: &str) -> Traffic {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_is_loaded_used_replaced_and_unloaded() {
     if !privileged() {
         return;
@@ -202,6 +203,7 @@ fn each_is_loaded_used_replaced_and_unloaded() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
     if !privileged() {
         return;
@@ -229,6 +231,7 @@ fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn draining_is_interrupted_and_taken_up_again() {
     if !privileged() {
         return;
@@ -290,6 +293,7 @@ fn draining_is_interrupted_and_taken_up_again() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_flow_without_ecn_runs_reno_instead_of_dctcp() {
     if !privileged() {
         return;
@@ -311,6 +315,7 @@ fn a_flow_without_ecn_runs_reno_instead_of_dctcp() {
 
 /// The form of objects for kernels before 6.4.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_object_without_a_link_of_its_own_gets_one() {
     if !privileged() {
         return;
@@ -329,6 +334,7 @@ fn an_object_without_a_link_of_its_own_gets_one() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn two_at_once_never_share_a_name() {
     if !privileged() {
         return;
@@ -355,6 +361,7 @@ fn two_at_once_never_share_a_name() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_swap_asks_nothing_of_the_kernel_that_it_would_log() {
     if !privileged() {
         return;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use thalweg_lab::host::Side;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_cannot_be_done_is_said_and_leaves_nothing() {
     if !privileged() {
         return;
@@ -89,6 +90,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_kernel_or_user_that_cannot_is_told_what_is_missing() {
     if !privileged() {
         return;
@@ -231,6 +233,7 @@ fn in_force(link: &Path) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_swap_that_is_killed_is_finished_or_taken_back() {
     if !privileged() {
         return;
@@ -268,6 +271,7 @@ fn a_swap_that_is_killed_is_finished_or_taken_back() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_load_that_is_killed_is_finished_or_taken_back() {
     if !privileged() {
         return;

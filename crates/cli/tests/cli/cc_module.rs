@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::loaded::Loaded;
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, guest, privileged, skip};
+use crate::support::{THALWEG, guest, privileged, skip_unpackaged};
 use serde_json::Value;
 
 const SINK: &str = r#"
@@ -220,13 +220,7 @@ fn kernel() -> Option<PathBuf> {
     // Ubuntu has neither user-mode Linux nor these sources.
     for needed in ["/usr/bin/linux.uml", "/usr/src/linux-source-6.1.tar.xz"] {
         if !Path::new(needed).exists() {
-            let why = format!("no {needed} (scripts/setup.sh --kernel)");
-            let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-            if release.lines().any(|line| line == "ID=debian") {
-                skip(&why);
-            } else {
-                eprintln!("skipped: {why}");
-            }
+            skip_unpackaged(&format!("no {needed} (scripts/setup.sh --kernel)"));
             return None;
         }
     }

@@ -476,6 +476,7 @@ print(sum(done))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn models_are_replaced_under_connections() {
     if privileged() {
         models_are_replaced("rate-swap", "rs", 20, 25, 20);
@@ -491,6 +492,7 @@ fn models_are_replaced_under_a_thousand_connections() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_no_model_is_refused_and_leaves_nothing() {
     if !privileged() {
         return;

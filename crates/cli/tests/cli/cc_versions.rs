@@ -18,6 +18,7 @@ fn value(map: &MapHandle) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_controller_of_another_version_is_not_read() {
     if !privileged() {
         return;
@@ -91,6 +92,7 @@ fn pin_settings(path: &Path, version: u32, size: usize) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_model_of_a_later_format_is_refused_whole() {
     if !privileged() {
         return;

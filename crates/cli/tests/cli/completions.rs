@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::THALWEG;
+use crate::support::{THALWEG, skip};
 
 /// The root of the sources, where shells run.
 fn root() -> &'static Path {
@@ -35,7 +35,6 @@ fn written(shell: &str, name: &str) -> tempfile::TempDir {
 
 /// What a shell prints; none if it is not installed and need not be.
 fn said(shell: &str, options: &[&str], script: &str) -> Option<String> {
-    let is_required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
     let output = Command::new("timeout")
         .args(["30", shell])
         .args(options)
@@ -43,8 +42,8 @@ fn said(shell: &str, options: &[&str], script: &str) -> Option<String> {
         .current_dir(root())
         .output()
         .unwrap();
-    if output.status.code() == Some(127) && !is_required {
-        eprintln!("skipped: no {shell}");
+    if output.status.code() == Some(127) {
+        skip(&format!("no {shell}"));
         return None;
     }
     let text = String::from_utf8(output.stdout).unwrap();

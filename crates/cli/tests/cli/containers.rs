@@ -163,6 +163,7 @@ fn matched(bed: &Bed) -> [u64; 3] {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn rules_and_hosts_know_containers_by_name_and_label() {
     if !available() {
         return;
@@ -294,6 +295,7 @@ fn agent(bed: &Bed, without: Option<&str>) -> Container {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_agent_runs_in_a_container_with_what_the_manifest_grants() {
     if !available() {
         return;

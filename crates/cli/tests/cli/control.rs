@@ -41,6 +41,7 @@ fn connect(bed: &Bed, address: &str, number: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_host_of_the_control_group_keeps_the_default_and_is_measured() {
     if !privileged() {
         return;
@@ -87,6 +88,7 @@ fn a_host_of_the_control_group_keeps_the_default_and_is_measured() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_host_beside_the_control_group_is_learned_about() {
     if !privileged() {
         return;
@@ -130,6 +132,7 @@ fn decided_under(label: &str, change: impl FnOnce(&mut raw::thalweg_arms)) -> Ve
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_arm_that_was_taken_away_is_not_chosen() {
     if !privileged() {
         return;
@@ -153,6 +156,7 @@ fn an_arm_that_was_taken_away_is_not_chosen() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nothing_is_tried_by_order_or_while_the_agent_is_silent() {
     if !privileged() {
         return;
@@ -182,6 +186,7 @@ fn clusters(gain: &Value) -> Option<(u64, u64)> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_are_gathered_in_clusters_that_a_restart_keeps() {
     if !privileged() {
         return;

@@ -97,6 +97,7 @@ fn a_crowd_comes(label: &str, settings: &str, known: u64, crowd: u64, bytes: u64
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn known_hosts_survive_a_crowd_that_comes_once() {
     if privileged() {
         let settings = "[hosts]\nmax = 512\n[learning]\nscore_min = \"1KiB\"\n";

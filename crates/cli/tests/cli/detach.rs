@@ -30,6 +30,7 @@ fn detaches(bed: &Bed, mut agent: Child, program: Option<u32>, what: &str) -> Va
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_during_a_start_ends_the_agent() {
     if !privileged() {
         return;
@@ -44,6 +45,7 @@ fn detach_during_a_start_ends_the_agent() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_with_a_stopped_agent_ends_it() {
     if !privileged() {
         return;
@@ -61,6 +63,7 @@ fn detach_with_a_stopped_agent_ends_it() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_with_a_faulty_configuration_removes_the_agents_programs() {
     if !privileged() {
         return;
@@ -85,6 +88,7 @@ fn detach_with_a_faulty_configuration_removes_the_agents_programs() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_without_pins_detaches_what_is_attached() {
     if !privileged() {
         return;
@@ -99,6 +103,7 @@ fn detach_without_pins_detaches_what_is_attached() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_says_what_a_process_still_holds() {
     if !privileged() {
         return;
@@ -122,6 +127,7 @@ fn detach_says_what_a_process_still_holds() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_removes_pins_that_only_another_version_has() {
     if !privileged() {
         return;
@@ -138,6 +144,7 @@ fn detach_removes_pins_that_only_another_version_has() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_names_a_policy_that_stays() {
     if !privileged() {
         return;

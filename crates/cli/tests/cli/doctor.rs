@@ -8,7 +8,7 @@ use std::process::Command;
 use libbpf_rs::{Program, libbpf_sys};
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, THALWEG, plain, privileged};
+use crate::support::{Bed, THALWEG, plain, privileged, tell_skipped};
 
 /// Names and states of the doctor's checks.
 fn states(command: &mut Command) -> Vec<(String, String)> {
@@ -22,6 +22,7 @@ fn states(command: &mut Command) -> Vec<(String, String)> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn doctor_result_depends_neither_on_the_version_nor_on_path() {
     if !privileged() {
         return;
@@ -36,6 +37,7 @@ fn doctor_result_depends_neither_on_the_version_nor_on_path() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn program_that_lets_no_other_in_is_named() {
     if !privileged() {
         return;
@@ -82,6 +84,7 @@ fn program_that_lets_no_other_in_is_named() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn pins_that_end_with_the_command_are_refused() {
     if !privileged() {
         return;
@@ -116,6 +119,7 @@ fn pins_that_end_with_the_command_are_refused() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn agent_in_a_time_namespace_keeps_the_kernels_time() {
     if !privileged() {
         return;
@@ -142,6 +146,7 @@ fn agent_in_a_time_namespace_keeps_the_kernels_time() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn doctor_knows_a_container_from_the_machine() {
     if !privileged() {
         return;
@@ -172,13 +177,14 @@ fn doctor_knows_a_container_from_the_machine() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn doctor_tells_what_a_kernel_without_types_lacks() {
     if !privileged() {
         return;
     }
     let types = "/sys/kernel/btf";
     if !Path::new(types).join("vmlinux").exists() {
-        eprintln!("skipped: this kernel has no types that could be hidden");
+        tell_skipped("this kernel has no types that could be hidden");
         return;
     }
     let output = Command::new("unshare")

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use thalweg_lab::host::Side;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_second_agent_is_refused_and_harms_nothing() {
     if !privileged() {
         return;
@@ -30,6 +31,7 @@ fn a_second_agent_is_refused_and_harms_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_second_agent_with_the_same_pins_alone_is_refused_too() {
     if !privileged() {
         return;
@@ -56,6 +58,7 @@ fn a_second_agent_with_the_same_pins_alone_is_refused_too() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn full_table_gives_way_to_new_hosts() {
     if !privileged() {
         return;
@@ -95,6 +98,7 @@ for address in sys.argv[2:]:
 
 /// Slots of connections whose end nobody saw must not keep new connections from being measured.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn dead_connections_give_way_to_new_ones() {
     if !privileged() {
         return;
@@ -122,6 +126,7 @@ fn dead_connections_give_way_to_new_ones() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_corrupt_store_is_set_aside_and_said_so() {
     if !privileged() {
         return;
@@ -148,6 +153,7 @@ fn a_corrupt_store_is_set_aside_and_said_so() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn pinned_state_of_another_version_is_refused_not_misread() {
     if !privileged() {
         return;
@@ -172,6 +178,7 @@ fn pinned_state_of_another_version_is_refused_not_misread() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_ring_may_overflow_but_every_loss_is_counted() {
     if !privileged() {
         return;
@@ -204,6 +211,7 @@ fn the_ring_may_overflow_but_every_loss_is_counted() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_change_of_mode_keeps_both_sets_of_records_apart() {
     if !privileged() {
         return;
@@ -227,6 +235,7 @@ fn a_change_of_mode_keeps_both_sets_of_records_apart() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn another_map_size_carries_the_records_over() {
     if !privileged() {
         return;
@@ -247,6 +256,7 @@ fn another_map_size_carries_the_records_over() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_privilege_it_says_what_is_missing_and_what_works() {
     if !privileged() {
         return;
@@ -305,6 +315,7 @@ fn without_privilege_it_says_what_is_missing_and_what_works() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_cgroup_that_does_not_exist_is_named() {
     if !privileged() {
         return;

@@ -88,6 +88,7 @@ const SWAP: &[&str] = &["cc", "swap", "NAME", "htcp"];
 const UNLOAD: &[&str] = &["cc", "unload", "NAME"];
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_congestion_control_killed_while_it_comes_or_goes_is_there_or_not() {
     if privileged() {
         control(
@@ -128,6 +129,7 @@ fn a_congestion_control_killed_at_every_point_is_there_or_not() {
 
 /// `policy apply --existing`, killed; then once more to its end.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_killed_while_it_reaches_open_connections_reaches_them_the_next_time() {
     if !privileged() {
         return;

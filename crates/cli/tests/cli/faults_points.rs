@@ -158,6 +158,7 @@ fn take_over(label: &str, points: impl IntoIterator<Item = &'static str>) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_while_it_takes_over() {
     if privileged() {
         take_over("take", ["start::link=1*off->return"]);
@@ -185,6 +186,7 @@ fn start_from_the_store(label: &str, points: impl IntoIterator<Item = &'static s
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_while_it_starts_from_the_store() {
     if privileged() {
         start_from_the_store("fresh", ["restore::host=50*off->return"]);
@@ -221,6 +223,7 @@ fn change(label: &str, points: impl IntoIterator<Item = (&'static str, &'static 
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_while_it_changes_mode() {
     if privileged() {
         change("mode", [("start::name=4*off->return", CLASSIC)]);
@@ -272,6 +275,7 @@ fn save_and_detach(label: &str, points: impl IntoIterator<Item = &'static str>) 
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_while_it_saves_and_detaches() {
     if privileged() {
         save_and_detach("end", ["snapshot::written=return", "detach::pin=return"]);
@@ -341,6 +345,7 @@ fn apply(label: &str, points: impl IntoIterator<Item = &'static str>) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_killed_while_it_comes_is_there_or_not() {
     if privileged() {
         apply("policy", ["policy::swapped=return"]);
@@ -366,6 +371,7 @@ fn a_policy_killed_at_every_point_of_its_coming_is_there_or_not() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_killed_while_it_goes_is_there_or_not() {
     if !privileged() {
         return;
@@ -455,6 +461,7 @@ fn killed_at_random(label: &str, times: u32, threads: u32, rate: u32) -> f64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn five_kills_at_random_moments_fail_no_connection() {
     if !privileged() {
         return;

@@ -58,6 +58,7 @@ fn assert_slot_is_given(bed: &Bed, address: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
     if !privileged() {
         return;
@@ -70,6 +71,7 @@ fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
     if !privileged() {
         return;
@@ -88,6 +90,7 @@ fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
 
 /// A connection gets the arm of a slot after the agent has checked that none refers to it.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
     if !privileged() {
         return;
@@ -133,6 +136,7 @@ fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
 
 /// The agent pauses between reading a record and changing it.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_learned_while_a_slot_changes_hands_is_kept() {
     if !privileged() {
         return;

@@ -71,6 +71,7 @@ impl Drop for MemoryLimit {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_table_that_gets_no_memory_takes_nothing_away() {
     if !privileged() {
         return;
@@ -106,6 +107,7 @@ fn a_table_that_gets_no_memory_takes_nothing_away() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn start_without_free_inodes_names_them_and_works_once_there_are() {
     if !privileged() {
         return;
@@ -135,6 +137,7 @@ fn start_without_free_inodes_names_them_and_works_once_there_are() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_start_that_fails_at_its_socket_leaves_nothing_attached() {
     if !privileged() {
         return;
@@ -147,6 +150,7 @@ fn a_start_that_fails_at_its_socket_leaves_nothing_attached() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_listener_that_never_accepts_is_recognised_as_alive() {
     if !privileged() {
         return;
@@ -165,6 +169,7 @@ fn a_listener_that_never_accepts_is_recognised_as_alive() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
     if !privileged() {
         return;
@@ -199,6 +204,7 @@ fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_missing_pin_loses_nothing() {
     if !privileged() {
         return;
@@ -214,6 +220,7 @@ fn a_missing_pin_loses_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_map_of_somebody_else_is_refused_not_removed() {
     if !privileged() {
         return;
@@ -237,6 +244,7 @@ fn a_map_of_somebody_else_is_refused_not_removed() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_start_right_after_detach_waits_for_the_one_that_goes() {
     if !privileged() {
         return;
@@ -252,6 +260,7 @@ fn a_start_right_after_detach_waits_for_the_one_that_goes() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
     if !privileged() {
         return;
@@ -266,6 +275,7 @@ fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_state_directory_that_others_may_write_is_refused() {
     if !privileged() {
         return;
@@ -312,6 +322,7 @@ fn with_own(bed: &Bed, namespaces: &[&str], line: &str) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
     if !privileged() {
         return;
@@ -338,6 +349,7 @@ fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
     if !privileged() {
         return;
@@ -381,6 +393,7 @@ fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_link_in_place_of_the_lock_is_not_followed() {
     if !privileged() {
         return;
@@ -396,6 +409,7 @@ fn a_link_in_place_of_the_lock_is_not_followed() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detaching_works_where_the_store_does_not() {
     if !privileged() {
         return;
@@ -417,6 +431,7 @@ fn detaching_works_where_the_store_does_not() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_pin_directory_that_others_may_write_is_refused() {
     if !privileged() {
         return;
@@ -429,6 +444,7 @@ fn a_pin_directory_that_others_may_write_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
     if !privileged() {
         return;
@@ -459,6 +475,7 @@ fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
 /// Until it runs another program, a child inherits its parent's descriptors: a child of a killed
 /// agent would block the next start.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn no_child_of_an_agent_holds_its_lock() {
     if !privileged() {
         return;
@@ -480,6 +497,7 @@ fn no_child_of_an_agent_holds_its_lock() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_start_waits_for_an_agent_that_is_ending() {
     if !privileged() {
         return;
@@ -509,6 +527,7 @@ fn a_start_waits_for_an_agent_that_is_ending() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_start_with_another_state_waits_for_one_that_is_ending_with_its_pins() {
     if !privileged() {
         return;
@@ -569,6 +588,7 @@ fn a_start_gives_up_on_an_agent_that_does_not_end() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_program_that_takes_the_callbacks_away_is_named() {
     use std::os::fd::AsRawFd;
     if !privileged() {

@@ -170,6 +170,7 @@ fn snapshot_is_saved(bed: &Bed) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_full_disk_is_said_once_and_over_when_there_is_room() {
     if !privileged() {
         return;
@@ -220,6 +221,7 @@ fn a_full_disk_is_said_once_and_over_when_there_is_room() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
     if !privileged() {
         return;
@@ -318,6 +320,7 @@ fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_disk_that_can_be_written_again_is_written_again() {
     if !privileged() {
         return;
@@ -379,6 +382,7 @@ fn assert_fresh(bed: &Bed, address: &str, least: f64, when: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_wall_clock_that_is_set_ages_nothing() {
     if !privileged() {
         return;
@@ -434,6 +438,7 @@ fn a_wall_clock_that_is_set_ages_nothing() {
 
 /// From one boot to the next, only the wall clock shows how much time has passed.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_wall_clock_that_is_wrong_after_a_boot_loses_no_host() {
     if !privileged() {
         return;
@@ -500,6 +505,7 @@ fn a_wall_clock_that_is_wrong_after_a_boot_loses_no_host() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_store_that_cannot_be_written_is_named_and_nothing_is_attached() {
     if !privileged() {
         return;
@@ -535,6 +541,7 @@ fn a_store_that_cannot_be_written_is_named_and_nothing_is_attached() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_imported_is_saved_though_no_connection_comes() {
     if !privileged() {
         return;
@@ -560,6 +567,7 @@ fn what_is_imported_is_saved_though_no_connection_comes() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_known_of_an_arm_waits_for_it() {
     if !privileged() {
         return;

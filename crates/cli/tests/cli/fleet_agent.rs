@@ -12,6 +12,7 @@ use crate::fleet_server::{Server, bed, network_of, others_decide, reader, settin
 use crate::support::{Bed, plain, privileged, wait_for};
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_others_know_decides_the_first_connection() {
     if !privileged() {
         return;
@@ -53,6 +54,7 @@ fn what_others_know_decides_the_first_connection() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_gain_tells_what_came_from_the_fleet() {
     if !privileged() {
         return;
@@ -100,6 +102,7 @@ fn the_gain_tells_what_came_from_the_fleet() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_tells_what_it_measured_itself() {
     if !privileged() {
         return;
@@ -133,6 +136,7 @@ fn an_agent_tells_what_it_measured_itself() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_without_fleet_has_none() {
     if !privileged() {
         return;

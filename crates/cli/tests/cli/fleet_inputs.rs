@@ -42,6 +42,7 @@ fn goes_on(bed: &Bed) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn keys_and_certificates() {
     if !privileged() {
         return;
@@ -98,6 +99,7 @@ fn keys_and_certificates() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn buckets_and_messages() {
     if !privileged() {
         return;

@@ -25,6 +25,7 @@ fn text(bed: &Bed, arguments: &[&str]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_others_told_outlives_restart_and_reset_but_not_the_fleet() {
     if !privileged() {
         return;
@@ -127,6 +128,7 @@ fn what_others_told_outlives_restart_and_reset_but_not_the_fleet() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_reload_without_fleet_and_with_prefixes_of_another_length() {
     if !privileged() {
         return;
@@ -172,6 +174,7 @@ fn a_reload_without_fleet_and_with_prefixes_of_another_length() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn records_of_the_fleet_stay_in_a_full_table() {
     if !privileged() {
         return;
@@ -212,6 +215,7 @@ fn flood(bed: &Bed, count: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_configuration_no_code_of_it_runs() {
     if !privileged() {
         return;

@@ -94,6 +94,7 @@ fn figure(text: &str, name: &str) -> Option<f64> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn all_agents_and_what_they_gain_together() {
     if !privileged() {
         return;

@@ -188,6 +188,7 @@ fn in_force(bed: &Bed) -> Value {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn agents_obey_catch_up_and_take_back() {
     if !privileged() {
         return;
@@ -287,6 +288,7 @@ fn agents_obey_catch_up_and_take_back() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_canary_is_first_and_strangers_are_not_obeyed() {
     if !privileged() {
         return;

@@ -44,6 +44,7 @@ fn limit_with_any_arguments_names_its_replacements() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_with_limits_of_an_earlier_version_removes_them() {
     if !privileged() {
         return;

@@ -55,6 +55,7 @@ fn flows(bed: &Bed, name: &str, sum: u64) -> (u64, u64) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_a_share_takes_and_leaves_sums_to_all() {
     if !privileged() {
         return;
@@ -128,6 +129,7 @@ fn what_a_share_takes_and_leaves_sums_to_all() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_rule_that_helps_is_found_and_one_that_slows_down_is_suspended() {
     if !privileged() {
         return;

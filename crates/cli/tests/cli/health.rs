@@ -59,6 +59,7 @@ fn goes_on(bed: &Bed, what: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn cgroup_made_again_is_critical_until_attached_again() {
     if !privileged() {
         return;
@@ -123,6 +124,7 @@ fn taken(bed: &Bed, what: &str, said: &str, take: impl FnOnce()) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn links_and_pins_taken_away_are_put_back() {
     if !privileged() {
         return;
@@ -194,6 +196,7 @@ fn links_and_pins_taken_away_are_put_back() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_after_repairs_leaves_nothing() {
     if !privileged() {
         return;
@@ -215,6 +218,7 @@ fn detach_after_repairs_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn pin_of_somebody_else_is_said_and_left() {
     if !privileged() {
         return;
@@ -253,6 +257,7 @@ fn is_attached(path: &Path) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn policy_taken_away_is_in_force_again() {
     if !privileged() {
         return;
@@ -318,6 +323,7 @@ fn policy_taken_away_is_in_force_again() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn policy_show_without_agent_says_what_is_gone() {
     if !privileged() {
         return;
@@ -341,6 +347,7 @@ fn policy_show_without_agent_says_what_is_gone() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn congestion_control_without_its_pins_is_said() {
     if !privileged() {
         return;
@@ -370,6 +377,7 @@ fn congestion_control_without_its_pins_is_said() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn store_whose_file_is_gone_is_a_problem() {
     if !privileged() {
         return;
@@ -388,6 +396,7 @@ fn store_whose_file_is_gone_is_a_problem() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn socket_removed_is_bound_again() {
     if !privileged() {
         return;
@@ -411,6 +420,7 @@ fn socket_removed_is_bound_again() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn bpf_file_system_unmounted_is_mounted_again() {
     if !privileged() {
         return;
@@ -445,6 +455,7 @@ fn bpf_file_system_unmounted_is_mounted_again() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn namespaces_taken_out_of_the_kernel_are_in_scope_again() {
     if !privileged() {
         return;

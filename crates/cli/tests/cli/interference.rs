@@ -72,6 +72,7 @@ fn is_named(label: &str, flag: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn congestion_control_set_by_another_program_at_establishment_is_not_scored_and_named() {
     if privileged() {
         is_named("setter", "-DAT_ESTABLISHED");
@@ -79,6 +80,7 @@ fn congestion_control_set_by_another_program_at_establishment_is_not_scored_and_
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn congestion_control_set_by_another_program_with_an_rtt_sample_is_not_scored_and_named() {
     if privileged() {
         is_named("setterrtt", "-DAT_RTT");
@@ -130,6 +132,7 @@ fn callbacks_stay(label: &str, settings: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn retransmission_callbacks_of_a_policy_outlast_the_loss_rule_of_classic() {
     if privileged() {
         callbacks_stay(
@@ -140,6 +143,7 @@ fn retransmission_callbacks_of_a_policy_outlast_the_loss_rule_of_classic() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn retransmission_callbacks_of_a_policy_outlast_the_loss_rule() {
     if privileged() {
         callbacks_stay("callthalweg", "[arms]\nallow = [\"cubic\", \"reno\"]\n");
@@ -199,6 +203,7 @@ fn connect_mptcp(bed: &Bed, when: &str, name: &str, count: u64) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn congestion_control_chosen_on_an_mptcp_socket_stays_and_is_not_scored() {
     if !privileged() {
         return;

@@ -20,6 +20,7 @@ fn refusals(bed: &Bed) -> Vec<Value> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_locked_route_takes_no_arm_from_other_connections() {
     if !privileged() {
         return;
@@ -60,6 +61,7 @@ fn a_locked_route_takes_no_arm_from_other_connections() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_route_that_chooses_is_obeyed() {
     if !privileged() {
         return;
@@ -171,6 +173,7 @@ fn learned(bed: &Bed) -> Value {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_user_in_namespaces_of_his_own_changes_nothing() {
     if !privileged() || !users_have_namespaces() {
         return;
@@ -195,6 +198,7 @@ fn a_user_in_namespaces_of_his_own_changes_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn namespaces_of_users_count_where_they_are_asked_for() {
     if !privileged() || !users_have_namespaces() {
         return;
@@ -207,6 +211,7 @@ fn namespaces_of_users_count_where_they_are_asked_for() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_namespace_that_comes_later_is_found() {
     if !privileged() {
         return;
@@ -331,6 +336,7 @@ for n in range(int(sys.argv[2])):
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn clients_that_come_once_leave_no_record() {
     if privileged() {
         one_off_clients("once", 4000);
@@ -346,6 +352,7 @@ fn two_hundred_thousand_clients_that_come_once_leave_no_record() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn link_local_addresses_are_left_alone() {
     if !privileged() {
         return;
@@ -399,6 +406,7 @@ with socket.socket(socket.AF_INET6) as connection:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_that_begin_in_unusual_ways_are_measured() {
     if !privileged() {
         return;
@@ -463,6 +471,7 @@ for _ in range(3):
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn dctcp_stays_within_the_prefixes_that_are_named() {
     if !privileged() {
         return;

@@ -73,6 +73,7 @@ fn a_bottleneck_gives_the_same_goodput_on_every_backend() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_bottleneck_gives_no_more_in_user_mode_linux() {
     if !privileged() || !user_mode() {
         return;
@@ -95,6 +96,7 @@ fn a_kernel_without_netem_still_has_delay_by_a_forwarded_path() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn timers_that_this_machine_does_not_have_are_refused_with_the_backends_that_do() {
     if !privileged() {
         return;
@@ -168,6 +170,7 @@ fn several_hosts_have_their_own_paths_on_every_backend() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn several_hosts_have_their_own_paths_in_user_mode_linux() {
     if !privileged() || !user_mode() {
         return;

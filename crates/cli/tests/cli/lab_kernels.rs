@@ -272,6 +272,7 @@ fn a_signal_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_full_disk_is_named_and_nothing_is_left() {
     if !privileged() {
         return;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, manifest_path, privileged, skip, wait_for};
+use crate::support::{THALWEG, manifest_path, privileged, skip_unpackaged, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -196,14 +196,7 @@ fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
 #[test]
 fn user_mode_linux_finds_the_policy_beside_the_scenario() {
     if !Path::new("/usr/bin/linux.uml").exists() {
-        // Ubuntu has no such package.
-        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        let why = "no user-mode-linux";
-        if release.lines().any(|line| line == "ID=debian") {
-            skip(why);
-        } else {
-            eprintln!("skipped: {why}");
-        }
+        skip_unpackaged("no user-mode-linux");
         return;
     }
     let place = Place::new("1s");
@@ -238,6 +231,7 @@ fn attached() -> Vec<u64> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_signal_takes_the_policy_away() {
     if !privileged() {
         return;

@@ -13,7 +13,9 @@ use crate::support::place::{
     DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish,
     on_small_disk, said,
 };
-use crate::support::{THALWEG, copy_of_command, manifest_path, privileged, skip, stock};
+use crate::support::{
+    THALWEG, copy_of_command, manifest_path, privileged, skip, stock, tell_skipped,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -285,7 +287,7 @@ fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
             .iter()
             .find(|(of, package, _)| emulator.starts_with(of) && *package == version);
         let Some((.., recorded)) = recorded else {
-            eprintln!("skipped: no count is recorded for {emulator}, {version}");
+            tell_skipped(&format!("no count is recorded for {emulator}, {version}"));
             continue;
         };
         let name = stock["name"].as_str().unwrap();
@@ -403,7 +405,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
 fn no_kernel_at_all_says_how_to_add_one() {
     let place = Place::new("");
     if fs::read_dir("/boot").is_ok_and(|mut entries| entries.next().is_some()) {
-        eprintln!("skipped: this machine has kernels of its own");
+        tell_skipped("this machine has kernels of its own");
         return;
     }
     let mut command = place.command(Path::new(THALWEG), &["--backend", "qemu"]);
@@ -412,6 +414,7 @@ fn no_kernel_at_all_says_how_to_add_one() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_image_that_only_root_may_read() {
     if !nix::unistd::geteuid().is_root() {
         skip("not root: cannot become someone else");
@@ -485,6 +488,7 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_full_disk_is_named_and_nothing_is_left() {
     if !privileged() {
         return;

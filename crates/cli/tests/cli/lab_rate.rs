@@ -81,6 +81,7 @@ fn the_learned_controller_keeps_the_queue_short_beside_reno() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_model_is_not_taken_for_another_of_its_name() {
     if !privileged() {
         return;

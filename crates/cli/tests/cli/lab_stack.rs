@@ -75,6 +75,7 @@ fn mbits(mode: &Value) -> f64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_stack_sends_through_the_path_to_the_machines_kernel() {
     if !available() {
         return;
@@ -112,6 +113,7 @@ fn a_stack_sends_through_the_path_to_the_machines_kernel() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn stacks_at_both_ends_of_a_path_that_is_forwarded() {
     if !available() {
         return;
@@ -134,6 +136,7 @@ fn stacks_at_both_ends_of_a_path_that_is_forwarded() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_signal_ends_a_run_on_a_stack_and_leaves_nothing() {
     if !available() {
         return;
@@ -159,6 +162,7 @@ fn a_signal_ends_a_run_on_a_stack_and_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_stack_is_refused_where_it_cannot_be() {
     let with = |key: &str, rest: &str| format!("name = \"a\"\n{key} = \"stack\"\n{rest}");
     for (scenario, arguments, words) in [
@@ -219,6 +223,7 @@ fn refusal(scenario: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_timers_of_a_stack_are_measured() {
     if !available() {
         return;

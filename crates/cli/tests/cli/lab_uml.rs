@@ -64,6 +64,7 @@ fn three_connections_under_netem() {
 
 /// The agent inside, started by an unprivileged user, who gets the other kernel automatically.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_ordinary_user_runs_the_agent() {
     if !available() {
         return;

@@ -139,6 +139,7 @@ fn the_doctor_knows_whether_it_boots() {
 
 /// Hardened machines mount directories for temporary files with noexec.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn it_runs_where_temporary_files_are_no_programs() {
     if !available() {
         return;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::support::place::{assert_same, files};
-use crate::support::{self, THALWEG, guest, skip};
+use crate::support::{self, THALWEG, guest, skip_unpackaged};
 use serde_json::Value;
 
 /// Loss, queue and delay, so that runs can differ.
@@ -20,12 +20,7 @@ fn available() -> bool {
         return true;
     };
     let why = format!("no {absent} (scripts/setup.sh --kernel)");
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if release.lines().any(|line| line == "ID=debian") {
-        return skip(&why);
-    }
-    eprintln!("skipped: {why}");
-    false
+    skip_unpackaged(&why)
 }
 
 fn thalweg(arguments: &[&str]) -> Command {

@@ -150,6 +150,7 @@ fn has_v6_way() -> bool {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn root_reaches_servers_end_to_end() {
     if !available() {
         return;
@@ -224,6 +225,7 @@ fn covering(net: &Net, file: &str) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_resolver_that_only_the_machine_reaches_answers_inside() {
     if !available() {
         return;
@@ -257,6 +259,7 @@ fn by_user(account: &Account) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_user_reaches_servers_through_pasta() {
     if !available() || !pasta() {
         return;
@@ -316,6 +319,7 @@ fn running(mut link: Command) -> (Child, String) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nothing_is_left_however_it_ends() {
     if !available() || !pasta() {
         return;
@@ -336,6 +340,7 @@ fn nothing_is_left_however_it_ends() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn several_links_lead_outside_at_once() {
     if !available() {
         return;
@@ -356,6 +361,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn addresses_that_the_machine_uses_are_left_alone() {
     if !available() {
         return;
@@ -380,6 +386,7 @@ fn addresses_that_the_machine_uses_are_left_alone() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_missing_is_named() {
     if !available() || !pasta() {
         return;

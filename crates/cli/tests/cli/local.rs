@@ -29,6 +29,7 @@ const REDIRECT: &str = "table ip mesh { chain out { type nat hook output priorit
                         tcp dport 5001 meta mark != 1 redirect to :6001; }; }";
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn redirected_connections_are_measured_at_the_proxy_alone() {
     if !privileged() {
         return;
@@ -74,6 +75,7 @@ for _ in range(4):
 "#;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_machine_that_talks_to_itself_is_left_alone() {
     if !privileged() {
         return;

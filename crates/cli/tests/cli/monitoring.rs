@@ -73,6 +73,7 @@ fn queries() -> Vec<(String, String)> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn prometheus_has_each_figure_and_tells_of_faults() {
     if !privileged() || !is_there() {
         return;

@@ -57,6 +57,7 @@ fn each_has_its_record(bed: &Bed, of: &[(&str, &str)]) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn prefixes_of_the_operator_tell_hosts_behind_nat64_apart() {
     if !privileged() {
         return;
@@ -101,6 +102,7 @@ while True:
 "#;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn prefixes_of_the_resolver_tell_hosts_behind_nat64_apart() {
     if !privileged() {
         return;

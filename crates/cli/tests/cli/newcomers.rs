@@ -8,6 +8,7 @@ fn arms(bed: &Bed) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn control_loaded_by_others_after_the_start_is_listed_and_not_chosen() {
     if !privileged() {
         return;

@@ -72,11 +72,13 @@ fn runs(label: &str, page: &str, least: usize) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_first_screen_works() {
     runs("pg-readme", include_str!("../../../../README.md"), 1);
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_operators_first_commands_work() {
     runs(
         "pg-operator",
@@ -86,12 +88,14 @@ fn an_operators_first_commands_work() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_network_engineers_first_commands_work() {
     let page = include_str!("../../../../docs/guide/network-engineer.md");
     runs("pg-network", page, 8);
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_researchers_first_commands_work() {
     let page = include_str!("../../../../docs/guide/researcher.md");
     runs("pg-research", page, 6);

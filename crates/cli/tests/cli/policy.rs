@@ -120,6 +120,7 @@ fn a_lost_syn_is_sent_again_when_the_rule_says() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_first_windows_are_those_of_the_rule() {
     if !privileged() {
         return;
@@ -160,6 +161,7 @@ fn the_first_windows_are_those_of_the_rule() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn options_of_sockets_are_set_on_both_ends() {
     if !privileged() {
         return;
@@ -204,6 +206,7 @@ fn options_of_sockets_are_set_on_both_ends() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn further_options_have_their_values() {
     if !privileged() {
         return;
@@ -227,6 +230,7 @@ def info(connection, offset):
 "#;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_window_never_exceeds_its_clamp() {
     if !privileged() {
         return;
@@ -302,6 +306,7 @@ print(info(connection, 8))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ecn_is_asked_for_by_both_ends() {
     if !privileged() {
         return;
@@ -327,6 +332,7 @@ fn ecn_is_asked_for_by_both_ends() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_answer_has_the_type_of_service_of_the_syn() {
     if !privileged() {
         return;
@@ -411,6 +417,7 @@ fn a_rate_has_its_cap() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_header_option_goes_both_ways_and_harms_nobody() {
     if !privileged() {
         return;

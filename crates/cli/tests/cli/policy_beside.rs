@@ -39,6 +39,7 @@ for level, name, _ in options:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_cap_leaves_an_applications_stricter_value() {
     if !privileged() {
         return;
@@ -67,6 +68,7 @@ fn a_cap_leaves_an_applications_stricter_value() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn callbacks_that_another_program_switches_off_are_counted() {
     if !privileged() {
         return;
@@ -156,6 +158,7 @@ fn start_firewall(bed: &Bed, side: Side) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_firewall_that_drops_the_option_delays_a_connection_and_is_counted() {
     if !privileged() {
         return;

@@ -61,6 +61,7 @@ fn pins(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn applies_at_once_come_one_after_the_other() {
     if !privileged() {
         return;
@@ -110,6 +111,7 @@ fn assert_clean(bed: &Bed, file: &Path) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_apply_that_is_killed_leaves_the_old_policy_or_the_new_one() {
     if !privileged() {
         return;
@@ -174,6 +176,7 @@ fn of_many_applies_that_are_killed_each_leaves_the_old_policy_or_the_new_one() {
 
 /// The files of a policy interrupted between the kernel and its files.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_the_kernel_has_is_what_the_files_say() {
     if !privileged() {
         return;
@@ -239,6 +242,7 @@ fn make_older(bed: &Bed) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn pins_of_an_older_version_are_named_and_replaced() {
     if !privileged() {
         return;
@@ -269,6 +273,7 @@ fn pins_of_an_older_version_are_named_and_replaced() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn pins_of_an_older_version_can_be_removed() {
     if !privileged() {
         return;
@@ -282,6 +287,7 @@ fn pins_of_an_older_version_can_be_removed() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_a_removal_that_was_killed_has_left_is_cleared() {
     if !privileged() {
         return;

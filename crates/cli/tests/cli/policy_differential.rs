@@ -332,6 +332,7 @@ fn compare(label: &str, seed: u64, rounds: usize, flows: usize) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn random_policies_do_on_sockets_what_they_say() {
     if privileged() {
         compare("random", 1, 10, 30);

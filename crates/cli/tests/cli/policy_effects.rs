@@ -11,6 +11,7 @@ const PRIORITY: (i32, i32) = (1, 12);
 const TOS: (i32, i32) = (0, 1);
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_listener_of_a_mapped_address_has_the_rules_of_ipv4() {
     if !privileged() {
         return;
@@ -52,6 +53,7 @@ for family, address in ((socket.AF_INET, sys.argv[1]), (socket.AF_INET6, "::ffff
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_type_of_service_leaves_the_priority_that_the_rule_sets() {
     if !privileged() {
         return;
@@ -75,6 +77,7 @@ fn a_type_of_service_leaves_the_priority_that_the_rule_sets() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_the_application_sets_after_the_syn_stays() {
     if !privileged() {
         return;
@@ -117,6 +120,7 @@ print(connection.getsockopt(6, 18), connection.getsockopt(1, 36), connection.get
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_clamp_holds_from_the_first_flight_on() {
     if !privileged() {
         return;
@@ -155,6 +159,7 @@ print(struct.unpack_from("I", info, 80)[0], struct.unpack_from("I", info, 24)[0]
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_was_removed_is_gone_at_once() {
     if !privileged() {
         return;
@@ -178,6 +183,7 @@ print(socket.create_connection((sys.argv[1], 5001)).getsockopt(1, 36))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn statistics_that_nobody_reads_are_counted() {
     if !privileged() {
         return;
@@ -211,6 +217,7 @@ for _ in range(4000):
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn failures_that_find_no_room_are_counted() {
     if !privileged() {
         return;

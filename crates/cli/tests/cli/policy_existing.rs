@@ -89,6 +89,7 @@ fn existing(bed: &Bed, rule: &str) -> [u64; 5] {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn open_connections_get_what_new_ones_would() {
     if !privileged() {
         return;
@@ -167,6 +168,7 @@ fn open_connections_get_what_new_ones_would() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_of_many_is_reached_once_and_samples_stay_the_same() {
     if !privileged() {
         return;
@@ -202,6 +204,7 @@ for line in sys.stdin:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn cgroups_bound_what_is_reached() {
     if !privileged() {
         return;
@@ -237,6 +240,7 @@ fn cgroups_bound_what_is_reached() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn network_namespaces_are_told_apart() {
     if !privileged() {
         return;
@@ -259,6 +263,7 @@ fn network_namespaces_are_told_apart() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_the_application_has_chosen_stays() {
     if !privileged() {
         return;
@@ -286,6 +291,7 @@ fn what_the_application_has_chosen_stays() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn failures_are_counted_by_errno() {
     if !privileged() {
         return;
@@ -312,6 +318,7 @@ fn failures_are_counted_by_errno() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn later_stages_begin_for_open_connections() {
     if !privileged() {
         return;
@@ -362,6 +369,7 @@ for line in sys.stdin:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_type_information_nothing_is_changed() {
     if !privileged() {
         return;

@@ -138,6 +138,7 @@ fn flood(label: &str, backlog: &str) -> u64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_syn_flood_leaves_policies_whole() {
     if !privileged() {
         return;
@@ -147,6 +148,7 @@ fn a_syn_flood_leaves_policies_whole() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_syn_flood_that_is_answered_by_cookies_leaves_policies_whole() {
     if !privileged() {
         return;
@@ -156,6 +158,7 @@ fn a_syn_flood_that_is_answered_by_cookies_leaves_policies_whole() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_that_nobody_answers_leave_policies_whole() {
     if !privileged() {
         return;
@@ -187,6 +190,7 @@ sys.stdin.readline()
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_that_fail_are_forgotten_at_once() {
     if !privileged() {
         return;
@@ -246,6 +250,7 @@ sys.stdin.readline()
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_socket_that_connects_anew_gets_the_rule_of_its_new_peer() {
     if !privileged() {
         return;

@@ -7,6 +7,7 @@ use crate::support::{Bed, privileged, wait_for};
 use thalweg_lab::host::Side;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_protected_flow_is_let_alone_by_rules_and_learner() {
     if !privileged() {
         return;
@@ -75,6 +76,7 @@ connection.recv(1)
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_learner_chooses_from_the_arms_of_the_rule() {
     if !privileged() {
         return;
@@ -99,6 +101,7 @@ fn the_learner_chooses_from_the_arms_of_the_rule() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn half_of_the_flows_are_sampled() {
     if !privileged() {
         return;
@@ -115,6 +118,7 @@ fn half_of_the_flows_are_sampled() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn cgroups_are_told_apart_also_nested_ones() {
     if !privileged() {
         return;
@@ -171,6 +175,7 @@ print(connection.getsockopt(1, 36))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_cgroup_that_is_made_anew_is_the_one_of_its_name() {
     if !privileged() {
         return;
@@ -212,6 +217,7 @@ print(connection.getsockopt(1, 36))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn network_namespaces_are_told_apart() {
     if !privileged() {
         return;
@@ -229,6 +235,7 @@ fn network_namespaces_are_told_apart() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_fails_is_shown_and_the_rest_is_done() {
     if !privileged() {
         return;
@@ -259,6 +266,7 @@ fn what_fails_is_shown_and_the_rest_is_done() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_dry_run_counts_and_sets_nothing() {
     if !privileged() {
         return;

@@ -32,6 +32,7 @@ fn matched(bed: &Bed, rule: &str) -> u64 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_by_fast_open_have_their_policy() {
     if !privileged() {
         return;
@@ -83,6 +84,7 @@ for _ in range(5):
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connections_by_syn_cookies_have_their_policy_at_once() {
     if !privileged() {
         return;
@@ -120,6 +122,7 @@ while True:
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn subflows_of_multipath_tcp_have_their_policy() {
     if !privileged() {
         return;
@@ -185,6 +188,7 @@ sys.stdin.readline()
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_connection_that_both_ends_open_has_one_rule() {
     if !privileged() {
         return;
@@ -248,6 +252,7 @@ print("IP_TOS", connection.getsockopt(0, 1) & 3)
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn where_the_peer_refuses_ecn_the_marks_are_as_documented() {
     if !privileged() {
         return;

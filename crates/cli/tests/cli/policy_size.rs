@@ -59,6 +59,7 @@ fn text(bed: &Bed, arguments: &[&str]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn apply_and_show_say_the_same_of_a_policy() {
     if !privileged() {
         return;

@@ -12,6 +12,7 @@ use crate::support::policies::{bed, one_rule, options_of, policy};
 use crate::support::{Bed, plain, privileged};
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn policies_come_and_go_and_come_back() {
     if !privileged() {
         return;
@@ -77,6 +78,7 @@ fn prepare(bed: &Bed, number: u32, text: &str) -> Prepared {
 
 /// Two policies with different settings at three stages, swapped as fast as possible.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn under_swaps_no_flow_sees_parts_of_two_policies() {
     if !privileged() {
         return;
@@ -176,6 +178,7 @@ print(connection.getsockopt(1, 12))
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_that_comes_in_the_middle_of_a_handshake_is_not_seen_in_part() {
     if !privileged() {
         return;
@@ -225,6 +228,7 @@ fn a_policy_that_comes_in_the_middle_of_a_handshake_is_not_seen_in_part() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nor_in_the_middle_of_a_handshake_that_the_peer_began() {
     if !privileged() {
         return;

@@ -80,6 +80,7 @@ fn capabilities(pid: u32) -> BTreeMap<&'static str, Vec<u64>> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_agent_keeps_three_capabilities_in_force() {
     if !privileged() {
         return;
@@ -109,6 +110,7 @@ fn the_agent_keeps_three_capabilities_in_force() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_ordinary_user_with_three_capabilities_may_run_it() {
     if !privileged() {
         return;
@@ -188,6 +190,7 @@ fn doctor_of_privileges(by: &[&str]) -> (String, String) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_doctor_names_the_capability_that_lacks_and_no_other() {
     if !privileged() {
         return;
@@ -208,6 +211,7 @@ fn the_doctor_names_the_capability_that_lacks_and_no_other() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_group_may_read_and_root_alone_may_change() {
     if !privileged() {
         return;
@@ -279,6 +283,7 @@ fn the_group_may_read_and_root_alone_may_change() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_that_may_not_come_before_the_learner_is_refused_whole() {
     if !privileged() {
         return;
@@ -316,6 +321,7 @@ fn a_policy_that_may_not_come_before_the_learner_is_refused_whole() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn files_are_the_agents_own_whatever_they_were() {
     if !privileged() {
         return;
@@ -363,6 +369,7 @@ fn files_are_the_agents_own_whatever_they_were() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_directory_behind_somebody_elses_is_refused_in_words() {
     if !privileged() {
         return;
@@ -382,6 +389,7 @@ fn a_directory_behind_somebody_elses_is_refused_in_words() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_group_that_is_not_there_is_named() {
     if !privileged() {
         return;

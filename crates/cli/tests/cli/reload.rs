@@ -20,6 +20,7 @@ fn problems(bed: &Bed) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_new_configuration_is_in_force_once_reload_returns() {
     if !privileged() {
         return;
@@ -54,6 +55,7 @@ fn a_new_configuration_is_in_force_once_reload_returns() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_configuration_that_is_refused_changes_nothing() {
     if !privileged() {
         return;
@@ -103,6 +105,7 @@ fn a_configuration_that_is_refused_changes_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_hang_up_reads_the_configuration_again() {
     if !privileged() {
         return;
@@ -124,6 +127,7 @@ fn a_hang_up_reads_the_configuration_again() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_wins_over_a_reload() {
     if !privileged() {
         return;
@@ -164,6 +168,7 @@ fn reload_during(bed: &Bed, arguments: &[&str], configuration: &str) -> Value {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_detach_that_has_begun_wins_over_a_reload() {
     if !privileged() {
         return;
@@ -176,6 +181,7 @@ fn a_detach_that_has_begun_wins_over_a_reload() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_import_that_has_begun_is_finished_before_a_reload() {
     if !privileged() {
         return;
@@ -236,6 +242,7 @@ fn reload_often(reloads: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn reloads_leave_nothing_behind() {
     if !privileged() {
         return;
@@ -253,6 +260,7 @@ fn two_hundred_reloads_leave_nothing_behind() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_reload_starts_no_figure_of_the_agent_anew() {
     if !privileged() {
         return;
@@ -289,6 +297,7 @@ fn occupy(cgroup: &fs::File, program: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_configuration_that_cannot_start_gives_way_to_the_old_one() {
     if !privileged() {
         return;
@@ -324,6 +333,7 @@ fn a_configuration_that_cannot_start_gives_way_to_the_old_one() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn reloads_under_traffic_lose_no_connection_and_no_decision() {
     if !privileged() {
         return;
@@ -366,6 +376,7 @@ fn reload_under_load(threads: u32, rate: u32, reloads: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn events_beyond_the_limit_are_removed_however_often_there_are_reloads() {
     if !privileged() {
         return;
@@ -414,6 +425,7 @@ fn notice(manager: &UnixDatagram) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_service_manager_hears_of_start_life_reload_and_end() {
     if !privileged() {
         return;
@@ -442,6 +454,7 @@ fn a_service_manager_hears_of_start_life_reload_and_end() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_session_gives_a_sign_of_life_at_once() {
     if !privileged() {
         return;
@@ -459,6 +472,7 @@ fn each_session_gives_a_sign_of_life_at_once() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_check_is_one_line_and_a_code() {
     if !privileged() {
         return;
@@ -501,6 +515,7 @@ fn a_check_is_one_line_and_a_code() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_stream_of_events_ends_with_its_session() {
     if !privileged() {
         return;

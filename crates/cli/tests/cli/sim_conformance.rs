@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{THALWEG, skip};
+use crate::support::{THALWEG, skip_unpackaged};
 use serde_json::Value;
 
 /// Payload of a frame of 1514 bytes: less 14 of Ethernet, 20 of IP, 32 of TCP with time stamps.
@@ -17,12 +17,7 @@ fn available() -> bool {
         return true;
     };
     let why = format!("no {absent} (scripts/setup.sh --kernel)");
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if release.lines().any(|line| line == "ID=debian") {
-        return skip(&why);
-    }
-    eprintln!("skipped: {why}");
-    false
+    skip_unpackaged(&why)
 }
 
 fn scenario(name: &str) -> PathBuf {

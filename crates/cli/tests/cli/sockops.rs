@@ -46,6 +46,7 @@ fn success(bed: &Bed, arguments: &[&str]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_object_is_loaded_runs_prints_and_goes_whole() {
     if !privileged() {
         return;
@@ -125,6 +126,7 @@ fn an_object_is_loaded_runs_prints_and_goes_whole() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_cannot_be_loaded_is_said_and_leaves_nothing() {
     if !privileged() {
         return;
@@ -192,6 +194,7 @@ fn said(bed: &Bed, arguments: &[&str]) -> Option<(i32, String)> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn names_that_are_no_text_end_in_one_line() {
     if !privileged() {
         return;
@@ -230,6 +233,7 @@ fn names_that_are_no_text_end_in_one_line() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_a_killed_load_leaves_is_reused() {
     if !privileged() {
         return;
@@ -335,6 +339,7 @@ fn mutants(label: &str, number: u64) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn mutated_objects_load_or_end_in_one_line() {
     mutants("sockops-mutants", 200);
 }

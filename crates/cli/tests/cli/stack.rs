@@ -164,6 +164,7 @@ fn saved_syn(connection: &impl AsRawFd) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn curl_sends_by_the_tcp_of_the_kernel_inside() {
     if !available() {
         return;
@@ -245,6 +246,7 @@ fn curl_sends_by_the_tcp_of_the_kernel_inside() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn iperf3_in_both_directions_and_by_both_protocols() {
     if !available() {
         return;
@@ -291,6 +293,7 @@ fn iperf3_in_both_directions_and_by_both_protocols() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn streams_are_byte_for_byte_and_apart() {
     if !available() {
         return;
@@ -331,6 +334,7 @@ fn streams_are_byte_for_byte_and_apart() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn several_at_once_and_how_they_end() {
     if !available() {
         return;
@@ -373,6 +377,7 @@ fn several_at_once_and_how_they_end() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn directory_environment_user_and_names_are_the_callers() {
     if !available() {
         return;
@@ -437,6 +442,7 @@ pub fn answer_names(socket: &UdpSocket) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_cannot_be_is_said_in_one_line() {
     if !available() {
         return;

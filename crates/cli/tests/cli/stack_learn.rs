@@ -90,6 +90,7 @@ fn read(store: &Path) -> Value {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_one_run_learns_the_next_one_knows() {
     if !available() {
         return;
@@ -188,6 +189,7 @@ fn max_segment(connection: &TcpStream) -> libc::c_int {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
     if !available() {
         return;
@@ -256,6 +258,7 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_cannot_be_learned_or_obeyed_is_said_before_a_kernel_boots() {
     if !available() {
         return;
@@ -327,6 +330,7 @@ fn what_cannot_be_learned_or_obeyed_is_said_before_a_kernel_boots() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_a_command_leaves_to_be_sent_is_sent() {
     if !available() {
         return;

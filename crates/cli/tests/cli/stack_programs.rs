@@ -193,6 +193,7 @@ impl Far {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn git_clones_and_rsync_goes_over_ssh_in_both_directions() {
     if !available() {
         return;
@@ -209,6 +210,7 @@ fn git_clones_and_rsync_goes_over_ssh_in_both_directions() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
     if !available() {
         return;
@@ -269,6 +271,7 @@ fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nginx_serves_at_a_published_port() {
     if !available() {
         return;

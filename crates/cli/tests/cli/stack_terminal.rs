@@ -60,6 +60,7 @@ fn await_words(terminal: &mut fs::File, words: &str) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_shell_on_a_terminal_has_job_control() {
     if !available() {
         return;
@@ -126,6 +127,7 @@ fn end_by(net: &Net, child: &mut Child, signal: Signal) -> ExitStatus {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn signals_reach_the_command_and_nothing_outlives_this_process() {
     if !available() {
         return;

@@ -93,6 +93,7 @@ fn one_line(mut command: Command, code: i32) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_user_needs_no_root_once_it_was_prepared() {
     if !available() {
         return;
@@ -193,6 +194,7 @@ fn a_user_needs_no_root_once_it_was_prepared() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
     if !available() {
         return;
@@ -275,6 +277,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
     if !available() {
         return;
@@ -352,6 +355,7 @@ const MEASURE: &str = "id -u; for far in $THALWEG_LINK_FAR $THALWEG_LINK_FAR6; d
      iperf3 -J -n 500K -c $far | tr -d '\\n'; echo; done; cat mine; echo written >>mine; exit 7";
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
     if !available() {
         return;
@@ -400,6 +404,7 @@ fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_path_that_cannot_be_is_said_in_one_line() {
     if !available() {
         return;

@@ -55,6 +55,7 @@ fn fetched(mut command: Command, from: &str) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
     if !available() {
         return;
@@ -132,6 +133,7 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_published_port_can_be_of_one_address() {
     if !available() {
         return;
@@ -173,6 +175,7 @@ fn refused(output: &Output, code: i32) -> String {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ports_that_cannot_be_published_are_named() {
     if !available() {
         return;
@@ -219,6 +222,7 @@ for words in sys.argv[1:]:
 ";
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn nothing_leaves_under_another_address_or_enters_the_loopback() {
     if !available() {
         return;
@@ -262,6 +266,7 @@ fn nothing_leaves_under_another_address_or_enters_the_loopback() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_the_machine_lacks_is_named_with_the_remedy() {
     if !available() {
         return;
@@ -299,6 +304,7 @@ fn what_the_machine_lacks_is_named_with_the_remedy() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn limits_are_the_callers() {
     if !available() {
         return;
@@ -318,6 +324,7 @@ fn limits_are_the_callers() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_job_that_is_stopped_stops_inside() {
     if !available() {
         return;

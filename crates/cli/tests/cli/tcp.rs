@@ -57,6 +57,7 @@ fn get(address: &str, path: &str) -> (u16, String) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn without_a_token_others_get_metrics_and_with_one_they_read() {
     if !privileged() {
         return;
@@ -106,6 +107,7 @@ fn without_a_token_others_get_metrics_and_with_one_they_read() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn port_in_use_at_start_is_a_problem_until_it_is_free() {
     if !privileged() {
         return;
@@ -128,6 +130,7 @@ fn port_in_use_at_start_is_a_problem_until_it_is_free() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_token_that_others_can_read_is_refused_in_a_line() {
     if !privileged() {
         return;
@@ -197,6 +200,7 @@ fn a_token_that_others_can_read_is_refused_in_a_line() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn connection_with_the_token_outlives_a_flood_without() {
     if !privileged() {
         return;
@@ -240,6 +244,7 @@ fn connection_with_the_token_outlives_a_flood_without() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn clients_that_hold_the_port_neither_close_it_nor_the_socket() {
     if !privileged() {
         return;
@@ -276,6 +281,7 @@ fn clients_that_hold_the_port_neither_close_it_nor_the_socket() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn clients_that_leave_at_once_do_not_pile_work_up() {
     if !privileged() {
         return;
@@ -302,6 +308,7 @@ fn clients_that_leave_at_once_do_not_pile_work_up() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_is_pinned_is_read_by_whoever_may_read() {
     if !privileged() {
         return;

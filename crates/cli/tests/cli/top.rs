@@ -159,6 +159,7 @@ fn row<'a>(screen: &'a str, begin: &str) -> Vec<&'a str> {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_view_shows_the_agent_at_work() {
     if !privileged() {
         return;
@@ -247,6 +248,7 @@ fn each_view_shows_the_agent_at_work() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_screen_outlives_the_agent_and_every_end_gives_the_terminal_back() {
     if !privileged() {
         return;

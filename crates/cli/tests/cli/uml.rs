@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::place::{self, KERNEL};
 use crate::support::{THALWEG, guest, privileged};
 
-const KERNEL: &str = "/usr/bin/linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
 
 /// Boots, runs a script as process 1, and returns its console output.
@@ -66,16 +66,8 @@ PYTHON
     )
 }
 
-/// Ubuntu does not package user-mode Linux, so this may be skipped even where tests must run.
 fn available() -> bool {
-    if !privileged() {
-        return false;
-    }
-    if Path::new(KERNEL).exists() {
-        return true;
-    }
-    eprintln!("skipped: no {KERNEL} (Debian's package user-mode-linux)");
-    false
+    privileged() && place::available()
 }
 
 /// The JSON document that follows a line with `marker`.
@@ -107,6 +99,7 @@ TOML
 "#;
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn it_loads_and_learns_without_kernel_btf() {
     if !available() {
         return;
@@ -145,6 +138,7 @@ fn it_loads_and_learns_without_kernel_btf() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
     if !available() {
         return;
@@ -182,6 +176,7 @@ fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     if !available() {
         return;
@@ -217,6 +212,7 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
 /// Only this kernel has them: DCTCP with marks that routers set, and a congestion control that
 /// queries a base round-trip time. No agent runs.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn policy_needs_neither_kernel_btf_nor_an_agent() {
     if !available() {
         return;

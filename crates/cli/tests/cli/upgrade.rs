@@ -163,6 +163,7 @@ fn install_store(bed: &Bed) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn programs_of_version_7_give_way_under_traffic_and_what_they_learned_stays() {
     if !privileged() {
         return;
@@ -311,6 +312,7 @@ fn succeeds(label: &str, version: u32) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_version_7_learned_stays_and_its_arms_keep_their_numbers() {
     if privileged() {
         succeeds("upgrade7", 7);
@@ -318,6 +320,7 @@ fn what_version_7_learned_stays_and_its_arms_keep_their_numbers() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_version_8_learned_stays_and_its_arms_keep_their_numbers() {
     if privileged() {
         succeeds("upgrade8", 8);
@@ -325,6 +328,7 @@ fn what_version_8_learned_stays_and_its_arms_keep_their_numbers() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_open_connection_of_version_7_goes_on_being_measured() {
     if !privileged() {
         return;
@@ -418,6 +422,7 @@ fn upgrade_killed(label: &str, points: &[&str]) {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_upgrade_that_is_killed_is_done_by_the_next_start() {
     if privileged() {
         upgrade_killed("upkill", &["start::link=1*off->return"]);
@@ -487,6 +492,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn an_agent_of_version_7_in_the_other_mode_is_succeeded_too() {
     if !privileged() {
         return;

@@ -113,6 +113,7 @@ impl Case {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn each_has_a_message_with_place_and_expectation() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/wrong_inputs");
     let mut files: Vec<PathBuf> = fs::read_dir(folder)

@@ -44,12 +44,7 @@ fn privileged() -> bool {
     if missing.is_empty() {
         return true;
     }
-    assert!(
-        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
-        "this test must run here, but: missing {missing:?}"
-    );
-    eprintln!("skipped: missing {missing:?}");
-    false
+    crate::privileged::skip(&format!("missing {missing:?}"))
 }
 
 /// The program that only finds rules, with the tables of a policy.
@@ -128,6 +123,7 @@ fn find(object: &Object, query: &[u8]) -> u32 {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn the_kernel_finds_the_rule_that_the_reference_finds() {
     if !privileged() {
         return;
@@ -168,6 +164,7 @@ fn the_kernel_finds_the_rule_that_the_reference_finds() {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_text_keeps_its_place() {
     if !privileged() {
         return;

@@ -52,6 +52,7 @@ impl Drop for Disk {
 }
 
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_full_disk_then_space() {
     let Some(mut bed) = Bed::new(&["a", "b"]) else {
         return;

@@ -1,5 +1,8 @@
 //! Servers that end with their test, and what tests say through them.
 
+#[path = "../../../../tests/privileged.rs"]
+mod privileged;
+
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +20,8 @@ use thalweg_fleet::setup::{self, AgentUser, Authority, Cluster, Place, Plan, Val
 use thalweg_fleet::wire::{Arm, Cell, Measured, Network, Priors, Shard, Status};
 use thalweg_fleet::{Fleet, Identity, Kind, Limits, Name, Operator, Pace, Settings, State};
 use thalweg_process::Process;
+
+pub use privileged::skip;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,16 +79,6 @@ pub fn program() -> Option<PathBuf> {
 /// Whether there is a server; says why not.
 pub fn is_there() -> bool {
     program().is_some() || skip("no nats-server (scripts/setup.sh --test)")
-}
-
-/// Skips a test because of something missing.
-pub fn skip(why: &str) -> bool {
-    assert!(
-        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
-        "this test must run here, but: {why}"
-    );
-    eprintln!("skipped: {why}");
-    false
 }
 
 /// A running nats-server.

@@ -1,16 +1,16 @@
 //! Common parts of the privileged tests.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/privileged.rs"]
+mod privileged;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether the machine can run the test; if not, prints why.
+/// Whether the machine can run the test; if not, it is skipped.
 pub fn possible() -> bool {
     let missing = thalweg_lab::host::missing();
-    if !missing.is_empty() {
-        eprintln!("skipped: {}", missing.join("; "));
-    }
-    missing.is_empty()
+    missing.is_empty() || privileged::skip(&missing.join("; "))
 }
 
 /// Everything on the machine whose name has this text: namespaces, cgroups, run directories, links,

@@ -37,6 +37,8 @@ fn a_file_that_others_may_read_has_no_token() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("token");
     let with = |text: &str, mode: u32| {
+        // One without the right to write stays for ordinary users.
+        let _ = fs::remove_file(&file);
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         Token::read(&file).map_err(|error| format!("{error:#}"))

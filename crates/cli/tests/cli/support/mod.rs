@@ -6,6 +6,8 @@ pub mod loaded;
 pub mod models;
 pub mod place;
 pub mod policies;
+#[path = "../../../../../tests/privileged.rs"]
+mod privileged;
 pub mod prometheus;
 pub mod random_policies;
 pub mod stock;
@@ -19,6 +21,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 pub use bed::{Bed, plain};
+pub use privileged::{skip, skip_unpackaged, tell_skipped};
 pub use traffic::{COLLECTOR, CONNECTIONS, Load, SINK, Traffic};
 
 /// The command under test.
@@ -38,24 +41,13 @@ pub fn copy_of_command(to: &std::path::Path) {
 /// Longest wait for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether the test can run here; prints the reason if not. A test that must not be skipped
-/// (THALWEG_REQUIRE_PRIVILEGED=1) fails instead.
+/// Whether the test can run here; if not, it is skipped.
 pub fn privileged() -> bool {
     let missing = thalweg_lab::host::missing();
     if missing.is_empty() {
         return true;
     }
     skip(&missing.join("; "))
-}
-
-/// Skips a test because of something missing.
-pub fn skip(why: &str) -> bool {
-    assert!(
-        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
-        "this test must run here, but: {why}"
-    );
-    eprintln!("skipped: {why}");
-    false
 }
 
 /// Waits until a condition holds; checks it every few milliseconds, for at most [`PATIENCE`].

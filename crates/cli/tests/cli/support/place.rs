@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{THALWEG, skip, wait_for};
+use super::{THALWEG, skip_unpackaged, wait_for};
 
 pub const KERNEL: &str = "/usr/bin/linux.uml";
 /// Each of these runs takes much less, on a busy machine, too.
@@ -26,12 +26,7 @@ pub fn available() -> bool {
         return true;
     }
     let why = format!("no {KERNEL} (Debian's package user-mode-linux)");
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if release.lines().any(|line| line == "ID=debian") {
-        return skip(&why);
-    }
-    eprintln!("skipped: {why}");
-    false
+    skip_unpackaged(&why)
 }
 
 /// A directory for all files of a run, and its scenario.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::{THALWEG, skip};
+use super::{THALWEG, skip_unpackaged};
 
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 /// Downloaded if there is no kernel yet.
@@ -22,12 +22,7 @@ pub fn kernel() -> Option<&'static str> {
     match FOUND.get_or_init(find) {
         Ok(name) => Some(name),
         Err(why) => {
-            let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-            if release.lines().any(|line| line == "ID=debian") {
-                skip(why);
-            } else {
-                eprintln!("skipped: {why}");
-            }
+            skip_unpackaged(why);
             None
         }
     }
