@@ -149,7 +149,11 @@ impl Keeper {
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
             log: log::Limit::new(shared.config.events),
             silence: Silence::new(),
-            overridden: Overridden::new(now),
+            overridden: Overridden::new(
+                now,
+                shared.kernel.counters()?,
+                shared.kernel.overridden()?,
+            ),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),

@@ -27,7 +27,7 @@ struct Seen {
 /// The numbers of some minutes ago.
 pub(crate) struct Overridden {
     since: Instant,
-    before: Option<Seen>,
+    before: Seen,
     /// The numbers that become `before` next.
     next: Seen,
     /// The problem's words, and since when.
@@ -35,12 +35,13 @@ pub(crate) struct Overridden {
 }
 
 impl Overridden {
-    /// Starts at a time.
-    pub fn new(now: Instant) -> Self {
+    /// Starts at a time, with what has been counted until then: that of an earlier agent is no news.
+    pub fn new(now: Instant, counters: Counters, names: BTreeMap<String, u64>) -> Self {
+        let before = Seen { counters, names };
         Self {
             since: now,
-            before: None,
-            next: Seen::default(),
+            next: before.clone(),
+            before,
             told: None,
         }
     }
@@ -58,10 +59,7 @@ impl Overridden {
             counters: *counters,
             names,
         };
-        let before = self.before.get_or_insert_with(|| {
-            self.next = seen.clone();
-            seen.clone()
-        });
+        let before = &self.before;
         let mut parts = Vec::new();
         let since = |now: u64, before: u64| now.saturating_sub(before);
         let ended = since(measured(&seen.counters), measured(&before.counters));
@@ -92,7 +90,7 @@ impl Overridden {
         }
         if now.duration_since(self.since) >= MEMORY / 2 {
             self.since = now;
-            self.before = Some(std::mem::replace(&mut self.next, seen));
+            self.before = std::mem::replace(&mut self.next, seen);
         }
         if parts.is_empty() {
             self.told = None;
@@ -153,14 +151,9 @@ mod tests {
     #[test]
     fn overridden_measurements_above_a_share_are_a_problem_until_others_outnumber_them() {
         let start = Instant::now();
-        let mut overridden = Overridden::new(start);
-        let none = || -> Vec<String> { unreachable!("nobody is looked for") };
         // What an earlier agent counted is no news.
-        assert!(
-            overridden
-                .look(start, &counters(0, 50), names(50), none)
-                .is_none()
-        );
+        let mut overridden = Overridden::new(start, counters(0, 50), names(50));
+        let none = || -> Vec<String> { unreachable!("nobody is looked for") };
         assert!(
             overridden
                 .look(start, &counters(0, 54), names(54), none)
@@ -186,12 +179,12 @@ mod tests {
     #[test]
     fn overridden_measurements_are_forgotten_with_time() {
         let mut now = Instant::now();
-        let mut overridden = Overridden::new(now);
+        let mut overridden = Overridden::new(now, counters(0, 0), names(0));
         let mut look = |now, number| {
             let seen = overridden.look(now, &counters(0, number), names(number), Vec::new);
             seen.is_some()
         };
-        assert!(!look(now, 0));
+        // The first look counts all since the start.
         assert!(look(now, 15));
         now += MEMORY / 2;
         assert!(look(now, 15));
@@ -204,9 +197,8 @@ mod tests {
     #[test]
     fn replaced_initial_windows_are_named_beside() {
         let now = Instant::now();
-        let mut overridden = Overridden::new(now);
         let mut counters = Counters::default();
-        overridden.look(now, &counters, BTreeMap::new(), Vec::new);
+        let mut overridden = Overridden::new(now, counters, BTreeMap::new());
         counters.windows_scored = 90;
         counters.windows_overridden = 10;
         let text = overridden.look(now, &counters, BTreeMap::new(), Vec::new);

@@ -281,7 +281,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         (
             "",
             format!(
-                "{} not tracked, {} displaced, {} overridden",
+                "{} not tracked, {} displaced, {} with another CC",
                 c.skipped_not_tracked, c.conns_missed, c.skipped_overridden
             ),
         ),
