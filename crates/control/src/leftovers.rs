@@ -76,7 +76,7 @@ impl Learner {
         let names = privileges::raised(program_names);
         let pinned = pinned_links();
         for link in
-            privileges::raised(LinkInfoIter::default).filter(|link| !pinned.contains(&link.id))
+            privileges::raised(LinkInfoIter::default).filter(|link| !pinned.contains_key(&link.id))
         {
             let LinkTypeInfo::Cgroup(about) = &link.info else {
                 continue;
@@ -149,16 +149,16 @@ fn holder(program: u32) -> Option<u32> {
     })
 }
 
-/// Ids of the learner's links that are pinned in a BPF file system that can be seen.
-fn pinned_links() -> BTreeSet<u32> {
-    let mut found = BTreeSet::new();
+/// The learner's links that are pinned in a BPF file system that can be seen, and their directories.
+fn pinned_links() -> BTreeMap<u32, PathBuf> {
+    let mut found = BTreeMap::new();
     for mount in system::bpffs_mounts() {
         search(&mount, DEPTH, &mut found);
     }
     found
 }
 
-fn search(directory: &Path, depth: usize, found: &mut BTreeSet<u32>) {
+fn search(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
@@ -167,7 +167,7 @@ fn search(directory: &Path, depth: usize, found: &mut BTreeSet<u32>) {
             Ok(kind) if kind.is_dir() && depth > 0 => search(&path, depth - 1, found),
             Ok(kind) if kind.is_file() && is_link => {
                 let link = Link::open(&path).and_then(|link| link.info());
-                found.extend(link.map(|info| info.id));
+                found.extend(link.map(|info| (info.id, directory.to_owned())));
             }
             _ => {}
         }
@@ -203,9 +203,22 @@ pub struct Other {
     pub command: String,
 }
 
-/// What is pinned beside the agent's own.
+/// What is pinned beside the agent's own, other agents' programs included.
 pub fn others(pin: &Path) -> Vec<Other> {
     let mut others = Vec::new();
+    let directories: BTreeSet<PathBuf> = pinned_links().into_values().collect();
+    let own = pin.canonicalize();
+    for directory in directories {
+        if own.as_ref().ok() != directory.canonicalize().ok().as_ref() {
+            others.push(Other {
+                what: format!(
+                    "the programs of another agent, whose `paths.pin` is {}",
+                    directory.display()
+                ),
+                command: "thalweg --config FILE detach".to_owned(),
+            });
+        }
+    }
     if pin.join(policy::DIRECTORY).exists() {
         others.push(Other {
             what: "a policy".to_owned(),

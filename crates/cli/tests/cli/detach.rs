@@ -157,3 +157,24 @@ fn detach_names_a_policy_that_stays() {
     assert!(text.contains(expected), "{text}");
     bed.collect(agent);
 }
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn detach_names_another_agent_and_leaves_it() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachone", "");
+    let other = Bed::running("detachtwo", "");
+    let agent = bed.leave();
+    let text = String::from_utf8(bed.thalweg(&["detach"]).stdout).unwrap();
+    let expected = format!(
+        "another agent, whose `paths.pin` is {};",
+        other.pin.display()
+    );
+    assert!(text.contains(&expected), "{text}");
+    let own = format!("is {};", bed.pin.display());
+    assert!(!text.contains(&own), "{text}");
+    assert!(other.running_program().is_some());
+    bed.collect(agent);
+}
