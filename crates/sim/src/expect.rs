@@ -7,6 +7,9 @@ pub use thalweg_report::Verdict;
 
 use crate::metrics::{Statistic, Summary};
 
+/// The controller that does nothing, in the form of `--cc`: every flow sends at the line's rate.
+pub const NULL: &str = "fixed";
+
 /// One expectation: bounds of a statistic's mean over the seeds, with one controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Expectation {
@@ -44,4 +47,21 @@ impl Expectation {
             Some(Some(summary)) => Verdict::of(summary.mean, self.at_least, self.at_most),
         }
     }
+}
+
+/// Controllers that no bound tells from [`NULL`]: of `verdicts`, those that [`NULL`] earned, none of
+/// a controller's is missed. In the order of the expectations.
+pub fn met_by_null<'a>(verdicts: &[(&'a Expectation, Verdict)]) -> Vec<&'a str> {
+    let missed = |cc| {
+        let mut of_it = verdicts.iter().filter(|(one, _)| one.cc == cc);
+        of_it.any(|(_, verdict)| *verdict == Verdict::Missed)
+    };
+    let mut met: Vec<&str> = Vec::new();
+    for (one, _) in verdicts {
+        let cc = one.cc.as_str();
+        if cc != NULL && !met.contains(&cc) && !missed(cc) {
+            met.push(cc);
+        }
+    }
+    met
 }

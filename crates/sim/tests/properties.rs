@@ -179,6 +179,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             workload: Workload::Flows(flows),
             series: Some(Time::from_us(100)),
             expect: Vec::new(),
+            only_bounds_harm: false,
         })
     })
 }

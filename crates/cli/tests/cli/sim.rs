@@ -236,6 +236,36 @@ fn a_missed_expectation_fails_the_run() {
     );
 }
 
+/// Four flows at the line rate fill the link, alike, and lose packets.
+#[test]
+fn bounds_that_a_controller_that_does_nothing_meets_fail_the_run() {
+    let place = Place::new();
+    let run = |more: &str| {
+        let bound = "[[expect]]\ncc = \"swift\"\nstatistic = ";
+        let text = SCENARIO.replacen("duration", &format!("{more}duration"), 1);
+        let all = format!("{text}\n{bound}\"utilisation\"\nat_least = 90\n");
+        place.file("small.toml", &all);
+        let arguments = ["sim", "run", "small.toml", "--seeds", "1", "--cc", "fixed"];
+        let text = place.thalweg(&arguments);
+        let json = place.thalweg(&[&arguments[..], &["--json"]].concat());
+        assert_eq!(text.status.code(), json.status.code());
+        let document: Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(document["passed"], json.status.success());
+        let checks = document["scenarios"][0]["null_checks"].clone();
+        (String::from_utf8(text.stdout).unwrap(), checks)
+    };
+    let (text, checks) = run("");
+    let failed = "\nFAILED: fixed, which does nothing, meets every bound of swift.\n";
+    assert!(text.contains(failed), "{text}");
+    assert_eq!(checks[0]["verdict"], "met", "{checks}");
+    assert!(checks[0]["measured"]["mean"].as_f64().unwrap() > 99.0);
+    let (text, _) = run("only_bounds_harm = true\n");
+    assert!(
+        !text.contains("FAILED") && text.contains("misses 0 of 1 bounds"),
+        "{text}"
+    );
+}
+
 /// SIGINT during a long simulation: completed runs are reported, and the command fails with a
 /// message.
 #[test]

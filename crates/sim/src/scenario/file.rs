@@ -53,6 +53,7 @@ impl Scenario {
             reader::name_form,
         );
         let description = root.value("description").unwrap_or_default();
+        let only_bounds_harm = root.value("only_bounds_harm").unwrap_or_default();
         let duration = root.needed("duration").map(time);
         let warmup = root.value("warmup").map(time);
         let series = root.value("series").map(time);
@@ -93,6 +94,7 @@ impl Scenario {
             workload: workload?,
             series,
             expect: expect.into_iter().collect::<Option<_>>()?,
+            only_bounds_harm,
         };
         root.finish();
         let tables = Tables {

@@ -57,6 +57,9 @@ pub struct Scenario {
     pub series: Option<Time>,
     /// Expected outcome.
     pub expect: Vec<Expectation>,
+    /// Whether the expectations only bound harm: a controller that does nothing meets them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_bounds_harm: bool,
 }
 
 /// A link and the queue in front of it, the same in both directions.

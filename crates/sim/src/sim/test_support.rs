@@ -40,6 +40,7 @@ pub(crate) fn many_to_one(flows: u32) -> Scenario {
         workload: Workload::ManyToOne { senders: 8, flows },
         series: None,
         expect: Vec::new(),
+        only_bounds_harm: false,
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use thalweg_report::Table;
-use thalweg_sim::expect::{Expectation, Verdict};
+use thalweg_sim::expect::{self, Expectation, Verdict};
 use thalweg_sim::metrics::{Slowdown, Summary};
 use thalweg_sim::{Outcome, Statistic};
 
@@ -42,23 +42,75 @@ impl Check {
 /// The scenario's expectations against its runs.
 pub fn checks(runs: &Runs) -> Vec<Check> {
     (runs.scenario.expect.iter())
-        .map(|expectation| {
-            let found = (runs.controllers.iter())
-                .find(|one| one.complete && one.controller.to_string() == expectation.cc);
-            let measured = found.map(|one| one.summary(expectation.statistic));
-            Check {
-                text: expectation.to_string(),
-                verdict: expectation.verdict(measured.as_ref().map(Option::as_ref)),
-                measured: measured.flatten(),
-                expectation: expectation.clone(),
-            }
-        })
+        .map(|expectation| check(expectation, run(runs, &expectation.cc)))
         .collect()
 }
 
-/// Whether no expectation was missed.
+/// What the controller that does nothing makes of the expectations of the others; none unless it
+/// ran.
+pub fn null_checks(runs: &Runs) -> Vec<Check> {
+    let Some(null) = run(runs, expect::NULL) else {
+        return Vec::new();
+    };
+    let expectations = runs.scenario.expect.iter();
+    (expectations.filter(|expectation| expectation.cc != expect::NULL))
+        .map(|expectation| check(expectation, Some(null)))
+        .collect()
+}
+
+fn run<'a>(runs: &'a Runs, controller: &str) -> Option<&'a ControllerRuns> {
+    let mut complete = runs.controllers.iter().filter(|one| one.complete);
+    complete.find(|one| one.controller.to_string() == controller)
+}
+
+fn check(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
+    let measured = found.map(|one| one.summary(expectation.statistic));
+    Check {
+        text: expectation.to_string(),
+        verdict: expectation.verdict(measured.as_ref().map(Option::as_ref)),
+        measured: measured.flatten(),
+        expectation: expectation.clone(),
+    }
+}
+
+/// What the runs show of a controller that does nothing, in words; none unless it ran.
+pub fn null_sentence(runs: &Runs) -> Option<String> {
+    let checks = null_checks(runs);
+    let met = met_by_null(runs, &checks);
+    if !met.is_empty() {
+        let (null, met) = (expect::NULL, met.join(", "));
+        return Some(format!(
+            "FAILED: {null}, which does nothing, meets every bound of {met}."
+        ));
+    }
+    let missed = checks
+        .iter()
+        .filter(|check| check.verdict == Verdict::Missed);
+    let (missed, all) = (missed.count(), checks.len());
+    (all > 0).then(|| {
+        let null = expect::NULL;
+        format!("{null}, which does nothing, misses {missed} of {all} bounds of others.")
+    })
+}
+
+/// Controllers of which no bound tells that they do more than nothing, unless the scenario claims no
+/// more.
+fn met_by_null<'a>(runs: &Runs, checks: &'a [Check]) -> Vec<&'a str> {
+    if runs.scenario.only_bounds_harm {
+        return Vec::new();
+    }
+    let verdicts = checks.iter();
+    let verdicts: Vec<_> = verdicts
+        .map(|check| (&check.expectation, check.verdict))
+        .collect();
+    expect::met_by_null(&verdicts)
+}
+
+/// Whether no expectation was missed, and each controller with some is told from one that does
+/// nothing.
 pub fn passed(runs: &Runs) -> bool {
     (checks(runs).iter()).all(|check| check.verdict != Verdict::Missed)
+        && met_by_null(runs, &null_checks(runs)).is_empty()
 }
 
 /// The statistics that a scenario's runs have.
@@ -218,11 +270,16 @@ fn scenario(runs: &Runs) -> Result<Value> {
     let controllers = (runs.controllers.iter())
         .map(|one| controller(runs, one))
         .collect::<Result<Vec<_>>>()?;
-    Ok(json!({
+    let mut value = json!({
         "scenario": runs.scenario,
         "checks": checks(runs),
         "controllers": controllers,
-    }))
+    });
+    let null = null_checks(runs);
+    if !null.is_empty() {
+        value["null_checks"] = serde_json::to_value(null)?;
+    }
+    Ok(value)
 }
 
 fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {

@@ -53,6 +53,9 @@ pub fn page(runs: &Runs) -> String {
         page.push_str("<h2>Expected outcome</h2>\n");
         page.push_str(&html_table(&table, "Expectations", "checks"));
     }
+    if let Some(sentence) = document::null_sentence(runs) {
+        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+    }
     pictures(&mut page, runs);
     page.push_str("<h2>What the figures mean</h2>\n<dl>\n");
     for statistic in document::statistics(runs) {

@@ -120,5 +120,8 @@ fn scenario_text(runs: &Runs) -> String {
     for check in document::checks(runs) {
         text.push_str(&format!("{}\n", check.sentence()));
     }
+    if let Some(sentence) = document::null_sentence(runs) {
+        text.push_str(&format!("{sentence}\n"));
+    }
     text
 }
