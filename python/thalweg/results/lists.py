@@ -70,6 +70,23 @@ class Tuned(Head):
 
 
 @dataclass(frozen=True)
+class SeedsRow:
+    """A condition under a system default and under learning agents."""
+
+    condition: str
+    run: Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds(Head):
+    """A system default against learning agents with seeds 1 to ``seeds``: medians, ranges, and the
+    worst seed."""
+
+    seeds: int
+    row: tuple[SeedsRow, ...]
+
+
+@dataclass(frozen=True)
 class PublishedKernels:
     """Published goodput in Mbit/s."""
 
@@ -293,11 +310,22 @@ class Curves(Head):
 
 
 Table = (
-    Tuned | Kernels | Grid | Compared | Simulated | Timers | Controllers | Passed | Traces | Curves
+    Tuned
+    | Seeds
+    | Kernels
+    | Grid
+    | Compared
+    | Simulated
+    | Timers
+    | Controllers
+    | Passed
+    | Traces
+    | Curves
 )
 
 KINDS: dict[str, type[Table]] = {
     "tuned": Tuned,
+    "seeds": Seeds,
     "kernels": Kernels,
     "grid": Grid,
     "compared": Compared,
@@ -349,6 +377,8 @@ def _check(page: Page, table: Table, where: str) -> None:
             _check_compared(table, where)
         case Controllers():
             _check_controllers(table, where)
+        case Seeds():
+            _positive(table.seeds, f"{where}.seeds")
         case Passed():
             there = [one.published for one in page.table if isinstance(one, Controllers)]
             for place, name in enumerate(table.published):

@@ -61,6 +61,9 @@ def _orders(table: lists.Table, folder: Path) -> Iterator[Order]:
         match row:
             case lists.TunedRow():
                 yield runs.laboratory(folder, row.run, MODES)
+            case lists.SeedsRow():
+                assert isinstance(table, lists.Seeds)
+                yield runs.of_seeds(folder, row.run, MODES, table.seeds)
             case lists.KernelsRow():
                 yield runs.laboratory(folder, row.native, [row.mode])
                 yield runs.laboratory(folder, row.userspace, [row.mode])
@@ -127,6 +130,8 @@ def _body(
     match table:
         case lists.Tuned():
             return _tuned(table, results)
+        case lists.Seeds():
+            return _of_seeds(table, results)
         case lists.Kernels():
             return _of_kernels(table, results)
         case lists.Grid():
@@ -160,6 +165,43 @@ def _tuned(table: lists.Tuned, results: Iterator[Result | None]) -> Iterator[str
             cells += [_own_ratio(*halves)]
             cells += [_most_frequent_arm(result, "thalweg")]
         yield markdown.row([row.condition, *cells])
+
+
+def _of_seeds(table: lists.Seeds, results: Iterator[Result | None]) -> Iterator[str]:
+    yield f"Medians of {table.seeds} seeds (least to greatest).\n"
+    figures = ["default", "classic", "thalweg", "classic, last half", "thalweg, last half"]
+    ratios = ["last half / default", "thalweg / classic", "the same, last half"]
+    yield from markdown.header(["condition", *figures, *ratios])
+    half = "median-last-half"
+    for row in table.row:
+        result = next(results)
+        if result is None:
+            yield markdown.row([row.condition, *[NOT_RUN] * len([*figures, *ratios])])
+            continue
+        each = [result | {"scenarios": [one]} for one in result["scenarios"]]
+
+        def of(mode: str, key: str = "median", each: Sequence[Result] = each) -> list[float]:
+            found = [statistic(one, mode, key) for one in each]
+            return [0.0 if value is None else value / 1e6 for value in found]
+
+        default, ours = of("baseline"), of("thalweg", half)
+        shown = [default, of("classic"), of("thalweg"), of("classic", half), ours]
+        cells = [_range(one) for one in shown]
+        compared = [(ours, default), (of("thalweg"), of("classic")), (ours, of("classic", half))]
+        cells += [_worst(*both) for both in compared]
+        yield markdown.row([row.condition, *cells])
+
+
+def _range(values: Sequence[float]) -> str:
+    """Median, least and greatest."""
+    return f"{_mbits(median(values))} ({_mbits(min(values))}–{_mbits(max(values))})"
+
+
+def _worst(ours: Sequence[float], base: Sequence[float]) -> str:
+    """The ratio of each seed: the median, and the least with its seed."""
+    ratios = [one / other if other else 0.0 for one, other in zip(ours, base, strict=True)]
+    least = min(ratios)
+    return f"{median(ratios):.2f} ×; worst {least:.2f} (seed {ratios.index(least) + 1})"
 
 
 def _of_kernels(table: lists.Kernels, results: Iterator[Result | None]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,21 +37,26 @@ FORMAT = 1
 #: Seeds of a simulation.
 SEEDS = "3"
 
+#: Directory of scenarios with a seed, which a command makes.
+SEEDED = "lab-results/seeds"
+
 
 @dataclass(frozen=True)
 class Order:
     """One run. ``name``: its directory. ``words``: of the command, without ``--out``. ``inputs``:
-    content of the files that its result depends on. ``backend``: of the laboratory."""
+    content of the files that its result depends on. ``backend``: of the laboratory. ``before``: what
+    a shell does first, which makes the scenarios, one for each result."""
 
     name: str
     words: tuple[str, ...]
     inputs: str = ""
     backend: str = ""
+    before: str = ""
 
     @property
     def command(self) -> str:
-        """For readers."""
-        return " ".join(("thalweg", *self.words))
+        """For readers, in bash."""
+        return self.before + " ".join(("thalweg", *self.words))
 
 
 def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order:
@@ -63,6 +69,21 @@ def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order
     name = "-".join([scenario.stem, run.backend, *modes]).replace(":", "-")
     text = _content(scenario)
     return Order(name, tuple(words), text + _beside(scenario.parent, text), run.backend)
+
+
+def of_seeds(folder: Path, run: Run, modes: Sequence[str], seeds: int) -> Order:
+    """The same with each of the seeds from 1 on, in one boot. Raises OSError, and ValueError for a
+    scenario without `[path]` or with a seed of its own."""
+    one = laboratory(folder, run, modes)
+    scenario = Path(one.words[2])
+    text = _content(scenario)
+    if not re.search(r"(?m)^\[path\]$", text) or re.search(r"(?m)^seed\b", text):
+        raise ValueError(f"{scenario}: expected a table [path] without a seed")
+    copies = f"{SEEDED}/{scenario.stem}"
+    edit = f'sed "s/^\\[path\\]$/&\\nseed = $seed/" {scenario} >{copies}-$seed.toml'
+    before = f"mkdir -p {SEEDED}; for seed in {{1..{seeds}}}; do {edit}; done; "
+    words = (*one.words[:2], f"{copies}-{{1..{seeds}}}.toml", *one.words[3:])
+    return Order(f"{one.name}-seeds-{seeds}", words, one.inputs, one.backend, before)
 
 
 def _beside(folder: Path, scenario: str) -> str:
@@ -146,6 +167,11 @@ class Runs:
         if directory.exists():
             shutil.rmtree(directory)
         command = [self.binary, *order.words, "--out", str(directory)]
+        if order.before:
+            # Only a shell makes the scenarios and finds them.
+            thalweg, out = shlex.quote(self.binary), shlex.quote(str(directory))
+            words = f"{order.before}exec {thalweg} {' '.join(order.words)} --out {out}"
+            command = ["bash", "-e", "-c", words]
         # A group of its own: an interruption is passed on once, and awaited.
         process = subprocess.Popen(
             command,
@@ -168,6 +194,8 @@ class Runs:
                 process.communicate()
             raise
         if process.returncode in GOOD:
+            if order.before:
+                _merge(directory)
             files.replace(directory / "stamp", self._stamp(order))
             return
         last = (said.strip().splitlines() or [""])[-1].strip()
@@ -194,6 +222,19 @@ class Runs:
         """The page's line for the run."""
         why = self.failures.get(order.name)
         return f"- `{order.command}`" + (f": not run: {why}" if why is not None else "")
+
+
+def _merge(directory: Path) -> None:
+    """Makes one document of those of several scenarios, in their order. All have one name: the
+    laboratory appends .2, .3 … to it."""
+
+    def place(document: Path) -> int:
+        return int(document.parent.suffix.removeprefix(".") or 1)
+
+    documents = sorted(directory.glob("*/results.json"), key=place)
+    found = [json.loads(document.read_bytes()) for document in documents]
+    merged = found[0] | {"scenarios": [one for each in found for one in each["scenarios"]]}
+    files.replace(directory / "results.json", json.dumps(merged).encode())
 
 
 def homeless(text: str) -> str:
