@@ -34,7 +34,7 @@ setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.0
 build: ## Build the release binary, target/release/thalweg
 	@$(rust) cargo build --locked --release -p thalweg-cli --bin thalweg
 
-demo: ## Set up, build and show Thalweg at work on this machine (root)
+demo: ## Set up, build and show Thalweg at work on this machine (root, a quarter of an hour after the build)
 	@scripts/setup.sh
 	@$(MAKE) --no-print-directory build
 	@$(rust) scripts/demo.sh
