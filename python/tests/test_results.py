@@ -290,8 +290,11 @@ def test_the_laboratory_stands_beside_the_simulator_with_targets(bed):
     of["environment"]["backend"] = {"name": "link"}
     # 10 Mbit/s, of which 90 % are payload.
     path = {"rate": 10e6, "mtu": 520, "family": "ipv4"}
-    summary = {"utilisation": {"mean": 95.0}, "queue-latency": {"mean": 1500.0}}
-    of["scenarios"][0] |= {"scenario": {"path": path}, "controllers": [{"summary": summary}]}
+    seeds = [
+        {"utilisation_percent": 95.0 + seed, "queue_latency": {"mean_us": 1500.0}}
+        for seed in (-2, 0, 1)
+    ]
+    of["scenarios"][0] |= {"scenario": {"path": path}, "controllers": [{"runs": seeds}]}
     bed.gives(of)
     run = 'run = { scenario = "s.toml", backend = "link", connections = 1 }'
     bed.write(
@@ -334,9 +337,10 @@ cc = "swift"
         "| 2, a: utilisation at least 99.5 | 100.0 | met |",
         "| 2, b: utilisation at least 0.4 × that of a at most 0.43 × that of a | 0.44 | **missed** |",
         "| 2, c: least goodput over the greatest at most 1 | – | not run |",
-        "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 | +5.0 | 80.0 [80.0 … 80.0] | – | – | – | 1.50 | – |",
+        "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 [93.0 … 96.0] | +5.0 | "
+        "80.0 [80.0 … 80.0] | – | – | – | 1.50 [1.50 … 1.50] | – |",
         # The path is normalised, and one run serves both tables.
-        f"- `thalweg sim run {bed.folder}/s.toml --cc swift --seeds 3`",
+        f"- `thalweg sim run {bed.folder}/s.toml --cc swift --seeds 8`",
     ):
         assert line in page.splitlines(), line
     assert bed.calls == 2

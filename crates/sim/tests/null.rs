@@ -13,8 +13,7 @@ use thalweg_sim::sweep::{Job, sweep};
 use thalweg_sim::{Scenario, Time};
 
 /// The beginning of a scenario. What does nothing fills queues at once, so little of it tells.
-fn beginning(file: &Path) -> Scenario {
-    let mut scenario = Scenario::load(file).unwrap();
+fn beginning(mut scenario: Scenario) -> Scenario {
     let us = match &mut scenario.workload {
         Workload::Poisson { until, .. } => {
             *until = Time::from_us(15_000);
@@ -39,7 +38,7 @@ fn null_misses_a_bound_of_each_controller_with_bounds() {
     let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let scenarios: Vec<Scenario> = (files.iter())
-        .map(|file| beginning(file))
+        .map(|file| beginning(Scenario::load(file).unwrap()))
         .filter(|scenario| !scenario.expect.is_empty() && !scenario.only_bounds_harm)
         .collect();
     assert!(scenarios.len() >= 20, "{files:?}");

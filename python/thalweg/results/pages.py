@@ -14,6 +14,7 @@ from thalweg.results.figures import (
     FIGURES,
     Result,
     Round,
+    Spread,
     flows,
     goodputs,
     interval,
@@ -37,12 +38,12 @@ SIMULATOR = (lists.Controllers, lists.Passed, lists.Traces, lists.Curves)
 #: Modes in a table of kind "tuned".
 MODES = ("baseline", "classic", "thalweg")
 
-#: The same quantity in the words of laboratory and simulator: heading, figure of one, statistic of
-#: the other, and the factor from its unit to that of the page.
+#: The same quantity in the words of laboratory and simulator: heading, figure of one, field of a run
+#: of the other, and the factor from its unit to that of the page.
 SIMULATED = (
-    ("SU %", "utilisation", "utilisation", 1.0),
-    ("FR %", "fairness", "fairness", 1.0),
-    ("queue delay, ms", "queue-delay-median", "queue-latency", 1e-3),
+    ("SU %", "utilisation", ("utilisation_percent",), 1.0),
+    ("FR %", "fairness", ("fairness_percent",), 1.0),
+    ("queue delay, ms", "queue-delay-median", ("queue_latency", "mean_us"), 1e-3),
 )
 
 #: Points at which distributions of timers are shown, us.
@@ -323,26 +324,32 @@ def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iter
         linux, simulated = next(results), next(results)
         of = [] if linux is None else rounds(linux)
         cells = []
-        for _, figure, simulated_figure, factor in SIMULATED:
+        for _, figure, field, factor in SIMULATED:
             digits = FIGURES[figure].shown[1]
             ours = spread(of, row.mode, figure)
-            theirs = _mean(simulated, simulated_figure, factor)
+            theirs = _over_seeds(simulated, field, factor)
             cells += [
                 NOTHING if ours is None else ours.text(digits),
-                NOTHING if theirs is None else f"{theirs:.{digits}f}",
+                NOTHING if theirs is None else theirs.text(digits),
                 NOTHING
                 if ours is None or theirs is None
-                else f"{ours.median - theirs:+.{digits}f}",
+                else f"{ours.median - theirs.median:+.{digits}f}",
             ]
         yield markdown.row([row.condition, row.mode.removeprefix("fixed:"), *cells])
 
 
-def _mean(result: Result | None, statistic: str, factor: float) -> float | None:
-    """Over the seeds, of the only controller."""
+def _over_seeds(result: Result | None, field: Sequence[str], factor: float) -> Spread | None:
+    """A figure over the seeds, of the only controller."""
     if result is None:
         return None
-    summary = result["scenarios"][0]["controllers"][0]["summary"].get(statistic)
-    return None if summary is None else summary["mean"] * factor
+    values = []
+    for value in result["scenarios"][0]["controllers"][0]["runs"]:
+        for name in field:
+            value = value.get(name, {})
+        if value != {}:
+            values.append(value * factor)
+    middle = median(values)
+    return None if middle is None else Spread(middle, min(values), max(values))
 
 
 def _timers(

@@ -35,7 +35,7 @@ PATIENCE_S = 60
 FORMAT = 1
 
 #: Seeds of a simulation.
-SEEDS = "3"
+SEEDS = "8"
 
 #: Directory of scenarios with a seed, which a command makes.
 SEEDED = "lab-results/seeds"
