@@ -33,8 +33,8 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	if (!(load_head()->stages & EARLY))
 		return;
 	flow = handshake_flow(ops, bpf_get_socket_cookie(ops), THALWEG_RULE_ACTIVE);
-	/* For failed(). It stays on: by then another program may rely on it. */
-	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG, 0);
+	/* For failed(). */
+	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
 	if (!flow)
 		return;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
@@ -43,24 +43,21 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	}
 	carry_out(ops, flow, THALWEG_STAGE_CONNECT);
 	if (flow->flags & THALWEG_FLOW_SENDS)
-		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
 static __always_inline void listening(struct bpf_sock_ops *ops)
 {
 	const struct thalweg_policy_head *h = load_head();
 	struct thalweg_policy_flow *flow;
-	struct bpf_sock *sk = ops->sk;
 	int one = 1;
 	__u32 rule;
 
 	/* Any listener may get a connection whose rule needs these. */
 	if (h->flags & THALWEG_POLICY_SAVE_SYN)
 		bpf_setsockopt(ops, SOL_TCP, TCP_SAVE_SYN, &one, sizeof(one));
-	if (h->flags & THALWEG_POLICY_OPTIONS && sk) {
-		bpf_sk_storage_get(&listeners, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
-	}
+	if (h->flags & THALWEG_POLICY_OPTIONS)
+		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	if (!(h->stages & 1u << THALWEG_STAGE_LISTEN))
 		return;
 	rule = look_up(ops, THALWEG_RULE_PASSIVE);
@@ -137,7 +134,7 @@ static __noinline int keep(struct bpf_sock_ops *ops, struct thalweg_policy_flow 
 	if (!kept)
 		return 0;
 	*kept = *flow;
-	callbacks(ops, callbacks_of(flow), 0);
+	callbacks(ops, callbacks_of(flow));
 	return 1;
 }
 
@@ -183,20 +180,11 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_flow *flow;
 	struct bpf_sock *sk = ops->sk;
-	__u32 *mark, rule, reads, early;
+	__u32 rule, reads, early;
 	__u64 found;
 
 	if (!sk)
 		return;
-	/*
-	 * The options of a handshake are written: from here on the callback would run per
-	 * packet.
-	 */
-	if (ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) {
-		mark = bpf_sk_storage_get(&listeners, sk, 0, 0);
-		if (mark)
-			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-	}
 	flow = 0;
 	if (h->flags & THALWEG_POLICY_REMEMBERS) {
 		slot = finish(ops, direction);
@@ -219,8 +207,6 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 				slot->cookie = 0;
 			return;
 		}
-		if (direction == THALWEG_RULE_ACTIVE && flow->flags & THALWEG_FLOW_SENDS)
-			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 		flow->flags &= ~THALWEG_FLOW_OPENING;
 		reads = flow->flags & THALWEG_FLOW_READS;
 		settle(ops, flow);

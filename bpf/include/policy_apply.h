@@ -212,10 +212,12 @@ static __noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_
 	return 0;
 }
 
-/* Requests (or releases) callbacks without changing requests of others. */
-static __always_inline void callbacks(struct bpf_sock_ops *ops, int on, int off)
+/*
+ * Requests callbacks. They are never released: by then another program may rely on them.
+ */
+static __always_inline void callbacks(struct bpf_sock_ops *ops, int on)
 {
-	int have = ops->bpf_sock_ops_cb_flags, want = (have | on) & ~off;
+	int have = ops->bpf_sock_ops_cb_flags, want = have | on;
 
 	if (want != have)
 		bpf_sock_ops_cb_flags_set(ops, want);

@@ -7,14 +7,6 @@
 
 #include "policy_apply.h"
 
-/* Listeners that write options; accepted connections inherit the mark like the flag. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, __u32);
-} listeners SEC(".maps");
-
 /* Reads the peer's option from the SYN or the SYN-ACK. 1: read, 0: there is none. */
 static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 {
@@ -29,7 +21,10 @@ static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_
 	return 1;
 }
 
-/* The flow whose SYN or SYN-ACK is being written, if its rule sends the option. */
+/*
+ * The flow whose SYN or SYN-ACK is being written, if its rule sends the option. Later segments
+ * come here as well: the flag stays.
+ */
 static __always_inline struct thalweg_policy_flow *sending(struct bpf_sock_ops *ops)
 {
 	__u32 direction = ops->is_fullsock ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;

@@ -65,7 +65,7 @@ static __noinline int begin_trial(struct bpf_sock_ops *ops, __u64 found)
 	trial->start_busy_ticks = busy_ticks(sk);
 	trial->handshake_rtt_us = tp->srtt_us >> 3;
 	trial->flags = ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? THALWEG_OUTCOME_PASSIVE : 0;
-	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG, 0);
+	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
 	return 1;
 }
 

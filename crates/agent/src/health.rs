@@ -23,6 +23,8 @@ use crate::view;
 const EVENTS: &str = "events";
 /// Kind of problem: the policy in force is not as it was applied.
 const POLICY: &str = "policy";
+/// Kind of problem: another program switched off callbacks that the policy in force needs.
+pub const POLICY_SILENCE: &str = "policy-silence";
 /// Kind of problem: a congestion control in BPF is not as it was loaded.
 const CONTROLS: &str = "cc";
 /// Kind of problem: the store's file is gone.
@@ -30,7 +32,16 @@ const STORE_FILE: &str = "store-file";
 /// Kind of problem: the API's socket is gone.
 const SOCKET: &str = "socket";
 /// Kinds of problems that are looked for whenever somebody asks.
-const LOOKED: [&str; 7] = [CONTROLS, CGROUP, EVENTS, PINS, POLICY, PROGRAMS, STORE_FILE];
+const LOOKED: [&str; 8] = [
+    CONTROLS,
+    CGROUP,
+    EVENTS,
+    PINS,
+    POLICY,
+    POLICY_SILENCE,
+    PROGRAMS,
+    STORE_FILE,
+];
 /// Kinds of problems under which nothing is measured or changed, or nobody learns of it.
 const CRITICAL: [&str; 3] = [CGROUP, EVENTS, PROGRAMS];
 /// The event loop passes five times a second; an iteration takes seconds at most.
@@ -137,10 +148,22 @@ impl Shared {
         }
         let attached = look.attached();
         problems.extend(self.look(look));
+        if let Ok(Some(report)) = self.look_at_policy() {
+            problems.extend(report.silenced().map(|text| (POLICY_SILENCE, text)));
+        }
         Health { problems, attached }
     }
 
-    /// The problems of the kinds [`LOOKED`].
+    /// The policy in force, and its effects on the open connections.
+    ///
+    /// # Errors
+    /// Pins that cannot be read.
+    pub fn look_at_policy(&self) -> Result<Option<policy::Report>> {
+        let history = History::at(&self.config.paths.state);
+        policy::Report::look(&self.kernel.setup().pin, &history)
+    }
+
+    /// The problems of the kinds [`LOOKED`], but silenced connections.
     fn look(&self, look: Look) -> Problems {
         let mut problems = look.problems;
         let state = &self.config.paths.state;

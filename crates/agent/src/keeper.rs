@@ -20,6 +20,7 @@ use crate::clamps;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::events::{self, Decoder};
+use crate::health;
 use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
@@ -444,13 +445,20 @@ impl Keeper {
         policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
-    /// Logs a policy's failed settings, each kind of failure once.
+    /// Logs a policy's failed settings, each kind of failure once, and notes silenced connections.
     fn report_policy(&mut self) {
-        let pin = &self.shared.kernel.setup().pin;
-        match self.policy_failures.look(pin, &self.policies) {
-            Ok(new) => new.iter().for_each(|text| tracing::warn!("policy: {text}")),
-            Err(error) => tracing::debug!("reading the policy's failures: {error:#}"),
+        let report = match self.shared.look_at_policy() {
+            Ok(report) => report,
+            Err(error) => return tracing::debug!("reading the policy's failures: {error:#}"),
+        };
+        let new = report
+            .as_ref()
+            .map(|report| self.policy_failures.note(report));
+        for text in new.into_iter().flatten() {
+            tracing::warn!("policy: {text}");
         }
+        let silenced = report.and_then(|report| report.silenced());
+        self.shared.problem(health::POLICY_SILENCE, silenced);
     }
 
     /// Named cgroups come and go with their services.

@@ -13,7 +13,7 @@ const MEMORY: Duration = Duration::from_secs(600);
 const LEAST: u64 = 5;
 /// One of so many connections is a problem.
 const SHARE: u64 = 20;
-/// Time for which a problem keeps its words: each change of them is a line in the log.
+/// Time for which a problem keeps its words: finding the programs of others takes time.
 const RENEW: Duration = Duration::from_secs(60);
 
 /// Numbers at a time.

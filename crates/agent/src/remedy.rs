@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 35] = [
+const REMEDIES: [(&str, &str); 36] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -77,6 +77,10 @@ const REMEDIES: [(&str, &str); 35] = [
     (
         "policy",
         "Nothing must be done if it is put back within seconds. Else correct it and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
+    ),
+    (
+        "policy-silence",
+        "Have the other program keep the flags that are set, or detach it: `bpftool cgroup tree`. Open connections keep what was set.",
     ),
     (
         "port",

@@ -112,6 +112,20 @@ pub struct Restored {
 
 /// A poisoned lock means that another thread panicked. Its data is still consistent, because every
 /// guarded value is replaced or changed in one step.
+/// Whether two texts differ in more than their numbers. Numbers of an address are no words.
+fn differs(one: &str, other: &str) -> bool {
+    let word = |word: &str| {
+        let bare = word.trim_matches(|char: char| char.is_ascii_punctuation());
+        let is_number = bare.parse::<f64>().is_ok();
+        if is_number {
+            "0".to_owned()
+        } else {
+            word.to_owned()
+        }
+    };
+    !one.split(' ').map(word).eq(other.split(' ').map(word))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -292,12 +306,13 @@ impl Shared {
     }
 
     /// Sets or (with `None`) clears a problem, which `status` shows until it is cleared. It is
-    /// logged when it appears and when it ends.
+    /// logged when it appears, when it changes in more than numbers, and when it ends.
     pub fn problem(&self, topic: &'static str, text: Option<String>) {
         let mut problems = lock(&self.problems);
         match text {
             Some(text) => {
-                if problems.get(topic) != Some(&text) {
+                let before = problems.get(topic);
+                if before.is_none_or(|before| differs(before, &text)) {
                     tracing::error!(topic, "{text}");
                 }
                 problems.insert(topic, text);
@@ -581,5 +596,22 @@ impl Restoring<'_> {
             restored,
             left_out: self.left_out + self.put.len() as u64 - restored,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differs;
+
+    #[test]
+    fn problem_whose_numbers_alone_change_is_no_news() {
+        assert!(!differs(
+            "15 of 16 were (30 MB)",
+            "150 of 160 were (1.5 MB)"
+        ));
+        assert!(differs("15 of 16 were", "15 of 16 are"));
+        assert!(differs("15 of 16 were", "15 of 16"));
+        assert!(differs("192.0.2.7 is slow", "192.0.2.8 is slow"));
+        assert!(!differs("it hangs, 3 s; no more", "it hangs, 4 s; no more"));
     }
 }

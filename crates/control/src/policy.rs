@@ -44,12 +44,11 @@ use pins::{HEAD, PROGRAM, Pins, Running};
 use tables::Tables;
 
 /// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 7] = [
     maps::TEXTS,
     maps::FAILURES,
     maps::HANDSHAKES,
     maps::FLOWS,
-    maps::LISTENERS,
     maps::EVENTS,
     maps::TRIALS,
     maps::OUTCOMES,

@@ -1,11 +1,14 @@
 //! Policies beside firewalls, other programs, and values that the application has set.
 
+use std::fs;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use thalweg_lab::host::Side;
 
 use crate::support::policies::{bed, policy};
-use crate::support::{Bed, compile, privileged};
+use crate::support::{Bed, compile, privileged, wait_for};
 
 /// Option, level and name in Python; a stricter value of an application.
 const OWN: [(i32, i32, i64); 5] = [
@@ -73,7 +76,7 @@ fn callbacks_that_another_program_switches_off_are_counted() {
     if !privileged() {
         return;
     }
-    let bed = bed("silenced");
+    let bed = Bed::running("silenced", "");
     bed.apply(&policy(
         "[[rule]]\nname = \"all\"\nmatch.direction = \"active\"\non.rtt = { mark = 3 }\n",
     ));
@@ -116,8 +119,51 @@ sys.stdin.readline()
         words.contains("3 x switched off by another program"),
         "{shown}"
     );
+    let problems = || bed.json(&["status"])["problems"].to_string();
+    let said = problems();
+    for part in ["policy test", "3 with rule \\\"all\\\""] {
+        assert!(said.contains(part), "{said}");
+    }
     let output = bed.thalweg(&["sockops", "unload", "silencer"]);
     assert!(output.status.success(), "{output:?}");
+    drop(silent);
+    wait_for("the problem's end", || {
+        (!problems().contains("switched off")).then_some(())
+    });
+}
+
+#[test]
+fn callbacks_for_headers_that_another_program_wants_outlast_send_option() {
+    if !privileged() {
+        return;
+    }
+    for (direction, flag) in [("active", "-DHEADERS=0"), ("passive", "-DHEADERS=1")] {
+        let bed = bed(&format!("headers{direction}"));
+        // Attached first: its request comes before the policy is done with the handshake.
+        let object = compile("probe", bed.directory.path(), "probe.o", &[flag]);
+        let mut object = ObjectBuilder::default().open_file(object).unwrap();
+        for mut program in object.progs_mut() {
+            let wanted = program.name() == "probe";
+            program.set_autoload(wanted);
+        }
+        let object = object.load().unwrap();
+        let program = object.progs_mut().find(|it| it.name() == "probe").unwrap();
+        let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+        let _link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
+        bed.apply(&policy(&format!(
+            "[[rule]]\nname = \"all\"\nmatch.direction = \"{direction}\"\n\
+             set = {{ send_option = 7 }}\n"
+        )));
+        let address = bed.server_address();
+        let _sink = bed.sink(&address);
+        bed.connect(&address, 1, 1_000_000);
+        let rule = bed.rule("all");
+        assert_eq!((&rule["done"], &rule["failed"]), (&1.into(), &0.into()));
+        let map = object.maps().find(|map| map.name() == "established");
+        let bytes = map.unwrap().lookup(&[0; 4], MapFlags::ANY).unwrap();
+        let count = u64::from_ne_bytes(bytes.unwrap().try_into().unwrap());
+        assert!(count > 3, "{count} callbacks for a connection of 1 MB");
+    }
 }
 
 /// Drops what arrives on a side with option 253 in a SYN or SYN-ACK.

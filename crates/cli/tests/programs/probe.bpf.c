@@ -3,7 +3,9 @@
  * The program of the tests of `thalweg sockops`: counts established connections and
  * prints a line for each. -DREFUSED makes a program that the verifier refuses,
  * -DNO_SOCKOPS one of another kind, -DLIBRARY one that calls libc, -DOLD_MAP one
- * with a map of a form that libbpf no longer takes. It needs no header but the kernel's.
+ * with a map of a form that libbpf no longer takes; -DHEADERS=1 one that requests callbacks
+ * for headers at establishment and counts those at port 5001, or with 0 the others. It needs no
+ * header but the kernel's.
  */
 #include <linux/bpf.h>
 
@@ -11,6 +13,8 @@
 
 static long (*trace_printk)(const char *format, __u32 size, ...) = (void *)BPF_FUNC_trace_printk;
 static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*cb_flags_set)(struct bpf_sock_ops *ops, int flags) =
+	(void *)BPF_FUNC_sock_ops_cb_flags_set;
 
 struct {
 	int (*type)[BPF_MAP_TYPE_ARRAY];
@@ -53,13 +57,25 @@ int probe(struct bpf_sock_ops *ops)
 #ifdef OLD_MAP
 	return map_lookup(&old, &zero) ? 1 : 0;
 #endif
+#ifdef HEADERS
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ||
+	    ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
+					  BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	if (ops->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB || ops->state != BPF_TCP_ESTABLISHED ||
+	    (ops->local_port == 5001) != HEADERS)
+		return 1;
+#else
 	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
+#endif
 	count = map_lookup(&established, &zero);
 	if (!count)
 		return 1;
 	__sync_fetch_and_add(count, 1);
+#ifndef HEADERS
 	trace_printk(format, sizeof(format), (__u32)*count);
+#endif
 	return 1;
 }
 

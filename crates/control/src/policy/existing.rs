@@ -14,7 +14,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use super::Prepared;
 use super::pins::Pins;
 use crate::iterator::Visit;
-use crate::{object, system};
+use crate::{object, privileges, system};
 
 /// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
 const ATTACHED: u64 = 1 << 32;
@@ -144,8 +144,8 @@ pub(super) fn silenced(
     };
     let program = object::program(&object, programs::POLICY_SILENCED)?;
     let link = program.attach().context("making a TCP iterator")?;
-    // Namespaces that end meanwhile have no connections.
-    visit_all(link.as_fd()).for_each(drop);
+    // Namespaces that end meanwhile have no connections. The agent raises what entering takes.
+    privileges::raised(|| visit_all(link.as_fd()).for_each(drop));
     let map = object::map(&object, maps::SILENCED)?;
     let count = |id: u32| {
         let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;

@@ -20,6 +20,8 @@ use crate::batch;
 const LATER_STAGES: &str = "later stages";
 /// The kernel's name of the option that requests callbacks.
 const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
+/// What happened to callbacks that are not as the policy requested them.
+const SWITCHED_OFF: &str = "switched off by another program";
 /// Stages that need callbacks.
 const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
@@ -212,12 +214,31 @@ impl Report {
                     key: LATER_STAGES.to_owned(),
                     option: CALLBACKS.to_owned(),
                     stage: catalogue::Stage::Established.name().to_owned(),
-                    error: "switched off by another program".to_owned(),
+                    error: SWITCHED_OFF.to_owned(),
                     count,
                 });
             }
         }
         Ok(Some(report))
+    }
+
+    /// The open connections whose callbacks another program switched off, in words; `None` where
+    /// [`Report::look`] found none.
+    pub fn silenced(&self) -> Option<String> {
+        let of_rule = |rule: &RuleReport| {
+            let mut failures = rule.failures.iter();
+            let found = failures.find(|failure| failure.error == SWITCHED_OFF)?;
+            Some(format!("{} with rule {:?}", found.count, rule.name))
+        };
+        let found: Vec<String> = self.rules.iter().filter_map(of_rule).collect();
+        (!found.is_empty()).then(|| {
+            format!(
+                "policy {}: another sockops program switched off callbacks of open connections, \
+                 whose later stages are over: {}",
+                self.name,
+                found.join(", ")
+            )
+        })
     }
 }
 
@@ -257,13 +278,7 @@ pub struct FailureLog {
 
 impl FailureLog {
     /// A line for each kind of failure that was not reported before.
-    ///
-    /// # Errors
-    /// As [`Report::read`].
-    pub fn look(&mut self, pin: &Path, history: &History) -> Result<Vec<String>> {
-        let Some(report) = Report::look(pin, history)? else {
-            return Ok(Vec::new());
-        };
+    pub fn note(&mut self, report: &Report) -> Vec<String> {
         if self.policy != report.number {
             *self = Self {
                 policy: report.number,
@@ -271,8 +286,8 @@ impl FailureLog {
             };
         }
         let mut lines = Vec::new();
-        for rule in report.rules {
-            for failure in rule.failures {
+        for rule in &report.rules {
+            for failure in &rule.failures {
                 let kind = Failure {
                     count: 0,
                     ..failure.clone()
@@ -285,7 +300,7 @@ impl FailureLog {
                 }
             }
         }
-        Ok(lines)
+        lines
     }
 }
 
