@@ -171,16 +171,43 @@ static __noinline int visit(struct tcp_sock *tp, struct seq_file *seq)
 	return 0;
 }
 
-SEC("iter/tcp")
-int learn_clamp(struct bpf_iter__tcp *ctx)
+static __always_inline struct tcp_sock *visited(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
-	struct tcp_sock *tp;
 
 	if (!skc)
 		return 0;
 	if (!(SENDING & 1 << skc->skc_state))
 		return 0;
-	tp = bpf_skc_to_tcp_sock(skc);
+	return bpf_skc_to_tcp_sock(skc);
+}
+
+SEC("iter/tcp")
+int learn_clamp(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = visited(ctx);
+
 	return tp ? visit(tp, ctx->meta->seq) : 0;
+}
+
+/*
+ * Gives each connection its own window back, when the learner has gone. Writes a byte for
+ * each: 0, or 1 where the kernel refuses.
+ */
+SEC("?iter/tcp")
+int learn_unclamp(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = visited(ctx);
+	__u32 *mine;
+	__u8 failed;
+
+	if (!tp)
+		return 0;
+	mine = bpf_sk_storage_get(&clamped, tp, 0, 0);
+	/* Somebody else's, as in adjust(). */
+	if (!mine || !is_free(tp, mine))
+		return 0;
+	failed = lift_clamp(tp) != 0;
+	bpf_seq_write(ctx->meta->seq, &failed, sizeof(failed));
+	return 0;
 }

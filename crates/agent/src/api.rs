@@ -330,7 +330,8 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
         let unsaved = shared.save_snapshot().err();
         shared.kernel.let_go();
         fail_point!("detach::saved");
-        let removed = kernel::detach(&shared.kernel.setup().pin)?;
+        // Clamps are lifted by the agent's end as well.
+        let removed = kernel::detach(&shared.kernel.setup().pin)?.pins;
         fail_point!("detach::removed");
         shared.end();
         let unsaved = unsaved.map(|error| format!("{error:#}"));

@@ -578,12 +578,33 @@ fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && policy_directory(pin).exists()
 }
 
+/// What was removed from the kernel.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Names of the pins.
+    pub pins: Vec<String>,
+    /// Why open connections keep learned clamps.
+    pub clamped: Option<String>,
+}
+
 /// Removes all pins of an agent under `pin`, and limits of earlier versions. A policy stays in force. Once no
-/// agent holds the objects, they are gone from the kernel. Returns the names of the removed pins.
-/// Connections keep their congestion control.
-pub fn detach(pin: &Path) -> Result<Vec<String>> {
-    let mut removed = pins::clear(pin, |map| is_lent(pin, map))?;
-    removed.extend(former_limits::remove(pin)?);
+/// agent holds the objects, they are gone from the kernel. Connections keep their congestion
+/// control, and no learned clamp.
+///
+/// # Errors
+/// System errors.
+pub fn detach(pin: &Path) -> Result<Removed> {
+    if !system::has_pins(pin) {
+        return Ok(Removed::default());
+    }
+    let leftover = clamps::Leftover::find(pin);
+    let mut pins = pins::clear(pin, |map| is_lent(pin, map))?;
+    pins.extend(former_limits::remove(pin)?);
+    let lifted = leftover.map_or(Ok(()), |it| it.lift());
+    let removed = Removed {
+        clamped: lifted.err().map(|error| format!("{error:#}")),
+        pins,
+    };
     if policy_directory(pin).exists() {
         return Ok(removed);
     }
@@ -598,7 +619,7 @@ pub fn detach(pin: &Path) -> Result<Vec<String>> {
         {
             Ok(removed)
         }
-        Err(error) if !removed.is_empty() => {
+        Err(error) if !removed.pins.is_empty() => {
             Err(error).with_context(|| format!("removing {}", pin.display()))
         }
         _ => Ok(removed),

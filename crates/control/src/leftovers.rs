@@ -219,6 +219,9 @@ pub fn others(pin: &Path) -> Vec<Other> {
             });
         }
     }
+    if !system::has_pins(pin) {
+        return others;
+    }
     if pin.join(policy::DIRECTORY).exists() {
         others.push(Other {
             what: "a policy".to_owned(),

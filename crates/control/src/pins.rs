@@ -6,8 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::system;
 
 /// A directory of directories, locked against other writers.
 pub struct Locked {
@@ -35,13 +37,17 @@ impl Locked {
     /// new one exists by now.
     ///
     /// # Errors
-    /// System errors.
+    /// System errors; a directory that is on no BPF file system, and so somebody else's.
     pub fn open(directory: &Path) -> Result<Option<Self>> {
         let shown = directory.display();
         let file = match File::open(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.with_context(|| format!("opening {shown}"))?,
         };
+        ensure!(
+            system::has_pins(directory),
+            "{shown} is not on a BPF file system: what is there is left alone"
+        );
         let inode = file.metadata()?.ino();
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| errno)

@@ -469,6 +469,40 @@ pub fn check_outlives(bpffs: &Path) -> Result<()> {
     )
 }
 
+/// Whether pins of a command outlive it where it cannot see the machine's first process: in words
+/// why that is not known. Where it does see it, [`ensure_bpffs`] decides.
+///
+/// # Errors
+/// They end with the command: it would mount the BPF file system itself.
+pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
+    if privileges::check().is_err() {
+        return Ok(None);
+    }
+    // The first process of a PID namespace sees itself there.
+    let is_first = std::process::id() == 1;
+    if !is_first && mounts_of("1").is_ok_and(|mounts| !mounts.is_empty()) {
+        return Ok(None);
+    }
+    let existing = pin.ancestors().find(|path| path.exists());
+    let existing = existing.unwrap_or(Path::new("/"));
+    let why = match is_first {
+        true => "this process is the first of its PID namespace",
+        false => "/proc does not show this process's PID namespace",
+    };
+    if !has_pins(existing) {
+        bail!(
+            "no BPF file system is mounted at {}, and {why}: what is pinned would end with it; \
+             {NSENTER}",
+            pin.display()
+        );
+    }
+    Ok(Some(format!(
+        "what is pinned ends with this command if the BPF file system at {} is mounted for it alone, \
+         which cannot be known, as {why}; {NSENTER}",
+        existing.display()
+    )))
+}
+
 /// Fails where pins of the machine are hidden from this process: it would find nothing.
 pub fn check_sees_pins(pin: &Path) -> Result<()> {
     let existing = pin.ancestors().find(|path| path.exists());
@@ -491,6 +525,11 @@ pub fn is_bpffs(path: &Path) -> Result<bool> {
     let stat =
         nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
     Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
+}
+
+/// Whether there may be pins at a path: files elsewhere are somebody's.
+pub fn has_pins(path: &Path) -> bool {
+    is_bpffs(path).unwrap_or(false)
 }
 
 /// Another process, by a descriptor: its number cannot be reused for a third one.

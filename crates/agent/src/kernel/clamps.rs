@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags};
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
@@ -18,7 +18,7 @@ use thalweg_control::{batch, object, system};
 use thalweg_learner::Mode;
 
 use super::open::{Iterator, unless_passing};
-use super::{Kernel, Setup};
+use super::{Kernel, Setup, pins};
 
 /// Bytes of one report.
 const REPORT: usize = size_of::<raw::thalweg_clamp_report>();
@@ -245,6 +245,79 @@ impl Kernel {
             }
         }
         outcome
+    }
+}
+
+/// The connections with clamps of a learner that is to go, whatever has become of its agent.
+pub(super) struct Leftover(MapHandle);
+
+impl Leftover {
+    /// `None`: no host has a clamp.
+    pub(super) fn find(pin: &Path) -> Option<Self> {
+        let hosts = pins::find(pin, names::CLAMPS)?;
+        let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
+        has_clamps
+            .then(|| pins::find(pin, names::CLAMPED))?
+            .map(Self)
+    }
+
+    /// Gives the connections of all network namespaces their own windows back. The programs must
+    /// be gone: they would clamp new ones.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn lift(&self) -> Result<()> {
+        let mut object = object::open("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
+        for mut program in object.progs_mut() {
+            let is_wanted = program.name() == programs::LEARN_UNCLAMP;
+            program.set_autoload(is_wanted);
+        }
+        for mut map in object.maps_mut() {
+            match map.name() == names::CLAMPED {
+                true => map.reuse_fd(self.0.as_fd())?,
+                false => map.set_autocreate(false)?,
+            }
+        }
+        let object = object
+            .load()
+            .context("loading the program that lifts them")?;
+        let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
+        let link = Arc::new(link.as_fd().try_clone_to_owned()?);
+        let mut refused = 0;
+        // As in `lift_clamps`.
+        for _ in 0..LIFTS {
+            let link = Arc::clone(&link);
+            let visit = move || Some(lifted(link.as_fd()));
+            let mut lifts = 0;
+            refused = 0;
+            for visited in system::in_namespaces(|_| true, visit) {
+                let (lifted, failed) = visited?;
+                lifts += lifted;
+                refused += failed;
+            }
+            if lifts == 0 {
+                break;
+            }
+        }
+        ensure!(refused == 0, "the kernel refuses {refused}");
+        Ok(())
+    }
+}
+
+/// Visits the sockets of the thread's network namespace; returns how many lost their clamp, and how
+/// many kept it.
+fn lifted(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
+    let mut visit = Visit::begin(link)?;
+    let (mut lifted, mut failed) = (0, 0);
+    let mut buffer = [0; 512];
+    loop {
+        let read = visit.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((lifted, failed));
+        }
+        let refused = buffer[..read].iter().filter(|byte| **byte != 0).count();
+        failed += refused;
+        lifted += read - refused;
     }
 }
 

@@ -254,6 +254,23 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
     Ok(removed)
 }
 
+/// A map of the learner's, by its pin, or by a pinned link whose program uses it.
+pub(super) fn find(pin: &Path, name: &str) -> Option<MapHandle> {
+    let about = MAPS.iter().find(|map| map.name == name)?;
+    let pinned = about.open(pin).ok().flatten();
+    let used = || {
+        let mut ids = maps_of_links(pin).into_iter();
+        privileges::raised(|| {
+            ids.find_map(|id| {
+                MapHandle::from_map_id(id)
+                    .ok()
+                    .filter(|map| about.made(map))
+            })
+        })
+    };
+    pinned.filter(|map| about.made(map)).or_else(used)
+}
+
 /// Ids of the maps that the programs of the pinned links use.
 fn maps_of_links(pin: &Path) -> BTreeSet<u32> {
     let links = LINKS

@@ -150,6 +150,17 @@ fn clamps_outlive_a_killed_agent_and_the_next_one_knows_them() {
     fills_the_queue(&mut flow);
 }
 
+fn detach_without_an_agent_lifts_them() {
+    let (mut bed, _sink, mut flow) = running("detached", ENABLED);
+    clamped(&bed, 1);
+    bed.end(Signal::SIGKILL);
+    is_bounded(&mut flow);
+    // Some pins may be gone: the program has the maps.
+    std::fs::remove_file(bed.pin.join("clamped")).unwrap();
+    assert_eq!(bed.json(&["detach"])["left"], json!([]));
+    fills_the_queue(&mut flow);
+}
+
 fn a_reload_without_the_prefix_lifts_them() {
     let (bed, _sink, mut flow) = running("reload", ENABLED);
     clamped(&bed, 1);
@@ -252,6 +263,7 @@ in_virtual_time!(
     [],
     open_and_new_connections_have_what_the_path_carries_until_the_agent_ends,
     clamps_outlive_a_killed_agent_and_the_next_one_knows_them,
+    detach_without_an_agent_lifts_them,
     a_reload_without_the_prefix_lifts_them,
     what_a_policy_bounds_is_left_alone,
     what_is_not_in_the_agents_cgroup_is_left_alone,

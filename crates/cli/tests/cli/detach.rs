@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libbpf_rs::{Link, Program};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thalweg_control::links;
 
 use crate::support::{Bed, plain, privileged};
@@ -21,7 +21,7 @@ fn is_loaded(program: u32) -> bool {
 /// Detaches, and checks that the agent has ended well and nothing of it is left.
 fn detaches(bed: &Bed, mut agent: Child, program: Option<u32>, what: &str) -> Value {
     let told = bed.json(&["detach"]);
-    assert_eq!(told["left"], serde_json::json!([]), "{what}");
+    assert_eq!(told["left"], json!([]), "{what}");
     assert!(!bed.pin.exists(), "{what}: {told}");
     let ended = agent.try_wait().expect("waiting");
     assert!(ended.is_some(), "{what}: the agent runs on");
@@ -100,6 +100,55 @@ fn detach_without_pins_detaches_what_is_attached() {
     assert_ne!(links::attached_to(&link).unwrap(), Some(0));
     bed.json(&["detach"]);
     assert_eq!(links::attached_to(&link).unwrap(), Some(0));
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn commands_leave_files_of_an_ordinary_directory_alone() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("detachplain"), "");
+    let ordinary = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(bed.configuration()).unwrap();
+    let (old, new) = (bed.pin.to_str().unwrap(), ordinary.path().to_str().unwrap());
+    fs::write(bed.configuration(), text.replace(old, new)).unwrap();
+    let files = [
+        "hosts",
+        "link_sockops",
+        "next/program",
+        "limits/7/link_ingress",
+        "cc/own/link",
+        "sockops/own/link",
+        "policy/link",
+    ];
+    for name in files {
+        let path = ordinary.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "precious").unwrap();
+    }
+    let told = bed.json(&["detach"]);
+    assert_eq!(
+        (&told["removed"], &told["others"]),
+        (&json!([]), &json!([]))
+    );
+    for command in [
+        &["cc", "unload", "own"][..],
+        &["sockops", "unload", "own"],
+        &["policy", "remove"],
+    ] {
+        let output = bed.thalweg(command);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{command:?}");
+        assert!(
+            text.contains("not on a BPF file system"),
+            "{command:?}: {text}"
+        );
+    }
+    for name in files {
+        let path = ordinary.path().join(name);
+        assert_eq!(fs::read_to_string(path).unwrap(), "precious", "{name}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
@@ -23,11 +23,6 @@ pub fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
 fn assert_known(bed: &Bed, address: &str) {
     let host = bed.host(address).expect("what was learned is lost");
     assert_eq!(host["scored"], 1);
-}
-
-fn error_of(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A memory cgroup, of either version, removed with this value.
@@ -423,8 +418,13 @@ fn detaching_works_where_the_store_does_not() {
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 2);
     let output = bed.thalweg(&["detach"]);
-    let text = error_of(&output);
-    assert!(text.contains("not saved"), "{text}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Nothing is left in the kernel: that is success.
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.starts_with("warning: ") && text.contains("not saved"),
+        "{text}"
+    );
     assert!(!bed.pin.exists(), "programs are left: {text}");
     let _ = bed.leave().wait();
     assert!(!bed.pin.exists());
