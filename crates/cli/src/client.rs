@@ -204,6 +204,17 @@ pub fn pinned(pin: &Path) -> Pinned {
     }
 }
 
+/// Warns where what a command pins may end with it.
+///
+/// # Errors
+/// It certainly would.
+pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
+    if let Some(doubt) = thalweg_control::system::doubt_about_pins(pin)? {
+        crate::output::warn(&doubt);
+    }
+    Ok(())
+}
+
 /// Text encoded as one segment or query value of a path.
 pub fn encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {

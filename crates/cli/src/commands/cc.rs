@@ -10,6 +10,7 @@ use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::system;
 use thalweg_units::{Delay, Rate, printable};
 
+use crate::client::check_pins_last;
 use crate::failure::Failure;
 use crate::options::Global;
 use crate::output;
@@ -137,6 +138,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::Load(load) => {
             let program = load.what.program()?;
+            check_pins_last(pin)?;
             let name = cc::load(pin, &program, load.name.as_deref())?;
             done(global, "loaded", &name)
         }

@@ -11,6 +11,7 @@ use thalweg_control::sockops::{self, Loaded};
 use thalweg_control::system;
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
+use crate::client::check_pins_last;
 use crate::failure::Failure;
 use crate::options::{Global, cgroup};
 use crate::output;
@@ -96,6 +97,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             // Faults of the object are reported first.
             open(&load.object, MAX_FILE_BYTES)?;
             let cgroup = cgroup(&load.cgroup)?;
+            check_pins_last(pin)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;
             if global.json {
                 return output::print_json(&loaded);

@@ -8,7 +8,7 @@ use std::process::Command;
 use libbpf_rs::{Program, libbpf_sys};
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, THALWEG, plain, privileged, tell_skipped};
+use crate::support::{Bed, THALWEG, plain, privileged, tell_skipped, unique};
 
 /// Names and states of the doctor's checks.
 fn states(command: &mut Command) -> Vec<(String, String)> {
@@ -116,6 +116,70 @@ fn pins_that_end_with_the_command_are_refused() {
     let file = format!("--net=/run/netns/{client}");
     let output = run(&["nsenter", &file], &["cc", "list"]);
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn pins_that_end_with_the_command_are_refused_and_doubtful_ones_named() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("ends"), "");
+    let name = unique("ends");
+    let load = |by: &[&str], before: &str| {
+        let mut command = Command::new(by[0]);
+        command
+            .args(&by[1..])
+            .args(["sh", "-c", &format!("{before} exec \"$@\""), "sh"])
+            .args([THALWEG, "--config"])
+            .arg(bed.configuration())
+            .args(["cc", "load", "htcp", "--name", &name]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let loaded = || {
+        let all = bed.json(&["cc", "list"]);
+        let mut names = all.as_array().unwrap().iter().map(|it| &it["name"]);
+        names.any(|it| *it == *name)
+    };
+    let unload = || assert!(bed.thalweg(&["cc", "unload", &name]).status.success());
+    let client = bed.pair.namespace(Side::Client);
+    let mounts = ["unshare", "--mount"];
+    let unborn = ["unshare", "--mount", "--pid", "--mount-proc"];
+    let first = ["unshare", "--mount", "--pid", "--mount-proc", "--fork"];
+    let exec = ["ip", "netns", "exec", client];
+    let away = "umount -l /sys/fs/bpf;";
+    for (by, before) in [
+        (&exec[..], ""),
+        (&mounts, away),
+        (&unborn, away),
+        (&first, away),
+    ] {
+        let (done, said) = load(by, before);
+        assert!(!done && said.contains("nsenter --net="), "{by:?}: {said}");
+        assert!(!loaded(), "{by:?}");
+    }
+    // From here it cannot be told whose file system that is: the machine's, or the command's.
+    for (before, stays) in [("", true), ("mount -t bpf none /sys/fs/bpf;", false)] {
+        let (done, said) = load(&first, before);
+        assert!(done, "{said}");
+        assert!(
+            said.starts_with("warning: ") && said.contains("cannot be known"),
+            "{said}"
+        );
+        assert_eq!(loaded(), stays);
+        if stays {
+            unload();
+        }
+    }
+    let file = format!("--net=/run/netns/{client}");
+    for by in [&["nsenter", &file][..], &mounts] {
+        let (done, said) = load(by, "");
+        assert!(done && loaded(), "{by:?}: {said}");
+        assert!(!said.contains("cannot be known"), "{by:?}: {said}");
+        unload();
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use thalweg_control::policy::{How, Report};
 
+use crate::client::check_pins_last;
 use crate::options::Global;
 
 /// Which policy, and how.
@@ -26,6 +27,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (bytes, compiled, warnings) = super::compile(&options.file)?;
     let (place, history) = super::place(global.config()?)?;
+    check_pins_last(&place.pin)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let how = How {
         dry_run: options.dry_run,

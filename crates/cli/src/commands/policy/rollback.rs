@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
+use crate::client::check_pins_last;
 use crate::options::Global;
 
 /// Returns to the previous policy.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global.config()?)?;
+    check_pins_last(&place.pin)?;
     super::tell(global, &history.rollback(&place)?, None)
 }
