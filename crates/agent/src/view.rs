@@ -47,7 +47,7 @@ pub struct Status {
     pub kernel_busy_time: bool,
     /// Host records now in the kernel.
     pub hosts: u64,
-    /// Largest number of host records in the kernel; beyond it the least valuable go.
+    /// Host records beyond which the least valuable go; for a moment there may be more.
     pub hosts_max: u64,
     /// Kernel memory of the maps, bytes.
     pub map_bytes: u64,

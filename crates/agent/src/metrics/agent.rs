@@ -135,7 +135,7 @@ impl Figures {
         )?;
         page.gauge(
             "thalweg_hosts_max",
-            "Most host records; beyond, the least valuable go.",
+            "Host records beyond which the least valuable go, some later than others come.",
             status.hosts_max,
         )?;
         page.gauge(

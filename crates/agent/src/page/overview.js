@@ -46,7 +46,7 @@ export function overview(status) {
     tile("Mode", ...mode(status)),
     tile("Runs since", time(Date.now() - status.uptime_s * 1000),
       `for ${span(status.uptime_s)}`, status.session > 1 ? `, ${counted(status.session - 1, "reload")}` : ""),
-    tile("Hosts known", count(status.hosts), `of at most ${count(status.hosts_max)}`),
+    tile("Hosts known", count(status.hosts), `beyond ${count(status.hosts_max)} the least valuable go`),
     tile("Connections", count(c.established), `${count(c.changed)} got another arm than the system's, ${count(c.app_owned)} left to the application`),
     tile("Decisions", count(c.decided), `${count(c.switched)} connections moved mid-flow, ${count(c.refused)} refused by the kernel`),
     tile("Measured", count(c.scored), `of ${count(c.closed)} ended connections${c.closed ? ` (${percent(c.scored / c.closed)})` : ""}`),

@@ -142,7 +142,10 @@ fn text(status: &Status) -> String {
         ("last snapshot", snapshot),
         (
             "hosts",
-            format!("{} of at most {}", status.hosts, status.hosts_max),
+            format!(
+                "{}; beyond {} the least valuable go",
+                status.hosts, status.hosts_max
+            ),
         ),
         (
             "memory",
