@@ -57,7 +57,7 @@ repeat: ## Repeat the tests in virtual time on a busy machine, no two runs alike
 	@scripts/setup.sh --test
 	@scripts/repeat.sh $(COUNT)
 
-faults: ## Kill the agent at every point of its life, and a hundred times under load (root, a quarter of an hour after the build)
+faults: ## Put the agent through every kind of fault: kills, disks, files, pins, programs, clones, floods, ports (root, half an hour after the build)
 	@scripts/setup.sh --test
 	@scripts/faults.sh
 
