@@ -128,9 +128,12 @@ fn commands_leave_files_of_an_ordinary_directory_alone() {
         fs::write(path, "precious").unwrap();
     }
     let told = bed.json(&["detach"]);
-    assert_eq!(
-        (&told["removed"], &told["others"]),
-        (&json!([]), &json!([]))
+    assert_eq!(told["removed"], json!([]));
+    // Agents of other tests may be there.
+    let others = told["others"].to_string();
+    assert!(
+        !others.contains("load own") && !others.contains("a policy"),
+        "{others}"
     );
     for command in [
         &["cc", "unload", "own"][..],
