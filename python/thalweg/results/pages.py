@@ -316,6 +316,7 @@ def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | N
 
 
 def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iterator[str]:
+    yield f"Medians of Linux's rounds and of the simulator's {runs.SEEDS} seeds [least to greatest].\n"
     header = ["flows", ""]
     for head, *_ in SIMULATED:
         header += [f"{head}: Linux", "simulator", "difference"]
