@@ -256,7 +256,7 @@ async fn highest(
             };
             highest = highest.max(number);
         }
-        if !look.is_over(&values) {
+        if !look.is_over(&values, &place) {
             continue;
         }
         if place.has_reached(sequence) {

@@ -168,7 +168,7 @@ impl Policies {
                     Err(fault) => self.shared.fault(fault),
                 }
             }
-            if look.is_over(&values) {
+            if look.is_over(&values, &self.place) {
                 self.hand_over();
                 return Ok(());
             }

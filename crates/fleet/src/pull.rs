@@ -70,18 +70,43 @@ impl Value {
 pub(crate) struct Look {
     /// Messages that are still read; unknown before the first.
     left: Option<u64>,
+    /// The last message of the bucket when the look began. Later ones are of those that write all the time.
+    end: Option<u64>,
 }
 
 impl Look {
-    /// Whether it is over with these messages.
-    pub fn is_over(&mut self, values: &[Value]) -> bool {
+    /// A look up to this message.
+    pub fn until(end: u64) -> Self {
+        Self {
+            left: None,
+            end: Some(end),
+        }
+    }
+
+    /// Whether it is known up to which message it reads.
+    pub fn has_end(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Has it read up to this message.
+    pub fn end_at(&mut self, end: u64) {
+        self.end = Some(end);
+    }
+
+    /// Whether all was read up to its end.
+    pub fn is_whole(&self, place: &Place) -> bool {
+        self.end.is_some_and(|end| place.has_reached(end))
+    }
+
+    /// Whether it is over with these messages, which end at this place.
+    pub fn is_over(&mut self, values: &[Value], place: &Place) -> bool {
         let Some(first) = values.first() else {
             return true;
         };
         let most = first.pending.saturating_mul(2).saturating_add(BEYOND);
         let left = self.left.get_or_insert(most);
         *left = left.saturating_sub(values.len() as u64);
-        *left == 0
+        *left == 0 || self.is_whole(place)
     }
 }
 

@@ -32,6 +32,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
 /// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
 const EMPTY: u32 = 10;
+/// A server that does not answer in time is asked again so often before the session is over.
+const ASKED_AGAIN: u32 = 2;
 /// Bytes of statuses that are held at once; parsed they are three times as large. A server that invents
 /// agents gets no further.
 const STATUSES_BYTES: usize = 12 << 20;
@@ -68,6 +70,8 @@ struct Talk {
     settings: Settings,
     commands: mpsc::Receiver<Command>,
     priors: Place,
+    /// The last message in the bucket of priors when a session's first look began.
+    end: u64,
     /// Messages that wait until the agent has taken those before: parsed they are several times as large.
     unread: VecDeque<Value>,
     random: Random,
@@ -88,6 +92,7 @@ impl Agent {
                 settings: checked.settings.clone(),
                 commands,
                 priors: Place::new(Bucket::Priors),
+                end: 0,
                 unread: VecDeque::new(),
                 random: Random::new(random.u64()),
                 before: Default::default(),
@@ -206,7 +211,7 @@ impl Talk {
         self.shared
             .state(|state| state.connected = Some(Connection { server, since }));
         let mut puller = Puller::new();
-        let mut reading = Look::default();
+        let mut reading = Look::until(self.end);
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
         let mut again = EMPTY;
@@ -221,14 +226,15 @@ impl Talk {
             }
             if is_read && self.unread.is_empty() {
                 is_read = false;
-                reading = Look::default();
                 // After a session's first look it counts as known what others told.
-                if again > 0 && self.lacks_priors(link).await? {
+                if again > 0 && self.lacks_priors(link, &reading).await? {
                     again -= 1;
+                    reading = Look::until(self.end);
                     puller = Puller::new();
                     continue;
                 }
                 again = 0;
+                reading = Look::default();
                 let pace = self.settings.pace.look;
                 look = now + pace.mul_f64(0.75 + 0.5 * self.random.fraction());
                 self.shared.state(|state| state.looked = Some(now));
@@ -264,6 +270,7 @@ impl Talk {
             let info = link.open(bucket).await?;
             match bucket {
                 Bucket::Priors => {
+                    self.end = info.state.last_sequence;
                     if self.priors.meet(&info) {
                         self.unread.clear();
                         self.shared.deliver(Incoming::Anew);
@@ -351,10 +358,13 @@ impl Talk {
         if !self.settings.take {
             return Ok(true);
         }
-        let values = puller.next(link, &mut self.priors).await?;
-        let all = look.is_over(&values);
+        let values = next(puller, link, &mut self.priors).await?;
+        let is_over = look.is_over(&values, &self.priors);
+        if !is_over && !look.has_end() {
+            look.end_at(link.open(Bucket::Priors).await?.state.last_sequence);
+        }
         self.unread.extend(values);
-        Ok(all)
+        Ok(is_over)
     }
 
     /// Hands over what was read, while the agent keeps up.
@@ -392,12 +402,14 @@ impl Talk {
         Ok(Some(Incoming::Priors { age, priors }))
     }
 
-    /// Whether the leader of the bucket of priors has more than was read.
-    async fn lacks_priors(&mut self, link: &mut Link) -> Result<bool, Fault> {
-        if !self.settings.take {
+    /// Whether the leader of the bucket of priors has more than this look was to read.
+    async fn lacks_priors(&mut self, link: &mut Link, look: &Look) -> Result<bool, Fault> {
+        if !self.settings.take || look.is_whole(&self.priors) {
             return Ok(false);
         }
-        Ok(self.priors.lacks(&link.open(Bucket::Priors).await?))
+        let info = link.open(Bucket::Priors).await?;
+        self.end = info.state.last_sequence;
+        Ok(self.priors.lacks(&info))
     }
 
     /// Takes over the client library's counters.
@@ -426,20 +438,34 @@ impl Talk {
     }
 }
 
+/// The next messages. A server that others keep busy is asked again, by the same connection.
+async fn next(
+    puller: &mut Puller,
+    link: &mut Link,
+    place: &mut Place,
+) -> Result<Vec<Value>, Fault> {
+    for _ in 0..ASKED_AGAIN {
+        match puller.next(link, place).await {
+            Err(fault) if fault.kind == Kind::Slow => *puller = Puller::new(),
+            done => return done,
+        }
+    }
+    puller.next(link, place).await
+}
+
 /// The statuses of all agents.
 pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
     let mut all = BTreeMap::new();
     let mut place = Place::new(Bucket::Status);
     let mut puller = Puller::new();
-    let mut look = Look::default();
     let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY);
     let mut is_over = false;
-    // Agents may write faster than one reads. What comes later is of those that write all the time.
     let end = link.open(Bucket::Status).await?.state.last_sequence;
+    let mut look = Look::until(end);
     while !is_over {
-        let values = puller.next(link, &mut place).await?;
-        is_over = look.is_over(&values) || place.has_reached(end);
-        if values.is_empty() && !place.has_reached(end) && again > 0 {
+        let values = next(&mut puller, link, &mut place).await?;
+        is_over = look.is_over(&values, &place);
+        if values.is_empty() && !look.is_whole(&place) && again > 0 {
             again -= 1;
             is_over = !place.lacks(&link.open(Bucket::Status).await?);
             puller = Puller::new();

@@ -74,6 +74,8 @@ jetstream {{
     store_dir: "{store}"
     max_memory_store: 64MB
     max_file_store: {store_bytes}
+    # For nats-server 2.12 and newer, whose queue of 100,000 lets one member hold up all others:
+    #max_buffered_msgs: 10000
 }}
 
 # Policies are the largest messages, 512 KiB.

@@ -226,6 +226,17 @@ fn a_thief_hears_no_answers_of_others() {
 
 #[test]
 fn a_thief_that_writes_without_end_holds_nobody_up() {
+    holds_nobody_up(None);
+}
+
+/// A member that writes less leaves the server time to say each time that there is something new.
+#[test]
+fn a_thief_that_writes_ten_thousand_times_a_second_holds_nobody_up() {
+    holds_nobody_up(Some(10_000));
+}
+
+/// A thief rewrites its own keys, so many times a second or as fast as it can.
+fn holds_nobody_up(rate: Option<u32>) {
     let Some((bed, thief, _operator)) = bed() else {
         return;
     };
@@ -234,8 +245,8 @@ fn a_thief_that_writes_without_end_holds_nobody_up() {
     connected(&b);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| thief.flood("$KV.thalweg-priors.a.3", b"none", &stop));
-        scope.spawn(|| other.flood("$KV.thalweg-status.a", b"none", &stop));
+        scope.spawn(|| thief.flood("$KV.thalweg-priors.a.3", b"none", rate, &stop));
+        scope.spawn(|| other.flood("$KV.thalweg-status.a", b"none", rate, &stop));
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let first = wait_for("a look", || b.state().looked);
             wait_for("another look", || {

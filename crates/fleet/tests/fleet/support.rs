@@ -76,6 +76,24 @@ pub fn program() -> Option<PathBuf> {
     })
 }
 
+/// The version of the server whose queue is so long that the configuration must bound it, and later ones.
+const BOUNDED: (u32, u32) = (2, 12);
+/// The version whose queue has no bound: what is sent faster than the disk takes it holds up everybody.
+const UNBOUNDED: (u32, u32) = (2, 10);
+
+/// The first two numbers of the server's version, which it prints as `nats-server: v2.12.2`.
+fn version() -> (u32, u32) {
+    let output = Command::new(program().expect("a server"))
+        .arg("--version")
+        .output()
+        .expect("its version");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let digits = text.trim().rsplit([' ', 'v']).next().unwrap_or_default();
+    let mut numbers = digits.split('.').map_while(|part| part.parse().ok());
+    let first = numbers.next().expect("a version");
+    (first, numbers.next().expect("a version"))
+}
+
 /// Whether there is a server; says why not.
 pub fn is_there() -> bool {
     program().is_some() || skip("no nats-server (scripts/setup.sh --test)")
@@ -245,6 +263,10 @@ impl Bed {
                 store_bytes: 1 << 30,
                 cluster,
             });
+            let text = match version() >= BOUNDED {
+                true => text.replace("#max_buffered_msgs", "max_buffered_msgs"),
+                false => text,
+            };
             write("nats-server.conf", &text);
             let conf = at.join("nats-server.conf");
             let address = format!("127.0.0.1:{port}");
@@ -377,17 +399,30 @@ impl Raw {
         });
     }
 
-    /// Publishes without end, as fast as the server takes it.
-    pub fn flood(&self, subject: &str, payload: &[u8], stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
+    /// Publishes without end, at a rate or as fast as the server takes it.
+    pub fn flood(&self, subject: &str, payload: &[u8], rate: Option<u32>, stop: &AtomicBool) {
+        const ROUND: u32 = 200;
+        let begun = Instant::now();
+        let awaits = version() == UNBOUNDED;
+        for round in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let due = rate.map(|rate| begun + Duration::from_secs(1) * (round * ROUND) / rate);
+            let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+            std::thread::sleep(wait.unwrap_or_default());
             self.runtime.block_on(async {
-                for _ in 0..200 {
+                for _ in 0..ROUND {
                     let payload = payload.to_vec().into();
                     let sent = self.client.publish(subject.to_owned(), payload).await;
                     sent.expect("sending");
                 }
                 self.client.flush().await.expect("flushing");
             });
+            if awaits {
+                // Once all before it was stored. The server may say that it has too much to do.
+                drop(self.put(subject, payload));
+            }
         }
     }
 
