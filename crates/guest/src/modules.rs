@@ -10,6 +10,9 @@ use crate::error::Error;
 pub(crate) const DEPENDENCIES: &str = "modules.dep";
 /// The file that lists the built-in modules.
 const BUILT_IN: &str = "modules.builtin";
+/// The file with the parameters of what is built in. It also names what can be no
+/// module, as IPv6 in Linux 7.2, which [`BUILT_IN`] leaves out.
+const BUILT_IN_PARAMETERS: &str = "modules.builtin.modinfo";
 /// Endings of a module's file name.
 const ENDINGS: [&str; 4] = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"];
 
@@ -35,6 +38,8 @@ pub(crate) struct Tree {
     /// File and dependencies of each module, by its name.
     modules: BTreeMap<String, (String, Vec<String>)>,
     built_in: BTreeSet<String>,
+    /// Parts of the kernel that can be no modules and have parameters.
+    parts: BTreeSet<String>,
 }
 
 impl Tree {
@@ -44,14 +49,17 @@ impl Tree {
             let file = directory.join(name);
             fs::read_to_string(&file).map_err(Error::io("cannot read", file))
         };
+        // Kernels before 5.2 do not have it.
+        let parameters = fs::read(directory.join(BUILT_IN_PARAMETERS)).unwrap_or_default();
         Ok(Self::parse(
             directory,
             &read(DEPENDENCIES)?,
             &read(BUILT_IN)?,
+            &String::from_utf8_lossy(&parameters),
         ))
     }
 
-    fn parse(directory: &Path, dependencies: &str, built_in: &str) -> Self {
+    fn parse(directory: &Path, dependencies: &str, built_in: &str, parameters: &str) -> Self {
         let needs = |words: &str| words.split_ascii_whitespace().map(str::to_owned).collect();
         let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
         Self {
@@ -60,13 +68,21 @@ impl Tree {
                 .map(|(file, rest)| (module(file), (file.to_owned(), needs(rest))))
                 .collect(),
             built_in: built_in.lines().map(module).collect(),
+            parts: parameters
+                .split('\0')
+                .filter_map(|row| row.split_once('.'))
+                .map(|(name, _)| module(name))
+                .collect(),
         }
     }
 
     /// Whether the kernel has a module, loadable or built in.
     pub(crate) fn has(&self, name: &str) -> bool {
         // Reno is part of TCP and has no file.
-        name == "tcp_reno" || self.modules.contains_key(name) || self.built_in.contains(name)
+        name == "tcp_reno"
+            || self.modules.contains_key(name)
+            || self.built_in.contains(name)
+            || self.parts.contains(name)
     }
 
     /// The names with a prefix, without it.
@@ -142,7 +158,12 @@ mod tests {
 
     fn ordered(names: &[&str]) -> Result<Vec<String>, String> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let tree = Tree::parse(Path::new(""), NEEDS, "kernel/net/ipv4/tcp_cubic.ko\n");
+        let tree = Tree::parse(
+            Path::new(""),
+            NEEDS,
+            "kernel/net/ipv4/tcp_cubic.ko\n",
+            "ipv6.parm=disable:Disable IPv6\0ipv6.parmtype=disable:int\0",
+        );
         let files = tree.files(&names)?;
         Ok(files
             .iter()
@@ -165,7 +186,10 @@ mod tests {
 
     #[test]
     fn what_is_built_in_needs_no_file_and_what_is_unknown_is_named() {
-        assert_eq!(ordered(&["tcp_cubic", "tcp_reno"]).unwrap(), [""; 0]);
+        assert_eq!(
+            ordered(&["tcp_cubic", "tcp_reno", "ipv6"]).unwrap(),
+            [""; 0]
+        );
         assert_eq!(ordered(&["tcp_prague"]).unwrap_err(), "tcp_prague");
     }
 }

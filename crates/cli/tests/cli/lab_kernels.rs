@@ -108,6 +108,104 @@ impl Packages {
     }
 }
 
+/// Packages as Debian has them since 14, named as in its archive: the image, its modules and their lists each have one.
+fn split(place: &Packages) -> Vec<String> {
+    let package = |part: &str, control: &str, files: &[(&str, &[u8])]| {
+        let file = place.package(&format!("linux-{part}-{RELEASE}"), control, files);
+        let named = file.replace(".deb", "_6.12.1-1_amd64.deb");
+        fs::rename(&file, &named).unwrap();
+        named
+    };
+    let at = |file: &str| format!("usr/lib/modules/{RELEASE}/{file}");
+    let base = format!("linux-base-{RELEASE} (= 6.12.1-1)");
+    vec![
+        package(
+            "image",
+            &format!(
+                "Depends: dracut | linux-initramfs-tool, {base}, linux-binary-{RELEASE} (= 6.12.1-1), \
+                 linux-modules-{RELEASE} (= 6.12.1-1)\nPre-Depends: linux-base\n"
+            ),
+            &[("usr/share/doc/x", b"")],
+        ),
+        package(
+            "binary",
+            &format!("Depends: {base}\n"),
+            &[(&at("vmlinuz"), &image(RELEASE))],
+        ),
+        package(
+            "modules",
+            &format!("Depends: kmod, {base}\n"),
+            &[(&at("kernel/net/blob"), b"x")],
+        ),
+        package(
+            "base",
+            "",
+            &[
+                (&at("config"), b"CONFIG_DEBUG_INFO_BTF=y\n"),
+                (&at("modules.builtin"), b"kernel/net/veth.ko\n"),
+                // IPv6 can be no module there.
+                (
+                    &at("modules.builtin.modinfo"),
+                    b"ipv6.parm=disable:Disable IPv6\0",
+                ),
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn a_kernel_in_several_packages_is_put_together() {
+    let place = Packages::new();
+    let files = split(&place);
+    let added = json(&place.run(&["add", &files[0]]));
+    assert_eq!(added["name"], RELEASE);
+    let [stock] = &place.list()[..] else {
+        panic!("{:?}", place.list());
+    };
+    assert_eq!(stock["package"]["name"], format!("linux-image-{RELEASE}"));
+    assert_eq!(stock["fault"], Value::Null, "{stock}");
+    assert_eq!(stock["btf"], true, "{stock}");
+    assert!(
+        stock["has"]["veth"] == true && stock["has"]["ipv6"] == true,
+        "{stock}"
+    );
+    let modules = place.kept()[0].join("lib/modules").join(RELEASE);
+    assert!(modules.join("kernel/net/blob").is_file());
+}
+
+#[test]
+fn a_missing_part_of_a_kernel_is_named() {
+    for (part, asked) in [(1, 0), (2, 0), (3, 0), (2, 1)] {
+        let place = Packages::new();
+        let files = split(&place);
+        let name = ["image", "binary", "modules", "base"][part];
+        fs::remove_file(&files[part]).unwrap();
+        let output = place.run(&["add", &files[asked]]);
+        assert_refused(&place, &output, &format!("linux-{name}-{RELEASE}"));
+    }
+}
+
+#[test]
+fn modules_below_usr_are_found() {
+    let place = Packages::new();
+    let archive = place.package(
+        &format!("linux-image-{RELEASE}"),
+        "Depends: kmod\n",
+        &[
+            (&format!("boot/vmlinuz-{RELEASE}"), &image(RELEASE)),
+            (
+                &format!("usr/lib/modules/{RELEASE}/modules.builtin"),
+                b"kernel/net/veth.ko\n",
+            ),
+            (&format!("usr/lib/modules/{RELEASE}/kernel/net/blob"), b"x"),
+        ],
+    );
+    json(&place.run(&["add", &archive]));
+    let stock = &place.list()[0];
+    assert_eq!(stock["fault"], Value::Null, "{stock}");
+    assert_eq!(stock["has"]["veth"], true, "{stock}");
+}
+
 fn json(output: &Output) -> Value {
     assert_code(output, 0);
     serde_json::from_slice(&output.stdout).unwrap()

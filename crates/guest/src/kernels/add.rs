@@ -11,7 +11,7 @@ use thalweg_process::Process;
 use thalweg_process::interrupt::{self, OnSignal};
 use thalweg_process::tool;
 
-use super::{IMAGE, PACKAGE, Package, image, modules_in, place};
+use super::{CONFIGURATION, IMAGE, PACKAGE, Package, image, modules_in, place};
 use crate::cache::Scratch;
 use crate::error::Error;
 
@@ -19,8 +19,18 @@ use crate::error::Error;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Architecture of the packages.
 const ARCHITECTURE: &str = "amd64";
-/// Name prefixes of the packages with image and modules.
-const PARTS: [&str; 2] = ["linux-image-", "linux-modules-"];
+/// Name prefixes of packages that hold a kernel, or depend on one that does. Debian 14 has the image in
+/// `linux-binary-*`, on which `linux-image-*` depends.
+const KERNELS: [&str; 2] = ["linux-image-", "linux-binary-"];
+/// A meta package depends on `linux-image-*`, that on `linux-binary-*`.
+const DEPTH: usize = 3;
+/// Name prefixes of the packages, named by the release, that hold `lib/modules/RELEASE` and a file of it where the
+/// package of the image does not: Ubuntu's since 18.04, Debian's since 14.
+const PARTS: [(&str, &str); 2] = [("linux-modules-", ""), ("linux-base-", "modules.builtin")];
+/// Where modules are in packages of Debian since 13.
+const MERGED: &str = "usr/lib/modules";
+/// Files beside the modules since Debian 14, and the begin of their names in `boot`.
+const BESIDE: [(&str, &str); 2] = [("vmlinuz", IMAGE), ("config", CONFIGURATION)];
 
 /// The result of [`add`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +44,8 @@ pub struct Added {
 }
 
 /// Adds the kernel of a package: a file that ends in `.deb`, or a package that apt downloads and
-/// whose signatures it checks. A meta package stands for the one that it depends on.
+/// whose signatures it checks. A meta package stands for the one that it depends on. Packages on which a
+/// file depends are looked for beside it.
 ///
 /// # Errors
 /// One line: [`Error::Preconditions`] if a program is missing; else the fault of the package.
@@ -60,41 +71,58 @@ pub fn add(package: &str) -> Result<Added, Error> {
     let _signals = interrupt::Guard::install()?;
     let scratch = Scratch::create(&place())?;
     let unpacked = scratch.path().join("tree");
-    let archive = match is_file {
-        true => fs::canonicalize(package)
-            .map_err(|error| Error::Options(format!("cannot read {package}: {error}")))?,
-        false => download(&scratch, package)?,
+    let source = match is_file {
+        true => Source::Beside(
+            fs::canonicalize(package)
+                .map_err(|error| Error::Options(format!("cannot read {package}: {error}")))?,
+        ),
+        false => Source::Apt(&scratch),
     };
-    let mut control = unpack(package, &archive, &unpacked)?;
-    if release(&unpacked)?.is_none() {
-        let depends = part(&control, PARTS[0], package)?;
-        if is_file {
+    let archive = match &source {
+        Source::Beside(file) => file.clone(),
+        Source::Apt(scratch) => download(scratch, package)?,
+    };
+    let mut chain = vec![unpack(package, &archive, &unpacked)?];
+    let name = loop {
+        let control = &chain[chain.len() - 1];
+        match release(&unpacked)? {
+            Some(name) => break name,
+            None if chain.len() > DEPTH => {
+                return Err(Error::Options(format!(
+                    "{package}: {} holds no kernel ({IMAGE}*)",
+                    control.package.name
+                )));
+            }
+            None => {
+                let depends = kernel(control, package)?;
+                let archive = source.get(&depends, control)?;
+                chain.push(unpack(&depends, &archive, &unpacked)?);
+            }
+        }
+    };
+    for (prefix, file) in PARTS {
+        if modules_in(&unpacked, &name).join(file).exists() {
+            continue;
+        }
+        let holder = &chain[chain.len() - 1];
+        let part = format!("{prefix}{name}");
+        if !chain
+            .iter()
+            .any(|control| control.names().any(|it| it == part))
+        {
             return Err(Error::Options(format!(
-                "{package} holds no kernel, but depends on {depends}: name that package"
+                "{} is no whole kernel, and depends on no {part}: expected linux-image-{name}",
+                holder.package.name,
             )));
         }
-        let archive = download(&scratch, &depends)?;
-        control = unpack(&depends, &archive, &unpacked)?;
+        let archive = source.get(&part, holder)?;
+        unpack(&part, &archive, &unpacked)?;
     }
-    let Some(name) = release(&unpacked)? else {
-        return Err(Error::Options(format!(
-            "{package}: {} holds no kernel (boot/{IMAGE}*)",
-            control.package.name
-        )));
-    };
-    let modules = modules_in(&unpacked, &name);
-    if !modules.is_dir() {
-        // Ubuntu has the modules in a package of their own.
-        let depends = part(&control, PARTS[1], package)?;
-        if is_file {
-            return Err(Error::Options(format!(
-                "{package} holds no modules; they are in {depends}: add {} by its name",
-                control.package.name
-            )));
-        }
-        let archive = download(&scratch, &depends)?;
-        unpack(&depends, &archive, &unpacked)?;
-    }
+    // The last of the kernel's own name: `linux-binary-*` is only a part of it.
+    let of_image = chain
+        .iter()
+        .rposition(|it| it.package.name.starts_with(KERNELS[0]));
+    let control = chain.swap_remove(of_image.unwrap_or(chain.len() - 1));
     let mut depmod = tool::command("depmod");
     depmod.arg("-b").arg(&unpacked).arg(&name);
     attended(&mut depmod)?
@@ -137,10 +165,58 @@ fn keep(
     }
 }
 
+/// Where further packages come from.
+enum Source<'a> {
+    /// The directory of this file.
+    Beside(PathBuf),
+    /// Apt, into this directory.
+    Apt(&'a Scratch),
+}
+
+impl Source<'_> {
+    /// The file of a package on which another depends.
+    fn get(&self, package: &str, needed_by: &Control) -> Result<PathBuf, Error> {
+        let file = match self {
+            Self::Apt(scratch) => return download(scratch, package),
+            Self::Beside(file) => file,
+        };
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        let entries = fs::read_dir(directory).map_err(Error::io("cannot read", directory))?;
+        let begin = format!("{package}_{}_", needed_by.package.version);
+        let is_it = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // Epochs are not in names of files, and colons may be escaped.
+            name.starts_with(&begin) && name.ends_with(".deb")
+        };
+        let found = entries.flatten().map(|entry| entry.path()).find(is_it);
+        found.ok_or_else(|| {
+            let name = match package.starts_with(KERNELS[0]) {
+                true => "that package".to_owned(),
+                false => format!("{} without a file", needed_by.package.name),
+            };
+            Error::Options(format!(
+                "{} depends on {package}: name {name}, or put its file ({begin}*.deb) into {}",
+                needed_by.package.name,
+                directory.display()
+            ))
+        })
+    }
+}
+
 /// Fields of a package's control file.
 struct Control {
     package: Package,
     depends: String,
+}
+
+impl Control {
+    /// The names of packages on which it depends.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.depends
+            .split([',', '|'])
+            .filter_map(|dependency| dependency.split_ascii_whitespace().next())
+            .filter(|name| is_name(name))
+    }
 }
 
 /// Unpacks a package into a directory, over what is there.
@@ -175,7 +251,35 @@ fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> 
     attended(&mut command)?.map_err(wrong)?;
     // A package may restrict its directories; the cache belongs to its user.
     let _ = fs::set_permissions(into, std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    arrange(into)?;
     Ok(control)
+}
+
+/// Moves what is elsewhere in newer packages to where depmod and [`super::in_root`] expect it.
+fn arrange(tree: &Path) -> Result<(), Error> {
+    let entries = |directory: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let make = |directory: &Path| {
+        fs::create_dir_all(directory).map_err(Error::io("cannot create", directory))
+    };
+    for from in entries(&tree.join(MERGED)) {
+        let Some(release) = from.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let (modules, boot) = (modules_in(tree, release), tree.join("boot"));
+        for file in entries(&from) {
+            let name = file.file_name().unwrap_or_default();
+            let (directory, to) = match BESIDE.iter().find(|(beside, _)| *beside == name) {
+                Some((_, begin)) => (&boot, boot.join(format!("{begin}{release}"))),
+                None => (&modules, modules.join(name)),
+            };
+            make(directory)?;
+            fs::rename(&file, &to).map_err(Error::io("cannot create", &to))?;
+        }
+    }
+    Ok(())
 }
 
 /// Has apt download a package into a new directory, and returns the file.
@@ -227,19 +331,15 @@ fn release(unpacked: &Path) -> Result<Option<String>, Error> {
     Ok(Some(release))
 }
 
-/// The only package of a kind that another depends on.
-fn part(control: &Control, kind: &str, asked: &str) -> Result<String, Error> {
-    let mut names: Vec<&str> = control
-        .depends
-        .split([',', '|'])
-        .filter_map(|dependency| dependency.split_ascii_whitespace().next())
-        .filter(|name| name.starts_with(kind) && is_name(name))
-        .collect();
+/// The only package of a kernel that another depends on.
+fn kernel(control: &Control, asked: &str) -> Result<String, Error> {
+    let is_kernel = |name: &&str| KERNELS.iter().any(|kind| name.starts_with(kind));
+    let mut names: Vec<&str> = control.names().filter(is_kernel).collect();
     names.dedup();
     match names.as_slice() {
         [one] => Ok((*one).to_owned()),
         [] => Err(Error::Options(format!(
-            "{asked} holds no kernel (boot/{IMAGE}* and its modules) and depends on none: expected \
+            "{asked} holds no kernel ({IMAGE}* and its modules) and depends on none: expected \
              a package such as {}",
             super::EXAMPLE
         ))),
@@ -322,9 +422,13 @@ mod tests {
 
     #[test]
     fn a_meta_package_leads_to_one_kernel() {
-        let part = |depends: &str| part(&control(depends), PARTS[0], "meta");
+        let part = |depends: &str| kernel(&control(depends), "meta");
         let one = part("linux-base, linux-image-6.1.0-56-amd64 (= 6.1.192-2)").unwrap();
         assert_eq!(one, "linux-image-6.1.0-56-amd64");
+        let split = part(
+            "linux-base-7.2.13-amd64 (= 1), linux-binary-7.2.13-amd64 (= 1), linux-modules-7.2.13-amd64",
+        );
+        assert_eq!(split.unwrap(), "linux-binary-7.2.13-amd64");
         for (depends, words) in [
             ("linux-base", "depends on none"),
             (

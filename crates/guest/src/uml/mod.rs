@@ -154,13 +154,26 @@ fn takes_modules(program: &Path) -> Result<bool, Error> {
 /// A kernel's own version, such as `6.1.176`.
 ///
 /// # Errors
-/// It cannot be started.
+/// It cannot be started, or says nothing: with its complaint, such as the dynamic linker's about another
+/// glibc.
 pub fn version(program: &Path) -> Result<String, Error> {
     let output = Command::new(program)
         .arg("--version")
         .output()
         .map_err(Error::io("cannot start", program))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    match complaints
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+    {
+        Some(complaint) if version.is_empty() => Err(Error::Options(format!(
+            "{} does not start: {complaint}",
+            program.display()
+        ))),
+        _ => Ok(version),
+    }
 }
 
 /// Whether a kernel of this version asks the machine for the size of the register state.
