@@ -49,6 +49,15 @@ pub const FAR: Addresses = Addresses {
 /// the counters; then the user namespace, or any descriptor if there is none.
 const DESCRIPTORS: usize = 7;
 
+/// Capabilities of a command in its user namespace, though it is not root there: for `ip`, `tc`, `tcpdump` and
+/// `/proc/sys/net`, and low ports.
+const KEPT: [u32; 4] = [
+    capabilities::NET_ADMIN,
+    capabilities::NET_RAW,
+    capabilities::NET_BIND_SERVICE,
+    capabilities::SYS_ADMIN,
+];
+
 /// Both ends of a link.
 #[derive(Debug)]
 pub struct Ends {
@@ -219,11 +228,17 @@ impl Entrance {
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
         }
         setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
-        self.resolv_conf.as_deref().map_or(Ok(()), resolv::replace)
+        self.resolv_conf
+            .as_deref()
+            .map_or(Ok(()), resolv::replace)?;
+        match self.user {
+            Some(_) => capabilities::keep(&KEPT),
+            None => Ok(()),
+        }
     }
 }
 
-/// The lines of uid_map and gid_map: the caller is root inside.
+/// The lines of uid_map and gid_map: the caller keeps its numbers, since many programs refuse to be root.
 struct Mapping {
     user: String,
     group: String,
@@ -232,8 +247,8 @@ struct Mapping {
 impl Mapping {
     fn own() -> Self {
         Self {
-            user: format!("0 {} 1", geteuid()),
-            group: format!("0 {} 1", getegid()),
+            user: format!("{0} {0} 1", geteuid()),
+            group: format!("{0} {0} 1", getegid()),
         }
     }
 

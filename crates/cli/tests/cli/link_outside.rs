@@ -258,6 +258,30 @@ fn by_user(account: &Account) -> Command {
     command
 }
 
+/// Programs such as initdb refuse to be root. What a user could do as root inside still works.
+#[test]
+fn a_user_stays_the_user_and_may_set_up_the_network() {
+    if !available() {
+        return;
+    }
+    let account = Account::on(net());
+    let script = "id -u; id -g; stat -Lc %u /proc/self; ip link set dev thalweg0 mtu 1400; \
+                  tc qdisc replace dev thalweg0 root pfifo limit 7; \
+                  echo 1 >/proc/sys/net/ipv4/tcp_ecn; cat /proc/sys/net/ipv4/tcp_ecn; \
+                  unshare --user --map-root-user id -u";
+    let output = by_user(&account)
+        .args(["link", "--report", "/dev/null", "--", "sh", "-ec", script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(said, format!("{USER}\n{USER}\n{USER}\n1\n0\n"));
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_user_reaches_servers_through_pasta() {
