@@ -138,9 +138,10 @@ ln -s ../checks.service "$root/etc/systemd/system/multi-user.target.wants/"
 rm -rf "$root"/var/cache/apt/* "$root"/usr/share/{doc,man,locale}/*
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$work/initramfs"
 rm -rf "$root"
+# A busy machine gives the guest its interrupts so late that the kernel's check of the timer fails, and it panics.
 timeout --foreground 2700 qemu-system-x86_64 -M q35 -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
 	-kernel "$(kernel_has image)" -initrd "$work/initramfs" \
-	-append 'console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service rdinit=/sbin/init' \
+	-append 'console=ttyS0 quiet no_timer_check systemd.mask=serial-getty@ttyS0.service rdinit=/sbin/init' \
 	-serial file:"$work/console" -display none || true
 grep -aE '^(good|BAD|figure|    |end of)' "$work/console" || true
 if ! grep -aq '^end of the checks' "$work/console"; then

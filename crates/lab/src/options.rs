@@ -51,7 +51,7 @@ pub struct KernelOptions {
     pub name: Option<OsString>,
     /// For [`Backend::Qemu`]: an instruction takes 2^shift nanoseconds.
     pub shift: u8,
-    /// Time limit for booting a kernel of its own, seconds; none: 60, in QEMU 300.
+    /// Time limit for booting a kernel of its own, seconds; none: 300.
     pub boot_limit_s: Option<u64>,
 }
 

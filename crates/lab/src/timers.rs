@@ -1,7 +1,7 @@
 //! Lateness of timers: of this machine's kernel, or of one that is a process.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -27,13 +27,13 @@ pub struct Options {
     pub real_time: bool,
     /// Time before its timers at which a stack's kernel wakes, µs; none: the default.
     pub early_us: Option<u32>,
-    /// Directory of the result.
-    pub out: PathBuf,
+    /// Directory of the result; none: standard output.
+    pub out: Option<PathBuf>,
     /// This program's file.
     pub program: PathBuf,
 }
 
-/// Measures the lateness of timers and writes `results.json`: a thousand steps from the least to
+/// Measures the lateness of timers and writes `results.json`, or the same to standard output: a thousand steps from the least to
 /// the greatest, µs.
 ///
 /// # Errors
@@ -91,9 +91,14 @@ pub fn measure(options: &Options) -> Result<(), Error> {
         },
         "timers": lateness,
     });
-    fs::create_dir_all(&options.out).map_err(Error::io("cannot create", &options.out))?;
-    let file = options.out.join("results.json");
-    replace(&file, format!("{document:#}\n").as_bytes()).map_err(Error::io("cannot write", file))
+    let text = format!("{document:#}\n");
+    let Some(out) = &options.out else {
+        let written = io::stdout().write_all(text.as_bytes());
+        return written.map_err(Error::io("cannot write to", "standard output"));
+    };
+    fs::create_dir_all(out).map_err(Error::io("cannot create", out))?;
+    let file = out.join("results.json");
+    replace(&file, text.as_bytes()).map_err(Error::io("cannot write", file))
 }
 
 /// A memory file for `uml/idle.c`: a count, and the last 4,096 figures, ns.

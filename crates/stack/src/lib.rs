@@ -38,8 +38,10 @@ mod wire;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -86,6 +88,8 @@ pub struct Options {
     pub memory: Option<Size>,
     /// A user-mode kernel; none: the packaged one.
     pub kernel: Option<PathBuf>,
+    /// The time that it may take to boot; none: 300 s.
+    pub boot_limit: Option<Duration>,
     /// The records of an agent that learns from the command; none: no agent runs.
     pub store: Option<Arc<Store>>,
     /// A path to a far end, instead of the machine's network.
@@ -114,12 +118,20 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     let Some(program) = options.command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
+    for word in options.command.iter().filter(|word| is_fifo(word)) {
+        eprintln!(
+            "thalweg stack: note: {} is a FIFO: who opens it inside waits for another end inside, whatever opens \
+             it on the machine; use a pipe",
+            word.display()
+        );
+    }
     publish::check(&options.publish)?;
     let kernel = kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
     thalweg_guest::check_available(Kind::UserMode, memory, "--memory")?;
     let mut bed = Bed::make(&options.program)?;
     bed.store.clone_from(&options.store);
+    bed.boot_limit = options.boot_limit;
     if let Some(store) = &options.store {
         store.hand_in(bed.work())?;
     }
@@ -152,6 +164,10 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }
 
+fn is_fifo(path: &OsStr) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo())
+}
+
 /// The parts that a kernel needs with any wire.
 struct Bed {
     signals: Signals,
@@ -159,6 +175,7 @@ struct Bed {
     _keeper: Keeper,
     surroundings: Surroundings,
     store: Option<Arc<Store>>,
+    boot_limit: Option<Duration>,
 }
 
 impl Bed {
@@ -171,6 +188,7 @@ impl Bed {
             _keeper: Keeper::start(surroundings.work.path())?,
             surroundings,
             store: None,
+            boot_limit: None,
         })
     }
 
@@ -221,7 +239,16 @@ impl Bed {
         let work = self.work();
         let program_inside = &self.surroundings.program;
         let process = boot::start(kernel, memory, work, program_inside, contact, wire)?;
-        Session::new(process, contact, &self.signals, work, self.store.as_deref()).run(job, program)
+        let store = self.store.as_deref();
+        Session::new(
+            process,
+            contact,
+            &self.signals,
+            work,
+            store,
+            self.boot_limit,
+        )
+        .run(job, program)
     }
 }
 

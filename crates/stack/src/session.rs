@@ -14,7 +14,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::socket::{setsockopt, sockopt};
-use thalweg_guest::{CONSOLE, Error as GuestError, Kind, console};
+use thalweg_guest::{BOOT, CONSOLE, Error as GuestError, Kind, console};
 use thalweg_process::Process;
 use thalweg_process::signals::{Caught, Signals};
 
@@ -24,8 +24,6 @@ use crate::error::Error;
 use crate::learn::Store;
 use crate::terminal::{self, Raw};
 
-/// Time limit for booting the kernel, and again for setting it up.
-const BOOT: Duration = Duration::from_secs(60);
 /// Time that the command gets to end after it was asked to, and the kernel to report it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes read from a stream at once.
@@ -40,6 +38,7 @@ pub(crate) struct Session<'a> {
     signals: &'a Signals,
     work: &'a Path,
     store: Option<&'a Store>,
+    boot: Duration,
     /// Why the last learned records are not in the store.
     unkept: Option<String>,
     messages: Option<TcpStream>,
@@ -71,6 +70,7 @@ impl<'a> Session<'a> {
         signals: &'a Signals,
         work: &'a Path,
         store: Option<&'a Store>,
+        boot: Option<Duration>,
     ) -> Self {
         Self {
             kernel,
@@ -78,6 +78,7 @@ impl<'a> Session<'a> {
             signals,
             work,
             store,
+            boot: boot.unwrap_or(BOOT),
             unkept: None,
             messages: None,
             received: Vec::new(),
@@ -118,7 +119,7 @@ impl<'a> Session<'a> {
 
     /// Hands the job in and returns its outcome. A signal meanwhile ends everything.
     fn start(&mut self, job: &Job) -> Result<FromInside, Error> {
-        let mut deadline = Instant::now() + BOOT;
+        let mut deadline = Instant::now() + self.boot;
         loop {
             match self.next(Some(deadline))? {
                 Event::Signal(caught) if caught.ends() => {
@@ -129,13 +130,16 @@ impl<'a> Session<'a> {
                 Event::Connection(connection) => {
                     self.take(connection, job)?;
                     // It has booted, and gets as long again to be set up.
-                    deadline = Instant::now() + BOOT;
+                    deadline = Instant::now() + self.boot;
                 }
                 Event::Message(FromInside::Note { text }) => eprintln!("{COMPLAINT}{text}"),
                 Event::Message(message) => return Ok(message),
                 Event::Late => {
                     return Err(GuestError::Kernel {
-                        what: format!("user-mode Linux did not boot within {} s", BOOT.as_secs()),
+                        what: format!(
+                            "user-mode Linux did not boot within {} s (--boot-limit)",
+                            self.boot.as_secs()
+                        ),
                         console: console::tail(&self.console()),
                     }
                     .into());

@@ -76,9 +76,9 @@ enum Lab {
         /// How much before its timers are due the kernel of a stack wakes, µs. Default: as ever.
         #[arg(long, value_name = "US")]
         early: Option<u32>,
-        /// Directory of the result.
+        /// Directory of the result. Default: none, the result is printed.
         #[arg(long, value_name = "DIR")]
-        out: PathBuf,
+        out: Option<PathBuf>,
     },
     /// Make the traffic of a scenario; `run` starts it inside its hosts.
     #[command(hide = true, subcommand)]
@@ -171,7 +171,7 @@ struct Run {
     /// scenarios, or 1 GiB.
     #[arg(long, value_name = "SIZE", alias = "uml-mem")]
     memory: Option<Size>,
-    /// Seconds that a guest may take to boot. Default: 60, with qemu 300.
+    /// Seconds that a guest may take to boot. Default: 300.
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
     boot_limit: Option<u64>,
 }

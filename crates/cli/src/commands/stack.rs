@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, Args, CommandFactory as _, Parser, Subcommand};
@@ -44,6 +45,9 @@ pub struct Options {
     /// user-mode-linux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// Seconds that the kernel may take to boot. Default: 300.
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
+    boot_limit: Option<u64>,
     /// Have an agent choose congestion controls for the command's connections, and learn for the
     /// next call.
     #[arg(long)]
@@ -234,6 +238,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         publish: options.publish.clone(),
         memory: options.memory,
         kernel: options.kernel.clone(),
+        boot_limit: options.boot_limit.map(Duration::from_secs),
         store: store.map(Arc::new),
         path: options
             .wire

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -457,6 +458,21 @@ fn what_cannot_be_is_said_in_one_line() {
         }
         said
     };
+    let script = |name: &str, text: &str| {
+        let file = net.temporary.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    // What the dynamic linker says of a program for a newer glibc.
+    let foreign = script(
+        "foreign",
+        "echo \"libc.so.6: version \\`GLIBC_2.99' not found\" >&2; exit 1",
+    );
+    let silent = script(
+        "silent",
+        "[ \"$1\" = --version ] && exec echo 6.18; exec sleep 1000",
+    );
     for (options, code, words) in [
         (
             &["--cc", "nosuch"][..],
@@ -490,10 +506,22 @@ fn what_cannot_be_is_said_in_one_line() {
             2,
             "is no user-mode kernel: `--version` gives \"true",
         ),
+        (
+            &["--kernel", &foreign],
+            2,
+            "does not start: libc.so.6: version `GLIBC_2.99' not found",
+        ),
     ] {
         let text = said(&mut net.stack(options, &["true"]), code);
         assert!(text.contains(words), "{text}");
     }
+    let options = ["--kernel", &silent, "--boot-limit", "1"];
+    let output = net.stack(&options, &["true"]).output().unwrap();
+    let late = text(&output.stderr);
+    assert!(
+        late.contains("did not boot within 1 s (--boot-limit)"),
+        "{late}"
+    );
     let mut command = net.stack(&[], &["true"]);
     command.current_dir("/proc");
     assert!(said(&mut command, 2).contains("the current directory is /proc, but"));
@@ -511,6 +539,9 @@ fn what_cannot_be_is_said_in_one_line() {
         text.contains("is what `stack` starts in a kernel of its own"),
         "{text}"
     );
+    for file in [&foreign, &silent] {
+        fs::remove_file(file).unwrap();
+    }
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use thalweg_process::interrupt;
 
@@ -11,10 +11,7 @@ use super::{Kernel, TEMPORARY, check_visible, version};
 use crate::channel::Message;
 use crate::error::Error;
 use crate::workdir::{self, WorkDir};
-use crate::{Job, Kind, LEAST_MEMORY, Task, console};
-
-/// Time limit for booting.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::{BOOT, Job, Kind, LEAST_MEMORY, Task, console};
 
 /// A kernel that boots on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,9 +52,9 @@ pub fn try_out(program: &Path) -> Result<Trial, Error> {
         memory: LEAST_MEMORY,
         work: work.path(),
     };
-    let overdue = format!("user-mode Linux did not boot within {} s", LIMIT.as_secs());
+    let overdue = format!("user-mode Linux did not boot within {} s", BOOT.as_secs());
     let mut running = machine.boot(&job, &program)?;
-    match running.message(Instant::now() + LIMIT, &overdue)? {
+    match running.message(Instant::now() + BOOT, &overdue)? {
         Message::End { error } => Err(Error::Inside {
             kind: Kind::UserMode,
             why: error.unwrap_or_else(|| "it stopped at once".to_owned()),
