@@ -23,11 +23,30 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
         let host = |sentence| format!("Host {name}: {sentence}");
         sentences.extend(of_path(&view).into_iter().map(host));
     }
+    sentences.extend(outcome.modes.iter().filter_map(failures));
     sentences.extend(outcome.modes.iter().filter_map(gain));
     sentences.extend(processors(outcome));
     sentences.extend(checks(outcome));
     sentences.extend(null(outcome));
     sentences
+}
+
+/// Why connections failed: the most frequent reason.
+fn failures(mode: &ModeOutcome) -> Option<String> {
+    let reasons: Vec<&str> = (mode.connections.iter())
+        .filter_map(|connection| connection.error.as_deref())
+        .collect();
+    let times = |reason: &str| reasons.iter().filter(|it| **it == reason).count();
+    let first_of_most = reasons.iter().rev().max_by_key(|reason| times(reason))?;
+    let of = match times(first_of_most) {
+        count if count == reasons.len() => String::new(),
+        count => format!(" ({count} of them)"),
+    };
+    let (name, all) = (&mode.mode, mode.connections.len());
+    let failed = reasons.len();
+    Some(format!(
+        "{name}: {failed} of {all} connections failed: {first_of_most}{of}."
+    ))
 }
 
 /// What the agent says that it gains, and what was measured.
@@ -301,6 +320,19 @@ mod tests {
             gain: None,
             processor_share: None,
         }
+    }
+
+    #[test]
+    fn connections_that_fail_say_why() {
+        let mut one = mode("fixed:bbr", &[1.0, 0.0, 0.0, 0.0], "bbr");
+        assert_eq!(failures(&one), None);
+        for (place, reason) in [(1, "reset"), (2, "timed out"), (3, "timed out")] {
+            one.connections[place].error = Some(reason.to_owned());
+        }
+        assert_eq!(
+            failures(&one).unwrap(),
+            "fixed:bbr: 3 of 4 connections failed: timed out (2 of them)."
+        );
     }
 
     #[test]

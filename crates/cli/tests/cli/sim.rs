@@ -222,6 +222,14 @@ fn a_missed_expectation_fails_the_run() {
     let output = place.thalweg(&arguments);
     assert_eq!(output.status.code(), Some(5));
     assert!(String::from_utf8_lossy(&output.stdout).contains("\nMISSED: "));
+    // Of another scenario nothing is expected.
+    let output = place.thalweg(&[&arguments[..], &["--set", "duration=2ms"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        said.contains("small: its expectations are not checked"),
+        "{said}"
+    );
     place.file("small.toml", &expect("41", "swift"));
     assert!(stdout(&place.thalweg(&arguments)).contains("\nnot checked: swift"));
     // Statistics that the workload lacks cannot be expected.

@@ -37,7 +37,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
         .map(|file| {
             kinds::expect(file, Kind::SimScenario)?;
-            Ok(Scenario::load_with(file, &options.settings)?)
+            let scenario = Scenario::load_with(file, &options.settings)?;
+            Ok(as_expected(scenario, &options.settings))
         })
         .collect::<Result<Vec<_>>>()?;
     for (place, scenario) in scenarios.iter().enumerate() {
@@ -73,6 +74,18 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(Failure::Expectation.into());
     }
     Ok(())
+}
+
+/// The scenario without expectations where settings made another one of it: they are of the file as it is.
+fn as_expected(mut scenario: Scenario, settings: &[Setting]) -> Scenario {
+    if !settings.is_empty() && !scenario.expect.is_empty() {
+        scenario.expect.clear();
+        eprintln!(
+            "thalweg: note: {}: its expectations are not checked, as --set makes another scenario of it",
+            scenario.name
+        );
+    }
+    scenario
 }
 
 fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
