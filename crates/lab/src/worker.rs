@@ -381,20 +381,21 @@ mod tests {
     #[test]
     fn calls_at_an_interval_begin_at_it_unless_one_is_late() {
         let load = |every_ms| Load::Calls {
-            ms: 200,
+            ms: 1000,
             bytes: Bytes::Each(1_000),
             pause: Pause::Every(every_ms),
         };
-        let flows = send(vec![sender("slow", load(90)), sender("quick", load(0))]);
+        let flows = send(vec![sender("slow", load(400)), sender("quick", load(0))]);
         let begun = |class: &str| -> Vec<u64> {
             let of = flows.iter().filter(|flow| flow.class == class);
             of.map(|flow| flow.begun_ns).collect()
         };
         assert!(begun("quick").len() > 3);
         let begun = begun("slow");
-        assert_eq!(begun.len(), 3, "{begun:?}");
+        // A busy machine begins the last ones late, or not before the end.
+        assert!((2..=3).contains(&begun.len()), "{begun:?}");
         for pair in begun.windows(2) {
-            assert!(pair[1] - pair[0] >= 90_000_000, "{begun:?}");
+            assert!(pair[1] - pair[0] >= 400_000_000, "{begun:?}");
         }
     }
 

@@ -36,12 +36,12 @@ fn what_others_know_decides_the_first_connection() {
     });
     assert_eq!(first["level"], "fleet-prefix", "{first}");
     assert_eq!(first["arm"], "reno", "{first}");
-    bed.counter_reaches("scored", 1);
+    bed.measured_reaches(1);
 
     // The fleet away changes nothing.
     server.process = None;
     bed.connect(&bed.server_address(), 2, 1_100_000);
-    bed.counter_reaches("scored", 3);
+    bed.measured_reaches(3);
     wait_for("the loss of the server", || {
         let place = bed.json(&["fleet", "status"]);
         place["server"].is_null().then_some(())

@@ -33,12 +33,12 @@ fn refuses(bed: &Bed, kind: &str, words: &str) {
     assert!(shown.contains(words), "{shown}");
 }
 
-/// A connection more is decided and scored.
+/// A connection more is decided and measured.
 fn goes_on(bed: &Bed) {
-    let (decided, scored) = (bed.counter("decided"), bed.counter("scored"));
+    let (decided, measured) = (bed.counter("decided"), bed.measured());
     bed.connect(&bed.server_address(), 1, 1_100_000);
     bed.counter_reaches("decided", decided + 1);
-    bed.counter_reaches("scored", scored + 1);
+    bed.measured_reaches(measured + 1);
 }
 
 #[test]

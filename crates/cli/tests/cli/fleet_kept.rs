@@ -122,9 +122,9 @@ fn what_others_told_outlives_restart_and_reset_but_not_the_fleet() {
     }
     let said = text(&bed, &["explain", &address]);
     assert!(!said.contains("from other agents"), "{said}");
-    let scored = bed.counter("scored");
+    let measured = bed.measured();
     bed.connect(&address, 1, 1_100_000);
-    bed.counter_reaches("scored", scored + 1);
+    bed.measured_reaches(measured + 1);
 }
 
 #[test]

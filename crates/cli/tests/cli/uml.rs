@@ -27,7 +27,7 @@ thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
 agent() {{
     cat > /run/agent.toml
     thalweg run > /run/log 2>&1 &
-    for _ in $(seq 200); do thalweg status > /dev/null 2>&1 && return; sleep 0.05; done
+    for _ in $(seq 2000); do thalweg status > /dev/null 2>&1 && return; sleep 0.05; done
     cat /run/log
 }}
 transfer() {{ python3 /run/transfer.py "$@"; }}
@@ -57,7 +57,8 @@ thread.join()
 PYTHON
 "#
     );
-    let limit = Duration::from_secs(90);
+    // A busy machine is ten times as slow.
+    let limit = Duration::from_secs(900);
     guest::boot(
         Path::new(KERNEL),
         &[],
@@ -188,9 +189,9 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
          for _ in $(seq 80); do transfer; done\nkill -CONT $!\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
          offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q 'htcp.,.present.:true'; }}\n\
-         for _ in $(seq 150); do offered || break; sleep 0.1; done\n\
+         for _ in $(seq 1500); do offered || break; sleep 0.1; done\n\
          module tcp_htcp\n\
-         for _ in $(seq 150); do offered && break; sleep 0.1; done\n\
+         for _ in $(seq 1500); do offered && break; sleep 0.1; done\n\
          echo BACK; thalweg --json arms; cat /run/log\n"
     ));
     let htcp = |marker: &str| {
