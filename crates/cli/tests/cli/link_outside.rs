@@ -260,6 +260,7 @@ fn by_user(account: &Account) -> Command {
 
 /// Programs such as initdb refuse to be root. What a user could do as root inside still works.
 #[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_user_stays_the_user_and_may_set_up_the_network() {
     if !available() {
         return;
