@@ -539,7 +539,13 @@ fn what_cannot_be_is_said_in_one_line() {
         text.contains("is what `stack` starts in a kernel of its own"),
         "{text}"
     );
-    for file in [&foreign, &silent] {
+    let fifo = net.temporary.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let fifo = fifo.to_str().unwrap().to_owned();
+    let output = net.stack(&["--kernel", "/nosuch"], &["cat", &fifo]).output();
+    let note = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(note.contains("/fifo is a FIFO: who opens it inside waits"), "{note}");
+    for file in [&foreign, &silent, &fifo] {
         fs::remove_file(file).unwrap();
     }
     assert_eq!(net.leftovers(), Vec::<String>::new());

@@ -168,10 +168,12 @@ pub fn version(program: &Path) -> Result<String, Error> {
         .map(str::trim)
         .find(|line| !line.is_empty())
     {
-        Some(complaint) if version.is_empty() => Err(Error::Options(format!(
-            "{} does not start: {complaint}",
-            program.display()
-        ))),
+        Some(complaint) if version.is_empty() => {
+            let program = program.display().to_string();
+            let own = format!("{program}: ");
+            let complaint = complaint.strip_prefix(&own).unwrap_or(complaint);
+            Err(Error::Options(format!("{program} does not start: {complaint}")))
+        }
         _ => Ok(version),
     }
 }
