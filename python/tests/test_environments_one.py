@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """``thalweg/OneFlow-v0``: Gymnasium's checker, the ends, seeds, faults."""
 
+import copy
+import pickle
 import tomllib
 import warnings
 from pathlib import Path
@@ -161,3 +163,17 @@ def test_a_batch_among_others_hands_out_the_first_flow_of_each():
 def test_the_version_is_that_of_the_package():
     with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert thalweg.__version__ == tomllib.load(file)["project"]["version"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_goes_on_where_the_original_is(copied):
+    original = OneFlow(many_to_one(2))
+    assert copied(original).observation_space == original.observation_space
+    original.reset(seed=5)
+    for number in range(20):
+        original.step(np.array([number / 20], np.float32))
+    twin = copied(original)
+    for action in (KEEP, KEEP + 1, KEEP - 1):
+        expected, found = original.step(action), twin.step(action)
+        assert found[0].tolist() == expected[0].tolist() and found[1:] == expected[1:]
+    assert original.reset()[0].tolist() == twin.reset()[0].tolist()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """``thalweg.environments``: the libraries' checkers, and tests of what these cannot know."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import standin
@@ -183,3 +185,24 @@ def test_bad_actions_are_refused():
     for action in (None, np.full(1, 2.0), np.zeros(2)):
         with pytest.raises(ValueError, match=f"expected .* for {turns.agent_selection}"):
             turns.step(action)
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # is multi-threaded: that is what is tested.
+def test_simulations_go_on_in_a_forked_child():
+    flows, parallel = VectorFlows([scenario(), scenario()], jobs=2), parallel_env(scenario())
+    step, _ = flows.reset(), parallel.reset(seed=1)
+    parallel.step({agent: np.zeros(1, np.float32) for agent in parallel.agents})
+
+    def work():
+        flows.step(np.zeros(len(step.key), np.float32))
+        parallel.step({agent: np.zeros(1, np.float32) for agent in parallel.agents})
+        assert VectorFlows([scenario(), scenario()], jobs=2).reset() is not None
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    is_stuck = child.is_alive()
+    child.kill()
+    child.join()
+    assert not is_stuck and child.exitcode == 0
+    work()

@@ -1,5 +1,6 @@
 //! Concurrent simulations with decisions by Python.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use numpy::{AllowTypeChange, Element, PyArray1, PyArrayLike1, PyReadonlyArray1};
@@ -60,13 +61,50 @@ impl Environment {
     }
 }
 
+/// Threads of the process that started them. A forked child has none of them, and would wait for them for ever.
+struct Threads {
+    pool: ManuallyDrop<ThreadPool>,
+    process: u32,
+}
+
+impl Threads {
+    fn start(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build()?;
+        Ok(Self {
+            pool: ManuallyDrop::new(pool),
+            process: std::process::id(),
+        })
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Threads of this process, started anew after a fork.
+    fn here(&mut self) -> Result<&ThreadPool, rayon::ThreadPoolBuildError> {
+        if !self.is_of_this_process() {
+            *self = Self::start(self.pool.current_num_threads())?;
+        }
+        Ok(&self.pool)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if self.is_of_this_process() {
+            // SAFETY: it is used nowhere after this.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+    }
+}
+
 /// Concurrent simulations whose decisions come as arrays.
 #[pyclass(module = "thalweg.sim")]
 pub(crate) struct Batch {
     environments: Vec<Environment>,
     descriptions: Arc<Vec<Description>>,
     /// None: this thread only.
-    pool: Option<ThreadPool>,
+    pool: Option<Threads>,
     /// Pending decisions, shared with [`Decisions`], so that nothing is copied.
     waiting: Arc<Waiting>,
     /// Previous pending decisions. Their memory is reused, unless their [`Decisions`] were kept.
@@ -139,11 +177,9 @@ impl Batch {
         }
         .min(seeds.len().max(1));
         let pool = (jobs > 1)
-            .then(|| rayon::ThreadPoolBuilder::new().num_threads(jobs).build())
+            .then(|| Threads::start(jobs))
             .transpose()
-            .map_err(|why| {
-                PyRuntimeError::new_err(format!("cannot start {jobs} threads: {why}"))
-            })?;
+            .map_err(no_threads)?;
         let flows: u64 = scenarios.iter().map(crate::scenario::flows).sum();
         let flows = i32::try_from(flows).map_err(|_| {
             PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
@@ -154,7 +190,9 @@ impl Batch {
             };
             match &pool {
                 None => scenarios.iter().zip(seeds).map(make).collect(),
-                Some(pool) => pool.install(|| scenarios.par_iter().zip(seeds).map(make).collect()),
+                Some(threads) => {
+                    (threads.pool).install(|| scenarios.par_iter().zip(seeds).map(make).collect())
+                }
             }
         });
         let mut first_key = 0;
@@ -188,7 +226,7 @@ impl Batch {
     fn jobs(&self) -> usize {
         self.pool
             .as_ref()
-            .map_or(1, ThreadPool::current_num_threads)
+            .map_or(1, |threads| threads.pool.current_num_threads())
     }
 
     #[getter]
@@ -196,8 +234,10 @@ impl Batch {
         self.decisions
     }
 
-    fn advance(&mut self, py: Python<'_>) -> Option<Decisions> {
-        py.detach(|| {
+    fn advance(&mut self, py: Python<'_>) -> PyResult<Option<Decisions>> {
+        let pool = self.pool.as_mut().map(Threads::here).transpose();
+        let pool = pool.map_err(no_threads)?;
+        Ok(py.detach(|| {
             if Arc::get_mut(&mut self.before).is_none() {
                 self.before = Arc::default();
             }
@@ -213,7 +253,7 @@ impl Batch {
                     (environment, answered, own, next)
                 })
                 .collect();
-            match &self.pool {
+            match pool {
                 None => {
                     for (environment, answered, answers, next) in work {
                         environment.advance(answered, answers, next);
@@ -228,7 +268,7 @@ impl Batch {
             }
             self.answers.clear();
             std::mem::swap(&mut self.waiting, &mut self.before);
-            let count = self.expected();
+            let count = self.waiting.iter().map(Vec::len).sum();
             self.decisions += count as u64;
             (count > 0).then(|| Decisions {
                 waiting: Arc::clone(&self.waiting),
@@ -236,7 +276,7 @@ impl Batch {
                 descriptions: Arc::clone(&self.descriptions),
                 ..Decisions::default()
             })
-        })
+        }))
     }
 
     fn decide(&mut self, multiplier: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -357,6 +397,10 @@ impl Batch {
             ))),
         }
     }
+}
+
+fn no_threads(why: rayon::ThreadPoolBuildError) -> PyErr {
+    PyRuntimeError::new_err(format!("cannot start threads: {why}"))
 }
 
 /// A simulation at its start; its keys start at 0. With `others` only flow 0 is decided for.

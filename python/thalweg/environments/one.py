@@ -56,6 +56,7 @@ class OneFlow(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
       time is over. Both come with the last observation again, and a reward of 0.
     - ``reset(seed=N)`` repeats a simulation; ``reset()`` goes on to the next of a sequence that the
       last seed began. There are no options.
+    - A copy (``pickle``, ``copy.deepcopy``) goes on where the original is. It repeats the simulation so far.
     - Infos: ``time_s``, ``rtt_s`` (seconds), ``rate_bps``, ``probe_lost`` of the decision; at the
       end none.
 
@@ -86,6 +87,8 @@ class OneFlow(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._vector.reset([0])
         self._objective = objective
         self._step: Step | None = None
+        self._seed: int | None = None
+        self._actions: list[NDArray[np.float32]] = []
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
@@ -98,7 +101,7 @@ class OneFlow(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """A fresh simulation, up to the agent's first decision."""
         super().reset(seed=seed)
-        self._step = self._vector.reset([int(self.np_random.integers(2**63))])
+        self._begin(int(self.np_random.integers(2**63)))
         if self._step is None:
             raise ValueError("scenario: expected a first flow that sends before its end")
         self._last = self._step.observation[0]
@@ -111,7 +114,9 @@ class OneFlow(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         is not float32[1] in [-1, 1], RuntimeError where the simulation has ended."""
         if self._step is None:
             raise RuntimeError("the simulation has ended: reset() begins again")
-        self._step = self._vector.step(np.asarray(action, np.float32))
+        action = np.array(action, np.float32)
+        self._step = self._vector.step(action)
+        self._actions.append(action)
         if self._step is None:
             terminated = 0 in self.outcome().completion_flow
             return self._last.copy(), 0.0, terminated, not terminated, {}
@@ -122,6 +127,24 @@ class OneFlow(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             else _aurora(self._step.decisions)
         )
         return self._last.copy(), reward, False, False, _info(self._step.decisions)
+
+    def _begin(self, seed: int) -> None:
+        self._seed, self._actions = seed, []
+        self._step = self._vector.reset([seed])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the simulation, which is the same again after the same actions."""
+        return {name: value for name, value in self.__dict__.items() if name != "_step"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._step = None
+        actions = self._actions
+        if self._seed is not None:
+            self._begin(self._seed)
+            for action in actions:
+                self._step = self._vector.step(action)
+            self._actions = actions
 
 
 def _info(decisions: Decisions) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -82,6 +83,11 @@ class VectorFlows:
         if self._batch is None:
             raise RuntimeError("there are no simulations before reset()")
         return self._batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments alone: a copy is as before :meth:`reset`."""
+        left_out = {"_batch": None, "_step": None, "_observer": None, "_seen": None}
+        return self.__dict__ | left_out
 
     def reset(self, seeds: Sequence[int] | None = None) -> Step | None:
         """Fresh simulations, one a seed, up to the first decisions; None if there are none. Without
