@@ -542,9 +542,14 @@ fn what_cannot_be_is_said_in_one_line() {
     let fifo = net.temporary.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let fifo = fifo.to_str().unwrap().to_owned();
-    let output = net.stack(&["--kernel", "/nosuch"], &["cat", &fifo]).output();
+    let output = net
+        .stack(&["--kernel", "/nosuch"], &["cat", &fifo])
+        .output();
     let note = String::from_utf8(output.unwrap().stderr).unwrap();
-    assert!(note.contains("/fifo is a FIFO: who opens it inside waits"), "{note}");
+    assert!(
+        note.contains("/fifo is a FIFO: who opens it inside waits"),
+        "{note}"
+    );
     for file in [&foreign, &silent, &fifo] {
         fs::remove_file(file).unwrap();
     }

@@ -172,7 +172,9 @@ pub fn version(program: &Path) -> Result<String, Error> {
             let program = program.display().to_string();
             let own = format!("{program}: ");
             let complaint = complaint.strip_prefix(&own).unwrap_or(complaint);
-            Err(Error::Options(format!("{program} does not start: {complaint}")))
+            Err(Error::Options(format!(
+                "{program} does not start: {complaint}"
+            )))
         }
         _ => Ok(version),
     }
