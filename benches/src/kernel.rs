@@ -198,6 +198,19 @@ pub fn route(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
+/// Delays what the server sends.
+pub fn delay(pair: &Pair, time: &str) -> Result<()> {
+    let server = pair.namespace(Side::Server);
+    let arguments = [
+        "-n", server, "qdisc", "add", "dev", "link0", "root", "netem", "delay", time,
+    ];
+    let status = std::process::Command::new("tc").args(arguments).status()?;
+    if !status.success() {
+        bail!("tc {} failed", arguments.join(" "));
+    }
+    Ok(())
+}
+
 /// One round of real connections shows the client's namespace cookie.
 fn first_round(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<u64> {
     for _ in 0..3 {
