@@ -69,9 +69,10 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 }
 
 /* Asks a group of a host without record; whether it knows, and has decided. */
-static __always_inline int ask_group(struct context *c, struct shares *shares, __u32 level)
+static __always_inline int ask_group(struct context *c, struct shares *shares, __u32 level,
+				     struct thalweg_worths *worths)
 {
-	if (!asked_key(c->ops, c->request, c->origin, level) || !choose(c->request, shares))
+	if (!asked_key(c->ops, c->request, c->origin, level, worths) || !choose(c->request, shares))
 		return 0;
 	if (!(c->request->allowed & ONLY_ASKED))
 		COUNT(c, by_group);
@@ -80,16 +81,17 @@ static __always_inline int ask_group(struct context *c, struct shares *shares, _
 }
 
 /* Asks the groups of a host without record, the narrowest first; the first that knows decides. */
-static __always_inline void ask_groups(struct context *c, struct shares *shares)
+static __always_inline void ask_groups(struct context *c, struct shares *shares,
+				       struct thalweg_worths *worths)
 {
 	__u32 level;
 
 	for (level = THALWEG_LEVEL_PREFIX; level < THALWEG_LEVELS; level++) {
 		if (!has_level(level))
 			continue;
-		if (ask_group(c, shares, level))
+		if (ask_group(c, shares, level, worths))
 			break;
-		if (has_told(level) && ask_group(c, shares, level | THALWEG_LEVEL_FLEET))
+		if (has_told(level) && ask_group(c, shares, level | THALWEG_LEVEL_FLEET, worths))
 			break;
 	}
 	/* The tag is not used any more. */
@@ -101,6 +103,7 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 {
 	const struct thalweg_decision *decision = &c->request->decision;
 	struct thalweg_origin *origin = c->origin;
+	struct thalweg_worths *worths;
 	__u32 drawn = draw(c);
 	int error = 0;
 
@@ -114,9 +117,9 @@ static __always_inline int decide(struct context *c, struct shares *shares)
 	 * would have decided.
 	 */
 	if (!choose(c->request, shares) && (!drawn || (has_fleet && !c->params->advise)) &&
-	    groups_know(c->request->key.netns)) {
+	    (worths = groups_know(c->request->key.netns))) {
 		c->request->allowed |= drawn ? ONLY_ASKED : 0;
-		ask_groups(c, shares);
+		ask_groups(c, shares, worths);
 	}
 	COUNT(c, decided);
 	origin->flags |= THALWEG_CONN_DECIDED;
@@ -172,17 +175,28 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 }
 
 /* Not inlined, like the others below: together they would exceed the stack. */
-static __noinline int established(struct bpf_sock_ops *ops)
+static __noinline int established(struct bpf_sock_ops *ops, struct bpf_sock *sk,
+				  struct tcp_sock *tcp)
 {
 	struct thalweg_origin origin = {};
 	struct shares shares = {};
-	struct request request = {};
-	struct context c = { .request = &request, .origin = &origin };
+	/* Its key, tag and time are found below. */
+	struct request request;
+	struct context c = {
+		.ops = ops,
+		.params = load_params(),
+		.sk = sk,
+		.tcp = tcp,
+		.request = &request,
+		.origin = &origin,
+	};
 	struct bpf_tcp_sock *tp;
 	__u32 default_arm, ecn, permitted;
 	int error = 0;
 
-	if (!prepare(&c, ops) || !find_key(&c))
+	__builtin_memset(&request.segs, 0,
+			 sizeof(request) - __builtin_offsetof(struct request, segs));
+	if (!find_maps(&c) || !find_key(&c))
 		return 0;
 	if (is_outside(&c, &default_arm)) {
 		COUNT(&c, outside);
@@ -306,7 +320,7 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 	 * The most frequent case comes first: too few retransmissions to matter. Callbacks are on
 	 * for connections without loss rule too, and for those that it is done with.
 	 */
-	if (!prepare(&c, ops) || !find_conn(&c, ops) || keeps_arm(&c) ||
+	if (!find_sock(&c, ops) || !find_conn(&c, ops) || keeps_arm(&c) ||
 	    c.origin->flags & THALWEG_CONN_UNWATCHED)
 		return 0;
 	tp = bpf_tcp_sock(c.sk);
@@ -323,6 +337,8 @@ static __noinline __u64 retransmitted(struct bpf_sock_ops *ops)
 		return 0;
 	if (c.params->mode == THALWEG_MODE_CLASSIC)
 		c.origin->flags |= THALWEG_CONN_UNWATCHED;
+	if (!find_maps(&c) || !find_tcp(&c))
+		return 0;
 	/* The losses of another congestion control say nothing about the arm. */
 	if (c.origin->arm < THALWEG_MAX_ARMS && !has_its_arm(&c))
 		return 0;
@@ -351,7 +367,7 @@ static __noinline __u64 score_before(struct bpf_sock_ops *ops, __u64 number)
 
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
 		return number;
-	tp = bpf_tcp_sock(c.sk);
+	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
 	/* Classic credits all to bbr. */
 	if (!tp || c.params->dry_run || c.params->mode == THALWEG_MODE_CLASSIC)
 		return number;
@@ -386,7 +402,7 @@ static __noinline int take_over(struct bpf_sock_ops *ops, __u64 number)
 
 	if (!prepare(&c, ops) || !find_conn(&c, ops) || !find_key(&c))
 		return 0;
-	tp = bpf_tcp_sock(c.sk);
+	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
 	if (!tp)
 		return 0;
 	request.now_ns = bpf_ktime_get_ns();
@@ -432,7 +448,7 @@ static __noinline int note_own(struct bpf_sock_ops *ops)
 {
 	struct context c = {};
 
-	if (!prepare(&c, ops) || !find_conn(&c, ops))
+	if (!prepare(&c, ops) || !find_conn(&c, ops) || !find_tcp(&c))
 		return 0;
 	if (app_owned(&c))
 		c.origin->flags |= THALWEG_CONN_APP_OWNED;
@@ -458,7 +474,7 @@ static __noinline int state_changed(struct bpf_sock_ops *ops)
 	}
 	if (c.params->advise)
 		note_own(ops);
-	tp = bpf_tcp_sock(c.sk);
+	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
 	if (!tp)
 		return 0;
 	COUNT(&c, closed);
@@ -476,6 +492,23 @@ static __noinline int state_changed(struct bpf_sock_ops *ops)
 	return 0;
 }
 
+/* A connection is established. The kernel's own structure is asked for once for all of this. */
+static __always_inline void begin(struct bpf_sock_ops *ops)
+{
+	struct context c = { .sk = ops->sk };
+
+	if (!c.sk || !find_tcp(&c) || is_local(ops, c.sk, c.tcp))
+		return;
+	/* Before the congestion control, which begins with it. */
+	if (params.windows)
+		choose_window(ops);
+	established(ops, c.sk, c.tcp);
+#ifdef THALWEG_KERNEL_BTF
+	if (params.clamps)
+		clamp_new(ops);
+#endif
+}
+
 /* Most calls are of no interest, and end after a few instructions. */
 SEC("sockops")
 int learn_sockops(struct bpf_sock_ops *ops)
@@ -486,16 +519,7 @@ int learn_sockops(struct bpf_sock_ops *ops)
 	if (op < BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
 	if (op <= BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
-		if (is_local(ops))
-			return 1;
-		/* Before the congestion control, which begins with it. */
-		if (params.windows)
-			choose_window(ops);
-		established(ops);
-#ifdef THALWEG_KERNEL_BTF
-		if (params.clamps)
-			clamp_new(ops);
-#endif
+		begin(ops);
 	} else if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		decision = retransmitted(ops);
 		if (decision)
@@ -504,9 +528,9 @@ int learn_sockops(struct bpf_sock_ops *ops)
 		/* Later ones are of no interest, and of connections without a larger window none. */
 		if (params.windows && ops->data_segs_out <= FIRST_SEGS)
 			check_window(ops, 1);
-	} else if (op == BPF_SOCK_OPS_STATE_CB && params.windows &&
-		   ops->args[1] == BPF_TCP_ESTABLISHED) {
-		check_window(ops, 0);
+	} else if (op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_ESTABLISHED) {
+		if (params.windows)
+			check_window(ops, 0);
 	} else if (op == BPF_SOCK_OPS_STATE_CB && is_of_interest(ops->args[1])) {
 		if (params.windows && ops->args[1] == BPF_TCP_CLOSE)
 			score_window(ops);

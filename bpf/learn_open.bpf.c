@@ -34,7 +34,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define ENDED_TRIAL 2
 
 /* Whether an application's choice cannot be seen: it is marked at the MPTCP socket. */
-static __always_inline int is_subflow(struct tcp_sock *tp)
+static __always_inline int is_of_mptcp(struct tcp_sock *tp)
 {
 	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
 }
@@ -42,7 +42,7 @@ static __always_inline int is_subflow(struct tcp_sock *tp)
 /* State for a socket whose stretch may be due; 0 if it is not measured. */
 static __always_inline int open_conn(struct context *c, struct tcp_sock *tp)
 {
-	if (!prepare(c, tp) || is_subflow(tp) || !find_conn(c, tp))
+	if (!prepare(c, tp) || is_of_mptcp(tp) || !find_conn(c, tp))
 		return 0;
 	c->request->now_ns = bpf_ktime_get_ns();
 	return c->origin->arm < THALWEG_MAX_ARMS;

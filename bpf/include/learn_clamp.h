@@ -63,18 +63,15 @@ static __noinline int clamp_new(struct bpf_sock_ops *ops)
 {
 	struct thalweg_clamp_key host = {};
 	struct context c = {};
-	struct tcp_sock *tp;
 	__u32 segments;
 
 	if (!prepare(&c, ops) || !host_of(ops, (__u32 *)host.addr))
 		return 0;
 	host.netns = netns_of(ops);
 	segments = host_clamp(&host);
-	if (!segments || bpf_ktime_get_ns() > c.arms->heartbeat_ns + CLAMP_SILENCE_NS ||
-	    owned_window(&c))
+	if (!segments || bpf_ktime_get_ns() > c.arms->heartbeat_ns + CLAMP_SILENCE_NS)
 		return 0;
-	tp = kernel_tcp(c.sk);
-	if (!tp || !is_free(tp, 0))
+	if (!find_tcp(&c) || owned_window(&c) || !is_free(c.tcp, 0))
 		return 0;
 	if (!bpf_sk_storage_get(&clamped, c.sk, &segments, BPF_SK_STORAGE_GET_F_CREATE))
 		return 0;

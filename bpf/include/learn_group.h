@@ -47,20 +47,20 @@ static __always_inline struct thalweg_worths *get_worths(void)
 	return bpf_map_lookup_elem(&worth, &zero);
 }
 
-/* Whether groups of a network namespace may know enough to decide. */
-static __always_inline int groups_know(__u64 netns)
+/* The worths, if groups of a network namespace may know enough to decide; else NULL. */
+static __always_inline struct thalweg_worths *groups_know(__u64 netns)
 {
 	struct thalweg_worths *worths = get_worths();
 
-	return worths && worths->known >> (netns & 63) & 1;
+	return worths && worths->known >> (netns & 63) & 1 ? worths : 0;
 }
 
 /* Likewise of initial windows. */
-static __always_inline int windows_known(__u64 netns)
+static __always_inline struct thalweg_worths *windows_known(__u64 netns)
 {
 	struct thalweg_worths *worths = get_worths();
 
-	return worths && worths->known_windows >> (netns & 63) & 1;
+	return worths && worths->known_windows >> (netns & 63) & 1 ? worths : 0;
 }
 
 /* The word, and the bit in it, that say whether the group of a tag may have a record. */
@@ -92,14 +92,13 @@ static __always_inline __u32 rtt_class(__u32 rtt_us)
 static __always_inline int prefix_key(const struct thalweg_params *p, struct learn_handle *ops,
 				      struct thalweg_host_key *key)
 {
-	__u32 *remote = (__u32 *)key->addr;
+	__u32 *remote = (__u32 *)key->addr, family = host_of(ops, remote);
 
-	if (!host_of(ops, remote))
+	if (!family)
 		return 0;
-	if (thalweg_is_ipv4(remote) ? p->group_ipv4 >= p->ipv4_prefix
-				    : p->group_ipv6 >= p->ipv6_prefix)
+	if (family == AF_INET ? p->group_ipv4 >= p->ipv4_prefix : p->group_ipv6 >= p->ipv6_prefix)
 		return 0;
-	key->prefix_len = cut(remote, p->group_ipv4, p->group_ipv6);
+	key->prefix_len = cut(remote, family, p->group_ipv4, p->group_ipv6);
 	return 1;
 }
 
@@ -181,14 +180,12 @@ static __noinline int group_key(struct learn_handle *ops, struct request *r,
 	return make_group_key(ops, r, origin, level);
 }
 
-/* Likewise, of a group to be asked; 0 also if it has no record. */
+/* Likewise, of a group to be asked; 0 also if it has no record, by the worths. */
 static __noinline __attribute__((unused)) int asked_key(struct learn_handle *ops, struct request *r,
 							const struct thalweg_origin *origin,
-							__u32 level)
+							__u32 level, struct thalweg_worths *worths)
 {
-	struct thalweg_worths *worths = get_worths();
-
-	return worths && make_group_key(ops, r, origin, level) &&
+	return make_group_key(ops, r, origin, level) &&
 	       *group_word(worths, r->tag) & group_bit(r->tag);
 }
 
@@ -346,11 +343,12 @@ __noinline int inherit(struct request *r)
 static __always_inline int tell(struct context *c, struct lesson *l)
 {
 	struct request *r = c->request;
+	struct thalweg_worths *worths = get_worths();
 	struct news *news = get_news();
 	__u32 level;
 
 	/* An interrupt may have told of another host meanwhile. */
-	if (!news || news->tag != r->tag)
+	if (!worths || !news || news->tag != r->tag)
 		return 1;
 	news->wider.tag = 0;
 	news->report.cost_q16 = l->verdict.cost;
@@ -362,7 +360,8 @@ static __always_inline int tell(struct context *c, struct lesson *l)
 		if (!has_level(level))
 			continue;
 		/* What the fleet told is never scored; its record takes over what wider ones know. */
-		if (has_told(level) && asked_key(c->ops, r, c->origin, level | THALWEG_LEVEL_FLEET))
+		if (has_told(level) &&
+		    asked_key(c->ops, r, c->origin, level | THALWEG_LEVEL_FLEET, worths))
 			adopt_group(r);
 		if (group_key(c->ops, r, c->origin, level) && learn_group(r, l))
 			adopt_group(r);

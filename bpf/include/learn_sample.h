@@ -31,10 +31,10 @@ struct chronographs {
 /* Reads the chronographs (kernel: tcp_get_info_chrono_stats); 0 if they are not readable. */
 static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
 {
-	struct tcp_sock *tp = tcp_of(c);
+	struct tcp_sock *tp = c->tcp;
 	__u32 type, ticks;
 
-	if (!tp || !c->params->jiffy_us)
+	if (!c->params->jiffy_us)
 		return 0;
 	now->busy = tp->chrono_stat[0];
 	now->receiver = tp->chrono_stat[1];
@@ -56,9 +56,7 @@ static __always_inline int read_chronographs(struct context *c, struct chronogra
 
 static __always_inline int timed_out(struct context *c)
 {
-	struct tcp_sock *tp = tcp_of(c);
-
-	return tp && ((struct sock *)tp)->sk_err == ETIMEDOUT;
+	return ((struct sock *)c->tcp)->sk_err == ETIMEDOUT;
 }
 #else
 static __always_inline int read_chronographs(struct context *c, struct chronographs *now)
@@ -268,14 +266,17 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 		COUNT(c, events_dropped);
 		return 0;
 	}
-	__builtin_memset(event, 0, sizeof(*event));
+	/* What stands before is all set here. */
+	__builtin_memset(&event->remote_port, 0,
+			 sizeof(*event) - __builtin_offsetof(struct thalweg_event, remote_port));
 	event->rule = c->params->rule;
 	event->parameters = c->params->parameters;
 	event->handshake_rtt_us = origin->handshake_rtt_us;
 	event->time_ns = c->request->now_ns;
 	event->connection = c->cookie;
 	event->host = c->request->key;
-	host_of(c->ops, (__u32 *)event->remote);
+	if (!host_of(c->ops, (__u32 *)event->remote))
+		__builtin_memset(event->remote, 0, sizeof(event->remote));
 	event->remote_port = remote_port_of(c->ops);
 	event->local_port = local_port_of(c->ops);
 	event->kind = kind;
@@ -287,9 +288,10 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->hour = origin->hour;
 	event->level = (origin->flags & THALWEG_CONN_LEVEL_MASK) >> THALWEG_CONN_LEVEL_SHIFT;
 	event->propensity_q16 = origin->propensity_q16;
-	if (c->params->windows && c->conn && c->conn->cookie == c->cookie)
+	if (c->params->windows && c->conn && c->conn->cookie == c->cookie) {
 		event->window = c->conn->window;
-	event->window.chosen &= ~THALWEG_WINDOW_READ;
+		event->window.chosen &= ~THALWEG_WINDOW_READ;
+	}
 	return event;
 }
 

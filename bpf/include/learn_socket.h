@@ -57,8 +57,8 @@ static __always_inline __u32 local_port_of(struct learn_handle *tp)
 	return common_of(tp)->skc_num;
 }
 
-/* Full remote address, network byte order, IPv4 mapped; 0 if it is not TCP over IP. */
-static __always_inline int remote_of(struct learn_handle *tp, __u32 *remote)
+/* Full remote address, network byte order, IPv4 mapped. Returns its family, 0: not TCP over IP. */
+static __always_inline __u32 remote_of(struct learn_handle *tp, __u32 *remote)
 {
 	struct sock_common *skc = common_of(tp);
 	__u32 i;
@@ -68,14 +68,14 @@ static __always_inline int remote_of(struct learn_handle *tp, __u32 *remote)
 		remote[1] = 0;
 		remote[2] = bpf_htonl(0xffff);
 		remote[3] = skc->skc_daddr;
-		return 1;
+		return AF_INET;
 	}
 	if (skc->skc_family != AF_INET6 || !bpf_core_field_exists(skc->skc_v6_daddr))
 		return 0;
 #pragma unroll
 	for (i = 0; i < 4; i++)
 		remote[i] = skc->skc_v6_daddr.in6_u.u6_addr32[i];
-	return 1;
+	return AF_INET6;
 }
 #else
 #define learn_handle bpf_sock_ops
@@ -121,8 +121,8 @@ static __always_inline __u32 local_port_of(struct learn_handle *ops)
 	return ops->local_port;
 }
 
-/* Full remote address, network byte order, IPv4 mapped; 0 if it is not TCP over IP. */
-static __always_inline int remote_of(struct learn_handle *ops, __u32 *remote)
+/* Full remote address, network byte order, IPv4 mapped. Returns its family, 0: not TCP over IP. */
+static __always_inline __u32 remote_of(struct learn_handle *ops, __u32 *remote)
 {
 	if (ops->family == AF_INET) {
 		remote[0] = 0;
@@ -131,16 +131,16 @@ static __always_inline int remote_of(struct learn_handle *ops, __u32 *remote)
 		remote[3] = ops->remote_ip4;
 		/* The verifier wants each field's own offset in its load. */
 		barrier();
+		return AF_INET;
 	} else if (ops->family == AF_INET6) {
 		remote[0] = ops->remote_ip6[0];
 		remote[1] = ops->remote_ip6[1];
 		remote[2] = ops->remote_ip6[2];
 		remote[3] = ops->remote_ip6[3];
 		barrier();
-	} else {
-		return 0;
+		return AF_INET6;
 	}
-	return 1;
+	return 0;
 }
 #endif
 
@@ -202,22 +202,34 @@ static __always_inline int is_routed_home(struct tcp_sock *tp)
 /* Linux 6.2; free of charge. */
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
-/* The device of the packet that completes the handshake. */
-static __always_inline int answered_by(struct bpf_sock_ops *ops)
+/* The device of the packet that completes the handshake, read without the verifier's knowledge. */
+static __noinline int read_answered_by(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock_ops_kern *kern = (struct bpf_sock_ops_kern *)ops;
 	struct sk_buff *packet = 0;
 	int device = 0;
+
+	bpf_core_read(&packet, sizeof(packet), &kern->skb);
+	if (packet)
+		bpf_core_read(&device, sizeof(device), &packet->skb_iif);
+	return device;
+}
+
+/* The device of the packet that completes the handshake. */
+static __always_inline int answered_by(struct bpf_sock_ops *ops, struct tcp_sock *tp)
+{
+	struct bpf_sock_ops_kern *kern;
+	struct sk_buff *packet;
+	int device;
 
 	if (bpf_cast_to_kern_ctx) {
 		kern = bpf_cast_to_kern_ctx(ops);
 		packet = kern->skb;
 		return packet ? packet->skb_iif : 0;
 	}
-	bpf_core_read(&packet, sizeof(packet), &kern->skb);
-	if (packet)
-		bpf_core_read(&device, sizeof(device), &packet->skb_iif);
-	return device;
+	device = received_by(tp);
+	/* Within connect() the answer of a machine to itself waits for the socket. */
+	return device ? device : read_answered_by(ops);
 }
 
 /*
@@ -225,22 +237,23 @@ static __always_inline int answered_by(struct bpf_sock_ops *ops)
  * own, or taken by a proxy that packets are redirected to. Such a path is not the remote
  * host's.
  */
-static __always_inline int is_local(struct bpf_sock_ops *ops)
+static __always_inline int is_local(struct bpf_sock_ops *ops, struct bpf_sock *sk,
+				    struct tcp_sock *tp)
 {
-	struct tcp_sock *tp = ops->sk ? kernel_tcp(ops->sk) : 0;
-	int device;
+	__u32 device = answered_by(ops, tp);
 
-	if (!tp)
-		return 0;
-	device = received_by(tp);
-	/* Within connect() the answer of a machine to itself waits for the socket. */
-	if (!device)
-		device = answered_by(ops);
-	return device == LOOPBACK_IFINDEX || is_routed_home(tp);
+	if (device == LOOPBACK_IFINDEX)
+		return 1;
+	/*
+	 * A packet from another device comes from elsewhere, unless that is a VRF's, to which the
+	 * socket then is bound. So most need no look at the route.
+	 */
+	return (!device || device == sk->bound_dev_if) && is_routed_home(tp);
 }
 #else
 /* Likewise, as far as the addresses tell. Not inlined: callers have no stack for them. */
-static __noinline __attribute__((unused)) int is_local(struct bpf_sock_ops *ops)
+static __noinline __attribute__((unused)) int is_local(struct bpf_sock_ops *ops,
+						       struct bpf_sock *sk, struct tcp_sock *tp)
 {
 	__u32 remote[4], local[4];
 
@@ -259,7 +272,8 @@ static __noinline __attribute__((unused)) int is_local(struct bpf_sock_ops *ops)
 		local[3] = ops->local_ip6[3];
 		barrier();
 	}
-	return thalweg_is_loopback(local) || same_prefix(local, remote, 128);
+	return thalweg_is_loopback(local, thalweg_is_ipv4(local)) ||
+	       same_prefix(local, remote, 128);
 }
 #endif
 #endif

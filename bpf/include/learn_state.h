@@ -193,9 +193,7 @@ struct context {
 	struct thalweg_counters *counters;
 	struct thalweg_arms *arms;
 	struct learn_sock *sk;
-#ifdef THALWEG_KERNEL_BTF
-	struct tcp_sock *tcp; /* see tcp_of() */
-#endif
+	struct tcp_sock *tcp; /* see find_tcp() */
 	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
@@ -234,23 +232,26 @@ __noinline int unwrap(struct address *address)
 
 /*
  * The remote address in the form of records, policies and prefixes: IPv4 also where it is
- * mapped, or behind NAT64. 0 if it is not TCP over IP.
+ * mapped, or behind NAT64. Returns the form's family, which spares callers to look at the
+ * address again; 0 if it is not TCP over IP.
  */
-static __always_inline int host_of(struct learn_handle *ops, __u32 *remote)
+static __always_inline __u32 host_of(struct learn_handle *ops, __u32 *remote)
 {
-	if (!remote_of(ops, remote))
-		return 0;
+	__u32 family = remote_of(ops, remote);
+
+	if (family != AF_INET6)
+		return family;
 	if (!thalweg_is_ipv4(remote))
 		unwrap((struct address *)remote);
-	return 1;
+	return thalweg_is_ipv4(remote) ? AF_INET : AF_INET6;
 }
 
-/* Cuts an address; its prefix length in the key, by the lengths of both families. */
-static __always_inline __u32 cut(__u32 *remote, __u32 ipv4_prefix, __u32 ipv6_prefix)
+/* Cuts an address of a family; its prefix length in the key, by the lengths of both families. */
+static __always_inline __u32 cut(__u32 *remote, __u32 family, __u32 ipv4_prefix, __u32 ipv6_prefix)
 {
 	__u32 bits = ipv6_prefix, i;
 
-	if (thalweg_is_ipv4(remote)) {
+	if (family == AF_INET) {
 		remote[3] &= prefix_mask(ipv4_prefix, 0);
 		return THALWEG_MAPPED + ipv4_prefix;
 	}
@@ -267,12 +268,12 @@ static __always_inline __u32 cut(__u32 *remote, __u32 ipv4_prefix, __u32 ipv6_pr
 static __always_inline int host_key(struct context *c)
 {
 	struct thalweg_host_key *key = &c->request->key;
-	__u32 *remote = (__u32 *)key->addr;
+	__u32 *remote = (__u32 *)key->addr, family = host_of(c->ops, remote);
 
-	if (!host_of(c->ops, remote) || thalweg_is_loopback(remote) ||
-	    thalweg_is_link_local(remote))
+	if (!family || thalweg_is_loopback(remote, family == AF_INET) ||
+	    thalweg_is_link_local(remote, family == AF_INET))
 		return 0;
-	key->prefix_len = cut(remote, c->params->ipv4_prefix, c->params->ipv6_prefix);
+	key->prefix_len = cut(remote, family, c->params->ipv4_prefix, c->params->ipv6_prefix);
 	key->level = THALWEG_LEVEL_HOST;
 	return 1;
 }
@@ -282,9 +283,10 @@ static __always_inline int find_key(struct context *c)
 {
 	struct request *r = c->request;
 
+	/* First, as the compiler then still has the address in registers for the tag. */
+	r->key.netns = netns_of(c->ops);
 	if (!host_key(c))
 		return 0;
-	r->key.netns = netns_of(c->ops);
 	r->tag = thalweg_tag(&r->key);
 	return 1;
 }
@@ -292,16 +294,18 @@ static __always_inline int find_key(struct context *c)
 /* Whether connections of the socket's network namespace are out of scope. */
 static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 {
-	__u64 netns = c->request->key.netns, *known, entry;
-	__u32 slot = (__u32)netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
+	__u64 *netns = &c->request->key.netns, *known, entry;
+	__u32 slot = (__u32)*netns * THALWEG_NAMESPACE_FACTOR >> THALWEG_NAMESPACE_SHIFT, *arm;
 
 	known = bpf_map_lookup_elem(&namespaces, &slot);
-	entry = known ? *known : 0;
-	if (entry >> 8 == netns) {
-		*default_arm = entry & 0xff;
-		return 0;
+	if (known) {
+		entry = *known;
+		if (entry >> 8 == *netns) {
+			*default_arm = entry & 0xff;
+			return 0;
+		}
 	}
-	arm = bpf_map_lookup_elem(&defaults, &netns);
+	arm = bpf_map_lookup_elem(&defaults, netns);
 	if (arm) {
 		*default_arm = *arm;
 		return 0;
@@ -317,17 +321,21 @@ static __always_inline int is_outside(struct context *c, __u32 *default_arm)
 static __always_inline __u32 draw(struct context *c)
 {
 	const struct thalweg_params *p = c->params;
-	struct thalweg_host_key key = c->request->key;
-	__u32 *remote = (__u32 *)key.addr, bits;
+	const struct thalweg_host_key *host = &c->request->key;
+	struct thalweg_host_key cluster;
 	__u64 tag = c->request->tag;
+	__u32 bits, family;
 
 	if (!p->control_share_q16 && !p->control_permanent_q16 && !p->advise)
 		return 0;
-	bits = thalweg_is_ipv4(remote) ? THALWEG_MAPPED + p->cluster_ipv4 : p->cluster_ipv6;
-	if (bits != key.prefix_len) {
-		host_of(c->ops, remote);
-		key.prefix_len = cut(remote, p->cluster_ipv4, p->cluster_ipv6);
-		tag = thalweg_tag(&key);
+	bits = thalweg_is_ipv4((const __u32 *)host->addr) ? THALWEG_MAPPED + p->cluster_ipv4
+							  : p->cluster_ipv6;
+	if (bits != host->prefix_len) {
+		cluster = *host;
+		family = host_of(c->ops, (__u32 *)cluster.addr);
+		cluster.prefix_len =
+			cut((__u32 *)cluster.addr, family, p->cluster_ipv4, p->cluster_ipv6);
+		tag = thalweg_tag(&cluster);
 	}
 	if (thalweg_is_control(tag, p, c->request->now_ns))
 		return IN_CONTROL;
@@ -340,34 +348,61 @@ static __always_inline __u32 draw(struct context *c)
 	return DRAWN;
 }
 
-/* State that every operation needs; returns 0 if there is nothing to do. */
-static __always_inline int prepare(struct context *c, struct learn_handle *ops)
+/* The first part of prepare(). */
+static __always_inline int find_sock(struct context *c, struct learn_handle *ops)
+{
+	c->ops = ops;
+	c->params = load_params();
+	c->sk = sock_of(ops);
+#ifdef THALWEG_ITERATOR
+	c->tcp = ops;
+#endif
+	return c->sk != 0;
+}
+
+/* The other part. */
+static __always_inline int find_maps(struct context *c)
 {
 	__u32 zero = 0;
 
-	c->ops = ops;
-	c->params = load_params();
 	c->counters = bpf_map_lookup_elem(&counters, &zero);
 	c->arms = bpf_map_lookup_elem(&arms, &zero);
-	c->sk = sock_of(ops);
-	return c->counters && c->arms && c->sk;
+	return c->counters && c->arms;
+}
+
+/* State that most operations need; returns 0 if there is nothing to do. */
+static __always_inline int prepare(struct context *c, struct learn_handle *ops)
+{
+	return find_sock(c, ops) && find_maps(c);
+}
+
+/*
+ * Asks for the kernel's own structure of the socket, where it can be read. Each operation does so
+ * once, before what needs it: chronographs, names, the owner's mark. Returns 0 if there is none.
+ */
+static __always_inline int find_tcp(struct context *c)
+{
+#ifdef THALWEG_KERNEL_BTF
+	c->tcp = kernel_tcp(c->sk);
+	return c->tcp != 0;
+#else
+	return 1;
+#endif
 }
 
 #ifdef THALWEG_KERNEL_BTF
-/* Whether the kernel has MPTCP, and programs may ask for the socket of a subflow. */
-static __always_inline int has_mptcp(void)
+/* Whether a socket is a subflow of MPTCP, where programs may ask for MPTCP's (Linux 5.19). */
+static __always_inline int is_subflow(const struct tcp_sock *tcp)
 {
-	return bpf_core_type_exists(struct mptcp_sock) &&
-	       bpf_core_field_exists(struct tcp_sock, is_mptcp) &&
+	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp &&
+	       bpf_core_type_exists(struct mptcp_sock) &&
 	       bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_skc_to_mptcp_sock);
 }
 
-/* The kernel's own structure of the socket, asked for once. */
-static __always_inline struct tcp_sock *tcp_of(struct context *c)
+/* Whether no program has storage of the socket, as of most: it costs less than to ask for some. */
+static __always_inline int has_no_storage(const struct tcp_sock *tcp)
 {
-	if (!c->tcp)
-		c->tcp = kernel_tcp(c->sk);
-	return c->tcp;
+	return !((const struct sock *)tcp)->sk_bpf_storage;
 }
 #endif
 
@@ -432,18 +467,20 @@ static __always_inline struct thalweg_conn *take_slot(struct context *c)
  */
 static __always_inline __u32 *owner_mark(struct context *c)
 {
-#if defined(THALWEG_KERNEL_BTF) && !defined(THALWEG_ITERATOR)
-	struct tcp_sock *tcp;
+#ifdef THALWEG_KERNEL_BTF
+#ifndef THALWEG_ITERATOR
 	struct mptcp_sock *mptcp;
 	__u32 *mark;
 
-	/* Linux 5.19. */
-	if (has_mptcp() && (tcp = tcp_of(c)) && tcp->is_mptcp) {
+	if (is_subflow(c->tcp)) {
 		mptcp = bpf_skc_to_mptcp_sock(c->sk);
 		mark = mptcp ? bpf_sk_storage_get(&owned, mptcp, 0, 0) : 0;
 		if (mark)
 			return mark;
 	}
+#endif
+	if (has_no_storage(c->tcp))
+		return 0;
 #endif
 	return bpf_sk_storage_get(&owned, c->sk, 0, 0);
 }

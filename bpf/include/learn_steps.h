@@ -22,9 +22,12 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 	__u32 i;
 
 	/* Hidden: the mask must stand beside the access, as Linux 6.1 forgets the comparison. */
-	if (likely < THALWEG_MAX_ARMS &&
-	    is_named(&table->arms[THALWEG_UNKNOWN(likely) & THALWEG_ARM_MASK], first, rest))
-		return likely;
+	if (likely < THALWEG_MAX_ARMS) {
+		i = likely;
+		barrier_var(i);
+		if (is_named(&table->arms[i & THALWEG_ARM_MASK], first, rest))
+			return likely;
+	}
 	for (i = 0; i < THALWEG_MAX_ARMS && i < table->used; i++)
 		if (is_named(&table->arms[i], first, rest))
 			return THALWEG_UNKNOWN(i);
@@ -39,35 +42,29 @@ static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const
 #ifdef THALWEG_KERNEL_BTF
 static __always_inline const __u64 *current_name(struct tcp_sock *tcp)
 {
-	struct inet_connection_sock *icsk = (void *)tcp;
-
-	return icsk ? (const __u64 *)icsk->icsk_ca_ops->name : 0;
+	return (const __u64 *)((struct inet_connection_sock *)tcp)->icsk_ca_ops->name;
 }
 
 static __always_inline __u32 current_arm(struct context *c, __u32 likely)
 {
-	const __u64 *name = current_name(tcp_of(c));
-
-	return name ? arm_by_name(c->arms, name, likely) : THALWEG_NO_ARM;
+	return arm_by_name(c->arms, current_name(c->tcp), likely);
 }
 
 static __always_inline int has_its_arm(struct context *c)
 {
-	const __u64 *name = current_name(tcp_of(c));
+	const __u64 *name = current_name(c->tcp);
 
-	return !name ||
-	       is_named(&c->arms->arms[c->origin->arm & THALWEG_ARM_MASK], name[0], name[1]);
+	return is_named(&c->arms->arms[c->origin->arm & THALWEG_ARM_MASK], name[0], name[1]);
 }
 
 static __always_inline int read_name(struct learn_handle *ops, __u64 *name)
 {
+	struct tcp_sock *tcp = sock_of(ops) ? kernel_tcp(sock_of(ops)) : 0;
 	const __u64 *current;
 
-	if (!sock_of(ops))
+	if (!tcp)
 		return 0;
-	current = current_name(kernel_tcp(sock_of(ops)));
-	if (!current)
-		return 0;
+	current = current_name(tcp);
 	name[0] = current[0];
 	name[1] = current[1];
 	return 1;

@@ -46,12 +46,14 @@ static __always_inline int set_window(struct bpf_sock_ops *ops, int segments)
 /* Asks the groups, the narrowest first; the first that knows decides. */
 static __always_inline void ask_about_window(struct context *c, struct shares *shares)
 {
+	struct thalweg_worths *worths = windows_known(c->request->key.netns);
 	__u32 level;
 
-	if (!windows_known(c->request->key.netns))
+	if (!worths)
 		return;
 	for (level = THALWEG_LEVEL_WINDOW_PREFIX; level < THALWEG_ALL_LEVELS; level++)
-		if (asked_key(c->ops, c->request, c->origin, level) && choose(c->request, shares)) {
+		if (asked_key(c->ops, c->request, c->origin, level, worths) &&
+		    choose(c->request, shares)) {
 			COUNT(c, windows);
 			return;
 		}
@@ -76,7 +78,7 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	if (!handed || !prepare(&c, ops) || !find_key(&c) || is_outside(&c, &default_arm))
 		return 0;
 	handed->cookie = 0;
-	tp = bpf_tcp_sock(c.sk);
+	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
 	if (!tp)
 		return 0;
 	if (tp->snd_cwnd != THALWEG_WINDOW_LEAST || tp->srtt_us >> 3 < THALWEG_WINDOW_RTT_US ||
@@ -156,11 +158,10 @@ static __noinline int score_window(struct bpf_sock_ops *ops)
 		return 0;
 	handed->cookie = 0;
 	segments = c.conn->window.segments;
-	if (!segments || c.origin->flags & (THALWEG_CONN_SWITCHED | THALWEG_CONN_LONG) ||
-	    owned_window(&c) || (c.params->clamps && has_clamp(&c)))
+	if (!segments || c.origin->flags & (THALWEG_CONN_SWITCHED | THALWEG_CONN_LONG))
 		return 0;
-	tp = bpf_tcp_sock(c.sk);
-	if (!tp)
+	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
+	if (!tp || owned_window(&c) || (c.params->clamps && has_clamp(&c)))
 		return 0;
 	request.now_ns = bpf_ktime_get_ns();
 	take_sample(&c, tp, end_of(&c, ops->args[0]), &lesson.sample);

@@ -45,18 +45,18 @@ static __always_inline int thalweg_is_ipv4(const __u32 *address)
 	return !address[0] && !address[1] && address[2] == THALWEG_NET32(0xffff);
 }
 
-/* Whether an address means the machine itself: 127.0.0.0/8, ::1. */
-static __always_inline int thalweg_is_loopback(const __u32 *address)
+/* Whether an address, of IPv4 if `ipv4`, means the machine itself: 127.0.0.0/8, ::1. */
+static __always_inline int thalweg_is_loopback(const __u32 *address, int ipv4)
 {
-	if (thalweg_is_ipv4(address))
+	if (ipv4)
 		return (address[3] & THALWEG_NET32(0xff000000)) == THALWEG_NET32(0x7f000000);
 	return !address[0] && !address[1] && !address[2] && address[3] == THALWEG_NET32(1);
 }
 
-/* Whether an address means another host on each interface: 169.254.0.0/16, fe80::/10. */
-static __always_inline int thalweg_is_link_local(const __u32 *address)
+/* Likewise, whether it means another host on each interface: 169.254.0.0/16, fe80::/10. */
+static __always_inline int thalweg_is_link_local(const __u32 *address, int ipv4)
 {
-	if (thalweg_is_ipv4(address))
+	if (ipv4)
 		return (address[3] & THALWEG_NET32(0xffff0000)) == THALWEG_NET32(0xa9fe0000);
 	return (address[0] & THALWEG_NET32(0xffc00000)) == THALWEG_NET32(0xfe800000);
 }

@@ -66,6 +66,7 @@ struct sock {
 		struct cgroup *cgroup; /* a plain pointer since Linux 5.15 */
 	} sk_cgrp_data;
 	int sk_err;
+	void *sk_bpf_storage; /* NULL: no program has storage of the socket */
 };
 
 /* Before Linux 5.16. */

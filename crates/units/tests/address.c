@@ -15,6 +15,7 @@ int main(void)
 	char line[1024], address[64], prefix[64];
 	struct thalweg_nat64 nat64[THALWEG_NAT64_PREFIXES];
 	unsigned int words[4], length, used, at, count;
+	int ipv4;
 
 	while (fgets(line, sizeof(line), stdin)) {
 		memset(nat64, 0, sizeof(nat64));
@@ -33,8 +34,9 @@ int main(void)
 			thalweg_unwrap(words, nat64);
 		for (count = 0; count < 16; count++)
 			printf("%02x", ((unsigned char *)words)[count]);
-		printf(" %d %d %d\n", thalweg_is_ipv4(words), thalweg_is_loopback(words),
-		       thalweg_is_link_local(words));
+		ipv4 = thalweg_is_ipv4(words);
+		printf(" %d %d %d\n", ipv4, thalweg_is_loopback(words, ipv4),
+		       thalweg_is_link_local(words, ipv4));
 	}
 	return 0;
 }
