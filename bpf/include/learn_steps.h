@@ -14,6 +14,21 @@ static __always_inline int is_named(const struct thalweg_arm *arm, __u64 first, 
 	return name[0] == first && name[1] == rest;
 }
 
+/* "dctcp", and "dctcp-re", little-endian. */
+#define DCTCP 0x7063746364ull
+#define DCTCP_RENO 0x65722d7063746364ull
+
+/*
+ * Whether an arm runs under this name. Without ECN the kernel's dctcp goes on as dctcp-reno
+ * (net/ipv4/tcp_dctcp.c), which the published rule books as dctcp.
+ */
+static __always_inline int runs_as(const struct thalweg_arm *arm, __u64 first, __u64 rest)
+{
+	return is_named(arm, first, rest) ||
+	       (first == DCTCP_RENO && *(const __u64 *)arm->name == DCTCP &&
+		load_params()->mode == THALWEG_MODE_CLASSIC);
+}
+
 /* Index of the arm with this name, or THALWEG_NO_ARM. `likely` is tried first. */
 static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const __u64 *name,
 					 __u32 likely)
@@ -54,7 +69,7 @@ static __always_inline int has_its_arm(struct context *c)
 {
 	const __u64 *name = current_name(c->tcp);
 
-	return is_named(&c->arms->arms[c->origin->arm & THALWEG_ARM_MASK], name[0], name[1]);
+	return runs_as(&c->arms->arms[c->origin->arm & THALWEG_ARM_MASK], name[0], name[1]);
 }
 
 static __always_inline int read_name(struct learn_handle *ops, __u64 *name)
@@ -93,7 +108,7 @@ static __noinline int runs_arm(struct learn_handle *ops, __u32 index)
 	table = bpf_map_lookup_elem(&arms, &zero);
 	if (!table || !read_name(ops, name))
 		return 1;
-	return is_named(&table->arms[index & THALWEG_ARM_MASK], name[0], name[1]);
+	return runs_as(&table->arms[index & THALWEG_ARM_MASK], name[0], name[1]);
 }
 
 static __always_inline int has_its_arm(struct context *c)
@@ -206,7 +221,8 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	if (c->origin->flags & THALWEG_CONN_TRIAL)
 		r->allowed |= TRIAL_OVER;
 	wall_us = take_sample(c, tp, end, &lesson.sample);
-	barrier();
+	/* The sample is read from where it lies: copies of it would exceed the stack on Linux 6.1. */
+	asm volatile("" : : "r"(&lesson) : "memory");
 	/* The slot may have been reused meanwhile. */
 	if (c->conn->cookie != c->cookie)
 		return outcome;
