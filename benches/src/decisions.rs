@@ -55,6 +55,9 @@ const WINDOW_OWN_SETS: &str = "decision: an own record, with networks and window
 const WINDOW_PREFIX_SETS: &str =
     "decision: a new host of a known prefix, with windows; another arm, a larger window";
 
+/// Names of costs, and what each is the cost of.
+type Cases = &'static [(&'static str, What)];
+
 /// What was measured.
 #[derive(Serialize, Deserialize)]
 pub struct Costs {
@@ -156,7 +159,7 @@ pub fn measure(binary: &Path) -> Result<Costs> {
         instructions: BTreeMap::new(),
         map_bytes: [0; 3],
     };
-    let configurations: [(&str, bool, &[(&str, What)]); 3] = [
+    let configurations: [(&str, bool, Cases); 3] = [
         (
             "[networks]\nenabled = false\n",
             false,
