@@ -36,6 +36,30 @@ fn run(command: &mut Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
+/// Without ECN the kernel's dctcp runs as dctcp-reno. The published rule books that as dctcp; an arm
+/// without measurement costs nothing, and would be chosen for ever.
+#[test]
+fn classic_books_what_its_dctcp_measured() {
+    let Some(kernel) = stock::kernel() else {
+        return;
+    };
+    let place = Place::new(&format!("[path]\n{PATH}"));
+    let arguments = ["--mode", "classic", "--connections", "12"];
+    assert_code(&run(&mut qemu(&place, kernel, &arguments)), 0);
+    let results = place.results();
+    let hosts = results["scenarios"][0]["modes"][0]["hosts"].as_array();
+    let arms = hosts
+        .unwrap()
+        .iter()
+        .flat_map(|host| host["arms"].as_array().unwrap());
+    let measured: Vec<_> = arms
+        .filter(|arm| arm["arm"] == "dctcp" && arm["count"].as_u64() > Some(0))
+        .map(|arm| arm["metric"].as_f64().unwrap())
+        .collect();
+    assert!(!measured.is_empty(), "dctcp was not tried: {results}");
+    assert!(measured.iter().all(|cost| *cost > 0.0), "{measured:?}");
+}
+
 #[test]
 fn two_connections_in_virtual_time() {
     let Some(kernel) = stock::kernel() else {
