@@ -309,7 +309,7 @@ fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
     });
     let output = bed.thalweg(&["detach"]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("not saved"), "{text}");
     assert!(!bed.pin.exists(), "programs are left: {text}");
     assert!(!bed.leave().wait().unwrap().success());
