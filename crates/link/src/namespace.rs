@@ -238,17 +238,26 @@ impl Entrance {
     }
 }
 
-/// The lines of uid_map and gid_map: the caller keeps its numbers, since many programs refuse to be root.
+/// The lines of uid_map and gid_map.
 struct Mapping {
     user: String,
     group: String,
 }
 
 impl Mapping {
+    /// The caller keeps its numbers: many programs refuse to be root.
     fn own() -> Self {
         Self {
             user: format!("{0} {0} 1", geteuid()),
             group: format!("{0} {0} 1", getegid()),
+        }
+    }
+
+    /// The caller is root inside: what it runs there, as `ip`, keeps its capabilities.
+    fn root() -> Self {
+        Self {
+            user: format!("0 {} 1", geteuid()),
+            group: format!("0 {} 1", getegid()),
         }
     }
 
@@ -281,7 +290,7 @@ struct Built {
 pub fn in_a_namespace_of_ones_own<const COUNT: usize>(
     make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
 ) -> Result<[OwnedFd; COUNT], Error> {
-    let plan = Mapping::own();
+    let plan = Mapping::root();
     let answer = by_a_child(|| {
         plan.enter()?;
         unshare(CloneFlags::CLONE_NEWNET)
