@@ -82,7 +82,9 @@ impl Loaded {
                 .output()
                 .with_context(|| format!("running {}", loaded.binary.display()))?;
             if !output.status.success() {
-                bail!("{}", String::from_utf8_lossy(&output.stderr).trim_end());
+                let said = String::from_utf8_lossy(&output.stderr);
+                let faults = said.lines().filter(|line| !line.starts_with("warning: "));
+                bail!("{}", faults.collect::<Vec<_>>().join("\n"));
             }
         }
         let after = ProgInfoIter::default().map(|info| info.id);

@@ -302,7 +302,8 @@ fn detaching_works_with_and_without_agent() {
         (agent, "removed from the kernel: link_sockops, hosts"),
         (Agent::absent(), "nothing was attached"),
     ] {
-        assert_eq!(agent.run(&["detach"]).ok().lines().next(), Some(expected));
+        let ran = agent.run(&["detach"]);
+        assert_eq!((ran.code, ran.out.lines().next()), (0, Some(expected)));
     }
 }
 
