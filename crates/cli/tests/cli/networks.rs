@@ -1,5 +1,6 @@
 //! What is known of a network decides about its new hosts, on real connections.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -73,9 +74,11 @@ fn decisions(bed: &Bed, hosts: Range<u32>) -> Vec<Value> {
     let new: Vec<String> = hosts.map(|host| address(bed, host)).collect();
     wait_for("the events of the decisions", || {
         let mut events = bed.events(number);
+        // A connection that loses too much is decided about again.
+        let mut seen = BTreeSet::new();
         events.retain(|event| {
-            let host = event["host"].as_str().unwrap();
-            event["kind"] == "decision" && new.iter().any(|new| new == host)
+            let host = event["host"].as_str().unwrap().to_owned();
+            event["kind"] == "decision" && new.contains(&host) && seen.insert(host)
         });
         Some(events).filter(|events| events.len() >= number)
     })
