@@ -194,7 +194,7 @@ def test_a_page_of_real_runs(tmp_path, monkeypatch):
     # A bottleneck gives no more than its rate; on a busy machine Reno may leave much of it.
     assert 20 < float(used.split()[0]) < 110 and 0 < float(fair.split()[0]) <= 100
     # Linux, simulator, difference; two flows at four tenths of the line each.
-    assert beside[2] == used and beside[3] == "80.0"
+    assert beside[2] == used and beside[3] == "80.0 [80.0 … 80.0]"
     assert float(beside[4]) == pytest.approx(float(used.split()[0]) - 80.0, abs=0.11)
     assert page.count("**missed**") == 1
     assert page.count("- `thalweg lab run two.toml --backend link --connections 1") == 2
