@@ -197,7 +197,7 @@ pub fn measure(binary: &Path) -> Result<Costs> {
     for ((keys, far, cases), map_bytes) in configurations.iter().zip(&mut costs.map_bytes) {
         let pair = bed::pair("decisions")?;
         if *far {
-            kernel::delay(&pair, "5ms")?;
+            kernel::delay_server(&pair, "5ms")?;
         }
         let mut bench = Bench::new(binary, &pair, keys)?;
         *map_bytes = bench.agent.figure("/map_bytes")?;

@@ -199,7 +199,7 @@ pub fn route(pair: &Pair) -> Result<()> {
 }
 
 /// Delays what the server sends.
-pub fn delay(pair: &Pair, time: &str) -> Result<()> {
+pub fn delay_server(pair: &Pair, time: &str) -> Result<()> {
     let server = pair.namespace(Side::Server);
     let arguments = [
         "-n", server, "qdisc", "add", "dev", "link0", "root", "netem", "delay", time,

@@ -578,7 +578,7 @@ fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && policy_directory(pin).exists()
 }
 
-/// What was removed from the kernel.
+/// Pins that [`detach`] removed, and clamps that it could not lift.
 #[derive(Debug, Default)]
 pub struct Removed {
     /// Names of the pins.

@@ -113,7 +113,7 @@ pub struct Restored {
 /// A poisoned lock means that another thread panicked. Its data is still consistent, because every
 /// guarded value is replaced or changed in one step.
 /// Whether two texts differ in more than their numbers. Numbers of an address are no words.
-fn differs(one: &str, other: &str) -> bool {
+fn differs_beyond_numbers(one: &str, other: &str) -> bool {
     let word = |word: &str| {
         let bare = word.trim_matches(|char: char| char.is_ascii_punctuation());
         let is_number = bare.parse::<f64>().is_ok();
@@ -312,7 +312,7 @@ impl Shared {
         match text {
             Some(text) => {
                 let before = problems.get(topic);
-                if before.is_none_or(|before| differs(before, &text)) {
+                if before.is_none_or(|before| differs_beyond_numbers(before, &text)) {
                     tracing::error!(topic, "{text}");
                 }
                 problems.insert(topic, text);
@@ -601,17 +601,23 @@ impl Restoring<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::differs;
+    use super::differs_beyond_numbers;
 
     #[test]
     fn problem_whose_numbers_alone_change_is_no_news() {
-        assert!(!differs(
+        assert!(!differs_beyond_numbers(
             "15 of 16 were (30 MB)",
             "150 of 160 were (1.5 MB)"
         ));
-        assert!(differs("15 of 16 were", "15 of 16 are"));
-        assert!(differs("15 of 16 were", "15 of 16"));
-        assert!(differs("192.0.2.7 is slow", "192.0.2.8 is slow"));
-        assert!(!differs("it hangs, 3 s; no more", "it hangs, 4 s; no more"));
+        assert!(differs_beyond_numbers("15 of 16 were", "15 of 16 are"));
+        assert!(differs_beyond_numbers("15 of 16 were", "15 of 16"));
+        assert!(differs_beyond_numbers(
+            "192.0.2.7 is slow",
+            "192.0.2.8 is slow"
+        ));
+        assert!(!differs_beyond_numbers(
+            "it hangs, 3 s; no more",
+            "it hangs, 4 s; no more"
+        ));
     }
 }

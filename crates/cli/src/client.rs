@@ -207,7 +207,7 @@ pub fn pinned(pin: &Path) -> Pinned {
 /// Warns where what a command pins may end with it.
 ///
 /// # Errors
-/// It certainly would.
+/// The pins certainly would.
 pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
     if let Some(doubt) = thalweg_control::system::doubt_about_pins(pin)? {
         crate::output::warn(&doubt);

@@ -203,7 +203,7 @@ pub struct Other {
     pub command: String,
 }
 
-/// What is pinned beside the agent's own, other agents' programs included.
+/// Lists pins beside the agent's own: policies, congestion controls, sockops objects, other agents.
 pub fn others(pin: &Path) -> Vec<Other> {
     let mut others = Vec::new();
     let directories: BTreeSet<PathBuf> = pinned_links().into_values().collect();

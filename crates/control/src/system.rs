@@ -473,7 +473,7 @@ pub fn check_outlives(bpffs: &Path) -> Result<()> {
 /// why that is not known. Where it does see it, [`ensure_bpffs`] decides.
 ///
 /// # Errors
-/// They end with the command: it would mount the BPF file system itself.
+/// Pins end with the command, which would mount the BPF file system itself.
 pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
     if privileges::check().is_err() {
         return Ok(None);

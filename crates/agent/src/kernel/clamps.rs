@@ -254,10 +254,10 @@ pub(super) struct Leftover(MapHandle);
 impl Leftover {
     /// `None`: no host has a clamp.
     pub(super) fn find(pin: &Path) -> Option<Self> {
-        let hosts = pins::find(pin, names::CLAMPS)?;
+        let hosts = pins::find_map(pin, names::CLAMPS)?;
         let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
         has_clamps
-            .then(|| pins::find(pin, names::CLAMPED))?
+            .then(|| pins::find_map(pin, names::CLAMPED))?
             .map(Self)
     }
 
@@ -287,7 +287,7 @@ impl Leftover {
         // As in `lift_clamps`.
         for _ in 0..LIFTS {
             let link = Arc::clone(&link);
-            let visit = move || Some(lifted(link.as_fd()));
+            let visit = move || Some(lift_visited(link.as_fd()));
             let mut lifts = 0;
             refused = 0;
             for visited in system::in_namespaces(|_| true, visit) {
@@ -306,7 +306,7 @@ impl Leftover {
 
 /// Visits the sockets of the thread's network namespace; returns how many lost their clamp, and how
 /// many kept it.
-fn lifted(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
+fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
     let mut visit = Visit::begin(link)?;
     let (mut lifted, mut failed) = (0, 0);
     let mut buffer = [0; 512];

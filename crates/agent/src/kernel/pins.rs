@@ -255,7 +255,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
 }
 
 /// A map of the learner's, by its pin, or by a pinned link whose program uses it.
-pub(super) fn find(pin: &Path, name: &str) -> Option<MapHandle> {
+pub(super) fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
     let about = MAPS.iter().find(|map| map.name == name)?;
     let pinned = about.open(pin).ok().flatten();
     let used = || {

@@ -20,7 +20,7 @@ use crate::batch;
 const LATER_STAGES: &str = "later stages";
 /// The kernel's name of the option that requests callbacks.
 const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
-/// What happened to callbacks that are not as the policy requested them.
+/// Error of callbacks that are not as the policy requested them.
 const SWITCHED_OFF: &str = "switched off by another program";
 /// Stages that need callbacks.
 const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT

@@ -42,28 +42,28 @@ impl Check {
 /// The scenario's expectations against its runs.
 pub fn checks(runs: &Runs) -> Vec<Check> {
     (runs.scenario.expect.iter())
-        .map(|expectation| check(expectation, run(runs, &expectation.cc)))
+        .map(|expectation| check_one(expectation, runs_of(runs, &expectation.cc)))
         .collect()
 }
 
-/// What the controller that does nothing makes of the expectations of the others; none unless it
-/// ran.
+/// The expectations of the others against the runs of the controller that does nothing; none unless
+/// that one ran.
 pub fn null_checks(runs: &Runs) -> Vec<Check> {
-    let Some(null) = run(runs, expect::NULL) else {
+    let Some(null) = runs_of(runs, expect::NULL) else {
         return Vec::new();
     };
     let expectations = runs.scenario.expect.iter();
     (expectations.filter(|expectation| expectation.cc != expect::NULL))
-        .map(|expectation| check(expectation, Some(null)))
+        .map(|expectation| check_one(expectation, Some(null)))
         .collect()
 }
 
-fn run<'a>(runs: &'a Runs, controller: &str) -> Option<&'a ControllerRuns> {
+fn runs_of<'a>(runs: &'a Runs, controller: &str) -> Option<&'a ControllerRuns> {
     let mut complete = runs.controllers.iter().filter(|one| one.complete);
     complete.find(|one| one.controller.to_string() == controller)
 }
 
-fn check(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
+fn check_one(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
     let measured = found.map(|one| one.summary(expectation.statistic));
     Check {
         text: expectation.to_string(),
@@ -73,7 +73,7 @@ fn check(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
     }
 }
 
-/// What the runs show of a controller that does nothing, in words; none unless it ran.
+/// A sentence about the bounds that a controller that does nothing misses; none unless that one ran.
 pub fn null_sentence(runs: &Runs) -> Option<String> {
     let checks = null_checks(runs);
     let met = met_by_null(runs, &checks);
