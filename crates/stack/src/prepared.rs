@@ -204,31 +204,47 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
                 .to_owned(),
         ));
     }
-    let mut free = None;
+    let mut busy = None;
     for &number in &numbers {
-        if let Some(lock) = Lock::take(number)? {
-            free = Some((number, lock));
-            break;
+        let Some(lock) = Lock::take(number)? else {
+            continue;
+        };
+        match attach(number)? {
+            Attached::Free => return Ok((number, lock, ends(number)?)),
+            Attached::Busy => busy = Some(number.device()),
         }
     }
-    let Some((number, lock)) = free else {
-        return Err(Error::Options(format!(
-            "the {} stacks that are prepared for this user run already: end one",
-            numbers.len()
-        )));
-    };
+    Err(Error::Options(busy.map_or_else(
+        || {
+            format!(
+                "the {} stacks that are prepared for this user run already: end one",
+                numbers.len()
+            )
+        },
+        |name| format!("another program has the TAP device {name}, and no other is free: end it"),
+    )))
+}
+
+/// Whether a TAP device has a reader.
+enum Attached {
+    Free,
+    /// Another program, or a process of a kernel that is still ending.
+    Busy,
+}
+
+/// Attaches to a wire and leaves it, so that a refusal does not show as a silent kernel.
+fn attach(number: Number) -> Result<Attached, Error> {
     let name = number.device();
-    // Attached now, so that a refusal does not show as a silent kernel.
-    let attached = tun::attach_as(&name, libc::IFF_TAP);
-    attached.map_err(|(what, why)| {
-        let remedy = match why.raw_os_error() {
-            Some(libc::EBUSY) => "another program has it",
-            code => tun::advice(code.unwrap_or(libc::EIO)),
-        };
-        Error::Missing(format!("cannot {what} ({name}): {why}; {remedy}"))
-    })?;
-    let ends = ends(number)?;
-    Ok((number, lock, ends))
+    match tun::attach_as(&name, libc::IFF_TAP) {
+        Ok(_) => Ok(Attached::Free),
+        Err((_, why)) if why.raw_os_error() == Some(libc::EBUSY) => Ok(Attached::Busy),
+        Err((what, why)) => {
+            let remedy = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
+            Err(Error::Missing(format!(
+                "cannot {what} ({name}): {why}; {remedy}"
+            )))
+        }
+    }
 }
 
 /// The addresses of a prepared wire.

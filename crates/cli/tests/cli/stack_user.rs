@@ -8,8 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use thalweg_link::tun;
 
 use crate::stack::{HOST, HOST_V6, Net, answer_names, available, written};
 use crate::support::place::{assert_code, said};
@@ -255,6 +257,28 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         "{text}"
     );
     drop(others);
+    // What another program reads (or a process of a kernel that is still ending) is passed over.
+    let attach = |name: &String| {
+        net.within(&net.machine, || tun::attach_as(name, libc::IFF_TAP))
+            .ok()
+    };
+    let mut names: Vec<String> = locks()
+        .iter()
+        .filter_map(|path| Some(path.to_str()?.split_once("-thalweg")?.1.to_owned()))
+        .map(|end| format!("thalweg{end}"))
+        .collect();
+    names.sort_unstable();
+    let last = names.pop().unwrap();
+    let read: Vec<_> = names.iter().filter_map(attach).collect();
+    assert_eq!(read.len(), 1, "two have a kernel: {names:?}");
+    written(account.user(&["--", "true"]));
+    let read = [read, vec![attach(&last).unwrap()]];
+    let text = one_line(account.user(&["--", "true"]), 2);
+    assert!(
+        text.contains("another program has the TAP device"),
+        "{text}"
+    );
+    drop(read);
 
     let running = || {
         let mut left = net.leftovers();
