@@ -182,13 +182,21 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     if !available() {
         return;
     }
-    // The agent looks every 10 s which modules there are, and is halted until it is asked. So the
-    // arm is chosen, refused, and not chosen again, though the table still has it.
+    // The agent looks every 10 s which modules there are, and is halted while the arm is away. So the
+    // arm is chosen, refused, and not chosen again, though the table still has it. When a connection
+    // tries it is left to chance and to the machine's speed.
     let text = boot(&format!(
-        "module tcp_htcp\n{CONFIGURATION}\nkill -STOP $!; rmmod tcp_htcp\n\
-         for _ in $(seq 80); do transfer; done\nkill -CONT $!\n\
+        "module tcp_htcp\n{CONFIGURATION}\nagent=$!\n\
+         arms() {{ thalweg --json arms | tr -d ' \\n'; }}\n\
+         offered() {{ arms | grep -q 'htcp.,.present.:true'; }}\n\
+         for _ in $(seq 20); do\n\
+         kill -STOP $agent; rmmod tcp_htcp\n\
+         for _ in $(seq 20); do transfer; done\n\
+         module tcp_htcp; kill -CONT $agent\n\
+         arms | grep -q 'refusals.:[1-9]' && break\n\
+         done\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
-         offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q 'htcp.,.present.:true'; }}\n\
+         rmmod tcp_htcp\n\
          for _ in $(seq 1500); do offered || break; sleep 0.1; done\n\
          module tcp_htcp\n\
          for _ in $(seq 1500); do offered && break; sleep 0.1; done\n\
