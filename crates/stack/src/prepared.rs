@@ -209,10 +209,10 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
         let Some(lock) = Lock::take(number)? else {
             continue;
         };
-        match attach(number)? {
-            Attached::Free => return Ok((number, lock, ends(number)?)),
-            Attached::Busy => busy = Some(number.device()),
+        if !has_reader(number)? {
+            return Ok((number, lock, ends(number)?));
         }
+        busy = Some(number.device());
     }
     Err(Error::Options(busy.map_or_else(
         || {
@@ -225,19 +225,13 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     )))
 }
 
-/// Whether a TAP device has a reader.
-enum Attached {
-    Free,
-    /// Another program, or a process of a kernel that is still ending.
-    Busy,
-}
-
-/// Attaches to a wire and leaves it, so that a refusal does not show as a silent kernel.
-fn attach(number: Number) -> Result<Attached, Error> {
+/// Whether another program has a wire's TAP device, or a process of a kernel that is still ending.
+/// Found by attaching to it: a later refusal would show as a silent kernel.
+fn has_reader(number: Number) -> Result<bool, Error> {
     let name = number.device();
     match tun::attach_as(&name, libc::IFF_TAP) {
-        Ok(_) => Ok(Attached::Free),
-        Err((_, why)) if why.raw_os_error() == Some(libc::EBUSY) => Ok(Attached::Busy),
+        Ok(_) => Ok(false),
+        Err((_, why)) if why.raw_os_error() == Some(libc::EBUSY) => Ok(true),
         Err((what, why)) => {
             let remedy = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
             Err(Error::Missing(format!(
