@@ -110,8 +110,6 @@ pub struct Restored {
     pub left_out: u64,
 }
 
-/// A poisoned lock means that another thread panicked. Its data is still consistent, because every
-/// guarded value is replaced or changed in one step.
 /// Whether two texts differ in more than their numbers. Numbers of an address are no words.
 fn differs_beyond_numbers(one: &str, other: &str) -> bool {
     let word = |word: &str| {
@@ -126,6 +124,8 @@ fn differs_beyond_numbers(one: &str, other: &str) -> bool {
     !one.split(' ').map(word).eq(other.split(' ').map(word))
 }
 
+/// A poisoned lock means that another thread panicked. Its data is still consistent, because every
+/// guarded value is replaced or changed in one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

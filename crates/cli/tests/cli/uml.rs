@@ -195,8 +195,10 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
          module tcp_htcp; kill -CONT $agent\n\
          arms | grep -q 'refusals.:[1-9]' && break\n\
          done\n\
+         kill -STOP $agent; rmmod tcp_htcp\n\
+         for _ in $(seq 20); do transfer; done\n\
+         kill -CONT $agent\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
-         rmmod tcp_htcp\n\
          for _ in $(seq 1500); do offered || break; sleep 0.1; done\n\
          module tcp_htcp\n\
          for _ in $(seq 1500); do offered && break; sleep 0.1; done\n\
