@@ -7,6 +7,16 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than some ten seconds")
+    config.addinivalue_line("markers", "generator: writes files of the repository, tests nothing")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves generators out without THALWEG_GENERATE: they are no tests that were skipped."""
+    if os.environ.get("THALWEG_GENERATE"):
+        return
+    generators = [item for item in items if item.get_closest_marker("generator")]
+    items[:] = [item for item in items if item not in generators]
+    config.hook.pytest_deselected(items=generators)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -721,9 +721,9 @@ def test_web_ends_cleanly_and_needs_a_free_port_of_loopback(place):
         assert "nothing is encrypted" in refused.stderr
 
 
-@pytest.mark.skipif(not os.environ.get("THALWEG_GENERATE"), reason="writes docs/guide/page-*.png")
+@pytest.mark.generator
 def test_pictures_for_the_guide(opened, place):
-    """After a few minutes of traffic, or the chart would have one bar."""
+    """Writes docs/guide/page-*.png, after minutes of traffic: the chart would have one bar."""
     chance = random.Random(1)
     for _ in range(150):
         number = chance.randrange(1, 12)
