@@ -47,7 +47,7 @@ test: ## Set up, then run every check and every test
 	@scripts/setup.sh --test
 	@scripts/test.sh
 
-test-all: test ## The same, then the slow tests and the packages (builds two kernels once, forty minutes)
+test-all: test ## The same, then the slow tests and the packages (builds two kernels once; more than an hour)
 	@scripts/setup.sh --kernel
 	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow

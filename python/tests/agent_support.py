@@ -16,7 +16,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalweg"
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 # A network device without hardware (linux/if_tun.h: TUNSETIFF, IFF_TUN | IFF_NO_PI).
 TUN = """

@@ -148,8 +148,17 @@ impl Shared {
         }
         let attached = look.attached();
         problems.extend(self.look(look));
-        if let Ok(Some(report)) = self.look_at_policy() {
-            problems.extend(report.silenced().map(|text| (POLICY_SILENCE, text)));
+        match self.look_at_policy() {
+            Ok(report) => {
+                let silenced = report.and_then(|report| report.silenced());
+                problems.extend(silenced.map(|text| (POLICY_SILENCE, text)));
+            }
+            // Mostly the fault that was found above.
+            Err(error) => drop(
+                problems
+                    .entry(POLICY)
+                    .or_insert_with(|| format!("{error:#}")),
+            ),
         }
         Health { problems, attached }
     }

@@ -421,9 +421,10 @@ fn the_published_tuner_has_no_advice() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: minutes of a processor"]
     [],
+    an_arm_twice_as_fast_is_advised_with_the_truth_in_its_interval,
     nothing_is_set_without_trials,
     only_the_drawn_clusters_have_trials,
-    an_arm_twice_as_fast_is_advised_with_the_truth_in_its_interval,
     a_small_window_is_advised_as_the_limit,
 );

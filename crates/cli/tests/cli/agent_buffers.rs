@@ -154,6 +154,7 @@ fn limits_are_known_in_every_mode() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: a minute of a processor"]
     [],
     a_receive_buffer_is_named_and_what_it_costs_is_what_it_gives,
     limits_are_known_in_every_mode,

@@ -81,6 +81,7 @@ fn a_first_measurement_counts_whatever_limited_it() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: a minute of a processor"]
     [],
     a_slow_receiver_says_nothing_about_an_arm_that_is_known,
     a_first_measurement_counts_whatever_limited_it,

@@ -86,7 +86,7 @@ fn a_thousand_flows_while_it_is_replaced_ten_times_a_second_and_the_agent_dies()
 }
 
 #[test]
-#[cfg_attr(not(privileged), ignore = "needs root")]
+#[ignore = "slow: half a minute"]
 fn the_learner_takes_up_what_comes_and_drops_what_goes() {
     if !privileged() {
         return;

@@ -78,4 +78,8 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
     );
 }
 
-in_virtual_time!([], dctcp_answers_marks_by_their_share_where_reno_halves,);
+in_virtual_time!(
+    #[ignore = "slow: a minute of a processor"]
+    [],
+    dctcp_answers_marks_by_their_share_where_reno_halves,
+);

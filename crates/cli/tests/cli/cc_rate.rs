@@ -552,8 +552,8 @@ in_virtual_time!(
         "models/proportional.safetensors",
         "models/adpg-plus.safetensors"
     ],
-    a_model_fills_the_path_with_a_short_queue,
-    traced_decisions_are_those_of_the_reference,
+    a_model_fills_the_path_with_a_short_queue;
+    slow traced_decisions_are_those_of_the_reference,
     what_arrives_bounds_only_rates_that_it_tells,
     a_trace_does_not_begin_with_what_another_left,
     no_weights_leave_the_limits_of_the_rate,

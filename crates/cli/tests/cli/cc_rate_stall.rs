@@ -180,6 +180,7 @@ fn no_weights_make_a_flow_wait_longer_than_two_time_outs() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: two minutes of a processor"]
     [],
     a_model_that_always_slows_down_does_not_stall,
     no_weights_make_a_flow_wait_longer_than_two_time_outs,

@@ -261,9 +261,9 @@ fn a_cgroup_made_again_has_clamps() {
 
 in_virtual_time!(
     [],
-    open_and_new_connections_have_what_the_path_carries_until_the_agent_ends,
+    open_and_new_connections_have_what_the_path_carries_until_the_agent_ends;
+    slow detach_without_an_agent_lifts_them,
     clamps_outlive_a_killed_agent_and_the_next_one_knows_them,
-    detach_without_an_agent_lifts_them,
     a_reload_without_the_prefix_lifts_them,
     what_a_policy_bounds_is_left_alone,
     what_is_not_in_the_agents_cgroup_is_left_alone,

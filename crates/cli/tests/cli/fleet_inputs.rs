@@ -99,7 +99,7 @@ fn keys_and_certificates() {
 }
 
 #[test]
-#[cfg_attr(not(privileged), ignore = "needs root")]
+#[ignore = "slow: half a minute"]
 fn buckets_and_messages() {
     if !privileged() {
         return;

@@ -185,7 +185,7 @@ fn several_hosts_have_their_own_paths_in_user_mode_linux() {
 
 in_virtual_time!(
     [],
-    a_bottleneck_gives_the_same_goodput_on_every_backend,
-    a_kernel_without_netem_still_has_delay_by_a_forwarded_path,
+    a_bottleneck_gives_the_same_goodput_on_every_backend;
+    slow a_kernel_without_netem_still_has_delay_by_a_forwarded_path,
     several_hosts_have_their_own_paths_on_every_backend,
 );

@@ -72,6 +72,7 @@ fn one_that_always_takes_bbr_harms_the_neighbour() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: a minute of a processor"]
     [
         "scenarios/lab/server-cdn.toml",
         "scenarios/lab/server-uplink.toml",

@@ -263,6 +263,7 @@ fn a_signal_takes_the_policy_away() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: a minute of a processor"]
     ["policies/clamp.toml"],
     the_clamp_is_in_force_and_fewer_segments_are_sent_again,
 );

@@ -39,6 +39,7 @@ fn run(command: &mut Command) -> Output {
 /// Without ECN the kernel's dctcp runs as dctcp-reno. The published rule books that as dctcp; an arm
 /// without measurement costs nothing, and would be chosen for ever.
 #[test]
+#[ignore = "slow: half a minute of a processor"]
 fn classic_books_what_its_dctcp_measured() {
     let Some(kernel) = stock::kernel() else {
         return;
@@ -124,6 +125,7 @@ fn two_connections_in_virtual_time() {
 
 /// Pages to two hosts of one network, behind bottlenecks by a trace of 12 Mbit/s.
 #[test]
+#[ignore = "slow: half a minute of a processor"]
 fn pages_are_alike_in_all_modes_and_keep_to_a_trace() {
     let Some(kernel) = stock::kernel() else {
         return;

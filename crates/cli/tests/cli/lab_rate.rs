@@ -107,6 +107,7 @@ fn a_model_is_not_taken_for_another_of_its_name() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: half a minute of a processor"]
     ["models/adpg-plus.safetensors"],
     the_learned_controller_keeps_the_queue_short_beside_reno,
 );

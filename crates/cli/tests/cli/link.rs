@@ -542,9 +542,9 @@ fn standard_input_and_output_are_the_commands() {
 in_virtual_time!(
     [],
     iperf3_gets_the_rate_and_no_more,
-    a_trace_gives_its_rate,
     the_round_trip_time_is_twice_the_delay,
-    ecn_marks_instead_of_dropping,
+    ecn_marks_instead_of_dropping;
+    slow a_trace_gives_its_rate,
     two_links_do_not_know_of_each_other,
     codel_keeps_the_queue_short_and_fq_codel_spares_sparse_flows,
 );

@@ -134,7 +134,7 @@ fn nothing_is_lost(count: u32) {
 }
 
 #[test]
-#[cfg_attr(not(privileged), ignore = "needs root")]
+#[ignore = "slow: a minute"]
 fn nothing_is_lost_of_65536_hosts() {
     if privileged() {
         nothing_is_lost(65_536);

@@ -324,6 +324,7 @@ fn a_check_of_the_configuration_checks_its_table() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: minutes of a processor"]
     [],
     a_new_host_of_a_known_network_gets_the_better_arm_at_once,
     networks_that_are_not_enabled_know_nothing,

@@ -130,4 +130,8 @@ fn a_host_hour_is_stored_whole_or_not_at_all() {
     assert_eq!(exported(&bed, &file), expected(4));
 }
 
-in_virtual_time!([], a_host_hour_is_stored_whole_or_not_at_all);
+in_virtual_time!(
+    #[ignore = "slow: half a minute of a processor"]
+    [],
+    a_host_hour_is_stored_whole_or_not_at_all,
+);

@@ -177,7 +177,7 @@ fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
 }
 
 #[test]
-#[cfg_attr(not(privileged), ignore = "needs root")]
+#[ignore = "slow: minutes"]
 fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     if !available() {
         return;

@@ -290,10 +290,10 @@ fn they_are_left_alone_unless_enabled() {
 
 in_virtual_time!(
     [],
-    a_larger_window_is_tried_and_kept_where_it_saves_round_trips,
     what_routes_and_policies_set_stays,
+    a_larger_window_is_paced;
+    slow a_larger_window_is_tried_and_kept_where_it_saves_round_trips,
     a_window_that_another_program_or_a_pause_replaces_is_not_scored,
-    a_larger_window_is_paced,
     a_short_path_keeps_the_kernels_window,
     a_dry_run_decides_and_sets_nothing,
     they_are_left_alone_unless_enabled,

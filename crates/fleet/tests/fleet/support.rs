@@ -24,7 +24,7 @@ use thalweg_process::Process;
 pub use privileged::skip;
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Times that tests can wait for.
 pub const QUICK: Pace = Pace {

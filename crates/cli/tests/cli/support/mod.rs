@@ -39,7 +39,7 @@ pub fn copy_of_command(to: &std::path::Path) {
 }
 
 /// Longest wait for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether the test can run here; if not, it is skipped.
 pub fn privileged() -> bool {

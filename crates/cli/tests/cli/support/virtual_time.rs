@@ -35,8 +35,25 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 
 /// A test that runs the cases of its module in virtual time. Models, policies and other files that
 /// it reads are named by their paths in the repository. `within` is for cases that take longer than
-/// [`LIMIT`].
+/// [`LIMIT`]. Cases after `slow` are a second test, for `make test-all`: a boot takes fifteen seconds
+/// of a processor, an agent's start as many.
 macro_rules! in_virtual_time {
+    (
+        $(#[$attribute:meta])* [$($file:literal),* $(,)?],
+        $($case:ident),+; slow $($slow:ident),+ $(,)?
+    ) => {
+        $crate::support::virtual_time::in_virtual_time!([$($file),*], $($case),+);
+        #[test]
+        #[ignore = "slow: more cases in virtual time"]
+        fn slow_in_virtual_time() {
+            $crate::support::virtual_time::run(
+                concat!(module_path!(), "::slow_in_virtual_time"),
+                $crate::support::virtual_time::LIMIT,
+                &[$($file),*],
+                &[$((stringify!($slow), $slow as fn())),+],
+            );
+        }
+    };
     ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
         $crate::support::virtual_time::in_virtual_time!(
             $(#[$attribute])* within $crate::support::virtual_time::LIMIT,
@@ -48,7 +65,7 @@ macro_rules! in_virtual_time {
         $(#[$attribute])*
         fn in_virtual_time() {
             $crate::support::virtual_time::run(
-                module_path!(),
+                concat!(module_path!(), "::in_virtual_time"),
                 $limit,
                 &[$($file),*],
                 &[$((stringify!($case), $case as fn())),+],
@@ -58,8 +75,8 @@ macro_rules! in_virtual_time {
 }
 pub(crate) use in_virtual_time;
 
-/// Runs cases: outside of the guest by starting this test in one, inside by calling them.
-pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) {
+/// Runs cases of a test: outside of the guest by starting the test in one, inside by calling them.
+pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) {
     let only = std::env::var_os(CASE);
     let chosen: Vec<(&str, fn())> = cases
         .iter()
@@ -75,10 +92,7 @@ pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]
         return;
     };
     // libtest names the test by its path without the name of the binary.
-    let name = match module.split_once("::") {
-        Some((_, module)) => format!("{module}::in_virtual_time"),
-        None => "in_virtual_time".to_owned(),
-    };
+    let name = test.split_once("::").map_or(test, |(_, name)| name);
     let own = std::env::current_exe().expect("this program's path");
     let pad = std::env::var_os(PAD);
     let set = [(INSIDE, Some("1".into())), (CASE, only), (PAD, pad)];
@@ -87,7 +101,7 @@ pub fn run(module: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]
         &Program {
             thalweg: Path::new(THALWEG),
             program: &own,
-            arguments: ["--exact", &name, "--nocapture", "--include-ignored"]
+            arguments: ["--exact", name, "--nocapture", "--include-ignored"]
                 .map(Into::into)
                 .into(),
             environment: set
