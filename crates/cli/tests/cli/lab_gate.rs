@@ -210,7 +210,7 @@ fn met_by_null(files: &[PathBuf], rounds: u32) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "slow: some twenty minutes"]
+#[ignore = "slow: hours"]
 fn null_misses_a_bound_of_each_scenario_that_claims_a_gain() {
     if stock::kernel().is_none() {
         return;
