@@ -154,11 +154,10 @@ impl Shared {
                 problems.extend(silenced.map(|text| (POLICY_SILENCE, text)));
             }
             // Mostly the fault that was found above.
-            Err(error) => drop(
-                problems
-                    .entry(POLICY)
-                    .or_insert_with(|| format!("{error:#}")),
-            ),
+            Err(error) => {
+                let text = format!("{error:#}");
+                problems.entry(POLICY).or_insert(text);
+            }
         }
         Health { problems, attached }
     }

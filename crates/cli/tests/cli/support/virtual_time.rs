@@ -39,7 +39,7 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 /// of a processor, an agent's start as many.
 macro_rules! in_virtual_time {
     (
-        $(#[$attribute:meta])* [$($file:literal),* $(,)?],
+        [$($file:literal),* $(,)?],
         $($case:ident),+; slow $($slow:ident),+ $(,)?
     ) => {
         $crate::support::virtual_time::in_virtual_time!([$($file),*], $($case),+);
