@@ -281,10 +281,6 @@ __noinline int adopt_group(struct request *r)
 		return 0;
 	if (!(*group_word(worths, r->tag) & group_bit(r->tag)))
 		__sync_fetch_and_or(group_word(worths, r->tag), group_bit(r->tag));
-	known = &worths->known;
-	if (r->key.level - THALWEG_LEVEL_WINDOW_PREFIX <
-	    THALWEG_ALL_LEVELS - THALWEG_LEVEL_WINDOW_PREFIX)
-		known = &worths->known_windows;
 	group = find_host(r);
 	lock = host_lock(r);
 	if (!group || !lock)
@@ -298,6 +294,10 @@ __noinline int adopt_group(struct request *r)
 				thalweg_window_start(group, &news->wider);
 		}
 		if (thalweg_knows(group, r->system_arm)) {
+			known = &worths->known;
+			if (r->key.level - THALWEG_LEVEL_WINDOW_PREFIX <
+			    THALWEG_ALL_LEVELS - THALWEG_LEVEL_WINDOW_PREFIX)
+				known = &worths->known_windows;
 			copy_known(&news->wider, group);
 			news->wider.tag = news->tag;
 			/* A bit that is lost to another CPU is set by the next measurement. */

@@ -363,6 +363,34 @@ static __always_inline __u64 thalweg_min(__u64 a, __u64 b)
 	return a < b ? a : b;
 }
 
+/*
+ * Without branches, of numbers below 2^32: whether one is not 0, and the lesser and greater
+ * of two. The verifier follows both ways of each branch in a loop over arms.
+ */
+static __always_inline __u64 thalweg_some(__u64 x)
+{
+	return (x + THALWEG_U32_MAX) >> 32;
+}
+
+/* All bits of the difference if a is the lesser, else none. */
+static __always_inline __s64 thalweg_below(__s64 difference)
+{
+	__s64 mask = difference >> 63;
+
+	THALWEG_BRANCH(mask);
+	return difference & mask;
+}
+
+static __always_inline __u64 thalweg_lesser(__u32 a, __u32 b)
+{
+	return b + thalweg_below((__s64)a - b);
+}
+
+static __always_inline __u64 thalweg_greater(__u32 a, __u32 b)
+{
+	return a - thalweg_below((__s64)a - b);
+}
+
 /* Counts without wrapping. */
 static __always_inline void thalweg_increment(__u32 *count)
 {
@@ -527,7 +555,7 @@ static __always_inline int thalweg_is_stale(const struct thalweg_host *host,
 static __always_inline void thalweg_forget(struct thalweg_host *host,
 					   const struct thalweg_params *params, __u64 now_ns)
 {
-	__u64 steps, shift, half_life_ns = thalweg_half_life(host, params);
+	__u64 steps, shift, own_shift, half_life_ns = thalweg_half_life(host, params);
 	__u32 i;
 
 	if (!host->forgot_ns || !half_life_ns)
@@ -536,20 +564,18 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		return;
 	steps = (now_ns - host->forgot_ns) / half_life_ns;
 	host->forgot_ns += steps * half_life_ns;
-	shift = thalweg_min(steps, 32);
+	shift = THALWEG_UNKNOWN(thalweg_min(steps, 32));
+	/* A group's own evidence. */
+	own_shift = THALWEG_UNKNOWN(host->level ? shift : 0);
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++) {
 		struct thalweg_arm_state *arm = &host->arms[i];
 		struct thalweg_arm_statistics *statistics = &host->statistics[i];
+		__u64 left = (__u64)arm->weight_q16 >> shift;
 
-		if (arm->weight_q16) {
-			arm->weight_q16 = (__u64)arm->weight_q16 >> shift;
-			arm->weight_q16 += !arm->weight_q16;
-		}
+		arm->weight_q16 = left + thalweg_some(arm->weight_q16) - thalweg_some(left);
 		statistics->segs = (__u64)statistics->segs >> shift;
 		statistics->retrans = (__u64)statistics->retrans >> shift;
-		/* A group's own evidence. */
-		if (host->level)
-			statistics->min_rtt_us = (__u64)statistics->min_rtt_us >> shift;
+		statistics->min_rtt_us = (__u64)statistics->min_rtt_us >> own_shift;
 	}
 	host->last_base_rtt_us = steps == 1 ? host->base_rtt_us : 0;
 	host->base_rtt_us = 0;
@@ -1412,8 +1438,8 @@ static __always_inline void thalweg_prepare(struct thalweg_host *host, __u32 ind
 	thalweg_note_use(host, index);
 	thalweg_forget(host, params, now_ns);
 	for (i = 0; i < THALWEG_MAX_ARMS && i < host->used; i++)
-		if (i != (index & THALWEG_ARM_MASK))
-			host->arms[i].weight_q16 -= host->arms[i].weight_q16 >> (shift & 31);
+		host->arms[i].weight_q16 -= (host->arms[i].weight_q16 >> (shift & 31)) *
+					    thalweg_some(i ^ (index & THALWEG_ARM_MASK));
 }
 
 /* Adds a measurement to the record of a host or group, and judges its arms anew. */

@@ -149,7 +149,7 @@ static __always_inline void thalweg_adopt(struct thalweg_host *group,
 	for (i = 0; i < THALWEG_MAX_ARMS && i < wider->used; i++) {
 		struct thalweg_arm_state *arm = &group->arms[i];
 		struct thalweg_arm_statistics *statistics = &group->statistics[i];
-		__u32 weight = thalweg_min(wider->arms[i].weight_q16, worth->arms_q16[i]);
+		__u32 weight = thalweg_lesser(wider->arms[i].weight_q16, worth->arms_q16[i]);
 		__u64 total = (__u64)statistics->min_rtt_us + weight;
 
 		if (!weight)
