@@ -146,14 +146,14 @@ static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
 }
 
 /* Carries out one operation of a flow, and counts the result. */
-static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
-				    __u32 place, __u32 stage)
+__noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+			     __u32 place, __u32 stage)
 {
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_op *op;
 	int error;
 
-	if (place >= THALWEG_POLICY_MAX_OPS)
+	if (!flow || place >= THALWEG_POLICY_MAX_OPS)
 		return 0;
 	op = &flow->ops[place];
 	if (!(op->stages & 1u << (stage & 7)))
