@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Every check that runs no test. All of them run even if one fails; a check
-# whose tool is absent is named as left out.
+# lint.sh           every check that runs no test
+# lint.sh --built   all but Rust's lints, which test.sh has while it builds
+#
+# All of them run even if one fails; a check whose tool is absent is named as
+# left out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/rust-env.sh
@@ -27,7 +30,9 @@ else
 	left_out+=('Rust format (no rustfmt)')
 fi
 
-if cargo clippy --version >/dev/null 2>&1; then
+if [[ ${1-} == --built ]]; then
+	:
+elif cargo clippy --version >/dev/null 2>&1; then
 	check 'Rust lints' cargo clippy --locked --workspace --all-targets -- -D warnings
 else
 	left_out+=('Rust lints (no clippy)')

@@ -30,12 +30,20 @@ else
 	echo 'note: not root, so tests that need root are ignored'
 fi
 
+# Clippy's compiler lints what it builds: one compilation instead of two.
+if cargo clippy --version >/dev/null 2>&1; then
+	RUSTC_WORKSPACE_WRAPPER=$(command -v clippy-driver)
+	export RUSTC_WORKSPACE_WRAPPER
+else
+	echo 'left out: Rust lints (no clippy)'
+fi
+
 status=0
 arguments=(--locked --workspace --no-fail-fast)
 if $slow; then
 	arguments+=(-- --ignored)
 else
-	scripts/lint.sh || status=1
+	scripts/lint.sh --built || status=1
 fi
 
 logs=$(mktemp --directory)
@@ -51,7 +59,7 @@ marker='not slow'
 if $slow; then marker=slow; fi
 python_tests() {
 	printf '\n== pytest -m "%s"\n' "$marker"
-	python_env_make && scripts/python-native.sh &&
+	python_env_make && env --unset=RUSTC_WORKSPACE_WRAPPER scripts/python-native.sh &&
 		"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker"
 }
 
@@ -65,7 +73,12 @@ if $slow; then
 	rust_tests || status=1
 	python_tests | tee "$logs/python" || status=1
 else
-	"${interruptible[@]}" cargo test "${arguments[@]}" --no-run || exit 1
+	"${interruptible[@]}" cargo test "${arguments[@]}" --all-targets --no-run 2>&1 | tee "$logs/build" || exit 1
+	# Cargo repeats the warnings of what it need not build again.
+	if grep '^warning: .* generated [0-9]* warning' "$logs/build" >&2; then
+		echo 'error: Rust lints, see the warnings above' >&2
+		status=1
+	fi
 	# Most Rust tests wait for traffic; those in Python compute meanwhile.
 	set -m
 	python_tests >"$logs/python" 2>&1 &
