@@ -33,6 +33,7 @@ def program(*words):
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_the_trained_flow_takes_its_share():
     pytest.importorskip("skrl")
     lines = program("examples/train_oneflow.py").splitlines()
@@ -49,6 +50,7 @@ def test_the_trained_flow_takes_its_share():
     assert 15 < found["learned"][1] < 35
 
 
+@pytest.mark.slow
 def test_the_sweep_runs_on_ray_and_is_drawn(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     pytest.importorskip("ray")

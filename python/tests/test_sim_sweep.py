@@ -225,6 +225,7 @@ def test_ctrl_c_leaves_what_is_done(sweep, tmp_path):
     assert lines(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_gives_the_same(sweep, models, tmp_path):
     pytest.importorskip("ray")
     here, there = tmp_path / "here", tmp_path / "there"

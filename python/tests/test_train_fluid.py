@@ -18,6 +18,7 @@ def test_it_is_an_environment():
     assert isinstance(FluidBatch([Bottleneck(2)], [1]), Batch)
 
 
+@pytest.mark.slow
 def test_waiting_grows_with_the_square_root_of_the_flows_at_full_load():
     # N flows of 1 / N each, bursts of 8 KiB at 100 Gb/s: sqrt(pi N / 8) * 0.65536 us.
     for flows in (4, 64, 400):
@@ -29,6 +30,7 @@ def test_waiting_grows_with_the_square_root_of_the_flows_at_full_load():
         assert np.mean(waits) == pytest.approx(0.65536 * np.sqrt(np.pi * flows / 8), rel=0.1)
 
 
+@pytest.mark.slow
 def test_without_noise_waiting_is_the_mean_of_the_noisy():
     # At 70 % load, where the mean is no longer that of full load.
     def mean(noise):
@@ -91,6 +93,7 @@ def test_the_same_seeds_give_the_same_run_and_others_another():
     assert not np.array_equal(first[:50], trace([1, 3])[:50])
 
 
+@pytest.mark.slow
 def test_a_narrow_link_and_random_loss():
     # A tenth of the sender's line; a hundredth lost at random, with room for the rest.
     scenario = Bottleneck(

@@ -62,6 +62,7 @@ def trained(directory: Path, elsewhere: dict[str, str], cpus: set[int]) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_every_processor(tmp_path):
     if platform.machine() != "x86_64":
         pytest.skip(f"not here: holds on x86-64, this is {platform.machine()}")
