@@ -33,12 +33,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define MEASURED 1
 #define ENDED_TRIAL 2
 
-/* Whether an application's choice cannot be seen: it is marked at the MPTCP socket. */
-static __always_inline int is_of_mptcp(struct tcp_sock *tp)
-{
-	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
-}
-
 /* State for a socket whose stretch may be due; 0 if it is not measured. */
 static __always_inline int open_conn(struct context *c, struct tcp_sock *tp)
 {

@@ -38,7 +38,7 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	if (!flow)
 		return;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		own(ops);
+		let_alone(ops);
 		return;
 	}
 	carry_out(ops, flow, THALWEG_STAGE_CONNECT);
@@ -50,11 +50,15 @@ static __always_inline void listening(struct bpf_sock_ops *ops)
 {
 	const struct thalweg_policy_head *h = load_head();
 	struct thalweg_policy_flow *flow;
-	int one = 1;
+	int one = 1, kept = 0;
 	__u32 rule;
 
-	/* Any listener may get a connection whose rule needs these. */
-	if (h->flags & THALWEG_POLICY_SAVE_SYN)
+	/*
+	 * Any listener may get a connection whose rule needs these. An application may have asked
+	 * for the headers by itself, and for more of them.
+	 */
+	if (h->flags & THALWEG_POLICY_SAVE_SYN &&
+	    (bpf_getsockopt(ops, SOL_TCP, TCP_SAVE_SYN, &kept, sizeof(kept)) || !kept))
 		bpf_setsockopt(ops, SOL_TCP, TCP_SAVE_SYN, &one, sizeof(one));
 	if (h->flags & THALWEG_POLICY_OPTIONS)
 		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
@@ -144,7 +148,7 @@ static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 	if (!flow)
 		return 0;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		own(ops);
+		let_alone(ops);
 		return 0;
 	}
 	if (flow->flags & THALWEG_FLOW_KEEPS)

@@ -202,7 +202,7 @@ static __always_inline int set_text(struct tcp_sock *tp, const struct thalweg_po
 	if (!congestion)
 		return bpf_setsockopt(tp, op->level, op->name, text, sizeof(text));
 	arms = bpf_sk_storage_get(&owned, tp, 0, 0);
-	if (arms && !*arms)
+	if ((arms && !*arms) || is_of_mptcp(tp))
 		return LEFT;
 	if (!bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, before, sizeof(before)) &&
 	    same_text(text, before)) {

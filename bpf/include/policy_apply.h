@@ -22,6 +22,16 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 		*arms = THALWEG_OWNED_BY_POLICY | (*arms & THALWEG_OWNED_WINDOW);
 }
 
+/* Likewise for a flow that is let alone. What the application chose stays its own. */
+static __always_inline void let_alone(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	__u32 *arms = sk ? bpf_sk_storage_get(&owned, sk, 0, 0) : 0;
+
+	if (!arms || *arms)
+		own(ops);
+}
+
 /* From now on the learner does not touch the socket's initial window. */
 static __always_inline void own_window(struct bpf_sock_ops *ops)
 {

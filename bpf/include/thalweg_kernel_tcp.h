@@ -6,6 +6,7 @@
 #ifndef THALWEG_KERNEL_TCP_H
 #define THALWEG_KERNEL_TCP_H
 
+#include <bpf/bpf_core_read.h>
 #include <linux/types.h>
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -145,5 +146,11 @@ struct bpf_iter__tcp {
 };
 
 #pragma clang attribute pop
+
+/* Whether an application's choice cannot be seen: it is marked at the MPTCP socket. */
+static __always_inline int is_of_mptcp(const struct tcp_sock *tp)
+{
+	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
 
 #endif

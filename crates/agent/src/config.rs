@@ -422,13 +422,18 @@ impl Config {
     /// The readable part of the file that [`Config::load_or_default`] reads, whatever is wrong with
     /// the rest of it: a key that is faulty or absent has its default. For commands that need to
     /// find the agent, and nothing else.
-    pub fn load_readable(named: Option<&Path>) -> Self {
+    ///
+    /// # Errors
+    /// A named file that cannot be read says nothing of its agent. It is not the default's.
+    pub fn load_readable(named: Option<&Path>) -> Result<Self, ConfigError> {
         let file = named.unwrap_or(Path::new(DEFAULT_FILE));
-        let bytes = trusted::read(file, MAX_FILE_BYTES).unwrap_or_default();
+        let bytes = match (named, trusted::read(file, MAX_FILE_BYTES)) {
+            (Some(_), bytes) => bytes?,
+            (None, bytes) => bytes.unwrap_or_default(),
+        };
         let text = String::from_utf8_lossy(&bytes);
-        Source::new(file, &text)
-            .read_readable(Self::read)
-            .unwrap_or_default()
+        let read = Source::new(file, &text).read_readable(Self::read);
+        Ok(read.unwrap_or_default())
     }
 
     /// Parses the bytes of a file; `file` is for messages only.

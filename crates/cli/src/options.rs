@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Once;
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 use thalweg_agent::config::Config;
 use thalweg_control::system;
@@ -22,7 +23,7 @@ Exit codes:
   0  success
   1  error
   2  wrong usage, or a confirmation is missing
-  3  something that is needed is missing (doctor, link, stack, limit, sockops, cc)
+  3  something that is needed is missing (doctor, link, stack, sockops, cc)
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
@@ -97,37 +98,64 @@ impl Global {
 
     /// What a command needs that asks a running agent or switches something off: a file with
     /// faults is no obstacle.
-    pub fn readable(&self) -> Readable {
-        match self.config() {
-            Ok(config) => Readable {
-                config,
-                fault: None,
-            },
-            Err(error) => {
-                let mut config = Config::load_readable(self.config.as_deref());
-                if let Some(socket) = &self.socket {
-                    config.paths.socket.clone_from(socket);
-                }
-                let fault = Some(format!("{error:#}"));
-                Readable { config, fault }
+    ///
+    /// # Errors
+    /// A named file that cannot be read, or is of another kind: nothing tells whose it is.
+    pub fn readable(&self) -> anyhow::Result<Readable> {
+        let error = match self.config() {
+            Ok(config) => {
+                return Ok(Readable {
+                    config,
+                    fault: None,
+                });
             }
+            Err(error) => error,
+        };
+        if let Some(file) = &self.config {
+            kinds::expect(file, Kind::Configuration)?;
         }
+        let mut config = Config::load_readable(self.config.as_deref())?;
+        if let Some(socket) = &self.socket {
+            config.paths.socket.clone_from(socket);
+        }
+        let fault = Some(format!("{error:#}"));
+        Ok(Readable { config, fault })
     }
 
     /// As [`Global::readable`]; the fault is told on standard error, once.
-    pub fn readable_or_warn(&self) -> Config {
-        let Readable { config, fault } = self.readable();
+    ///
+    /// # Errors
+    /// As there.
+    pub fn readable_or_warn(&self) -> anyhow::Result<Config> {
+        let Readable { config, fault } = self.readable()?;
         if let Some(fault) = fault {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| failure::warn(&in_words(&fault), self.json));
         }
-        config
+        Ok(config)
+    }
+
+    /// For commands that act on pins: a socket alone does not tell where they are.
+    ///
+    /// # Errors
+    /// `--socket` without `--config`.
+    pub fn expect_configuration(&self) -> anyhow::Result<()> {
+        if self.socket.is_some() && self.config.is_none() {
+            bail!(
+                "--socket: does not tell where the agent pins; expected its configuration beside \
+                 it (--config)"
+            );
+        }
+        Ok(())
     }
 
     /// A client of the agent.
-    pub fn client(&self) -> Client {
-        let paths = self.readable_or_warn().paths;
-        Client::new(paths.socket, paths.pin)
+    ///
+    /// # Errors
+    /// As of [`Global::readable`].
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let paths = self.readable_or_warn()?.paths;
+        Ok(Client::new(paths.socket, paths.pin))
     }
 }
 

@@ -39,7 +39,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if let Some(prefix) = &options.prefix {
         query.push(format!("prefix={}", encode(prefix)));
     }
-    let client = global.client();
+    let client = global.client()?;
     let advice: Advice = match query.is_empty() {
         true => client.get("/v1/advise")?,
         false => client.get(&format!("/v1/advise?{}", query.join("&")))?,

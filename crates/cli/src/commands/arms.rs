@@ -8,7 +8,7 @@ use crate::output;
 
 /// Lists the congestion controls to choose from.
 pub fn run(global: &Global) -> Result<()> {
-    let arms: Vec<Arm> = global.client().get("/v1/arms")?;
+    let arms: Vec<Arm> = global.client()?.get("/v1/arms")?;
     if global.json {
         return output::print_json(&arms);
     }

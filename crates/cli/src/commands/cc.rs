@@ -122,9 +122,10 @@ struct Trace {
 
 /// Lists, loads, unloads or swaps.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
+    global.expect_configuration()?;
     let pin = match &options.command {
         Command::Load(_) | Command::Swap(_) => global.config()?.paths.pin,
-        _ => global.readable_or_warn().paths.pin,
+        _ => global.readable_or_warn()?.paths.pin,
     };
     system::check_sees_pins(&pin)?;
     act(global, &pin, options).map_err(classified)

@@ -18,7 +18,7 @@ pub struct Options {
 
 /// Lists the learned clamps of congestion windows.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Clamps = global.client().get("/v1/clamps")?;
+    let mut found: Clamps = global.client()?.get("/v1/clamps")?;
     found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
     output::show(global, &found, || table(&found))
 }

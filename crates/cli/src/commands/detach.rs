@@ -57,7 +57,8 @@ struct Outcome {
 /// Makes the agent remove its programs and end, and waits for its end. An agent that does not answer
 /// is ended by signals. Then looks whether anything is left in the kernel.
 pub fn run(global: &Global) -> Result<()> {
-    let config = global.readable_or_warn();
+    global.expect_configuration()?;
+    let config = global.readable_or_warn()?;
     let pin = &config.paths.pin;
     system::check_sees_pins(pin)?;
     let client = Client::new(config.paths.socket.clone(), pin.clone());

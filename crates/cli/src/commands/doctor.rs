@@ -13,7 +13,7 @@ use crate::output;
 
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {
-    let Readable { config, fault } = global.readable();
+    let Readable { config, fault } = global.readable()?;
     let mut checks = thalweg_agent::doctor::doctor(&config);
     checks.extend(fault.map(configuration));
     checks.extend(newcomers(&config));

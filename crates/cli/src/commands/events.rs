@@ -38,7 +38,7 @@ enum Line {
 
 /// Shows decisions and ends of connections, oldest first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client();
+    let client = global.client()?;
     let host = options
         .host
         .as_deref()

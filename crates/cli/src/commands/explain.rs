@@ -22,7 +22,7 @@ pub struct Options {
 /// Explains the congestion control of the next connection to a host.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let path = format!("/v1/hosts/{}", encode(&options.host));
-    let explanations: Vec<Explanation> = global.client().get(&path)?;
+    let explanations: Vec<Explanation> = global.client()?.get(&path)?;
     let several = explanations.len() > 1;
     let texts = explanations.iter().map(|one| text(one, several));
     output::show(global, &explanations, || {

@@ -24,7 +24,7 @@ pub struct Options {
 
 /// Writes all host records as a JSON document, or decisions as lines of JSON.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client();
+    let client = global.client()?;
     let get = |write: &mut dyn FnMut(&[u8]) -> Result<()>| {
         if options.decisions {
             return decisions::write(&client, write);

@@ -60,7 +60,7 @@ struct Resumed {
 
 /// Shows what the learner gains, or what a rule does.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client();
+    let client = global.client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
         return output::show(global, &answer, || match answer.resumed {

@@ -98,7 +98,7 @@ fn overlap(host: &str, prefix: Prefix) -> bool {
 
 /// Lists the records of remote hosts.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut hosts: Hosts = global.client().get("/v1/hosts")?;
+    let mut hosts: Hosts = global.client()?.get("/v1/hosts")?;
     choose(&mut hosts.hosts, options);
     output::show(global, &hosts, || match options.classic {
         true => published(&hosts.hosts),

@@ -28,7 +28,7 @@ struct Imported {
 
 /// Sends the host records of a document to the agent, which checks all of it first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let most = u64::from(global.readable_or_warn().hosts.max) * HOST_MAX_BYTES;
+    let most = u64::from(global.readable_or_warn()?.hosts.max) * HOST_MAX_BYTES;
     let is_input = options.file == Path::new("-");
     let (document, name) = if is_input {
         (file::standard_input(most)?, "standard input".into())
@@ -45,7 +45,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     thalweg_agent::store::check_document(from_start)
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
-    let answer: Imported = global.client().post_file("/v1/import", document)?;
+    let answer: Imported = global.client()?.post_file("/v1/import", document)?;
     if global.json {
         return output::print_json(&answer);
     }

@@ -59,7 +59,7 @@ impl Level {
 
 /// Lists what is known of networks.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Networks = global.client().get("/v1/networks")?;
+    let mut found: Networks = global.client()?.get("/v1/networks")?;
     let networks = &mut found.networks;
     if let Some(level) = options.level {
         networks.retain(|network| network.level == level.name());

@@ -66,7 +66,8 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 }
 
 /// The paths for applying policies, and their history.
-fn place(config: Config) -> Result<(Place, History)> {
+fn place(global: &Global, config: Config) -> Result<(Place, History)> {
+    global.expect_configuration()?;
     system::check_sees_pins(&config.paths.pin)?;
     let cgroup = match config.cgroup {
         Some(path) => path,

@@ -26,7 +26,7 @@ struct Answer {
 /// Has the agent read its configuration again, and waits until it is in force.
 pub fn run(global: &Global) -> Result<()> {
     // A fault of the file is in the agent's answer.
-    let paths = global.readable().config.paths;
+    let paths = global.readable()?.config.paths;
     let client = Client::new(paths.socket, paths.pin);
     let answer: Answer = client.post("/v1/reload")?;
     if answer.changed {

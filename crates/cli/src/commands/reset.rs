@@ -42,7 +42,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Some(host) => format!("/v1/hosts/{}", encode(host)),
         None => "/v1/hosts".to_owned(),
     };
-    let answer: Removed = global.client().delete(&path)?;
+    let answer: Removed = global.client()?.delete(&path)?;
     output::show(global, &answer, || {
         format!("{} host records forgotten\n", answer.removed)
     })

@@ -75,9 +75,10 @@ struct Line<'a> {
 
 /// Loads, unloads, lists or prints output.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
+    global.expect_configuration()?;
     let pin = match &options.command {
         Command::Load(_) => global.config()?.paths.pin,
-        _ => global.readable_or_warn().paths.pin,
+        _ => global.readable_or_warn()?.paths.pin,
     };
     system::check_sees_pins(&pin)?;
     act(global, &pin, options).map_err(classified)

@@ -44,8 +44,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             code => Err(Failure::Check(code).into()),
         };
     }
-    let status: Status = global.client().get("/v1/status")?;
-    let fault = global.readable().fault;
+    let status: Status = global.client()?.get("/v1/status")?;
+    let fault = global.readable()?.fault;
     let answer = Answer {
         status: &status,
         configuration_fault: fault.as_deref(),
@@ -55,7 +55,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 
 /// A line for a monitoring system, and the exit code that goes with it.
 fn check(global: &Global) -> (String, u8) {
-    let Readable { config, fault } = global.readable();
+    let Readable { config, fault } = match global.readable() {
+        Ok(readable) => readable,
+        Err(error) => return (format!("THALWEG CRITICAL - {}\n", in_one_line(&error)), 2),
+    };
     let fault = fault.map_or_else(String::new, |fault| {
         format!(" ({})", one_line(&in_words(&fault)).replace('|', "/"))
     });

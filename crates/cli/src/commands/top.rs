@@ -67,7 +67,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(Failure::Usage(text.to_owned()).into());
     }
     terminal::check()?;
-    let client = global.client();
+    let client = global.client()?;
     let choice = Choice::default();
     // No agent at the start is an error like that of other commands.
     let status: thalweg_agent::view::Status = client.get("/v1/status")?;

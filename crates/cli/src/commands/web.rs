@@ -32,7 +32,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 /// Serves the page until it is interrupted.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let socket = global.client().socket().to_owned();
+    let socket = global.client()?.socket().to_owned();
     let web = Web::bind(options.listen)?;
     match global.json {
         true => output::print_json_line(&json!({ "url": web.url() }))?,

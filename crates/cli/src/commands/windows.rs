@@ -22,7 +22,7 @@ pub struct Options {
 
 /// Lists what is known of initial windows.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Windows = global.client().get("/v1/windows")?;
+    let mut found: Windows = global.client()?.get("/v1/windows")?;
     let networks = &mut found.networks;
     networks.retain(|network| network.decides || !options.decides);
     networks.truncate(options.limit.unwrap_or(usize::MAX));

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::process::Child;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use libbpf_rs::{Link, Program};
@@ -11,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_control::links;
 
-use crate::support::{Bed, plain, privileged};
+use crate::support::{Bed, THALWEG, manifest_path, plain, privileged};
 
 /// Whether a program is in the kernel.
 fn is_loaded(program: u32) -> bool {
@@ -229,4 +230,47 @@ fn detach_names_another_agent_and_leaves_it() {
     assert!(!text.contains(&own), "{text}");
     assert!(other.running_program().is_some());
     bed.collect(agent);
+}
+
+/// A file that says nothing of the agent does not make it the default's: what is attached there may
+/// be another's.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn what_acts_on_an_agent_knows_which() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("detachwhich", "");
+    let [absent, open, policy] =
+        ["absent.toml", "open.toml", "policy.toml"].map(|it| bed.path().join(it));
+    fs::copy(bed.configuration(), &open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::copy(manifest_path("policies/clamp.toml"), &policy).unwrap();
+    let commands: [&[&str]; 6] = [
+        &["detach"],
+        &["policy", "remove"],
+        &["cc", "unload", "x"],
+        &["sockops", "unload", "x"],
+        &["reset", "--yes"],
+        &["status"],
+    ];
+    for command in commands {
+        for file in [&absent, &open, &policy] {
+            let mut named = Command::new(THALWEG);
+            let output = named.arg("--config").arg(file).args(command).output();
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{command:?} {file:?}: {said}");
+            assert!(said.contains(file.to_str().unwrap()), "{command:?}: {said}");
+        }
+    }
+    for command in &commands[..4] {
+        let mut named = Command::new(THALWEG);
+        let output = named.arg("--socket").arg(bed.socket()).args(*command).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(said.contains("--socket: does not tell"), "{command:?}: {said}");
+    }
+    assert!(bed.running_program().is_some());
 }

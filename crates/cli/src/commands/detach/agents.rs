@@ -99,14 +99,18 @@ fn pin_of(process: &Path) -> Option<PathBuf> {
     }
     let file = configuration_of(&fs::read(process.join("cmdline")).ok()?)?;
     let root = process.join("root");
-    let file = match file {
-        None => root.join(DEFAULT_FILE.trim_start_matches('/')),
-        Some(file) => match file.strip_prefix("/") {
+    let config = match file {
+        None => {
+            let file = root.join(DEFAULT_FILE.trim_start_matches('/'));
+            Ok(Config::load_readable(Some(&file)).unwrap_or_default())
+        }
+        Some(file) => Config::load_readable(Some(&match file.strip_prefix("/") {
             Ok(inside) => root.join(inside),
             Err(_) => process.join("cwd").join(file),
-        },
+        })),
     };
-    Some(Config::load_readable(Some(&file)).paths.pin)
+    // Of a file that cannot be read any more nothing is known: it is not the default's.
+    Some(config.ok()?.paths.pin)
 }
 
 /// The configuration that the command line of `thalweg run` names, if it names one; `None`: it is

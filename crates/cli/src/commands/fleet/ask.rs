@@ -45,7 +45,7 @@ impl Ask {
         if let Some(statuses) = self.servers()? {
             return Ok(of(&statuses));
         }
-        let found: Option<T> = global.client().get(path)?;
+        let found: Option<T> = global.client()?.get(path)?;
         found.ok_or_else(|| {
             anyhow!(
                 "this agent is in no fleet ([fleet] servers = []); with --fleet DIR the servers are asked"

@@ -37,7 +37,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         let agents = statuses.agents();
         return output::show(global, &agents, || all(&agents));
     }
-    let client = global.client();
+    let client = global.client()?;
     let found: Option<FleetPlace> = client.get("/v1/fleet")?;
     let found = found.map(|place| {
         let agents = client.get::<Option<FleetAgents>>("/v1/fleet/agents");

@@ -7,7 +7,7 @@ use crate::output;
 
 /// Removes the policy.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global.readable_or_warn())?;
+    let (place, history) = super::place(global, global.readable_or_warn()?)?;
     let removed = history.remove(&place)?;
     if global.json {
         return output::print_json(&serde_json::json!({ "removed": removed }));

@@ -12,7 +12,7 @@ const REMEDY: &str = "an agent that runs puts it back within seconds; without on
 
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global.readable_or_warn())?;
+    let (place, history) = super::place(global, global.readable_or_warn()?)?;
     let faults = policy::faults(&place, &history)?;
     let report = match faults.is_empty() {
         true => {

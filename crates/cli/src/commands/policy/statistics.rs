@@ -27,7 +27,7 @@ pub struct Options {
 
 /// Prints reports, one a line; with `--json` one document each.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (place, _) = super::place(global.readable_or_warn())?;
+    let (place, _) = super::place(global, global.readable_or_warn()?)?;
     let end = options
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
