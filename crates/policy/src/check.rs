@@ -341,16 +341,19 @@ impl Rule {
                          switched probes on",
                     );
                 }
-                ("mark", _)
+                ("mark" | "tos", _)
                     if action.stages & Stage::Connect.bit() != 0
                         && self.conditions.direction != Some(Direction::Passive) =>
                 {
                     warn(
                         action.at,
-                        "the kernel chose route and source address before this mark: where a \
-                         routing rule sends it elsewhere, the SYN leaves with the wrong address \
-                         and connect() times out; `direction = \"passive\"` or a mark of the \
-                         application's own does not",
+                        &format!(
+                            "the kernel chose route and source address before this {}: where a \
+                             routing rule sends it elsewhere, the SYN leaves with the wrong \
+                             address and connect() times out; `direction = \"passive\"` or one \
+                             of the application's own does not",
+                            action.key.name
+                        ),
                     );
                 }
                 ("learn_from", _) if set("congestion").is_some() => warn(

@@ -260,17 +260,28 @@ fn what_acts_on_an_agent_knows_which() {
             let output = named.arg("--config").arg(file).args(command).output();
             let output = output.unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(1), "{command:?} {file:?}: {said}");
+            assert_eq!(
+                output.status.code(),
+                Some(1),
+                "{command:?} {file:?}: {said}"
+            );
             assert!(said.contains(file.to_str().unwrap()), "{command:?}: {said}");
         }
     }
     for command in &commands[..4] {
         let mut named = Command::new(THALWEG);
-        let output = named.arg("--socket").arg(bed.socket()).args(*command).output();
+        let output = named
+            .arg("--socket")
+            .arg(bed.socket())
+            .args(*command)
+            .output();
         let output = output.unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-        assert!(said.contains("--socket: does not tell"), "{command:?}: {said}");
+        assert!(
+            said.contains("--socket: does not tell"),
+            "{command:?}: {said}"
+        );
     }
     assert!(bed.running_program().is_some());
 }

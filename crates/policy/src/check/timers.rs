@@ -10,7 +10,7 @@ use crate::model::{Action, Direction, Rule, Value};
 
 /// `TCP_TIMEOUT_INIT`.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// `TCP_RTO_MAX`.
+/// `TCP_RTO_MAX`, unless the rule sets `rto_max`.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Kernel default of `net.ipv4.tcp_syn_retries`.
 const SYN_RETRIES: u32 = 6;
@@ -22,27 +22,38 @@ const LINEAR_TIMEOUTS: u32 = 4;
 const RETRIES_MAX: u32 = 127;
 /// `TCP_RTO_MIN`, in microseconds.
 const RTO_MIN_US: u32 = 200_000;
+/// Kernel default of `net.ipv4.tcp_retries2`.
+const DATA_RETRIES: u32 = 15;
 
 /// Time from the first SYN until the kernel gives up (`tcp_write_timeout`). The first `linear`
-/// timeouts do not double and do not count as retransmissions.
-fn handshake_patience(first: Duration, retransmissions: u32, linear: u32) -> Duration {
-    let mut timeout = first.min(LONGEST_TIMEOUT);
+/// timeouts do not double and do not count as retransmissions. None is above `longest`.
+fn patience(first: Duration, longest: Duration, retransmissions: u32, linear: u32) -> Duration {
+    let mut timeout = first.min(longest);
     let mut total = timeout;
     for retransmission in 1..=(retransmissions + linear).min(RETRIES_MAX) {
         if retransmission > linear {
-            timeout = (timeout * 2).min(LONGEST_TIMEOUT);
+            timeout = (timeout * 2).min(longest);
         }
         total += timeout;
     }
     total
 }
 
+/// The same with the kernel's timeouts.
+fn default_patience(retransmissions: u32, linear: u32) -> Duration {
+    patience(FIRST_TIMEOUT, LONGEST_TIMEOUT, retransmissions, linear)
+}
+
 /// The least number of retransmissions with which a handshake is tried no shorter than by default.
-fn patient_count(first: Duration, default_count: u32, linear: &[u32]) -> Option<u32> {
+fn patient_count(
+    first: Duration,
+    longest: Duration,
+    default_count: u32,
+    linear: &[u32],
+) -> Option<u32> {
     (1..=RETRIES_MAX).find(|&count| {
         linear.iter().all(|&linear| {
-            handshake_patience(first, count, linear)
-                >= handshake_patience(FIRST_TIMEOUT, default_count, linear)
+            patience(first, longest, count, linear) >= default_patience(default_count, linear)
         })
     })
 }
@@ -78,25 +89,35 @@ impl Rule {
         if direction != Some(Direction::Active) {
             self.accept_patience(warnings);
         }
+        self.data_patience(warnings);
         self.idle_restart(warnings);
+    }
+
+    /// The longest timeout at a stage, and the setting of it.
+    fn longest(&self, stage: Stage) -> (Option<&Action>, Duration) {
+        match self.number_at("rto_max", stage) {
+            Some((action, ms)) => (Some(action), Duration::from_millis(ms.into())),
+            None => (None, LONGEST_TIMEOUT),
+        }
     }
 
     /// `connect()` gives up after a number of SYNs, whatever the time between them.
     fn connect_patience(&self, warnings: &mut Vec<Warning>) {
         let timeout = self.number_at("timeout_init", Stage::Asked);
         let count = self.number_at("syn_count", Stage::Connect);
-        let Some((action, _)) = timeout.or(count) else {
+        let (capped, longest) = self.longest(Stage::Connect);
+        let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
             return;
         };
         let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
         let own = count.map_or(SYN_RETRIES, |(_, count)| count);
         let linear = [0, LINEAR_TIMEOUTS];
-        let enough = patient_count(first, SYN_RETRIES, &linear);
+        let enough = patient_count(first, longest, SYN_RETRIES, &linear);
         if enough.is_some_and(|enough| own >= enough) {
             return;
         }
-        let ours = rounded(handshake_patience(first, own, LINEAR_TIMEOUTS));
-        let default = handshake_patience(FIRST_TIMEOUT, SYN_RETRIES, LINEAR_TIMEOUTS);
+        let ours = rounded(patience(first, longest, own, LINEAR_TIMEOUTS));
+        let default = default_patience(SYN_RETRIES, LINEAR_TIMEOUTS);
         let mut message = format!(
             "connect() to a silent address gives up after {ours} instead of {}",
             rounded(default)
@@ -105,7 +126,7 @@ impl Rule {
             message.push_str(&format!("; `syn_count = {enough}` keeps it as patient"));
         }
         // A count alone says how patient connect() shall be.
-        let kind = match timeout {
+        let kind = match timeout.map(|it| it.0).or(capped) {
             Some(_) => WarningKind::Incomplete,
             None => WarningKind::Trap,
         };
@@ -116,19 +137,20 @@ impl Rule {
     fn accept_patience(&self, warnings: &mut Vec<Warning>) {
         let timeout = self.number_at("timeout_init", Stage::Asked);
         let count = self.number_at("syn_count", Stage::Listen);
-        let Some((action, _)) = timeout.or(count) else {
+        let (capped, longest) = self.longest(Stage::Listen);
+        let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
             return;
         };
         let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
         let own = count.map_or(SYNACK_RETRIES, |(_, count)| count);
-        let enough = patient_count(first, SYNACK_RETRIES, &[0]);
+        let enough = patient_count(first, longest, SYNACK_RETRIES, &[0]);
         if enough.is_some_and(|enough| own >= enough) {
             return;
         }
         let message = format!(
             "a peer has {} to answer the SYN-ACK instead of {}{}",
-            rounded(handshake_patience(first, own, 0)),
-            rounded(handshake_patience(FIRST_TIMEOUT, SYNACK_RETRIES, 0)),
+            rounded(patience(first, longest, own, 0)),
+            rounded(default_patience(SYNACK_RETRIES, 0)),
             match enough {
                 Some(enough) => format!(
                     "; `direction = \"active\"` leaves SYN-ACKs alone, `on.listen = {{ syn_count \
@@ -137,11 +159,38 @@ impl Rule {
                 None => String::new(),
             }
         );
-        let kind = match timeout {
+        let kind = match timeout.map(|it| it.0).or(capped) {
             Some(_) => WarningKind::Incomplete,
             None => WarningKind::Trap,
         };
         warnings.push(self.warning(kind, action.at, message));
+    }
+
+    /// The kernel gives a connection up after the time that its timeouts take together
+    /// (`tcp_model_timeout`), or after `user_timeout`.
+    fn data_patience(&self, warnings: &mut Vec<Warning>) {
+        let capped = self.actions.iter().find_map(|action| match action.value {
+            Value::Number(ms) if action.key.name == "rto_max" => Some((action, ms)),
+            _ => None,
+        });
+        let bounded = self.actions.iter().any(|it| it.key.name == "user_timeout");
+        let Some((action, ms)) = capped.filter(|_| !bounded) else {
+            return;
+        };
+        let least = Duration::from_micros(RTO_MIN_US.into());
+        let default = patience(least, LONGEST_TIMEOUT, DATA_RETRIES, 0);
+        let ours = patience(least, Duration::from_millis(ms.into()), DATA_RETRIES, 0);
+        if ours >= default {
+            return;
+        }
+        let message = format!(
+            "data that nobody acknowledges ends the connection after {} instead of {} \
+             (net.ipv4.tcp_retries2); `user_timeout = \"{}s\"` keeps it as patient",
+            rounded(ours),
+            rounded(default),
+            default.as_secs() + 1,
+        );
+        warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
     }
 
     /// After a pause longer than the retransmission timeout the congestion window restarts.
@@ -187,7 +236,8 @@ mod tests {
     use super::*;
 
     fn seconds(first_ms: u64, count: u32, linear: u32) -> f64 {
-        handshake_patience(Duration::from_millis(first_ms), count, linear).as_secs_f64()
+        let first = Duration::from_millis(first_ms);
+        patience(first, LONGEST_TIMEOUT, count, linear).as_secs_f64()
     }
 
     #[test]
@@ -198,6 +248,8 @@ mod tests {
         assert_eq!(seconds(1000, SYNACK_RETRIES, 0), 63.0);
         // 64 s doubled is cut off at 120 s.
         assert_eq!(seconds(1000, 7, 0), 247.0);
+        // tcp_retries2 of the kernel's ip-sysctl.
+        assert_eq!(seconds(200, DATA_RETRIES, 0), 924.6);
     }
 
     #[test]
@@ -205,7 +257,7 @@ mod tests {
         let linear = [0, LINEAR_TIMEOUTS];
         for first_ms in [1, 10, 20, 100, 999, 1000, 3000] {
             let first = Duration::from_millis(first_ms);
-            let count = patient_count(first, SYN_RETRIES, &linear).unwrap();
+            let count = patient_count(first, LONGEST_TIMEOUT, SYN_RETRIES, &linear).unwrap();
             assert!(seconds(first_ms, count, 0) >= 127.0, "{first_ms} ms");
             assert!(seconds(first_ms, count, 4) >= 131.0, "{first_ms} ms");
             let less = count - 1;

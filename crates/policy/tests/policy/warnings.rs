@@ -164,8 +164,11 @@ fn a_rule_that_protects_covers_longer_prefixes_and_earlier_rules() {
 
 #[test]
 fn the_same_conditions_with_another_value_are_a_conflict() {
-    let text = rule("a", "remote_port = 1", "set = { priority = 1, tos = 2 }")
-        + &rule("b", "remote_port = 1", "set = { tos = 3 }");
+    let text = rule(
+        "a",
+        "remote_port = 1",
+        "on.established = { priority = 1, tos = 2 }",
+    ) + &rule("b", "remote_port = 1", "on.established = { tos = 3 }");
     let seen = warnings(&text);
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!((seen[0].0, seen[0].1), (WarningKind::Conflict, 8));
@@ -210,7 +213,11 @@ fn what_no_flow_can_have() {
             "set = { reflect_tos = true }",
             "for flows that the peer opens",
         ),
-        ("remote = \"::/0\"", "set = { tos = 2 }", "tos is for IPv4"),
+        (
+            "remote = \"::/0\"",
+            "on.established = { tos = 2 }",
+            "tos is for IPv4",
+        ),
         (
             "local = \"10.0.0.0/8\"",
             "set = { tclass = 2 }",
@@ -234,7 +241,7 @@ fn what_no_flow_can_have() {
         ),
         (
             "remote = \"0.0.0.0/0\"",
-            "set = { save_syn = true, tos = 2 }",
+            "set = { save_syn = true }\non.established = { tos = 2 }",
         ),
     ] {
         assert_eq!(
@@ -264,6 +271,11 @@ fn settings_that_need_another() {
             Some("chose route and source address before this mark"),
         ),
         ("on.listen = { mark = 3 }", None),
+        (
+            "set = { tos = 16 }",
+            Some("chose route and source address before this tos"),
+        ),
+        ("on.established = { tos = 16 }", None),
         (
             "set = { keepalive_idle = \"1m\" }",
             Some("without `keepalive = true`"),
@@ -343,6 +355,38 @@ fn timers_that_change_how_long_a_handshake_is_tried() {
         notes[0].message.contains("after 11 s instead of 131 s"),
         "{notes:?}"
     );
+}
+
+/// Values of a kernel's own arithmetic, `tcp_model_timeout`.
+#[test]
+fn a_longest_timeout_ends_connections_sooner() {
+    let data = "data that nobody acknowledges ends the connection after";
+    for (settings, messages) in [
+        (
+            "set = { rto_max = \"1s\" }",
+            [
+                "connect() to a silent address gives up after 11 s instead of 131 s",
+                &format!("{data} 14 s instead of 925 s"),
+            ],
+        ),
+        (
+            "set = { rto_max = \"10s\", timeout_init = \"20ms\", syn_count = 12 }",
+            [
+                "gives up after 50 s instead of 131 s; `syn_count = 21`",
+                &format!("{data} 113 s instead of 925 s"),
+            ],
+        ),
+    ] {
+        let text = rule("r", "direction = \"active\"", settings);
+        let seen = warnings(&text);
+        assert_eq!(seen.len(), 2, "{settings}: {seen:?}");
+        for message in messages {
+            let told = seen.iter().any(|it| it.2.contains(message));
+            assert!(told, "{message}: {seen:?}");
+        }
+    }
+    let settings = "set = { rto_max = \"60s\", syn_count = 7, user_timeout = \"925s\" }";
+    assert_eq!(warnings(&rule("r", "direction = \"active\"", settings)), []);
 }
 
 #[test]
