@@ -166,8 +166,8 @@ pub struct Key {
     pub effect: &'static str,
     /// The trap that `check` warns of.
     pub trap: Option<&'static str>,
-    /// For a key whose lower value is the stricter one, the value of a socket without any: a lower
-    /// one of the application stays.
+    /// For a key whose lower value is the stricter one, the value of a socket without any (the
+    /// kernel's default, where a sysctl sets it): a lower one of the application stays.
     pub cap: Option<u16>,
 }
 

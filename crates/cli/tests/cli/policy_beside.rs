@@ -8,10 +8,11 @@ use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use thalweg_lab::host::Side;
 
 use crate::support::policies::{bed, policy};
-use crate::support::{Bed, compile, privileged, wait_for};
+use crate::support::{Bed, THALWEG, compile, privileged, wait_for};
 
 /// Option, level and name in Python; a stricter value of an application.
-const OWN: [(i32, i32, i64); 5] = [
+const OWN: [(i32, i32, i64); 6] = [
+    (6, 2, 1_200),
     (6, 18, 5_000),
     (1, 47, 125_000),
     (6, 25, 16_384),
@@ -52,22 +53,57 @@ fn a_cap_leaves_an_applications_stricter_value() {
     let rule = |more: &str| {
         policy(&format!(
             "[[rule]]\nname = \"all\"\n{more}match.direction = \"active\"\n\
-             set = {{ user_timeout = \"30s\", max_pacing_rate = \"200mbit\", \
+             set = {{ max_segment = 1400, user_timeout = \"30s\", max_pacing_rate = \"200mbit\", \
              notsent_lowat = \"200kB\", keepalive_idle = \"1m\", keepalive_count = 5 }}\n"
         ))
     };
     let own: Vec<i64> = OWN.iter().map(|(_, _, value)| *value).collect();
-    let policys = [30_000, 25_000_000, 200_000, 60, 5];
+    let policys = [1_388, 30_000, 25_000_000, 200_000, 60, 5];
+    let own: Vec<i64> = [1_188].into_iter().chain(own.into_iter().skip(1)).collect();
     bed.apply(&rule(""));
     assert_eq!(client_values(&bed, true), own);
     assert_eq!(client_values(&bed, false), policys);
     let rule_now = bed.rule("all");
     assert_eq!(
         (&rule_now["done"], &rule_now["failed"]),
-        (&5.into(), &0.into())
+        (&6.into(), &0.into())
     );
     bed.apply(&rule("override = true\n"));
     assert_eq!(client_values(&bed, true), policys);
+}
+
+/// What a sysctl gives to all sockets is no application's choice.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn a_cap_raises_what_a_sysctl_lowered() {
+    if !privileged() {
+        return;
+    }
+    const PROGRAM: &str = r#"
+import socket, subprocess, sys
+for name, value in (("time", 300), ("intvl", 20), ("probes", 3)):
+    with open(f"/proc/sys/net/ipv4/tcp_keepalive_{name}", "w") as file:
+        file.write(str(value))
+subprocess.run(sys.argv[2:], check=True, stdout=subprocess.DEVNULL)
+connection = socket.create_connection((sys.argv[1], 5001))
+print([connection.getsockopt(socket.SOL_TCP, option) for option in (4, 5, 6)])
+"#;
+    let bed = bed("capsysctl");
+    let _sink = bed.sink(&bed.server_address());
+    let file = bed.directory.path().join("policy.toml");
+    let text = policy(
+        "[[rule]]\nname = \"all\"\nmatch.direction = \"active\"\n\
+         set = { keepalive_idle = \"10m\", keepalive_interval = \"30s\", keepalive_count = 7 }\n",
+    );
+    fs::write(&file, text).unwrap();
+    let config = bed.configuration();
+    let [file, config] = [&file, &config].map(|path| path.to_str().unwrap());
+    let address = bed.server_address();
+    let apply = [
+        &*address, THALWEG, "--config", config, "policy", "apply", file,
+    ];
+    let said = bed.python(Side::Client, PROGRAM, &apply).finish();
+    assert_eq!(said.trim(), "[600, 30, 7]");
 }
 
 #[test]

@@ -15,6 +15,22 @@ const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_CLOSE;
 const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 
+/// Of a cap, the value of a socket without any, where a sysctl sets it: that of the caller's network
+/// namespace.
+fn unset(op: &raw::thalweg_policy_op) -> Option<u16> {
+    // In place of a text's number caps have one above that value.
+    let is_cap = u32::from(op.kind) == raw::THALWEG_OP_SET_INT && op.text != 0;
+    let name = match (i32::from(op.level), i32::from(op.name)) {
+        (libc::SOL_TCP, libc::TCP_KEEPIDLE) => "tcp_keepalive_time",
+        (libc::SOL_TCP, libc::TCP_KEEPINTVL) => "tcp_keepalive_intvl",
+        (libc::SOL_TCP, libc::TCP_KEEPCNT) => "tcp_keepalive_probes",
+        _ => return None,
+    };
+    let file = format!("/proc/sys/net/ipv4/{name}");
+    let text = is_cap.then(|| std::fs::read_to_string(file).ok())??;
+    text.trim().parse().ok()
+}
+
 /// Content of the maps.
 pub(super) struct Tables<'c> {
     compiled: &'c Compiled,
@@ -81,6 +97,9 @@ impl<'c> Tables<'c> {
         action.count = 0;
         for (to, op) in action.ops.iter_mut().zip(ops.take(rule.ops as usize)) {
             *to = *op;
+            if let Some(value) = unset(op) {
+                to.text = value.saturating_add(1);
+            }
             action.count += 1;
             let passive = rule.flags & raw::THALWEG_RULE_PASSIVE != 0;
             match u32::from(op.kind) {

@@ -117,7 +117,7 @@ keys! {
             HZ=250, 20 ms at HZ=100. Below the peer's delay of ACKs, timeouts are spurious.";
     rto_max: "TCP_RTO_MAX_MS", tcp(44),
         MS, (1_000, 120_000), OPENING, LIVING, (6, 15),
-        "Maximum retransmission timeout.";
+        "Maximum retransmission timeout.", cap 0;
     sndbuf: "SO_SNDBUF", socket(7),
         Unit::Bytes, (2_304, INT_MAX / 2), OPENING, LIVING, (4, 13),
         "Send buffer."
@@ -146,7 +146,7 @@ keys! {
         "Small segments do not wait for ACKs (no Nagle).";
     max_segment: "TCP_MAXSEG", tcp(2),
         Unit::Number, (88, 32_767), CONNECT | LISTEN, CONNECT | LISTEN, (6, 1),
-        "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.";
+        "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.", cap 536;
     syn_count: "TCP_SYNCNT", tcp(7),
         Unit::Number, (1, 127), CONNECT, CONNECT | LISTEN, (5, 9),
         "Retransmissions of the SYN; at `listen` those of the SYN-ACK.";
