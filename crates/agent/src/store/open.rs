@@ -72,16 +72,24 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
     }
 }
 
-/// Names that an agent, `thalweg policy` or a fleet's set-up gives files of a state directory, or that
-/// file systems have.
-const OWN_NAMES: [&str; 6] = [
-    FILE_NAME,
-    "agent.lock",
-    "agent.nk",
-    "fleet.json",
-    "policy",
-    "lost+found",
-];
+/// Names that an agent or a fleet's set-up gives files of a state directory.
+const OWN_NAMES: [&str; 3] = ["agent.lock", "agent.nk", "fleet.json"];
+
+/// Whether an entry of a directory shows that it is a state directory. `thalweg policy` makes one, too.
+fn is_own(directory: &Path, name: &str) -> bool {
+    let is_of_policies = |file: std::io::Result<fs::DirEntry>| {
+        let name = file.map(|it| it.file_name()).unwrap_or_default();
+        let name = name.to_string_lossy();
+        name == "in-force" || name.ends_with(".json")
+    };
+    match name {
+        "policy" => fs::read_dir(directory.join(name)).is_ok_and(|files| {
+            let mut files = files.peekable();
+            files.peek().is_none() || files.any(is_of_policies)
+        }),
+        _ => name.starts_with(FILE_NAME) || OWN_NAMES.contains(&name),
+    }
+}
 
 /// Fails unless a directory is empty or has been a state directory before: its mode is changed, and
 /// that of the files in it.
@@ -100,10 +108,11 @@ pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     let mut names = names
         .collect::<std::io::Result<Vec<String>>>()
         .map_err(refused)?;
+    // What file systems have of their own.
+    names.retain(|name| name != "lost+found");
     names.sort();
-    let is_own = |name: &String| OWN_NAMES.iter().any(|own| name.starts_with(own));
     match names.first() {
-        Some(other) if !names.iter().any(is_own) => {
+        Some(other) if !names.iter().any(|name| is_own(directory, name)) => {
             let fault = format!(
                 "it has files of others ({other}), and would become this agent's alone: name an \
                  empty directory, or one that does not exist"
@@ -114,7 +123,7 @@ pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Removes others' permissions on the files of a state directory.
+/// Removes others' permissions on the files of a state directory: on none unless on all.
 ///
 /// # Errors
 /// A file belongs to another user, who could read it through an open descriptor; or a system error.
@@ -135,7 +144,7 @@ pub(super) fn make_private(directory: &Path) -> Result<(), StoreError> {
         Ok(())
     };
     let own = nix::unistd::geteuid().as_raw();
-    tighten(directory, 0o700).map_err(refused(directory, "set the mode"))?;
+    let mut files = Vec::new();
     let entries = fs::read_dir(directory).map_err(refused(directory, "read the directory"))?;
     for entry in entries {
         let path = entry
@@ -151,9 +160,12 @@ pub(super) fn make_private(directory: &Path) -> Result<(), StoreError> {
                 format!("it belongs to user {user}, the agent runs as {own}: chown {own} it");
             return Err(refused(&path, "use the file")(std::io::Error::other(fault)));
         }
-        tighten(&path, 0o600).map_err(refused(&path, "set the mode"))?;
+        files.push(path);
     }
-    Ok(())
+    tighten(directory, 0o700).map_err(refused(directory, "set the mode"))?;
+    files
+        .iter()
+        .try_for_each(|file| tighten(file, 0o600).map_err(refused(file, "set the mode")))
 }
 
 /// Opens, migrates and checks one file.

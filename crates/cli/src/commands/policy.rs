@@ -15,6 +15,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use clap::Subcommand;
 use thalweg_agent::config::Config;
+use thalweg_agent::store::Store;
 use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{Place, Report};
 use thalweg_control::system;
@@ -78,6 +79,15 @@ fn place(global: &Global, config: Config) -> Result<(Place, History)> {
         cgroup,
     };
     Ok((place, History::at(&config.paths.state)))
+}
+
+/// The same for what writes there: a directory that others use stays theirs.
+fn own_place(global: &Global) -> Result<(Place, History)> {
+    let config = global.config()?;
+    if config.paths.state.exists() {
+        Store::check_own(&config.paths.state)?;
+    }
+    place(global, config)
 }
 
 /// Prints the policy now in force; with a report if open connections were covered.

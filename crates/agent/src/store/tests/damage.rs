@@ -1,5 +1,8 @@
 //! Damaged files and documents.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use rusqlite::Connection;
 
 use super::*;
@@ -133,8 +136,42 @@ fn state_directory_of_others_is_refused() {
     let error = Store::check_own(directory.path()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("files of others (letters)"), "{cause}");
+    // What file systems have, and names that only begin like an agent's.
+    for name in ["lost+found", "policy", "fleet.json.d"] {
+        let place = directory.path().join(name);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("letter"), "").unwrap();
+        assert!(Store::check_own(directory.path()).is_err(), "{name}");
+    }
+    std::fs::write(directory.path().join("policy.toml"), "").unwrap();
+    assert!(Store::check_own(directory.path()).is_err());
+    std::fs::write(directory.path().join("policy/in-force"), "1").unwrap();
+    Store::check_own(directory.path()).unwrap();
+    std::fs::remove_file(directory.path().join("policy/in-force")).unwrap();
     drop(open(directory.path()));
     Store::check_own(directory.path()).unwrap();
+}
+
+/// A start that is refused has locked nobody out.
+#[test]
+fn file_of_another_user_leaves_all_modes_as_they_are() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [own, other] = ["a", "b"].map(|name| directory.path().join(name));
+    for file in [&own, &other] {
+        std::fs::write(file, "").unwrap();
+        std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&other, Some(4711), None).unwrap();
+    assert!(Store::make_private(directory.path()).is_err());
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(directory.path()), mode(&own)), (0o755, 0o644));
+    std::fs::remove_file(&other).unwrap();
+    Store::make_private(directory.path()).unwrap();
+    assert_eq!((mode(directory.path()), mode(&own)), (0o700, 0o600));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct Options {
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (bytes, compiled, warnings) = super::compile(&options.file)?;
-    let (place, history) = super::place(global, global.config()?)?;
+    let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let how = How {
