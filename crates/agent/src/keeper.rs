@@ -415,8 +415,9 @@ impl Keeper {
         let kernel = &self.shared.kernel;
         let counters = kernel.counters()?;
         let (created, missed) = (counters.hosts_created, counters.hosts_missed);
-        if self.room.is_due(created, missed, kernel.records_high()) {
-            self.room.note(kernel.make_room()?, created, missed);
+        let now = Instant::now();
+        if (self.room).is_due(created, missed, kernel.records_high(), now) {
+            self.room.note(kernel.make_room()?, created, missed, now);
         }
         Ok(())
     }

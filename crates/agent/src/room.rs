@@ -5,6 +5,7 @@
 //! worth.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use thalweg_learner::{HostKey, Level};
 use thalweg_units::prefix::mask;
@@ -78,21 +79,29 @@ pub fn surplus(entries: &[Entry], keep: usize) -> Vec<HostKey> {
 pub(crate) struct Room {
     /// Records, and counters of created and missed ones; `None`: it was not looked at yet.
     last: Option<(u64, u64, u64)>,
+    /// Time of the last look.
+    looked: Option<Instant>,
 }
+
+/// Least time between looks for misses alone: networks and windows may fill the table, of whose
+/// records nobody counts the created.
+const PAUSE: Duration = Duration::from_secs(10);
 
 impl Room {
     /// Whether there may be more records than the table has room for. Beside each host that is created
     /// there may be one network.
-    pub fn is_due(&self, created: u64, missed: u64, most: u64) -> bool {
+    pub fn is_due(&self, created: u64, missed: u64, most: u64, now: Instant) -> bool {
         self.last.is_none_or(|(records, before, missed_before)| {
             let fresh = created.saturating_sub(before);
-            records + 2 * fresh > most || (fresh > 0 && missed > missed_before)
+            let rested = (self.looked).is_none_or(|looked| now - looked >= PAUSE);
+            records + 2 * fresh > most || (missed > missed_before && (fresh > 0 || rested))
         })
     }
 
     /// Notes what a look has found.
-    pub fn note(&mut self, records: u64, created: u64, missed: u64) {
+    pub fn note(&mut self, records: u64, created: u64, missed: u64, now: Instant) {
         self.last = Some((records, created, missed));
+        self.looked = Some(now);
     }
 }
 
@@ -154,13 +163,17 @@ mod tests {
     #[test]
     fn room_is_made_before_the_table_is_full() {
         let mut room = Room::default();
-        assert!(room.is_due(0, 0, 100));
-        room.note(90, 7, 0);
-        assert!(!room.is_due(7, 0, 100));
-        assert!(!room.is_due(12, 0, 100));
-        assert!(room.is_due(13, 0, 100));
+        let (now, later) = (Instant::now(), Instant::now() + PAUSE);
+        assert!(room.is_due(0, 0, 100, now));
+        room.note(90, 7, 0, now);
+        assert!(!room.is_due(7, 0, 100, now));
+        assert!(!room.is_due(12, 0, 100, now));
+        assert!(room.is_due(13, 0, 100, now));
         // The table was full.
-        assert!(room.is_due(8, 1, 100));
-        assert!(!room.is_due(7, 1, 100));
+        assert!(room.is_due(8, 1, 100, now));
+        // Of networks alone, perhaps.
+        assert!(!room.is_due(7, 1, 100, now));
+        assert!(room.is_due(7, 1, 100, later));
+        assert!(!room.is_due(7, 0, 100, later));
     }
 }
