@@ -41,7 +41,8 @@ pub fn find(pin: &Path) -> Vec<Agent> {
     let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.extend(all.filter(|pid| {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let named = pin_of(&PathBuf::from(format!("/proc/{pid}")));
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let named = may_attach(&process).then(|| pin_of(&process)).flatten();
         named.is_some_and(|named| wanted.is_some() && place_of(&root, &named) == wanted)
     }));
     let own = std::process::id();
@@ -57,6 +58,22 @@ pub fn find(pin: &Path) -> Vec<Agent> {
 /// Whether a process is an agent: the number that an agent tells may be one of another namespace.
 pub fn is_agent(pid: u32) -> bool {
     pin_of(&PathBuf::from(format!("/proc/{pid}"))).is_some()
+}
+
+/// Whether a process has, or may raise, what attaching takes. Anybody may call a program thalweg, and
+/// has all capabilities in a user namespace of his own.
+fn may_attach(process: &Path) -> bool {
+    let user = |process: &Path| fs::read_link(process.join("ns/user")).ok();
+    if user(process) != user(Path::new("/proc/self")) {
+        return false;
+    }
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let permitted = status.lines().find_map(|line| {
+        let mask = line.strip_prefix("CapPrm:")?.trim();
+        u64::from_str_radix(mask, 16).ok()
+    });
+    // CAP_SYS_ADMIN, CAP_BPF (capability.h).
+    permitted.is_some_and(|mask| mask & (1 << 21 | 1 << 39) != 0)
 }
 
 /// Processes that hold the lock of a directory (proc_locks(5)).
@@ -146,6 +163,8 @@ fn place_of(root: &Path, path: &Path) -> Option<(u64, u64, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     #[test]
@@ -165,6 +184,22 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn process_without_capabilities_is_no_agent() {
+        let own = Path::new("/proc/self");
+        assert_eq!(may_attach(own), nix::unistd::geteuid().is_root());
+        let mut sleeper = std::process::Command::new("sleep");
+        if nix::unistd::geteuid().is_root() {
+            sleeper.uid(4711);
+        }
+        let mut child = sleeper.arg("60").spawn().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        assert!(process.join("status").exists() && !may_attach(&process));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!may_attach(&process), "gone");
     }
 
     #[test]
