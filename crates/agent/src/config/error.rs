@@ -1,5 +1,7 @@
 //! Why a configuration cannot be used.
 
+use std::io::ErrorKind;
+
 use thalweg_units::Faults;
 use thalweg_units::file::ReadError;
 
@@ -18,6 +20,22 @@ pub enum ConfigError {
     /// Nor can its table of networks.
     #[error("networks.table: {}", first(.0))]
     Table(ReadError),
+}
+
+impl ConfigError {
+    /// Whether it may pass by itself, as an error of a disk, or a table that is not mounted yet.
+    pub fn may_pass(&self) -> bool {
+        let kind = |error: &ReadError| match error {
+            ReadError::System { why, .. } => Some(why.kind()),
+            _ => None,
+        };
+        match self {
+            Self::Read(error) => kind(error)
+                .is_some_and(|it| !matches!(it, ErrorKind::NotFound | ErrorKind::PermissionDenied)),
+            Self::Table(error) => kind(error).is_some_and(|it| it != ErrorKind::PermissionDenied),
+            Self::Invalid(_) | Self::Named(_) => false,
+        }
+    }
 }
 
 /// The first fault of a table, and how to see the others.

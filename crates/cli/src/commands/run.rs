@@ -59,9 +59,13 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 impl Options {
     /// The configuration, with what the command line sets in effect.
     fn config(&self, global: &Global) -> Result<Config> {
-        let mut config = global
-            .config()
-            .map_err(|error| Failure::Configuration(format!("{error:#}")))?;
+        let mut config =
+            global
+                .config()
+                .map_err(|error| match error.downcast_ref::<ConfigError>() {
+                    Some(fault) if fault.may_pass() => error,
+                    _ => Failure::Configuration(format!("{error:#}")).into(),
+                })?;
         match &self.cgroup {
             Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
             Some(path) => {
@@ -99,6 +103,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
         None if !is_of_fleet(&error) => error,
+        Some(fault) if fault.may_pass() => error,
         _ => Failure::Configuration(format!("{error:#}")).into(),
     })
 }
