@@ -242,7 +242,7 @@ fn what_acts_on_an_agent_knows_which() {
     }
     let bed = Bed::running("detachwhich", "");
     let [absent, open, policy] =
-        ["absent.toml", "open.toml", "policy.toml"].map(|it| bed.path().join(it));
+        ["absent.toml", "open.toml", "policy.toml"].map(|it| bed.directory.path().join(it));
     fs::copy(bed.configuration(), &open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
     fs::copy(manifest_path("policies/clamp.toml"), &policy).unwrap();
