@@ -320,7 +320,7 @@ fn known_headers(block: &[u8]) -> String {
     let mut lines = block.lines();
     let mut text = "NATS/1.0".to_owned();
     let first = lines.next().and_then(|line| line.strip_prefix("NATS/1.0 "));
-    if let Some((status, words)) = first.map(|it| it.split_at(it.len().min(3)))
+    if let Some((status, words)) = first.and_then(|it| it.split_at_checked(3))
         && status.parse::<u16>().is_ok_and(|it| it >= 100)
     {
         let words = one_line(words.trim(), ERROR_MAX);
@@ -407,7 +407,7 @@ mod tests {
     fn honest_server_is_passed_on() {
         let text = "INFO {\"max_payload\":10}\r\nPING\r\nPONG\r\n-ERR 'no'\r\n\
                     MSG a.b 1 r 5\r\nhe\r\no\r\nHMSG a 2 26 28\r\nNATS/1.0\r\nNats-Name: x\r\n\r\nhi\r\n\
-                    HMSG a 2 28 28\r\nNATS/1.0 404 No Messages\r\n\r\n\r\n";
+                    HMSG _INBOX.a.b 2 28 28\r\nNATS/1.0 404 No Messages\r\n\r\n\r\n";
         assert_eq!(passed(text.as_bytes()).unwrap(), text);
     }
 
@@ -486,17 +486,21 @@ mod tests {
         assert_eq!(passed, "MSG thalweg.bell.all 3 0\r\n\r\nPONG\r\n");
     }
 
+    /// The headers of a message to this subject and subscription that the client library gets.
+    fn headers(to: &str, block: &[u8]) -> String {
+        let (head, all) = (block.len(), block.len() + 2);
+        let line = format!("HMSG {to} {head} {all}\r\n");
+        let passed = passed(&[line.as_bytes(), block, b"hi\r\n"].concat()).unwrap();
+        let (line, rest) = passed.split_once("\r\n").unwrap();
+        let line = line.strip_prefix(&format!("HMSG {to} ")).unwrap();
+        let size: usize = line.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(&rest[size..], "hi\r\n");
+        rest[..size].to_owned()
+    }
+
     #[test]
     fn headers_that_no_server_sets_are_left_out() {
-        let headers = |block: &str| {
-            let (head, all) = (block.len(), block.len() + 2);
-            let input = format!("HMSG a 1 {head} {all}\r\n{block}hi\r\n");
-            let passed = passed(input.as_bytes()).unwrap();
-            let (line, rest) = passed.split_once("\r\n").unwrap();
-            let size: usize = line.split(' ').nth(3).unwrap().parse().unwrap();
-            assert_eq!(&rest[size..], "hi\r\n");
-            rest[..size].to_owned()
-        };
+        let headers = |block: &str| headers("_INBOX.a.b 1", block.as_bytes());
         let kept = "NATS/1.0 409 Message Size Exceeds MaxBytes\r\nNats-Msg-Size: 9\r\nKV-Operation: DEL\r\n\r\n";
         assert_eq!(headers(kept), kept);
         let others = [
@@ -508,6 +512,18 @@ mod tests {
         for other in others {
             assert_eq!(headers(&other), NO_HEADERS);
         }
+    }
+
+    #[test]
+    fn status_of_any_bytes_passes_without_panic() {
+        for status in ["1\u{ff}", "12é", "é", "4", "40", "\u{1f600}"] {
+            let block = format!("NATS/1.0 {status}\r\n\r\n");
+            assert_eq!(headers("_INBOX.a.b 1", block.as_bytes()), NO_HEADERS);
+        }
+        let block = b"NATS/1.0 1\xff\xff\xff\r\n\r\n";
+        assert_eq!(headers("_INBOX.a.b 1", block), NO_HEADERS);
+        let kept = "NATS/1.0 409 é\r\n\r\n";
+        assert_eq!(headers("_INBOX.a.b 1", kept.as_bytes()), kept);
     }
 
     #[test]
@@ -530,6 +546,12 @@ mod tests {
                 prop_oneof![
                     Just(b"MSG a 1 5\r\nhello\r\n".to_vec()),
                     Just(b"HMSG a 1 12 14\r\nNATS/1.0\r\n\r\nhi\r\n".to_vec()),
+                    (prop::bool::ANY, prop::collection::vec(any::<u8>(), 0..8)).prop_map(|(is_answer, status)| {
+                        let subject = if is_answer { "_INBOX.a.b" } else { "$KV.a.b" };
+                        let block = [b"NATS/1.0 ", &status[..], b"\r\n\r\n"].concat();
+                        let line = format!("HMSG {subject} 1 {0} {0}\r\n", block.len());
+                        [line.as_bytes(), &block, b"\r\n"].concat()
+                    }),
                     Just(b"MSG thalweg.bell.x 1 3\r\nabc\r\n".to_vec()),
                     Just(b"PING\r\n".to_vec()),
                     Just(b"INFO {}\r\n".to_vec()),
