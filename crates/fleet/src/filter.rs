@@ -29,6 +29,8 @@ const PINGS_MAX: usize = 16;
 const ERROR_MAX: usize = 300;
 /// Begins subjects whose messages are not read, see `bucket::bell`.
 const NOTIFY: &str = "thalweg.bell.";
+/// Begins subjects of answers, see `link::inbox`.
+const INBOX: &str = "_INBOX.";
 /// Fields of INFO that the client library gets. What is said of TLS is no concern of it, and servers of
 /// a cluster are not followed.
 const INFO: [&str; 15] = [
@@ -167,7 +169,7 @@ impl Filter {
                     block.extend_from_slice(&taken[..taken.len().min(room)]);
                     if *left == 0 {
                         let headers = match block.len() <= HEADERS_MAX {
-                            true => known_headers(block),
+                            true => known_headers(block, message.is_answer()),
                             false => NO_HEADERS.to_owned(),
                         };
                         let body = message.total - message.headers.unwrap_or(0);
@@ -299,6 +301,12 @@ impl Message {
             total,
         })
     }
+
+    /// Whether the server itself may have written the message. A stored one has the subject of its key, and
+    /// one to acknowledge it by.
+    fn is_answer(&self) -> bool {
+        self.to.starts_with(INBOX) && self.to.split(' ').count() == 2
+    }
 }
 
 /// INFO with what the client library needs of it alone.
@@ -314,13 +322,15 @@ fn known_info(text: &str) -> Result<String, Violation> {
 const NO_HEADERS: &str = "NATS/1.0\r\n\r\n";
 
 /// A block of headers with those that servers set alone. Members of a fleet can send any bytes as headers,
-/// and the client library ends the connection at one that it cannot read.
-fn known_headers(block: &[u8]) -> String {
+/// and the client library ends the connection at one that it cannot read. It takes most statuses as the end
+/// of a request: under a key of a member they would keep everybody from reading on.
+fn known_headers(block: &[u8], has_status: bool) -> String {
     let block = String::from_utf8_lossy(block);
     let mut lines = block.lines();
     let mut text = "NATS/1.0".to_owned();
     let first = lines.next().and_then(|line| line.strip_prefix("NATS/1.0 "));
-    if let Some((status, words)) = first.and_then(|it| it.split_at_checked(3))
+    if has_status
+        && let Some((status, words)) = first.and_then(|it| it.split_at_checked(3))
         && status.parse::<u16>().is_ok_and(|it| it >= 100)
     {
         let words = one_line(words.trim(), ERROR_MAX);
@@ -524,6 +534,19 @@ mod tests {
         assert_eq!(headers("_INBOX.a.b 1", block), NO_HEADERS);
         let kept = "NATS/1.0 409 é\r\n\r\n";
         assert_eq!(headers("_INBOX.a.b 1", kept.as_bytes()), kept);
+    }
+
+    #[test]
+    fn status_of_stored_message_is_left_out() {
+        let block = b"NATS/1.0 409 x\r\nKV-Operation: DEL\r\n\r\n";
+        let kept = "NATS/1.0\r\nKV-Operation: DEL\r\n\r\n";
+        for to in [
+            "$KV.thalweg-priors.a.3 7 $JS.ACK.KV_thalweg-priors.c.1.2.3.4.5",
+            "$KV.thalweg-priors.a.3 7",
+            "_INBOX.a.b 7 $JS.ACK.KV_thalweg-priors.c.1.2.3.4.5",
+        ] {
+            assert_eq!(headers(to, block), kept, "{to}");
+        }
     }
 
     #[test]
