@@ -4,23 +4,30 @@
 //! check, and keeps every header. The filter passes bytes on as they come, in bounded memory, and ends
 //! the connection at the first thing that an honest server does not send. Pure: no I/O, no clock.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use serde_json::{Map, Value};
 
 use crate::fault::Kind;
 use crate::text::one_line;
+use crate::wire::policy;
 
 /// Longest line of a server, bytes; INFO names each server of a cluster.
 pub(crate) const LINE_MAX: usize = 64 << 10;
-/// Largest message, bytes: more than one request asks for (`pull.rs`), or a policy as base64.
-pub(crate) const MESSAGE_MAX: usize = (1 << 20) + (256 << 10);
+/// Bytes that a request may be answered with: more than one asks for (`pull.rs`). A message of a bucket may be
+/// as large, from a time when the bucket had other limits.
+const REQUEST_MAX: usize = (1 << 20) + (256 << 10);
+/// Largest answer, bytes: the state of a bucket with some 3,000 labels. The client library parses an answer
+/// into seventy times as much at worst.
+const ANSWER_MAX: usize = 256 << 10;
+/// Largest answer with a stored message, bytes: a policy with headers, as base64 in JSON.
+const STORED_MAX: usize = (policy::MAX_BYTES + 1024).div_ceil(3) * 4 + 1024;
 /// Largest message to a notify subject, bytes: what a server lets through at most.
 const NOTIFY_MAX: usize = 64 << 20;
 /// Largest block of headers that is read, bytes. Those of a larger block are left out.
 const HEADERS_MAX: usize = 4 << 10;
 /// Most bytes that a server may owe: those of eight requests.
-const OWED_MAX: usize = 8 * MESSAGE_MAX;
+const OWED_MAX: usize = 8 * REQUEST_MAX;
 /// Bytes that a message costs the client library besides its own.
 const OVERHEAD: usize = 256;
 /// Most PINGs of a server that wait for an answer.
@@ -31,6 +38,10 @@ const ERROR_MAX: usize = 300;
 const NOTIFY: &str = "thalweg.bell.";
 /// Begins subjects of answers, see `link::inbox`.
 const INBOX: &str = "_INBOX.";
+/// Begins subjects of messages of buckets, see `Bucket::subject`.
+const VALUE: &str = "$KV.";
+/// In subjects of requests for a stored message, which only operators make.
+const GET: &str = ".STREAM.MSG.GET.";
 /// Fields of INFO that the client library gets. What is said of TLS is no concern of it, and servers of
 /// a cluster are not followed.
 const INFO: [&str; 15] = [
@@ -72,12 +83,17 @@ pub(crate) struct Account {
     owed: AtomicUsize,
     /// PINGs without an answer.
     pings: AtomicUsize,
+    /// Whether a stored message was asked for as an answer.
+    has_get: AtomicBool,
 }
 
 impl Account {
-    fn ask(&self) {
-        let owed = (self.owed.load(Relaxed) + MESSAGE_MAX).min(OWED_MAX);
+    fn ask(&self, subject: &str) {
+        let owed = (self.owed.load(Relaxed) + REQUEST_MAX).min(OWED_MAX);
         self.owed.store(owed, Relaxed);
+        if subject.contains(GET) {
+            self.has_get.store(true, Relaxed);
+        }
     }
 
     fn receive(&self, bytes: usize) -> Result<(), Violation> {
@@ -239,7 +255,16 @@ pub(crate) fn no_nats(line: &str) -> Violation {
 fn pass_message(line: &str, output: &mut Vec<u8>, account: &Account) -> Result<State, Violation> {
     let message = Message::of(line)?;
     let is_notify = message.to.starts_with(NOTIFY);
-    let most = if is_notify { NOTIFY_MAX } else { MESSAGE_MAX };
+    let most = if is_notify {
+        NOTIFY_MAX
+    } else if message.to.starts_with(VALUE) {
+        // The client library finds the request of an answer by its subject, and does not parse others.
+        REQUEST_MAX
+    } else if account.has_get.load(Relaxed) {
+        STORED_MAX
+    } else {
+        ANSWER_MAX
+    };
     if message.total > most {
         let found = message.total;
         let text = format!("a message of {found} bytes, expected at most {most}");
@@ -376,16 +401,16 @@ impl Requests {
             let line = String::from_utf8_lossy(&line);
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let (answered, size) = match words[..] {
-                ["PUB", _, size] | ["HPUB", _, _, size] => (false, size),
-                ["PUB", _, _, size] | ["HPUB", _, _, _, size] => (true, size),
+                ["PUB", _, size] | ["HPUB", _, _, size] => (None, size),
+                ["PUB", subject, _, size] | ["HPUB", subject, _, _, size] => (Some(subject), size),
                 ["PONG"] => {
                     account.pong();
                     continue;
                 }
                 _ => continue,
             };
-            if answered {
-                account.ask();
+            if let Some(subject) = answered {
+                account.ask(subject);
             }
             self.skipped = size.parse().map_or(0, |size: usize| size + 2);
         }
@@ -448,6 +473,29 @@ mod tests {
             let refused = passed(format!("{line}\r\n").as_bytes()).unwrap_err();
             assert_eq!(refused.kind, kind, "{line}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn answer_beyond_what_was_asked_for_is_refused() {
+        let account = asked(1);
+        let refused = |subject: &str, size: usize| {
+            let line = format!("MSG {subject} 0 {size}\r\n");
+            let passed = Filter::default().pass(line.as_bytes(), &mut Vec::new(), &account);
+            account.ask("");
+            passed.err().map(|refused| refused.kind)
+        };
+        let (answer, value) = ("_INBOX.a.b.c", "$KV.thalweg-policy.all");
+        let stored = policy::MAX_BYTES + 1024;
+        assert_eq!(refused(value, stored), None);
+        assert_eq!(refused(answer, 256 << 10), None);
+        assert_eq!(refused(answer, (256 << 10) + 1), Some(Kind::Size));
+        // As base64 in JSON.
+        let answered = stored * 4 / 3 + 500;
+        assert_eq!(refused(answer, answered), Some(Kind::Size));
+        let get = b"PUB $JS.API.STREAM.MSG.GET.KV_thalweg-policy _INBOX.a.b.c 2\r\n{}\r\n";
+        Requests::default().note(get, &account);
+        assert_eq!(refused(answer, answered), None);
+        assert_eq!(refused(answer, 704 << 10), Some(Kind::Size));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use thalweg_fleet::wire::policy::{ALL_PPM, Policy};
+use thalweg_fleet::wire::policy::{ALL_PPM, Policy, TEXT_MAX};
 use thalweg_fleet::wire::{Progress, Stage};
-use thalweg_fleet::{Fleet, Incoming, Kind, Member, Name, Outgoing};
+use thalweg_fleet::{Bucket, Fleet, Incoming, Kind, Member, Name, Outgoing};
 
 use super::support::{Bed, connected, fault, name, priors, status, wait_for};
 
@@ -232,4 +232,42 @@ fn policies_are_obeyed_by_label_key_and_number() {
     let knows = Fleet::start(&settings).unwrap();
     wait_for("a look", || knows.state().looked);
     assert!(knows.take(Duration::ZERO).is_empty());
+}
+
+#[test]
+fn largest_messages_are_read() {
+    let Some(bed) = Bed::new(&["a", "b"]) else {
+        return;
+    };
+    let b = bed.agent("b");
+    let padded = |bucket: Bucket, mut bytes: Vec<u8>| {
+        assert!(bytes.len() <= bucket.message_bytes());
+        bytes.resize(bucket.message_bytes(), b' ');
+        bytes
+    };
+    let large = priors("a", 3, 1);
+    let bytes = padded(Bucket::Priors, large.encode().unwrap());
+    bed.raw("a").put("$KV.thalweg-priors.a.3", &bytes).unwrap();
+    arrives(&b, &large);
+    // JSON escapes these.
+    let policy = Policy {
+        label: name("all"),
+        number: 1,
+        time_s: 0,
+        canary_ppm: ALL_PPM,
+        text: "\"".repeat(TEXT_MAX),
+    };
+    let signed = policy.clone().sign(&bed.signing()).unwrap();
+    let bytes = padded(Bucket::Policy, signed.encode());
+    let raw = bed.raw("operator");
+    raw.put("$KV.thalweg-policy.all", &bytes).unwrap();
+    arrive(&b, "the policy", |all| {
+        all.iter()
+            .any(|it| matches!(it, Incoming::Policy(found) if *found == policy))
+    });
+    let mut operator = bed.operator();
+    assert_eq!(operator.policies().unwrap()[&name("all")], signed);
+    let next = operator.publish(&name("all"), "next", ALL_PPM, &bed.signing(), &[]);
+    assert_eq!(next.unwrap(), 2);
+    assert_eq!((b.state().connections, b.state().faults.len()), (1, 0));
 }

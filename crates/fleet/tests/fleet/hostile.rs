@@ -19,6 +19,8 @@ use super::support::Bed;
 
 /// Most memory of a process that talks to any server, KiB.
 const RSS_MAX_KIB: u64 = 150 << 10;
+/// The largest answer that is read.
+const ANSWER_MAX: usize = 256 << 10;
 /// Bytes that an attack sends, unless the client ends it.
 const FLOOD: usize = 200 << 20;
 /// What an attack takes at most.
@@ -33,6 +35,8 @@ struct Attack {
     name: &'static str,
     /// As the first bytes, before TLS.
     is_before_tls: bool,
+    /// The beginning is the body of an answer to the client's request.
+    is_answer: bool,
     begin: Vec<u8>,
     piece: Vec<u8>,
     pause: Duration,
@@ -43,6 +47,7 @@ fn attacks() -> Vec<Attack> {
     let attack = |name, begin: &[u8], piece: Vec<u8>| Attack {
         name,
         is_before_tls: false,
+        is_answer: false,
         begin: begin.to_vec(),
         piece,
         pause: Duration::ZERO,
@@ -53,7 +58,7 @@ fn attacks() -> Vec<Attack> {
     };
     let to_all = |message: &dyn Fn(u32) -> Vec<u8>| (1..10).flat_map(message).collect::<Vec<u8>>();
     let body = |length: usize| "x".repeat(length);
-    let large = to_all(&|sid| format!("MSG a {sid} 1000000\r\n{}\r\n", body(1_000_000)).into());
+    let large = to_all(&|sid| format!("MSG $KV.a {sid} 1000000\r\n{}\r\n", body(1_000_000)).into());
     let small = to_all(&|sid| format!("MSG a {sid} 1\r\nx\r\n").into()).repeat(1000);
     let bells = to_all(&|sid| {
         let body = body(500_000);
@@ -62,12 +67,17 @@ fn attacks() -> Vec<Attack> {
     let headers = to_all(&|sid| {
         let block = format!("NATS/1.0\r\n{}\r\n", "a:\r\n".repeat(250_000));
         let length = block.len();
-        format!("HMSG a {sid} {length} {length}\r\n{block}\r\n").into()
+        format!("HMSG $KV.a {sid} {length} {length}\r\n{block}\r\n").into()
     });
     let filler = vec![b'x'; 1 << 16];
     let info = format!("INFO {{\"go\":\"{}\"}}\r\n", body(60_000)).into_bytes();
     let mut drip = attack("drip", b"MSG a 1 100000\r\n", vec![b'x']);
     drip.pause = Duration::from_millis(20);
+    let answer = |name, length: usize| Attack {
+        is_answer: true,
+        pause: Duration::from_millis(20),
+        ..attack(name, &nested_arrays(length), b"\r\n".to_vec())
+    };
     vec![
         before(
             "MSG before TLS",
@@ -107,7 +117,22 @@ fn attacks() -> Vec<Attack> {
         ),
         attack("INFO again and again", b"", info),
         drip,
+        answer("answer of nested arrays", ANSWER_MAX),
+        answer("answer that is too large", ANSWER_MAX + 1),
     ]
+}
+
+/// JSON that takes some seventy times its length where it is read without a type.
+fn nested_arrays(length: usize) -> Vec<u8> {
+    let arrays = [[b'['; 126], [b']'; 126]].concat();
+    let mut text = [b"[", &arrays[..]].concat();
+    while text.len() + arrays.len() + 2 <= length {
+        text.push(b',');
+        text.extend_from_slice(&arrays);
+    }
+    text.push(b']');
+    text.resize(length, b' ');
+    text
 }
 
 /// Serves an attack a connection, and then what a real server says.
@@ -185,6 +210,12 @@ fn serve(
             return Ok(());
         }
     }
+    if attack.is_answer {
+        let inbox = line.split(' ').nth(2).unwrap_or_default();
+        // All answers come by the subscription 0.
+        let line = format!("\r\nMSG {inbox} 0 {}\r\n", attack.begin.len());
+        reader.get_mut().write_all(line.as_bytes())?;
+    }
     flood(reader.get_mut(), attack)
 }
 
@@ -259,7 +290,9 @@ fn survives(case: &str) {
     for expected in [
         "\", expected a NATS server",
         "a line of more than 65536 bytes",
-        "a message of 100000000000 bytes, expected at most 1310720",
+        "a message of 100000000000 bytes, expected at most 262144",
+        "a message of 262145 bytes, expected at most 262144",
+        "data did not match any variant",
         "the server sent more than was asked for",
         "the server sent PINGs and reads no answer",
     ] {
