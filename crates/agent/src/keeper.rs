@@ -397,11 +397,12 @@ impl Keeper {
         if self.silence.is_due()
             && let Ok(counters) = self.shared.kernel.counters()
         {
-            let cgroup = &self.shared.kernel.setup().cgroup;
-            let strange = self.silence.look(&counters, cgroup);
+            let setup = self.shared.kernel.setup();
+            let (cgroup, pin) = (&setup.cgroup, &setup.pin);
+            let strange = self.silence.look(&counters, cgroup, pin);
             self.shared.problem("silence", strange);
             if let Ok(names) = self.shared.kernel.overridden() {
-                let others = || silence::others(cgroup);
+                let others = || silence::others(cgroup, pin);
                 let strange = self
                     .overridden
                     .look(Instant::now(), &counters, names, others);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
-use thalweg_control::privileges;
+use thalweg_control::{inventory, privileges};
 
 use crate::view::Counters;
 
@@ -18,6 +18,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const STRANGE: u64 = 100;
 /// Largest number of inspected cgroups, the agent's own first.
 const CGROUPS: usize = 1000;
+
 /// Thalweg's programs, which keep each other's flags.
 const OWN: [&str; 2] = ["learn_sockops", "policy_sockops"];
 
@@ -45,7 +46,7 @@ impl Silence {
 
     /// The problem, if connections are established, none ends, and another sockops program may be
     /// the cause.
-    pub fn look(&mut self, counters: &Counters, cgroup: &Path) -> Option<String> {
+    pub fn look(&mut self, counters: &Counters, cgroup: &Path, pin: &Path) -> Option<String> {
         self.looked = Instant::now();
         if counters.closed != self.closed {
             self.closed = counters.closed;
@@ -56,7 +57,7 @@ impl Silence {
         if established < STRANGE {
             return None;
         }
-        let others = others(cgroup);
+        let others = others(cgroup, pin);
         (!others.is_empty()).then(|| {
             format!(
                 "{established} connections were established and no end of one was seen: another \
@@ -67,8 +68,9 @@ impl Silence {
     }
 }
 
-/// The sockops programs of others on a cgroup, its ancestors and its descendants, in words.
-pub(crate) fn others(cgroup: &Path) -> Vec<String> {
+/// The sockops programs of others on a cgroup, its ancestors and its descendants, in words. Those of
+/// another agent are among them.
+pub(crate) fn others(cgroup: &Path, pin: &Path) -> Vec<String> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     let mut note = |cgroup: &Path, flags| {
         for id in attached(cgroup, flags) {
@@ -92,6 +94,7 @@ pub(crate) fn others(cgroup: &Path) -> Vec<String> {
     if found.is_empty() {
         return Vec::new();
     }
+    let own = inventory::programs(pin, false, &mut Vec::new());
     let names: Vec<(u32, String)> = privileges::raised(|| {
         ProgInfoIter::default()
             .map(|program| (program.id, program.name.to_string_lossy().into_owned()))
@@ -105,7 +108,9 @@ pub(crate) fn others(cgroup: &Path) -> Vec<String> {
             let (_, name) = names.iter().find(|(known, _)| *known == id)?;
             Some((id, name.as_str(), cgroup))
         })
-        .filter(|(_, name, _)| !OWN.contains(name))
+        .filter(|(id, name, _)| {
+            !OWN.contains(name) || own.iter().all(|program| program.id != *id)
+        })
         .map(|(id, name, cgroup)| format!("{name} (number {id}) on {}", cgroup.display()))
         .collect()
 }
