@@ -131,7 +131,7 @@ impl Comparison {
     }
 
     /// The half width after `growth` times as many clusters of the present variance and skewness.
-    fn half_width_after(&self, growth: f64) -> f64 {
+    pub(crate) fn half_width_after(&self, growth: f64) -> f64 {
         // ρ² as in their appendix B.2: tightest at the given time.
         let log = -2.0 * self.alpha.ln();
         let time = growth * self.information * (log + log.ln() + 1.0) / TIGHTEST;

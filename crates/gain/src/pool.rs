@@ -291,8 +291,8 @@ impl Pool {
         spread
     }
 
-    /// Agents without any one of which the verdict would be another: a difference would not be found,
-    /// or one that is hidden now would be, or it would be known that none matters.
+    /// Agents without any one of which the verdict would be another, in either direction. An honest
+    /// agent is left out that others miss only as clusters towards [`Verdict::Same`].
     pub fn hinges_on(&self, row: Row) -> Vec<&str> {
         if self.agents.len() < 2 {
             return Vec::new();
@@ -311,15 +311,18 @@ impl Pool {
             after.push(sums);
         }
         let verdict = |pair: &[Moments; 2]| Verdict::of(&judged(pair), row);
-        let found = verdict(&after[after.len() - 1]);
+        let whole = after[after.len() - 1];
+        let found = verdict(&whole);
         let mut before = [Moments::NONE; 2];
         let mut all = Vec::new();
         for (index, (of, pair)) in self.agents.iter().zip(&pairs).enumerate() {
-            let without = verdict(&sum(&before, &after[pairs.len() - 1 - index]));
+            let others = sum(&before, &after[pairs.len() - 1 - index]);
+            let without = verdict(&others);
             let is_other = without.word() != found.word();
-            // That there is less to tell from without it is no fault of an agent.
-            let tells_less = found == Verdict::Same && matches!(without, Verdict::Unknown(_));
-            if is_other && !tells_less {
+            let lacks_clusters = found == Verdict::Same
+                && matches!(without, Verdict::Unknown(_))
+                && only_clusters_lack(&others, &whole, row);
+            if is_other && !lacks_clusters {
                 all.push(&*of.agent);
             }
             before = sum(&before, pair);
@@ -339,6 +342,16 @@ impl Of {
     fn pair(&self, row: Row) -> [Moments; 2] {
         [self.control[row.index()], self.treated[row.index()]]
     }
+}
+
+/// Whether `others` lack only clusters to [`Verdict::Same`]: at least half of the weight of each side
+/// is theirs, and as many clusters as in `whole`, with their own scatter, would make the interval
+/// narrow enough. A young fleet needs many agents for that verdict, and none of them is to be named.
+/// An agent without scatter, or with most of the clusters, is named.
+fn only_clusters_lack(others: &[Moments; 2], whole: &[Moments; 2], row: Row) -> bool {
+    let growth = [0, 1].map(|side| whole[side].weight / others[side].weight);
+    let growth = growth[0].max(growth[1]);
+    growth <= 2.0 && judged(others).half_width_after(growth) <= row.worth()
 }
 
 fn judged([control, treated]: &[Moments; 2]) -> Comparison {

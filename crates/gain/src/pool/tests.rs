@@ -373,6 +373,56 @@ fn agent_that_hides_a_difference_is_named() {
     }
 }
 
+/// Sides of this many clusters that take the time of their strata, almost exactly.
+fn without_scatter(clusters: u64) -> Vec<Told> {
+    let mut told = even(Row::Time, clusters, 0.0);
+    for it in &mut told {
+        it.moments.score2 = 1e-3;
+    }
+    told
+}
+
+#[test]
+fn agent_that_alone_makes_a_verdict_same_is_named() {
+    for clusters in [1 << 25, 1 << 12, 400] {
+        let mut pool = eleven(60, 0.0);
+        assert_eq!(verdict(&pool.group()), "unknown");
+        pool.add("liar", &without_scatter(clusters)).unwrap();
+        assert_eq!(verdict(&pool.group()), "same", "{clusters}");
+        assert_eq!(pool.hinges_on(Row::Time), ["liar"], "{clusters}");
+    }
+}
+
+#[test]
+fn agents_that_only_add_clusters_to_the_same_are_not_named() {
+    let fleet = |clusters: u64| {
+        let mut pool = Pool::default();
+        for number in 0..4 {
+            let told = even(Row::Time, clusters + 50 * number, 0.0);
+            pool.add(&format!("good-{number}"), &told).unwrap();
+        }
+        pool
+    };
+    let enough = (100..).find(|clusters| verdict(&fleet(*clusters).group()) == "same");
+    let mut pool = fleet(enough.unwrap());
+    for number in 0..4 {
+        let without = pool.group_without(&format!("good-{number}"));
+        assert_eq!(verdict(&without), "unknown");
+    }
+    assert!(pool.hinges_on(Row::Time).is_empty());
+    // One that has more than all others.
+    let mut pool_of_few = fleet(100);
+    let told = even(Row::Time, 4 * enough.unwrap(), 0.0);
+    pool_of_few.add("great", &told).unwrap();
+    assert_eq!(verdict(&pool_of_few.group()), "same");
+    assert_eq!(pool_of_few.hinges_on(Row::Time), ["great"]);
+    // Enough without any one of them.
+    pool.add("great", &told).unwrap();
+    pool.add("other", &even(Row::Time, 3 * enough.unwrap(), 0.0))
+        .unwrap();
+    assert!(pool.hinges_on(Row::Time).is_empty());
+}
+
 #[test]
 fn copy_of_an_agent_counts_once() {
     let mut pool = Pool::default();
