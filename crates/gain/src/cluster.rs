@@ -88,7 +88,7 @@ impl Moments {
             return;
         }
         let weight = f64::from(count.min(CLUSTER_CAP));
-        self.push(weight, cluster.sums[row] / f64::from(count), count);
+        self.push(weight, cluster.sums[row] / f64::from(count), count.into());
     }
 
     /// Adds the difference of a cluster from another of the same host and hour, for the row with
@@ -101,13 +101,14 @@ impl Moments {
         let [own, other] = counts.map(|count| f64::from(count.min(CLUSTER_CAP)));
         let mean = |cluster: &Cluster| cluster.sums[row] / f64::from(cluster.counts[row]);
         let difference = mean(cluster) - mean(beside);
-        self.push(own * other / (own + other), difference, counts[0]);
+        self.push(own * other / (own + other), difference, counts[0].into());
     }
 
-    fn push(&mut self, weight: f64, mean: f64, connections: u32) {
+    /// Adds a cluster of this weight and mean residual.
+    pub(crate) fn push(&mut self, weight: f64, mean: f64, connections: u64) {
         let score = weight * mean;
         self.clusters += 1;
-        self.connections += u64::from(connections);
+        self.connections += connections;
         self.weight += weight;
         self.score += score;
         self.weight2 += weight * weight;

@@ -2,8 +2,8 @@
 //! compared its connections with means of its own.
 //!
 //! What an agent tells is taken at its word, but for sums that no clusters can have, and for those
-//! that another agent tells, too. These are refused, and with them all that the agent tells of the
-//! comparison.
+//! that another agent tells, too, or nearly so. These are refused, and with them all that the agent
+//! tells of the comparison.
 
 use std::error::Error;
 use std::fmt;
@@ -24,6 +24,11 @@ const CONNECTIONS_MAX: u64 = 1 << 44;
 const WEIGHT_MAX: f64 = 16.0;
 /// Sums may have been rounded by this share of what bounds them.
 const ROUNDED: f64 = 1e-6;
+/// Sums nearer than this are no chance, in standard deviations ([`are_within`]). Of a million pairs of
+/// agents with as many clusters, of one connection each, none is.
+const NEAR: f64 = 0.05;
+/// Clusters with scores identify an agent where there are more of them.
+const SCORES_MIN: f64 = 3.0;
 /// Measures of a comparison.
 const MEASURES: usize = Row::MEASURES.len();
 
@@ -43,8 +48,8 @@ pub struct Told {
 pub enum Refused {
     /// Something of it cannot be.
     Impossible(Impossible),
-    /// Another agent tells the same, digit by digit: one machine is a copy of the other, or an agent
-    /// repeats what it heard.
+    /// Another agent tells nearly the same of a measure: one machine is a copy of the other, or an
+    /// agent repeats what it heard.
     Copy {
         /// The agent that counts.
         of: String,
@@ -57,7 +62,7 @@ impl fmt::Display for Refused {
             Self::Impossible(what) => what.fmt(formatter),
             Self::Copy { of } => write!(
                 formatter,
-                "the same sums as those of {of}, which count once: is one a copy of the other?"
+                "nearly the same sums as those of {of}, which count once: is one a copy of the other?"
             ),
         }
     }
@@ -332,16 +337,66 @@ impl Pool {
 }
 
 impl Of {
-    /// Whether two agents tell the same of as many clusters as no chance makes alike.
+    /// Whether both sides of a measure that two agents tell are [alike](are_alike).
     fn is_copy_of(&self, other: &Self) -> bool {
-        let [control, treated] = self.pair(Row::Time);
-        control.clusters.min(treated.clusters) >= CLUSTERS_MIN
-            && (self.control, self.treated) == (other.control, other.treated)
+        Row::MEASURES.into_iter().any(|row| {
+            let mut sides = self.pair(row).into_iter().zip(other.pair(row));
+            sides.all(|(one, other)| are_alike(&one, &other, row))
+        })
     }
 
     fn pair(&self, row: Row) -> [Moments; 2] {
         [self.control[row.index()], self.treated[row.index()]]
     }
+}
+
+/// Whether sums of one side are more alike than those of two agents are by chance: the same but for
+/// rounding and one cluster more or less, or, where each connection has a value of its own, within
+/// [`NEAR`]. Few clusters, or few that differ from their strata, may be alike by chance.
+fn are_alike(one: &Moments, other: &Moments, row: Row) -> bool {
+    let [few, more] = match one.clusters <= other.clusters {
+        true => [one, other],
+        false => [other, one],
+    };
+    // Of k equal scores, all others 0, the ratio is k.
+    let has_scores = few.score2.powi(3) > SCORES_MIN * few.score3.powi(2);
+    if few.clusters < CLUSTERS_MIN || !has_scores {
+        return false;
+    }
+    let near = match row {
+        Row::Time | Row::TimeOf(_) | Row::Inflation => NEAR,
+        Row::Retransmitted | Row::Failed => ROUNDED,
+    };
+    are_within(near, few, more)
+        || more.clusters == few.clusters + 1 && are_within(ROUNDED, &with_one_of(few, more), more)
+}
+
+/// Sums with one cluster more: the one that makes weights and scores those of `more`.
+fn with_one_of(few: &Moments, more: &Moments) -> Moments {
+    let connections = more.connections.saturating_sub(few.connections);
+    let (weight, score) = (more.weight - few.weight, more.score - few.score);
+    let mut sums = *few;
+    sums.push(weight, score / weight, connections);
+    sums
+}
+
+/// Whether no two sums over clusters differ by more than so many standard deviations of what they do
+/// between independent agents. The variance of a sum over a random number of clusters is the sum of
+/// the squares. That of powers of the scores is at least as if all were of equal size (Jensen).
+fn are_within(distance: f64, one: &Moments, other: &Moments) -> bool {
+    /// A sum, and its variance at least.
+    type SumOf = fn(&Moments) -> (f64, f64);
+    let sums: [SumOf; 5] = [
+        |it| (it.clusters as f64, it.clusters as f64),
+        |it| (it.weight, it.weight2),
+        |it| (it.score, it.score2),
+        |it| (it.score2, it.score2.powi(2) / it.clusters as f64),
+        |it| (it.score3, it.score2.powi(3) / (it.clusters as f64).powi(2)),
+    ];
+    sums.into_iter().all(|of| {
+        let ((one, variance), (other, more)) = (of(one), of(other));
+        (one - other).abs() <= distance * (variance + more).sqrt()
+    })
 }
 
 /// Whether `others` lack only clusters to [`Verdict::Same`]: at least half of the weight of each side

@@ -285,7 +285,7 @@ fn even(row: Row, clusters: u64, effect: f64) -> Vec<Told> {
 fn eleven(clusters: u64, effect: f64) -> Pool {
     let mut pool = Pool::default();
     for number in 0..11u64 {
-        let told = even(Row::Time, clusters + number, effect);
+        let told = even(Row::Time, clusters + number * clusters / 50, effect);
         pool.add(&format!("good-{number}"), &told).unwrap();
     }
     pool
@@ -439,4 +439,137 @@ fn copy_of_an_agent_counts_once() {
         pool.add(name, &even(Row::Time, 40, -0.5)).unwrap();
     }
     assert_eq!(pool.agents(), 3);
+}
+
+/// Adds a copy of an agent's sums that were changed; they are refused.
+fn assert_copy(original: &[Told], what: &str, change: impl FnOnce(&mut Vec<Told>)) {
+    let mut told = original.to_vec();
+    change(&mut told);
+    assert!(told.iter().all(|it| it.check().is_ok()), "{what}");
+    let mut pool = Pool::default();
+    pool.add("web-1", original).unwrap();
+    let of = "web-1".to_owned();
+    assert_eq!(
+        pool.add("web-2", &told),
+        Err(Refused::Copy { of }),
+        "{what}"
+    );
+}
+
+#[test]
+fn copy_of_some_measures_counts_once() {
+    let original = agent(1, 900, 0.8);
+    assert_copy(&original, "without rtt", |told| {
+        told.retain(|it| it.row != Row::Inflation);
+    });
+    for row in Row::MEASURES {
+        assert_copy(&original, row.measure(), |told| {
+            told.retain(|it| it.row == row);
+            told.iter_mut()
+                .for_each(|it| it.moments.score *= 1.0 + 1e-9);
+        });
+        assert_copy(&original, row.measure(), |told| {
+            for it in told.iter_mut().filter(|it| it.row != row) {
+                it.moments.score /= 2.0;
+            }
+        });
+    }
+}
+
+#[test]
+fn copy_with_a_few_more_clusters_counts_once() {
+    // Measures with few different values, too.
+    for (row, residual) in Row::MEASURES.map(|row| (row, row.clip())) {
+        for (weight, residual) in [(1, 0.0), (1, residual), (4, -residual), (2, residual / 3.0)] {
+            assert_copy(&agent(1, 900, 0.8), row.measure(), |told| {
+                told.retain(|it| it.row == row);
+                for it in told {
+                    it.moments.push(f64::from(weight), residual, 7);
+                }
+            });
+        }
+    }
+    // A machine that was copied and went on.
+    let mut ledger = Ledger::default();
+    for (part, connection) in connections(1, 20_000, 0.8, 2) {
+        ledger.add(part, &connection, String::new);
+    }
+    let original = told(&group(&ledger));
+    for (part, connection) in connections(2, 8, 0.8, 2) {
+        ledger.add(part, &connection, String::new);
+    }
+    assert_copy(&original, "copied", |all| *all = told(&group(&ledger)));
+}
+
+#[test]
+fn honest_agents_of_equal_size_are_no_copies() {
+    // As many clusters of one connection on each side; of a random side; of up to six connections.
+    for kind in 0..3 {
+        let mut pool = Pool::default();
+        for number in 0..500 {
+            let mut random = Random::new(1_000 + number);
+            let mut ledger = Ledger::default();
+            for host in 0..220 {
+                let control = match kind {
+                    0 => host % 4 == 0,
+                    _ => random.below(4) == 0,
+                };
+                let connections = match kind {
+                    2 => 1 + random.below(6),
+                    _ => 1,
+                };
+                for _ in 0..connections {
+                    let noise = (4.0 * random.fraction() - 2.0).exp2();
+                    let is_lossy = random.below(10) == 0;
+                    let connection = Connection {
+                        bytes: 500_000,
+                        busy_us: (1e6 * noise) as u64,
+                        segs_out: 400,
+                        retrans: u32::from(is_lossy) * random.below(20) as u32,
+                        srtt_us: 20_000 + random.below(20_000) as u32,
+                        min_rtt_us: 20_000,
+                        handshake_rtt_us: 20_000,
+                        failed: Some(random.below(50) == 0),
+                        held: None,
+                    };
+                    let part = Part {
+                        hour: 5,
+                        tag: host,
+                        side: match control {
+                            true => Side::Control,
+                            false => Side::Treated,
+                        },
+                        port: 443,
+                    };
+                    ledger.add(part, &connection, String::new);
+                }
+            }
+            let told = told(&group(&ledger));
+            assert_eq!(
+                pool.add(&number.to_string(), &told),
+                Ok(()),
+                "{kind} {number}"
+            );
+        }
+    }
+}
+
+#[test]
+fn agents_without_failures_are_no_copies() {
+    let mut pool = Pool::default();
+    for number in 0..2 {
+        let mut all = agent(number, 900, 0.8);
+        // Each as many clusters, of which none or one failed at all.
+        for side in [Side::Control, Side::Treated] {
+            let mut moments = Moments::NONE;
+            (0..200).for_each(|_| moments.push(1.0, 0.0, 1));
+            if side == Side::Treated {
+                moments.push(1.0, 1.0, 1);
+            }
+            all.retain(|it| (it.row, it.side) != (Row::Failed, side));
+            let row = Row::Failed;
+            all.push(Told { row, side, moments });
+        }
+        assert_eq!(pool.add(&number.to_string(), &all), Ok(()));
+    }
 }
