@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use thalweg_learner::network_number;
+
 use crate::baseline::{Baseline, Connection};
 use crate::cluster::{Cluster, Moments};
 use crate::limits::Limits;
@@ -11,6 +13,10 @@ use crate::side::{Side, Source};
 
 /// Most clusters at a time of which more may come; connections of others are left out.
 const OPEN_MAX: usize = 32_768;
+/// Most hosts of a remote prefix that have clusters of their own in an hour: as many as a /24 has. A
+/// peer may send from each of the 65,536 /64 of its /48. With a cluster each they would decide
+/// verdicts, and leave others no place.
+const HOSTS_OF_PREFIX_MAX: usize = 256;
 /// Most hosts whose last arm is known.
 const HOSTS_MAX: usize = 65_536;
 /// Hours for which a cluster waits for connections that began in its own.
@@ -23,7 +29,7 @@ const IDLE: u64 = 24;
 pub struct Part {
     /// Hour of the draw, on the clock of the draws.
     pub hour: u64,
-    /// Hash of the host or prefix that is drawn together.
+    /// Hash of the host or prefix that is drawn together, or of a remote prefix with too many hosts.
     pub tag: u64,
     /// Who chose the CC.
     pub side: Side,
@@ -132,6 +138,8 @@ struct Given {
 pub struct Ledger {
     baseline: Baseline,
     open: BTreeMap<Part, Content>,
+    /// Number of tags among the open parts of an hour and a remote prefix.
+    tags: BTreeMap<(u64, String), usize>,
     groups: Groups,
     given: BTreeMap<u64, Given>,
     /// Connections without a place in a cluster.
@@ -204,35 +212,59 @@ impl Ledger {
         ((known.hour, known.tag) == (part.hour, part.tag)).then_some(content.source)
     }
 
-    /// Counts a connection that ended, for its part and for the means. `first` is called for the
-    /// first one of a part. By source, too, hosts are compared by what was known before: later
-    /// connections of the hour are decided by what the first ones showed.
+    /// The tag of a part that is not open: that of its remote prefix (never a host's, which is odd)
+    /// if so many other hosts of the prefix have clusters in this hour.
+    fn tag_of(&self, part: &Part, prefix: &str) -> u64 {
+        let tags = self.tags.get(&(part.hour, prefix.to_owned()));
+        let is_crowded = tags.is_some_and(|tags| *tags >= HOSTS_OF_PREFIX_MAX);
+        match is_crowded && !prefix.is_empty() && self.source_of(part).is_none() {
+            true => network_number(prefix) & !1,
+            false => part.tag,
+        }
+    }
+
+    /// Counts a connection that ended, for its part and for the means. `first` is called where the part
+    /// is not open. By source, too, hosts are compared by what was known before: later connections of
+    /// the hour are decided by what the first ones showed.
     pub fn add<F: Into<First>>(
         &mut self,
-        part: Part,
+        mut part: Part,
         connection: &Connection,
         first: impl FnOnce() -> F,
     ) {
         let residuals = self.baseline.compare(connection);
         if !self.open.contains_key(&part) {
-            if self.open.len() >= OPEN_MAX {
+            let First { prefix, source } = first().into();
+            part.tag = self.tag_of(&part, &prefix);
+            if !self.open.contains_key(&part) && !self.open_part(part, prefix, source) {
                 self.left_out += 1;
                 return;
             }
-            let First { prefix, source } = first().into();
-            let content = Content {
-                sums: Cluster::default(),
-                arm: self.arm_before(part.tag, part.hour),
-                prefix,
-                source: self.source_of(&part).unwrap_or(source),
-            };
-            self.open.insert(part, content);
         }
         if let Some(content) = self.open.get_mut(&part) {
             content.sums.add(&residuals);
             content.sums.limits.add(connection);
             self.changed.insert(part);
         }
+    }
+
+    /// Opens a part; false if there is no place for it.
+    fn open_part(&mut self, part: Part, prefix: String, source: Option<Source>) -> bool {
+        if self.open.len() >= OPEN_MAX {
+            return false;
+        }
+        let known = self.source_of(&part);
+        if known.is_none() {
+            *self.tags.entry((part.hour, prefix.clone())).or_default() += 1;
+        }
+        let content = Content {
+            sums: Cluster::default(),
+            arm: self.arm_before(part.tag, part.hour),
+            prefix,
+            source: known.unwrap_or(source),
+        };
+        self.open.insert(part, content);
+        true
     }
 
     /// Closes the clusters that are over at this hour; true if there were any.
@@ -245,6 +277,7 @@ impl Ledger {
         };
         let later = self.open.split_off(&first);
         let over = std::mem::replace(&mut self.open, later);
+        self.tags = self.tags.split_off(&(first.hour, String::new()));
         gather(&mut self.groups, &over);
         self.regrouped |= !over.is_empty();
         for part in over.keys() {
@@ -317,10 +350,17 @@ impl Ledger {
 
     /// A ledger from what was kept.
     pub fn restore(baseline: Baseline, groups: Groups, open: BTreeMap<Part, Content>) -> Self {
+        let mut tags = BTreeMap::new();
+        let mut parts: Vec<_> = open.iter().collect();
+        parts.dedup_by_key(|(part, _)| (part.hour, part.tag));
+        for (part, content) in parts {
+            *tags.entry((part.hour, content.prefix.clone())).or_default() += 1;
+        }
         Self {
             baseline,
             groups,
             open,
+            tags,
             ..Self::default()
         }
     }
@@ -545,5 +585,62 @@ mod tests {
             add(&mut ledger, part(5, tag, 80));
         }
         assert_eq!((ledger.open.len(), ledger.left_out), (OPEN_MAX, 7));
+    }
+
+    /// Adds a connection of a host of a wide prefix.
+    fn add_crowd(ledger: &mut Ledger, part: Part) {
+        ledger.add(part, &SECOND, || "2001:db8::/48".to_owned());
+    }
+
+    #[test]
+    fn prefix_of_many_hosts_leaves_places_to_others() {
+        let mut ledger = begun();
+        for host in 0..OPEN_MAX as u64 + 7 {
+            add_crowd(&mut ledger, part(5, 1_000 + host, 80));
+        }
+        for host in 0..50 {
+            add(&mut ledger, part(5, host, 80));
+        }
+        assert_eq!(ledger.left_out, 0);
+        for _ in 0..2 {
+            let groups = ledger.groups();
+            // Half of 256 hosts, one cluster a side of all others, and 25 elsewhere.
+            assert_eq!(clusters(&groups, Scope::All, ""), (154, 154));
+            assert_eq!(
+                clusters(&groups, Scope::Prefix, "2001:db8::/48"),
+                (129, 129)
+            );
+            // No connection is lost.
+            let all = &groups[&(Scope::All, String::new())];
+            let time = [all.control(), all.treated()].map(|side| side[0].connections);
+            assert_eq!(time.iter().sum::<u64>(), OPEN_MAX as u64 + 57);
+            ledger.close(7);
+        }
+    }
+
+    #[test]
+    fn hosts_of_a_prefix_are_counted_by_hour_and_after_a_restart() {
+        let mut ledger = begun();
+        let most = HOSTS_OF_PREFIX_MAX as u64;
+        let hosts = 0..most + 10;
+        for host in hosts.clone() {
+            add_crowd(&mut ledger, part(5, host, 80));
+            // Another port of a host is none of another host.
+            add_crowd(&mut ledger, part(5, host, 443));
+        }
+        let Ledger { baseline, open, .. } = ledger;
+        assert_eq!(open.len() as u64, 2 * (most + 2));
+        let mut ledger = Ledger::restore(baseline, Groups::new(), open);
+        add_crowd(&mut ledger, part(5, 50_000, 80));
+        for host in hosts {
+            add_crowd(&mut ledger, part(6, host, 80));
+        }
+        let half = most / 2;
+        let all = clusters(&ledger.groups(), Scope::All, "");
+        assert_eq!(all, (2 * (half + 1), 2 * (half + 1)));
+        ledger.close(7);
+        assert_eq!(ledger.tags.len(), 1);
+        ledger.close(8);
+        assert!(ledger.tags.is_empty());
     }
 }
