@@ -340,7 +340,8 @@ impl Kernel {
     }
 
     /// Takes arms away everywhere, given by their mask: neither a decision nor the loss rule
-    /// chooses them. With bit 31 nothing is tried. 0 gives all back. It lasts until the agent ends.
+    /// chooses them. With bit 31 nothing is tried. 0 gives all back. Without an agent it
+    /// stays as it is.
     pub fn revert(&self, mask: u32) -> Result<()> {
         self.reverted.store(mask, Ordering::Relaxed);
         self.heartbeat()
