@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 
 /// The API's socket, removed with this value.
 pub struct Socket {
@@ -48,8 +50,7 @@ impl Socket {
                 .with_context(|| format!("giving {shown} to the group {name}"))?;
         }
         let mode = if group.is_some() { 0o660 } else { 0o600 };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            .with_context(|| format!("setting the mode of {shown}"))?;
+        set_mode(path, mode).with_context(|| format!("setting the mode of {shown}"))?;
         Ok(bound)
     }
 
@@ -126,5 +127,33 @@ fn clear(path: &Path, address: &UnixAddr) -> Result<()> {
             bail!("another process answers on {shown}; give this agent its own [paths] socket")
         }
         Err(_) => fs::remove_file(path).with_context(|| format!("removing stale {shown}")),
+    }
+}
+
+/// Sets a socket's mode; of a link that somebody puts in its place it sets none.
+fn set_mode(path: &Path, mode: u32) -> nix::Result<()> {
+    let (mode, flag) = (
+        Mode::from_bits_truncate(mode),
+        FchmodatFlags::NoFollowSymlink,
+    );
+    fchmodat(AT_FDCWD, path, mode, flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_is_set_on_no_target_of_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let [target, link] = ["target", "link"].map(|name| directory.path().join(name));
+        fs::write(&target, "").unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(set_mode(&link, 0o600).is_err());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&target), 0o644);
+        set_mode(&target, 0o660).unwrap();
+        assert_eq!(mode(&target), 0o660);
     }
 }
