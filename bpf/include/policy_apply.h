@@ -6,6 +6,16 @@
 #include "policy_handshake.h"
 #include "policy_statistics.h"
 
+/*
+ * A global function is verified by itself, not at each call. Without the kernel's BTF the
+ * verifier knows no context in one.
+ */
+#ifdef THALWEG_KERNEL_BTF
+#define VERIFIED_ONCE __noinline
+#else
+#define VERIFIED_ONCE static __noinline
+#endif
+
 /* Mask of all arms. */
 #define ANY_ARM ((1u << THALWEG_MAX_ARMS) - 1)
 
@@ -156,8 +166,8 @@ static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
 }
 
 /* Carries out one operation of a flow, and counts the result. */
-__noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
-			     __u32 place, __u32 stage)
+VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				__u32 place, __u32 stage)
 {
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_op *op;

@@ -146,7 +146,7 @@ keys! {
         "Small segments do not wait for ACKs (no Nagle).";
     max_segment: "TCP_MAXSEG", tcp(2),
         Unit::Number, (88, 32_767), CONNECT | LISTEN, CONNECT | LISTEN, (6, 1),
-        "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.", cap 536;
+        "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.";
     syn_count: "TCP_SYNCNT", tcp(7),
         Unit::Number, (1, 127), CONNECT, CONNECT | LISTEN, (5, 9),
         "Retransmissions of the SYN; at `listen` those of the SYN-ACK.";
