@@ -207,7 +207,7 @@ fn met_by_null(file: &Path) -> bool {
     let checks = scenario["null_checks"].as_array().unwrap();
     // At once: all of them take hours.
     let line = format!("{}, {} s: {checks:?}", file.display(), scenario["wall_s"]);
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    let _ = writeln!(std::io::stderr(), "{line}");
     assert!(!checks.is_empty(), "{line}");
     !checks.iter().any(|check| check["verdict"] == "missed")
 }
