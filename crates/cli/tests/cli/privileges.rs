@@ -226,9 +226,14 @@ fn the_group_may_read_and_root_alone_may_change() {
     let socket = fs::metadata(bed.socket()).unwrap();
     assert_eq!((socket.gid(), mode(&bed.socket())), (NOBODY, 0o660));
 
+    // What the user is told; pins he could not read.
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let config = place.path().join("thalweg.toml");
+    fs::write(&config, format!("[paths]\nsocket = {:?}\n", bed.socket())).unwrap();
     let ask = |group: u32, arguments: &[&str]| {
         let mut user = as_user(group, &command);
-        user.arg("--socket").arg(bed.socket()).args(arguments);
+        user.arg("--config").arg(&config).args(arguments);
         user.output().unwrap()
     };
     for arguments in [
@@ -265,8 +270,8 @@ fn the_group_may_read_and_root_alone_may_change() {
     inside
         .arg("-Ur")
         .arg(&command)
-        .arg("--socket")
-        .arg(bed.socket())
+        .arg("--config")
+        .arg(&config)
         .arg("detach");
     let output = inside.output().unwrap();
     assert!(!output.status.success());
