@@ -72,7 +72,8 @@ pub struct Global {
     pub config: Option<PathBuf>,
     /// Unix socket of the agent.
     ///
-    /// Default: paths.socket of the configuration.
+    /// Default: paths.socket of the configuration. What acts on pins (detach, policy, cc, sockops) takes
+    /// it only with `--config`.
     #[arg(long, value_name = "PATH", global = true, help_heading = GLOBAL)]
     pub socket: Option<PathBuf>,
     /// Answer in JSON.
