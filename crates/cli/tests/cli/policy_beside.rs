@@ -104,6 +104,31 @@ print([connection.getsockopt(socket.SOL_TCP, option) for option in (4, 5, 6)])
     assert_eq!(said.trim(), "[600, 30, 7]");
 }
 
+/// 2 keeps the Ethernet header of a SYN, too, of which the application then knows.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn a_listener_keeps_as_much_of_syns_as_it_asked_for() {
+    if !privileged() {
+        return;
+    }
+    const PROGRAM: &str = r#"
+import socket, sys
+for kept in (0, 1, 2):
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_TCP, 27, kept)
+    listener.bind((sys.argv[1], 0))
+    listener.listen()
+    print(listener.getsockopt(socket.SOL_TCP, 27), end=" ")
+"#;
+    let bed = bed("savesyn");
+    bed.apply(&policy(
+        "[[rule]]\nname = \"all\"\nset = { reflect_tos = true }\n",
+    ));
+    let address = bed.server_address();
+    let said = bed.python(Side::Server, PROGRAM, &[&address]).finish();
+    assert_eq!(said.trim(), "1 1 2");
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn callbacks_that_another_program_switches_off_are_counted() {

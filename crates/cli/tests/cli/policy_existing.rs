@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::{Bed, THALWEG, Traffic, plain, privileged};
+use crate::support::{self, Bed, THALWEG, Traffic, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
@@ -399,4 +399,61 @@ fn without_type_information_nothing_is_changed() {
     let without = run(&[]);
     let text = String::from_utf8_lossy(&without.stderr).into_owned();
     assert!(without.status.success(), "{text}");
+}
+
+/// Chooses reno before it connects, by TCP or MPTCP; says what it has when it is asked.
+const EARLY: &str = r#"
+import socket, sys
+address, protocol = sys.argv[1], int(sys.argv[2])
+def tcp():
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+listener = tcp()
+if sys.argv[3] == "listen":
+    listener.bind((address, 5001))
+    listener.listen()
+    print("listening")
+    held = listener.accept()
+    sys.stdin.read()
+connection = tcp()
+connection.setsockopt(6, 13, b"reno")
+connection.connect((address, 5001))
+connection.sendall(b"x" * 1000)
+print("connected")
+sys.stdin.readline()
+print(connection.getsockopt(6, 13, 16).rstrip(b"\0").decode())
+"#;
+
+/// The mark of an application's choice lies at the MPTCP socket, and outlasts a rule that lets the
+/// connection alone.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn what_an_application_chose_before_it_connected_stays() {
+    if !privileged() {
+        return;
+    }
+    const MPTCP: &str = "262";
+    let never = "[[rule]]\nname = \"first\"\nmatch.remote_port = 5001\nnever = true\n";
+    let choose = "[[rule]]\nname = \"then\"\nmatch = { remote_port = 5001, direction = \"active\" }\n\
+                  set = { congestion = \"bbr\" }\n";
+    for (label, protocol, before) in [
+        ("earlynever", "0", Some(never)),
+        ("earlymptcp", MPTCP, None),
+    ] {
+        if protocol == MPTCP && !fs::exists("/proc/sys/net/mptcp/enabled").unwrap() {
+            support::skip("this kernel has no MPTCP");
+            return;
+        }
+        let bed = Bed::running(label, "");
+        if let Some(before) = before {
+            apply(&bed, &rules(before), &[]);
+        }
+        let address = bed.server_address();
+        let mut server = bed.python(Side::Server, EARLY, &[&address, protocol, "listen"]);
+        assert_eq!(server.line(), "listening");
+        let mut client = bed.python(Side::Client, EARLY, &[&address, protocol, "connect"]);
+        assert_eq!(client.line(), "connected");
+        apply(&bed, &rules(choose), &["--existing"]);
+        assert_eq!(existing(&bed, "then"), [1, 0, 0, 1, 0], "{label}");
+        assert_eq!(ask(&mut client), "reno", "{label}");
+    }
 }
