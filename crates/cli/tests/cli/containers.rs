@@ -144,9 +144,9 @@ impl Drop for Container {
 }
 
 const RULES: &str = "name = \"t\"\n\
-    [[rule]]\nname = \"web\"\nmatch.container = \"web\"\nset = { tos = 32 }\n\
-    [[rule]]\nname = \"shop\"\nmatch.container = [\"no-such\", \"app=shop\"]\nset = { tos = 16 }\n\
-    [[rule]]\nname = \"rest\"\nmatch.direction = \"active\"\nset = { tos = 8 }\n";
+    [[rule]]\nname = \"web\"\nmatch.container = \"web\"\non.established = { tos = 32 }\n\
+    [[rule]]\nname = \"shop\"\nmatch.container = [\"no-such\", \"app=shop\"]\non.established = { tos = 16 }\n\
+    [[rule]]\nname = \"rest\"\nmatch.direction = \"active\"\non.established = { tos = 8 }\n";
 
 fn web(bed: &Bed) -> Container {
     let annotations = json!({
