@@ -144,11 +144,16 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     // Faults, the last of which end the agent.
     prometheus.fires("ThalwegPolicyFailing");
     bed.thalweg(&["cc", "unload", &control]);
-    let held = Command::new("python3")
-        .args(["-c", HOLD])
-        .arg(bed.state().join("thalweg.db"))
-        .status();
-    assert!(held.unwrap().success());
+    // A single slow write may fall between two scrapes.
+    wait_for("a slow write that is seen", || {
+        let held = Command::new("python3")
+            .args(["-c", HOLD])
+            .arg(bed.state().join("thalweg.db"))
+            .status();
+        assert!(held.unwrap().success());
+        let seen = prometheus.query("ALERTS{alertname=\"ThalwegStoreSlow\"}");
+        (!seen.is_empty()).then_some(())
+    });
     prometheus.fires("ThalwegStoreSlow");
     fs::write(bed.configuration(), "mode = \"fast\"\n").unwrap();
     bed.signal(Signal::SIGHUP);
