@@ -364,31 +364,20 @@ static __always_inline __u64 thalweg_min(__u64 a, __u64 b)
 }
 
 /*
- * Without branches, of numbers below 2^32: whether one is not 0, and the lesser and greater
- * of two. The verifier follows both ways of each branch in a loop over arms.
+ * Without branches, of numbers below 2^32: whether one is not 0, and the lesser of two. The
+ * verifier follows both ways of each branch in a loop over arms.
  */
 static __always_inline __u64 thalweg_some(__u64 x)
 {
 	return (x + THALWEG_U32_MAX) >> 32;
 }
 
-/* All bits of the difference if a is the lesser, else none. */
-static __always_inline __s64 thalweg_below(__s64 difference)
-{
-	__s64 mask = difference >> 63;
-
-	THALWEG_BRANCH(mask);
-	return difference & mask;
-}
-
 static __always_inline __u64 thalweg_lesser(__u32 a, __u32 b)
 {
-	return b + thalweg_below((__s64)a - b);
-}
+	__s64 difference = (__s64)a - b, mask = difference >> 63;
 
-static __always_inline __u64 thalweg_greater(__u32 a, __u32 b)
-{
-	return a - thalweg_below((__s64)a - b);
+	THALWEG_BRANCH(mask);
+	return b + (difference & mask);
 }
 
 /* Counts without wrapping. */

@@ -424,7 +424,7 @@ impl Config {
     /// find the agent, and nothing else.
     ///
     /// # Errors
-    /// A named file that cannot be read says nothing of its agent. It is not the default's.
+    /// A named file cannot be read: nothing says where its agent is.
     pub fn load_readable(named: Option<&Path>) -> Result<Self, ConfigError> {
         let file = named.unwrap_or(Path::new(DEFAULT_FILE));
         let bytes = match (named, trusted::read(file, MAX_FILE_BYTES)) {

@@ -81,7 +81,8 @@ fn place(global: &Global, config: Config) -> Result<(Place, History)> {
     Ok((place, History::at(&config.paths.state)))
 }
 
-/// The same for what writes there: a directory that others use stays theirs.
+/// The paths for applying policies, and their history, for a command that writes there. A directory that
+/// others use stays theirs.
 fn own_place(global: &Global) -> Result<(Place, History)> {
     let config = global.config()?;
     if config.paths.state.exists() {

@@ -70,7 +70,7 @@ fn a_cap_leaves_an_applications_stricter_value() {
     assert_eq!(client_values(&bed, true), policys);
 }
 
-/// What a sysctl gives to all sockets is no application's choice.
+/// Sockets have their probes of a sysctl, which is no application's choice.
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn a_cap_raises_what_a_sysctl_lowered() {

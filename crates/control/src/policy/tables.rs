@@ -15,7 +15,7 @@ const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_CLOSE;
 const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 
-/// Of a cap, the value of a socket without any, where a sysctl sets it: that of the caller's network
+/// The value of a socket without a cap of its own, where a sysctl sets it: that of the caller's network
 /// namespace.
 fn unset(op: &raw::thalweg_policy_op) -> Option<u16> {
     // In place of a text's number caps have one above that value.

@@ -39,7 +39,7 @@ fn patience(first: Duration, longest: Duration, retransmissions: u32, linear: u3
     total
 }
 
-/// The same with the kernel's timeouts.
+/// Time from the first SYN until the kernel gives up with its own timeouts.
 fn default_patience(retransmissions: u32, linear: u32) -> Duration {
     patience(FIRST_TIMEOUT, LONGEST_TIMEOUT, retransmissions, linear)
 }
