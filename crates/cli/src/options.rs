@@ -87,14 +87,22 @@ pub struct Global {
 impl Global {
     /// The configuration, with `--socket` in effect.
     pub fn config(&self) -> anyhow::Result<Config> {
-        if let Some(file) = &self.config {
-            kinds::expect(file, Kind::Configuration)?;
+        self.expect_kind()?;
+        Ok(self.with_socket(Config::load_or_default(self.config.as_deref())?))
+    }
+
+    fn expect_kind(&self) -> anyhow::Result<()> {
+        match &self.config {
+            Some(file) => kinds::expect(file, Kind::Configuration),
+            None => Ok(()),
         }
-        let mut config = Config::load_or_default(self.config.as_deref())?;
+    }
+
+    fn with_socket(&self, mut config: Config) -> Config {
         if let Some(socket) = &self.socket {
             config.paths.socket.clone_from(socket);
         }
-        Ok(config)
+        config
     }
 
     /// What a command needs that asks a running agent or switches something off: a file with
@@ -103,23 +111,16 @@ impl Global {
     /// # Errors
     /// A named file that cannot be read, or is of another kind: nothing tells whose it is.
     pub fn readable(&self) -> anyhow::Result<Readable> {
-        let error = match self.config() {
-            Ok(config) => {
-                return Ok(Readable {
-                    config,
-                    fault: None,
-                });
+        self.expect_kind()?;
+        let named = self.config.as_deref();
+        let (config, fault) = match Config::load_or_default(named) {
+            Ok(config) => (config, None),
+            Err(error) => {
+                let fault = format!("{:#}", anyhow::Error::from(error));
+                (Config::load_readable(named)?, Some(fault))
             }
-            Err(error) => error,
         };
-        if let Some(file) = &self.config {
-            kinds::expect(file, Kind::Configuration)?;
-        }
-        let mut config = Config::load_readable(self.config.as_deref())?;
-        if let Some(socket) = &self.socket {
-            config.paths.socket.clone_from(socket);
-        }
-        let fault = Some(format!("{error:#}"));
+        let config = self.with_socket(config);
         Ok(Readable { config, fault })
     }
 

@@ -59,3 +59,29 @@ impl From<Faults> for ConfigError {
         Self::Invalid(faults)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_may_pass_and_wrong_files_do_not() {
+        let read = |kind: ErrorKind| ReadError::System {
+            file: "f".into(),
+            why: kind.into(),
+        };
+        for (kind, configuration, table) in [
+            (ErrorKind::StorageFull, true, true),
+            (ErrorKind::NotFound, false, true),
+            (ErrorKind::PermissionDenied, false, false),
+        ] {
+            assert_eq!(
+                ConfigError::Read(read(kind)).may_pass(),
+                configuration,
+                "{kind}"
+            );
+            assert_eq!(ConfigError::Table(read(kind)).may_pass(), table, "{kind}");
+        }
+        assert!(!ConfigError::Named("x".to_owned()).may_pass());
+    }
+}
