@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
+use thalweg_control::policy::history::History;
 
 use super::clock::{Clock, Moment};
 use super::lease::Lease;
@@ -77,16 +78,8 @@ const OWN_NAMES: [&str; 3] = ["agent.lock", "agent.nk", "fleet.json"];
 
 /// Whether an entry of a directory shows that it is a state directory. `thalweg policy` makes one, too.
 fn is_own(directory: &Path, name: &str) -> bool {
-    let is_of_policies = |file: std::io::Result<fs::DirEntry>| {
-        let name = file.map(|it| it.file_name()).unwrap_or_default();
-        let name = name.to_string_lossy();
-        name == "in-force" || name.ends_with(".json")
-    };
     match name {
-        "policy" => fs::read_dir(directory.join(name)).is_ok_and(|files| {
-            let mut files = files.peekable();
-            files.peek().is_none() || files.any(is_of_policies)
-        }),
+        "policy" => History::at(directory).is_own(),
         _ => name.starts_with(FILE_NAME) || OWN_NAMES.contains(&name),
     }
 }

@@ -83,6 +83,18 @@ impl History {
         }
     }
 
+    /// Whether the directory of policies is empty or has files of a history, be they still being written
+    /// or left by a kill.
+    pub fn is_own(&self) -> bool {
+        let is_own = |name: &String| {
+            let is_entry = name.rsplit_once('.').is_some_and(|(stem, kind)| {
+                matches!(kind, "json" | "toml") && stem.parse::<u32>().is_ok()
+            });
+            is_entry || name == IN_FORCE || name.starts_with(DRAFT)
+        };
+        entries(&self.directory).is_ok_and(|names| names.is_empty() || names.iter().any(is_own))
+    }
+
     /// Puts a policy in force and records it; `bytes` is its text.
     ///
     /// # Errors

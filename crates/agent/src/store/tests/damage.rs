@@ -145,9 +145,18 @@ fn state_directory_of_others_is_refused() {
     }
     std::fs::write(directory.path().join("policy.toml"), "").unwrap();
     assert!(Store::check_own(directory.path()).is_err());
-    std::fs::write(directory.path().join("policy/in-force"), "1").unwrap();
-    Store::check_own(directory.path()).unwrap();
-    std::fs::remove_file(directory.path().join("policy/in-force")).unwrap();
+    for name in ["letter.json", "1.letter", "one.toml"] {
+        let letter = directory.path().join("policy").join(name);
+        std::fs::write(letter, "").unwrap();
+        assert!(Store::check_own(directory.path()).is_err(), "{name}");
+    }
+    // What an apply leaves behind that is killed, or has written so far.
+    for name in ["in-force", "00000001.toml", "00000001.json", ".draft-x1"] {
+        let file = directory.path().join("policy").join(name);
+        std::fs::write(&file, "").unwrap();
+        Store::check_own(directory.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        std::fs::remove_file(&file).unwrap();
+    }
     drop(open(directory.path()));
     Store::check_own(directory.path()).unwrap();
 }
