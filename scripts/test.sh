@@ -39,12 +39,7 @@ else
 fi
 
 status=0
-arguments=(--locked --workspace --no-fail-fast)
-if $slow; then
-	arguments+=(-- --ignored)
-else
-	scripts/lint.sh --built || status=1
-fi
+$slow || scripts/lint.sh --built || status=1
 
 logs=$(mktemp --directory)
 side=
@@ -57,40 +52,46 @@ interruptible=(env --default-signal=INT)
 
 marker='not slow'
 if $slow; then marker=slow; fi
+# Skipped tests say so on standard error, and pass.
+cargo_test() { # ARGUMENT...
+	printf '\n== cargo test %s\n' "$*"
+	"${interruptible[@]}" cargo test --locked --workspace --no-fail-fast "$@" 2>&1
+}
 python_tests() {
 	printf '\n== pytest -m "%s"\n' "$marker"
 	python_env_make && env --unset=RUSTC_WORKSPACE_WRAPPER scripts/python-native.sh &&
 		"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker"
 }
 
-# Skipped tests say so on standard error, and pass.
-rust_tests() {
-	"${interruptible[@]}" cargo test "${arguments[@]}" 2>&1 | tee "$logs/rust"
-}
-
-printf '\n== cargo test %s\n' "${arguments[*]}"
 if $slow; then
-	rust_tests || status=1
-	python_tests | tee "$logs/python" || status=1
+	cargo_test -- --ignored | tee "$logs/main" || status=1
+	python_tests | tee "$logs/side" || status=1
 else
-	"${interruptible[@]}" cargo test "${arguments[@]}" --all-targets --no-run 2>&1 | tee "$logs/build" || exit 1
+	cargo_test --all-targets --no-run | tee "$logs/build" || exit 1
 	# Cargo repeats the warnings of what it need not build again.
 	if grep '^warning: .* generated [0-9]* warning' "$logs/build" >&2; then
 		echo 'error: Rust lints, see the warnings above' >&2
 		status=1
 	fi
-	# Most Rust tests wait for traffic; those in Python compute meanwhile.
+	# The tests of the command line wait for traffic; all others compute meanwhile. No other file of
+	# tests is named cl*.
 	set -m
-	python_tests >"$logs/python" 2>&1 &
+	{
+		failed=0
+		cargo_test --lib --bins --examples --test '[!c]*' --test 'c[!l]*' || failed=1
+		cargo_test --doc || failed=1
+		python_tests || failed=1
+		exit "$failed"
+	} >"$logs/side" 2>&1 &
 	side=$!
 	set +m
-	rust_tests || status=1
+	cargo_test --test cli | tee "$logs/main" || status=1
 	wait "$side" || status=1
 	side=
-	cat "$logs/python"
+	cat "$logs/side"
 fi
 
-if ((EUID == 0)) && grep '\.\.\. ignored, needs root$' "$logs/rust"; then
+if ((EUID == 0)) && grep --no-filename '\.\.\. ignored, needs root$' "$logs/"{main,side}; then
 	echo 'error: these tests were built by another user: touch tests/privileged.rs' >&2
 	status=1
 fi
@@ -107,5 +108,5 @@ awk '
 		}
 	}
 	END { printf "\ntotal: %d passed, %d failed, %d skipped\n", passed, failed, ignored }
-' "$logs/rust" "$logs/python"
+' "$logs/"{main,side}
 exit "$status"
