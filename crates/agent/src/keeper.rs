@@ -24,11 +24,11 @@ use crate::health;
 use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
+use crate::others;
 use crate::overridden::Overridden;
 use crate::room::Room;
 use crate::service::Watchdog;
 use crate::shared::Shared;
-use crate::silence::{self, Silence};
 use crate::view;
 use crate::writer::Writer;
 
@@ -113,7 +113,8 @@ pub struct Keeper {
     /// Prefixes of NAT64, where the operator names none.
     discovery: Option<Discovery>,
     log: log::Limit,
-    silence: Silence,
+    /// The last look at what ran instead of what was set.
+    overridden_seen: Instant,
     overridden: Overridden,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
@@ -149,7 +150,7 @@ impl Keeper {
             room: Room::default(),
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
             log: log::Limit::new(shared.config.events),
-            silence: Silence::new(),
+            overridden_seen: now,
             overridden: Overridden::new(
                 now,
                 shared.kernel.counters()?,
@@ -394,21 +395,23 @@ impl Keeper {
         if self.look <= Instant::now() {
             self.look_for_strangers();
         }
-        if self.silence.is_due()
-            && let Ok(counters) = self.shared.kernel.counters()
-        {
-            let setup = self.shared.kernel.setup();
-            let (cgroup, pin) = (&setup.cgroup, &setup.pin);
-            let strange = self.silence.look(&counters, cgroup, pin);
-            self.shared.problem("silence", strange);
-            if let Ok(names) = self.shared.kernel.overridden() {
-                let others = || silence::others(cgroup, pin);
-                let strange = self
-                    .overridden
-                    .look(Instant::now(), &counters, names, others);
-                self.shared.problem("overridden", strange);
-            }
+        if self.overridden_seen.elapsed() >= LOOK {
+            self.overridden_seen = Instant::now();
+            self.look_for_overridden();
         }
+    }
+
+    fn look_for_overridden(&mut self) {
+        let kernel = &self.shared.kernel;
+        let (Ok(counters), Ok(names)) = (kernel.counters(), kernel.overridden()) else {
+            return;
+        };
+        let setup = kernel.setup();
+        let others = || others::sockops_programs(&setup.cgroup, &setup.pin);
+        let strange = self
+            .overridden
+            .look(Instant::now(), &counters, names, others);
+        self.shared.problem("overridden", strange);
     }
 
     /// Keeps room for new hosts in the table.
@@ -560,6 +563,10 @@ impl Keeper {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
         self.shared.life.limits.note_buffers(&found);
+        match self.shared.kernel.ended_unseen(&found) {
+            Ok(ends) => self.overridden.note_unseen(ends),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
         self.namespaces = found;
         self.shared.name_containers(&self.namespaces);
         for netns in self.defaults.keys().copied().collect::<Vec<_>>() {

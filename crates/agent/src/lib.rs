@@ -25,6 +25,7 @@ mod lock;
 mod looks;
 mod metrics;
 pub mod named;
+mod others;
 mod overridden;
 mod present;
 #[cfg(test)]
@@ -37,7 +38,6 @@ pub mod run;
 mod sampling;
 mod service;
 pub mod shared;
-mod silence;
 pub mod store;
 mod trusted;
 pub mod view;

@@ -1,6 +1,7 @@
-//! What ran instead of what was measured for. Another sockops program, a route or the congestion
-//! control itself may set another one after the learner. Such connections are not scored; where they
-//! are many, they are a problem.
+//! What ran instead of what was measured for, and connections whose end was not seen. Another sockops
+//! program, a route or the congestion control itself may set another one after the learner, and a
+//! program that overwrites a connection's callback flags clears the learner's. Such connections are not
+//! scored; where they are many, they are a problem.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ struct Seen {
     counters: Counters,
     /// Stretches by the name of what ran instead.
     names: BTreeMap<String, u64>,
+    /// Connections that ended unseen.
+    unseen: u64,
 }
 
 /// The numbers of some minutes ago.
@@ -30,6 +33,8 @@ pub(crate) struct Overridden {
     before: Seen,
     /// The numbers that become `before` next.
     next: Seen,
+    /// Connections that ended unseen, when they were last counted.
+    unseen: Option<u64>,
     /// The problem's words, and since when.
     told: Option<(Instant, String)>,
 }
@@ -37,17 +42,31 @@ pub(crate) struct Overridden {
 impl Overridden {
     /// Starts at a time, with what has been counted until then: that of an earlier agent is no news.
     pub fn new(now: Instant, counters: Counters, names: BTreeMap<String, u64>) -> Self {
-        let before = Seen { counters, names };
+        let before = Seen {
+            counters,
+            names,
+            unseen: 0,
+        };
         Self {
             since: now,
             next: before.clone(),
             before,
+            unseen: None,
             told: None,
         }
     }
 
-    /// The problem, if many connections ended with another congestion control than their arm, or began
-    /// with another initial window. `others` names the programs that may be the cause.
+    /// Takes the number of connections that ended unseen. Those of the first call are no news.
+    pub fn note_unseen(&mut self, ends: u64) {
+        if self.unseen.is_none() {
+            self.before.unseen = ends;
+            self.next.unseen = ends;
+        }
+        self.unseen = Some(ends);
+    }
+
+    /// The problem, if many connections ended with another congestion control than their arm or unseen,
+    /// or began with another initial window. `others` names the programs that may be the cause.
     pub fn look(
         &mut self,
         now: Instant,
@@ -58,6 +77,7 @@ impl Overridden {
         let seen = Seen {
             counters: *counters,
             names,
+            unseen: self.unseen.unwrap_or(0),
         };
         let before = &self.before;
         let mut parts = Vec::new();
@@ -88,6 +108,13 @@ impl Overridden {
                  acknowledged, and are not scored"
             ));
         }
+        let unseen = since(seen.unseen, before.unseen);
+        let ended = unseen + since(seen.counters.closed, before.counters.closed);
+        if is_much(unseen, ended) {
+            parts.push(format!(
+                "the ends of {unseen} of {ended} connections were not seen, and are not scored"
+            ));
+        }
         if now.duration_since(self.since) >= MEMORY / 2 {
             self.since = now;
             self.before = std::mem::replace(&mut self.next, seen);
@@ -105,7 +132,7 @@ impl Overridden {
         let text = match others.is_empty() {
             true => parts.join("; "),
             false => format!(
-                "{}; another sockops program may set them ({})",
+                "{}; another sockops program may be the cause ({})",
                 parts.join("; "),
                 others.join(", ")
             ),
@@ -165,7 +192,7 @@ mod tests {
             text.as_deref(),
             Some(
                 "15 of 16 measurements were of another congestion control than the connection was given \
-                 or left with (reno), and are not scored; another sockops program may set them \
+                 or left with (reno), and are not scored; another sockops program may be the cause \
                  (setter (number 3) on /)"
             )
         );
@@ -192,6 +219,28 @@ mod tests {
         assert!(look(now, 15));
         assert!(!look(now, 15));
         assert!(look(now, 20));
+    }
+
+    #[test]
+    fn ends_that_are_not_seen_are_a_problem_beside_others_that_are() {
+        let start = Instant::now();
+        let mut overridden = Overridden::new(start, counters(0, 0), names(0));
+        let mut look = |unseen, closed| {
+            overridden.note_unseen(unseen);
+            let counters = Counters {
+                closed,
+                ..Counters::default()
+            };
+            overridden.look(start, &counters, names(0), Vec::new)
+        };
+        // What an earlier agent left is no news.
+        assert_eq!(look(100, 0), None);
+        assert_eq!(look(104, 0), None);
+        assert_eq!(
+            look(110, 90).as_deref(),
+            Some("the ends of 10 of 100 connections were not seen, and are not scored")
+        );
+        assert_eq!(look(110, 191), None);
     }
 
     #[test]

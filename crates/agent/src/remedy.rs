@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 36] = [
+const REMEDIES: [(&str, &str); 35] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -68,7 +68,7 @@ const REMEDIES: [(&str, &str); 36] = [
     ),
     (
         "overridden",
-        "Have the other program leave `TCP_CONGESTION` and the initial window alone, or detach it: `bpftool cgroup tree`. A CC may also fall back by itself, as dctcp does without ECN.",
+        "Have the other program leave `TCP_CONGESTION` and the initial window alone and keep the callback flags that are set, or detach it: `bpftool cgroup tree`. A CC may also fall back by itself, as dctcp does without ECN.",
     ),
     (
         "pins",
@@ -105,10 +105,6 @@ const REMEDIES: [(&str, &str); 36] = [
     (
         "rules",
         "Restart the agent if it stays: what the policy's shares do is not looked at.",
-    ),
-    (
-        "silence",
-        "Have the other program keep the flags that are set, or detach it: `bpftool cgroup tree`.",
     ),
     (
         "snapshot",

@@ -266,6 +266,11 @@ pub struct NetworkNamespace {
     pub default_cc: String,
     /// Third number of its `net.ipv4.tcp_wmem`, bytes; `None`: it cannot be read.
     pub send_buffer_max: Option<u64>,
+    /// Its TCP sockets of both families at `counted_ns`, those in TIME_WAIT left out; `None`: they
+    /// cannot be counted.
+    pub sockets: Option<u64>,
+    /// Monotonic time just before they were counted, ns.
+    pub counted_ns: u64,
 }
 
 /// The network namespaces of all processes that can be entered. Others (no CAP_SYS_ADMIN, or
@@ -278,9 +283,23 @@ pub fn entered_namespaces(users: bool) -> Vec<NetworkNamespace> {
             file: fs::metadata("/proc/thread-self/ns/net").ok()?.ino(),
             default_cc: default_cc().ok()?,
             send_buffer_max: send_buffer_max(),
+            counted_ns: monotonic_ns(),
+            sockets: tcp_sockets(),
         })
     };
     in_namespaces(move |file| is_entered(file, users), ask)
+}
+
+/// TCP sockets of the thread's network namespace (net/ipv4/proc.c, `sockstat_seq_show`).
+fn tcp_sockets() -> Option<u64> {
+    let read = |file: &str| fs::read_to_string(Path::new("/proc/thread-self/net").join(file));
+    // Without IPv6 there is no second file.
+    let text = read("sockstat").ok()? + &read("sockstat6").unwrap_or_default();
+    let in_use = |start| {
+        let counted = text.lines().find_map(|line| line.strip_prefix(start))?;
+        counted.split(' ').next()?.parse::<u64>().ok()
+    };
+    Some(in_use("TCP: inuse ")? + in_use("TCP6: inuse ").unwrap_or(0))
 }
 
 /// Whether a network namespace is none of a user namespace, unless `users` is set.

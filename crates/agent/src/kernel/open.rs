@@ -1,6 +1,6 @@
 //! Long connections: the iterator that scores them on their way (`learn_open.bpf.c`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -14,6 +14,7 @@ use thalweg_bpf_objects::names::learn_clamp::maps as clamp_names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::iterator::Visit;
+use thalweg_control::system::NetworkNamespace;
 use thalweg_control::{links, memory, object, system};
 use thalweg_learner::{Mode, is_due};
 
@@ -214,6 +215,34 @@ impl Kernel {
             }
         });
         Ok(found)
+    }
+
+    /// Connections of these namespaces that ended without their callback, at least: those with a slot
+    /// when the namespace's sockets were counted, less the sockets.
+    ///
+    /// # Errors
+    /// Slots that cannot be mapped.
+    pub fn ended_unseen(&self, namespaces: &[NetworkNamespace]) -> Result<u64> {
+        let mut left = HashMap::new();
+        for namespace in namespaces {
+            if let Some(sockets) = namespace.sockets {
+                left.insert(
+                    namespace.cookie as u32,
+                    (namespace.counted_ns, sockets, 0u64),
+                );
+            }
+        }
+        Slots::map(self.map(names::CONNS))?.each(|conn| {
+            if let Some((counted_ns, _, slots)) = left.get_mut(&conn.netns)
+                && conn.start_ns < *counted_ns
+            {
+                *slots += 1;
+            }
+        });
+        let unseen = left
+            .values()
+            .map(|(_, sockets, slots)| slots.saturating_sub(*sockets));
+        Ok(unseen.sum())
     }
 
     /// Begins a visit to each of their namespaces; `own` is the cookie of the caller's.

@@ -589,27 +589,33 @@ fn a_start_gives_up_on_an_agent_that_does_not_end() {
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
-fn a_program_that_takes_the_callbacks_away_is_named() {
+fn program_that_takes_callbacks_away_from_some_connections_is_named() {
     use std::os::fd::AsRawFd;
     if !privileged() {
         return;
     }
     let (bed, address, _sink) = learned("silence", "");
-    let file = support::compile("silencer", bed.directory.path(), "silencer.bpf.o", &[]);
+    let file = support::compile(
+        "silencer",
+        bed.directory.path(),
+        "silencer.bpf.o",
+        &["-DSOME"],
+    );
     let mut object = libbpf_rs::ObjectBuilder::default();
     let object = object.open_file(file).unwrap().load().unwrap();
     let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
     let program = object.progs_mut().next().unwrap();
     let link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
     let problems = || bed.json(&["status"])["problems"].to_string();
-    bed.connect(&address, 1, 0);
+    bed.connect(&address, 40, 0);
+    // Sockets are counted once a minute.
     wait_for("a problem", || {
-        bed.connect(&address, 60, 0);
         problems().contains("silencer").then_some(())
     });
-    assert_eq!(bed.counter("closed"), 2, "it is not silent");
+    let seen = bed.counter("closed") - 2;
+    assert!((1..80).contains(&seen), "{seen} ends were seen");
     drop(link);
-    bed.connect(&address, 1, 0);
+    bed.connect(&address, 1000, 0);
     wait_for("its end", || {
         (!problems().contains("silencer")).then_some(())
     });

@@ -1,76 +1,22 @@
-//! Programs of others that silence the learner. A program that overwrites a connection's callback
-//! flags clears the learner's, and the learner never sees the connection's end.
+//! The sockops programs of others, which may change what the learner set or clear its callbacks.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 use thalweg_control::{inventory, privileges};
 
-use crate::view::Counters;
-
-/// Interval of checks of the counters.
-const LOOK: Duration = Duration::from_secs(1);
-/// Connections established without any end that count as a problem.
-const STRANGE: u64 = 100;
 /// Largest number of inspected cgroups, the agent's own first.
 const CGROUPS: usize = 1000;
 
 /// Thalweg's programs, which keep each other's flags.
 const OWN: [&str; 2] = ["learn_sockops", "policy_sockops"];
 
-/// The counters when an end was last seen.
-pub(crate) struct Silence {
-    looked: Instant,
-    closed: u64,
-    established: u64,
-}
-
-impl Silence {
-    /// Starts now.
-    pub fn new() -> Self {
-        Self {
-            looked: Instant::now(),
-            closed: u64::MAX,
-            established: 0,
-        }
-    }
-
-    /// Whether the counters should be checked.
-    pub fn is_due(&self) -> bool {
-        self.looked.elapsed() >= LOOK
-    }
-
-    /// The problem, if connections are established, none ends, and another sockops program may be
-    /// the cause.
-    pub fn look(&mut self, counters: &Counters, cgroup: &Path, pin: &Path) -> Option<String> {
-        self.looked = Instant::now();
-        if counters.closed != self.closed {
-            self.closed = counters.closed;
-            self.established = counters.established;
-            return None;
-        }
-        let established = counters.established.saturating_sub(self.established);
-        if established < STRANGE {
-            return None;
-        }
-        let others = others(cgroup, pin);
-        (!others.is_empty()).then(|| {
-            format!(
-                "{established} connections were established and no end of one was seen: another \
-                 sockops program may set the callback flags without keeping those of others ({})",
-                others.join(", ")
-            )
-        })
-    }
-}
-
 /// The sockops programs of others on a cgroup, its ancestors and its descendants, in words. Those of
 /// another agent are among them.
-pub(crate) fn others(cgroup: &Path, pin: &Path) -> Vec<String> {
+pub(crate) fn sockops_programs(cgroup: &Path, pin: &Path) -> Vec<String> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     let mut note = |cgroup: &Path, flags| {
         for id in attached(cgroup, flags) {
