@@ -29,7 +29,11 @@ char LICENSE[] SEC("license") = "GPL";
 static __always_inline void connecting(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_flow *flow;
+	struct bpf_sock *sk = ops->sk;
 
+	/* Of an earlier connection of the socket. */
+	if (sk && load_head()->flags & THALWEG_POLICY_TRIALS)
+		bpf_sk_storage_delete(&trials, sk);
 	if (!(load_head()->stages & EARLY))
 		return;
 	flow = handshake_flow(ops, bpf_get_socket_cookie(ops), THALWEG_RULE_ACTIVE);
@@ -184,8 +188,8 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_flow *flow;
 	struct bpf_sock *sk = ops->sk;
-	__u32 rule, reads, early;
-	__u64 found;
+	__u32 rule, reads = 0, early;
+	__u64 found = ~0ull;
 
 	if (!sk)
 		return;
@@ -203,17 +207,14 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		if (h->flags & THALWEG_POLICY_TRIALS && flow->generation == h->generation) {
 			/* The draw is the same again; a flow whose conditions changed is in no trial. */
 			found = look_up(ops, direction);
-			if ((__u32)found == flow->rule)
-				begin_trial(ops, found);
+			if ((__u32)found != flow->rule)
+				found = ~0ull;
 		}
-		if (flow->rule == THALWEG_POLICY_NONE) {
-			if (slot)
-				slot->cookie = 0;
-			return;
+		if (flow->rule != THALWEG_POLICY_NONE) {
+			flow->flags &= ~THALWEG_FLOW_OPENING;
+			reads = flow->flags & THALWEG_FLOW_READS;
+			settle(ops, flow);
 		}
-		flow->flags &= ~THALWEG_FLOW_OPENING;
-		reads = flow->flags & THALWEG_FLOW_READS;
-		settle(ops, flow);
 		if (slot)
 			slot->cookie = 0;
 		else if (!(flow->flags & THALWEG_FLOW_KEEPS))
@@ -227,17 +228,17 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 			return;
 		found = look_up(ops, direction);
 		rule = found;
-		if (h->flags & THALWEG_POLICY_TRIALS)
-			begin_trial(ops, found);
 		/* Otherwise it was counted at its start. */
 		if (!early)
 			count_matched(rule);
 		flow = bpf_map_lookup_elem(&actions, &rule);
-		if (!flow)
-			return;
-		reads = flow->flags & THALWEG_FLOW_READS;
-		settle(ops, flow);
+		if (flow) {
+			reads = flow->flags & THALWEG_FLOW_READS;
+			settle(ops, flow);
+		}
 	}
+	if (h->flags & THALWEG_POLICY_TRIALS)
+		begin_trial(ops, found);
 	if (!reads)
 		return;
 	flow = bpf_sk_storage_get(&flows, sk, 0, 0);

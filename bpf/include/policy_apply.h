@@ -165,6 +165,20 @@ static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
 	return bpf_setsockopt(ops, SOL_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
 }
 
+/* Notes that the kernel refused a setting of a flow, for its trial, which may be yet to begin. */
+static __noinline int note_refused(struct bpf_sock_ops *ops, __u32 stage)
+{
+	struct thalweg_policy_trial *trial;
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk || stage == THALWEG_STAGE_LISTEN || !(load_head()->flags & THALWEG_POLICY_TRIALS))
+		return 0;
+	trial = bpf_sk_storage_get(&trials, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (trial)
+		trial->flags |= THALWEG_OUTCOME_OVERRIDDEN;
+	return 0;
+}
+
 /* Carries out one operation of a flow, and counts the result. */
 VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
 				__u32 place, __u32 stage)
@@ -210,8 +224,10 @@ VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_
 	default:
 		return 0;
 	}
-	if (error)
+	if (error) {
 		count_failure(flow, place, stage, error);
+		note_refused(ops, stage);
+	}
 	count = counters_of(flow);
 	if (count)
 		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);

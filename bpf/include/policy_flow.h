@@ -67,6 +67,14 @@ struct {
 	__type(value, struct thalweg_policy_flow);
 } flows SEC(".maps");
 
+/* Established flows that a rule's share took or left. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thalweg_policy_trial);
+} trials SEC(".maps");
+
 /*
  * learn's map of that name: sockets that it must not touch (0), or whose arms are
  * restricted (a mask).

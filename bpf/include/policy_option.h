@@ -56,7 +56,7 @@ static __always_inline void count_option(struct bpf_sock_ops *ops, struct thalwe
  * How often the SYN or SYN-ACK was sent with the option before. Firewalls drop segments with
  * options that they do not know: only the first has it.
  */
-static __always_inline __u64 times_sent(struct bpf_sock_ops *ops)
+static __always_inline __u32 times_sent(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_handshake *slot;
 
@@ -73,7 +73,7 @@ static __always_inline __u64 times_sent(struct bpf_sock_ops *ops)
 static __always_inline void reserve_option(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_flow *flow;
-	__u64 sent;
+	__u32 sent;
 	int error;
 
 	if (ops->args[0] == BPF_WRITE_HDR_TCP_CURRENT_MSS)

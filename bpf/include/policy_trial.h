@@ -4,18 +4,14 @@
  *
  * Only policies with such rules measure anything: at establishment, when our FIN is
  * acknowledged, and at the end. Nothing runs between.
+ *
+ * A flow without its rule's settings says nothing of the rule. So refusals are noted, and
+ * options that last are read at establishment and at the end.
  */
 #ifndef THALWEG_POLICY_TRIAL_H
 #define THALWEG_POLICY_TRIAL_H
 
 #include "policy_apply.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thalweg_policy_trial);
-} trials SEC(".maps");
 
 /* Read by the agent. */
 struct {
@@ -41,6 +37,40 @@ static __always_inline __u32 busy_ticks(struct bpf_sock *sk)
 #endif
 }
 
+/* Adds the option of one of a flow's operations to a hash; what cannot be read adds nothing. */
+VERIFIED_ONCE __u32 hash_option(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				__u32 place, __u32 hash)
+{
+	__u64 value[THALWEG_POLICY_NAME / 8] = {};
+	struct thalweg_policy_op *op;
+	int size;
+
+	if (!flow || place >= THALWEG_POLICY_MAX_OPS)
+		return hash;
+	op = &flow->ops[place];
+	size = op->kind == THALWEG_OP_SET_TEXT ? sizeof(value) : sizeof(int);
+	if (bpf_getsockopt(ops, op->level, op->name, value, size))
+		return hash;
+	/* ECN's bits are TCP's own. */
+	if (op->level == SOL_IP || op->level == SOL_IPV6)
+		value[0] &= ~3ull;
+	return draw_of((value[0] ^ hash) * 31 + value[1] + place);
+}
+
+/* Hash of what a flow has of its rule's lasting settings. */
+static __noinline __u32 hash_settings(struct bpf_sock_ops *ops, __u32 rule)
+{
+	struct thalweg_policy_flow *flow = bpf_map_lookup_elem(&actions, &rule);
+	__u32 i, hash = 0;
+
+	if (!flow)
+		return 0;
+	for (i = 0; i < THALWEG_POLICY_MAX_OPS; i++)
+		if (flow->lasting & 1u << i)
+			hash = hash_option(ops, flow, i, hash);
+	return hash;
+}
+
 /* Begins to measure an established flow, given the result of its look-up. */
 static __noinline int begin_trial(struct bpf_sock_ops *ops, __u64 found)
 {
@@ -61,10 +91,13 @@ static __noinline int begin_trial(struct bpf_sock_ops *ops, __u64 found)
 	trial->trial = found >> 32;
 	trial->draw = draw_of(bpf_get_socket_cookie(ops));
 	trial->start_ns = bpf_ktime_get_ns();
+	trial->acked_ns = 0;
 	trial->start_bytes = tp->bytes_acked;
 	trial->start_busy_ticks = busy_ticks(sk);
 	trial->handshake_rtt_us = tp->srtt_us >> 3;
-	trial->flags = ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? THALWEG_OUTCOME_PASSIVE : 0;
+	trial->settings = hash_settings(ops, trial->rule);
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		trial->flags |= THALWEG_OUTCOME_PASSIVE;
 	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
 	return 1;
 }
@@ -123,7 +156,7 @@ static __noinline int follow_trial(struct bpf_sock_ops *ops)
 		return 0;
 	trial = bpf_sk_storage_get(&trials, sk, 0, 0);
 	tp = bpf_tcp_sock(sk);
-	if (!trial || !tp)
+	if (!trial || !trial->generation || !tp)
 		return 0;
 	if (state == BPF_TCP_FIN_WAIT2) {
 		trial->acked_ns = bpf_ktime_get_ns();
@@ -150,6 +183,9 @@ static __noinline int follow_trial(struct bpf_sock_ops *ops)
 	outcome->flags = trial->flags;
 	if (has_failed(tp, old_state))
 		outcome->flags |= THALWEG_OUTCOME_FAILED;
+	if (trial->generation == load_head()->generation &&
+	    trial->settings != hash_settings(ops, trial->rule))
+		outcome->flags |= THALWEG_OUTCOME_OVERRIDDEN;
 	measure(sk, tp, trial, outcome);
 	bpf_ringbuf_submit(outcome, BPF_RB_NO_WAKEUP);
 	bpf_sk_storage_delete(&trials, sk);

@@ -34,7 +34,7 @@
 #include <linux/types.h>
 
 /* Version of everything below that is pinned; raised when a layout or a meaning changes. */
-#define THALWEG_POLICY_VERSION 2
+#define THALWEG_POLICY_VERSION 3
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
 /* Rules compared with one flow; a policy that could need more is refused. */
@@ -236,7 +236,9 @@ struct thalweg_policy_flow {
 	__u8 has_received; /* the peer's option arrived */
 	__u32 received; /* its value */
 	__u64 told_ns; /* time of the last STATISTICS event */
-	__u64 sent; /* SYN-ACKs with the option */
+	__u32 sent; /* SYN-ACKs with the option */
+	/* Mask of ops whose option stays as set unless somebody else sets it. */
+	__u32 lasting;
 	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
 };
 
@@ -321,13 +323,15 @@ struct thalweg_policy_trial {
 	__u32 start_busy_ticks; /* kernel ticks with data outstanding until then */
 	__u32 handshake_rtt_us; /* smoothed RTT then; 0 = unknown */
 	__u32 flags; /* enum thalweg_policy_outcome_flag */
-	__u32 reserved; /* 0 */
+	__u32 settings; /* hash of the lasting options, as read once established */
 };
 
 enum thalweg_policy_outcome_flag {
 	THALWEG_OUTCOME_PASSIVE = 1 << 0, /* the peer opened it */
 	THALWEG_OUTCOME_FAILED = 1 << 1, /* it ended by a reset or a time-out */
 	THALWEG_OUTCOME_BUSY_TIME = 1 << 2, /* busy_us is the kernel's own busy time */
+	/* The kernel refused a setting of the rule, or something replaced one. */
+	THALWEG_OUTCOME_OVERRIDDEN = 1 << 3,
 };
 
 /* The end of such a flow, through the ring `outcomes`. */

@@ -27,7 +27,7 @@ mod words;
 pub use advice::{Advice, Question, Source};
 pub use fleet::{Compared, of_agents};
 pub use present::Asked;
-pub use rules::Rules;
+pub use rules::{Rules, Taken};
 
 /// Prefixes whose connections are a group.
 const GROUP_IPV4: u32 = 24;

@@ -25,7 +25,7 @@ use crate::kernel::ArmSpec;
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
 use crate::others;
-use crate::overridden::Overridden;
+use crate::overridden::{Overridden, Seen};
 use crate::room::Room;
 use crate::service::Watchdog;
 use crate::shared::Shared;
@@ -151,11 +151,7 @@ impl Keeper {
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
             log: log::Limit::new(shared.config.events),
             overridden_seen: now,
-            overridden: Overridden::new(
-                now,
-                shared.kernel.counters()?,
-                shared.kernel.overridden()?,
-            ),
+            overridden: Overridden::new(now, Seen::read(&shared)?),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
@@ -402,15 +398,12 @@ impl Keeper {
     }
 
     fn look_for_overridden(&mut self) {
-        let kernel = &self.shared.kernel;
-        let (Ok(counters), Ok(names)) = (kernel.counters(), kernel.overridden()) else {
+        let Ok(seen) = Seen::read(&self.shared) else {
             return;
         };
-        let setup = kernel.setup();
+        let setup = self.shared.kernel.setup();
         let others = || others::sockops_programs(&setup.cgroup, &setup.pin);
-        let strange = self
-            .overridden
-            .look(Instant::now(), &counters, names, others);
+        let strange = self.overridden.look(Instant::now(), seen, others);
         self.shared.problem("overridden", strange);
     }
 

@@ -1,11 +1,16 @@
 //! What ran instead of what was measured for, and connections whose end was not seen. Another sockops
 //! program, a route or the congestion control itself may set another one after the learner, and a
-//! program that overwrites a connection's callback flags clears the learner's. Such connections are not
-//! scored; where they are many, they are a problem.
+//! program that overwrites a connection's callback flags clears the learner's. The kernel may refuse
+//! what a policy's rule sets, or something replace it. Such connections are not scored; where they are
+//! many, they are a problem.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
+use crate::gain::Taken;
+use crate::shared::Shared;
 use crate::view::Counters;
 
 /// Time after which counts matter no more, at least; at most half as long again.
@@ -14,17 +19,35 @@ const MEMORY: Duration = Duration::from_secs(600);
 const LEAST: u64 = 5;
 /// One of so many connections is a problem.
 const SHARE: u64 = 20;
-/// Time for which a problem keeps its words: finding the programs of others takes time.
+/// Time for which the programs of others are not looked for again: that takes time.
 const RENEW: Duration = Duration::from_secs(60);
 
 /// Numbers at a time.
 #[derive(Clone, Default)]
-struct Seen {
-    counters: Counters,
+pub(crate) struct Seen {
+    /// The programs' own.
+    pub counters: Counters,
     /// Stretches by the name of what ran instead.
-    names: BTreeMap<String, u64>,
+    pub names: BTreeMap<String, u64>,
+    /// Flows that rules with a share took, by the rule's name.
+    pub rules: BTreeMap<String, Taken>,
     /// Connections that ended unseen.
     unseen: u64,
+}
+
+impl Seen {
+    /// The numbers of now.
+    ///
+    /// # Errors
+    /// Maps that cannot be read.
+    pub fn read(shared: &Shared) -> Result<Self> {
+        Ok(Self {
+            counters: shared.kernel.counters()?,
+            names: shared.kernel.overridden()?,
+            rules: shared.gain(|gain| gain.rules.taken().clone()),
+            unseen: 0,
+        })
+    }
 }
 
 /// The numbers of some minutes ago.
@@ -35,24 +58,19 @@ pub(crate) struct Overridden {
     next: Seen,
     /// Connections that ended unseen, when they were last counted.
     unseen: Option<u64>,
-    /// The problem's words, and since when.
-    told: Option<(Instant, String)>,
+    /// The programs that may be the cause of a problem, and when they were looked for.
+    others: Option<(Instant, Vec<String>)>,
 }
 
 impl Overridden {
     /// Starts at a time, with what has been counted until then: that of an earlier agent is no news.
-    pub fn new(now: Instant, counters: Counters, names: BTreeMap<String, u64>) -> Self {
-        let before = Seen {
-            counters,
-            names,
-            unseen: 0,
-        };
+    pub fn new(now: Instant, before: Seen) -> Self {
         Self {
             since: now,
             next: before.clone(),
             before,
             unseen: None,
-            told: None,
+            others: None,
         }
     }
 
@@ -65,20 +83,16 @@ impl Overridden {
         self.unseen = Some(ends);
     }
 
-    /// The problem, if many connections ended with another congestion control than their arm or unseen,
-    /// or began with another initial window. `others` names the programs that may be the cause.
+    /// The problem, if many connections ended unseen, with another congestion control than their arm or
+    /// without the settings of their rule, or began with another initial window. `others` names the
+    /// programs that may be the cause.
     pub fn look(
         &mut self,
         now: Instant,
-        counters: &Counters,
-        names: BTreeMap<String, u64>,
+        mut seen: Seen,
         others: impl FnOnce() -> Vec<String>,
     ) -> Option<String> {
-        let seen = Seen {
-            counters: *counters,
-            names,
-            unseen: self.unseen.unwrap_or(0),
-        };
+        seen.unseen = self.unseen.unwrap_or(0);
         let before = &self.before;
         let mut parts = Vec::new();
         let since = |now: u64, before: u64| now.saturating_sub(before);
@@ -115,29 +129,39 @@ impl Overridden {
                 "the ends of {unseen} of {ended} connections were not seen, and are not scored"
             ));
         }
+        for (name, taken) in &seen.rules {
+            let before = before.rules.get(name).copied();
+            // Of another policy, it may be more.
+            let before = before.filter(|before| before.ended <= taken.ended);
+            let before = before.unwrap_or_default();
+            let ended = since(taken.ended, before.ended);
+            let other = since(taken.overridden, before.overridden);
+            if is_much(other, ended) {
+                parts.push(format!(
+                    "{other} of {ended} flows that rule {name} took ended without its settings (the \
+                     kernel refused one, or something replaced it), and are not compared"
+                ));
+            }
+        }
         if now.duration_since(self.since) >= MEMORY / 2 {
             self.since = now;
             self.before = std::mem::replace(&mut self.next, seen);
         }
         if parts.is_empty() {
-            self.told = None;
+            self.others = None;
             return None;
         }
-        if let Some((at, text)) = &self.told
-            && now.duration_since(*at) < RENEW
-        {
-            return Some(text.clone());
-        }
-        let others = others();
-        let text = match others.is_empty() {
-            true => parts.join("; "),
-            false => format!(
-                "{}; another sockops program may be the cause ({})",
-                parts.join("; "),
+        let is_recent = |(at, _): &(Instant, _)| now.duration_since(*at) < RENEW;
+        let known = self.others.take().filter(is_recent);
+        let (at, others) = known.unwrap_or_else(|| (now, others()));
+        let mut text = parts.join("; ");
+        if !others.is_empty() {
+            text += &format!(
+                "; another sockops program may be the cause ({})",
                 others.join(", ")
-            ),
-        };
-        self.told = Some((now, text.clone()));
+            );
+        }
+        self.others = Some((at, others));
         Some(text)
     }
 }
@@ -163,31 +187,28 @@ fn is_much(part: u64, whole: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn counters(small: u64, overridden: u64) -> Counters {
-        Counters {
-            skipped_small: small,
-            skipped_overridden: overridden,
-            ..Counters::default()
+    fn seen(small: u64, overridden: u64) -> Seen {
+        let names = [("reno".to_owned(), overridden), ("vegas".to_owned(), 7)];
+        Seen {
+            counters: Counters {
+                skipped_small: small,
+                skipped_overridden: overridden,
+                ..Counters::default()
+            },
+            names: names.into(),
+            ..Seen::default()
         }
-    }
-
-    fn names(reno: u64) -> BTreeMap<String, u64> {
-        [("reno".to_owned(), reno), ("vegas".to_owned(), 7)].into()
     }
 
     #[test]
     fn overridden_measurements_above_a_share_are_a_problem_until_others_outnumber_them() {
         let start = Instant::now();
         // What an earlier agent counted is no news.
-        let mut overridden = Overridden::new(start, counters(0, 50), names(50));
+        let mut overridden = Overridden::new(start, seen(0, 50));
         let none = || -> Vec<String> { unreachable!("nobody is looked for") };
-        assert!(
-            overridden
-                .look(start, &counters(0, 54), names(54), none)
-                .is_none()
-        );
+        assert!(overridden.look(start, seen(0, 54), none).is_none());
         let other = || vec!["setter (number 3) on /".to_owned()];
-        let text = overridden.look(start, &counters(1, 65), names(65), other);
+        let text = overridden.look(start, seen(1, 65), other);
         assert_eq!(
             text.as_deref(),
             Some(
@@ -196,20 +217,16 @@ mod tests {
                  (setter (number 3) on /)"
             )
         );
-        assert!(
-            overridden
-                .look(start, &counters(286, 65), names(65), none)
-                .is_none()
-        );
+        assert!(overridden.look(start, seen(286, 65), none).is_none());
     }
 
     #[test]
     fn overridden_measurements_are_forgotten_with_time() {
         let mut now = Instant::now();
-        let mut overridden = Overridden::new(now, counters(0, 0), names(0));
+        let mut overridden = Overridden::new(now, seen(0, 0));
         let mut look = |now, number| {
-            let seen = overridden.look(now, &counters(0, number), names(number), Vec::new);
-            seen.is_some()
+            let told = overridden.look(now, seen(0, number), Vec::new);
+            told.is_some()
         };
         // The first look counts all since the start.
         assert!(look(now, 15));
@@ -224,14 +241,12 @@ mod tests {
     #[test]
     fn ends_that_are_not_seen_are_a_problem_beside_others_that_are() {
         let start = Instant::now();
-        let mut overridden = Overridden::new(start, counters(0, 0), names(0));
+        let mut overridden = Overridden::new(start, Seen::default());
         let mut look = |unseen, closed| {
             overridden.note_unseen(unseen);
-            let counters = Counters {
-                closed,
-                ..Counters::default()
-            };
-            overridden.look(start, &counters, names(0), Vec::new)
+            let mut seen = Seen::default();
+            seen.counters.closed = closed;
+            overridden.look(start, seen, Vec::new)
         };
         // What an earlier agent left is no news.
         assert_eq!(look(100, 0), None);
@@ -246,13 +261,43 @@ mod tests {
     #[test]
     fn replaced_initial_windows_are_named_beside() {
         let now = Instant::now();
-        let mut counters = Counters::default();
-        let mut overridden = Overridden::new(now, counters, BTreeMap::new());
-        counters.windows_scored = 90;
-        counters.windows_overridden = 10;
-        let text = overridden.look(now, &counters, BTreeMap::new(), Vec::new);
+        let mut overridden = Overridden::new(now, Seen::default());
+        let mut seen = Seen::default();
+        seen.counters.windows_scored = 90;
+        seen.counters.windows_overridden = 10;
+        let text = overridden.look(now, seen, Vec::new);
         assert!(
             text.is_some_and(|text| text.starts_with("10 of 100 initial windows were replaced"))
         );
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    fn flows_without_the_settings_of_their_rule_are_a_problem_rule_by_rule() {
+        let now = Instant::now();
+        let taken = |ended, overridden| Taken { ended, overridden };
+        let seen = |rules: &[(&str, Taken)]| Seen {
+            rules: rules
+                .iter()
+                .map(|(name, taken)| ((*name).to_owned(), *taken))
+                .collect(),
+            ..Seen::default()
+        };
+        let mut overridden = Overridden::new(now, seen(&[]));
+        // A few, and few among many, are none.
+        let few = seen(&[("few", taken(8, 4)), ("many", taken(1000, 40))]);
+        assert!(overridden.look(now, few, Vec::new).is_none());
+        let much = seen(&[("busy", taken(100_000, 0)), ("much", taken(40, 9))]);
+        let text = overridden.look(now, much, Vec::new).unwrap();
+        assert!(
+            text.starts_with("9 of 40 flows that rule much took ended without its settings"),
+            "{text}"
+        );
+        assert!(!text.contains("busy"), "{text}");
+        // Another policy counts anew.
+        let mut overridden = Overridden::new(now, seen(&[("much", taken(400, 390))]));
+        let again = seen(&[("much", taken(20, 10))]);
+        let text = overridden.look(now, again, Vec::new).unwrap();
+        assert!(text.starts_with("10 of 20 flows"), "{text}");
     }
 }

@@ -68,7 +68,7 @@ const REMEDIES: [(&str, &str); 35] = [
     ),
     (
         "overridden",
-        "Have the other program leave `TCP_CONGESTION` and the initial window alone and keep the callback flags that are set, or detach it: `bpftool cgroup tree`. A CC may also fall back by itself, as dctcp does without ECN.",
+        "Have the other program leave `TCP_CONGESTION` and the initial window alone and keep the callback flags that are set, or detach it: `bpftool cgroup tree`. A CC may also fall back by itself, as dctcp does without ECN. `thalweg policy show` says what the kernel refuses of a rule.",
     ),
     (
         "pins",

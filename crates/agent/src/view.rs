@@ -759,6 +759,10 @@ pub struct GainRule {
     pub taken: u64,
     /// Ended flows that it left alone.
     pub left: u64,
+    /// Ended flows that it took and that are not compared: the kernel refused one of its settings, or
+    /// something replaced one.
+    #[serde(default)]
+    pub overridden: u64,
 }
 
 /// Connections of one kind.

@@ -7,7 +7,7 @@ pub const THALWEG_MODEL_LAYERS: u32 = 3;
 pub const THALWEG_MODEL_NODES: u32 = 2048;
 pub const THALWEG_MODEL_TREES: u32 = 128;
 pub const THALWEG_MODEL_DEPTH: u32 = 16;
-pub const THALWEG_POLICY_VERSION: u32 = 2;
+pub const THALWEG_POLICY_VERSION: u32 = 3;
 pub const THALWEG_POLICY_MAX_RULES: u32 = 65536;
 pub const THALWEG_POLICY_MAX_CANDIDATES: u32 = 64;
 pub const THALWEG_POLICY_MAX_OPS: u32 = 16;
@@ -515,7 +515,8 @@ pub struct thalweg_policy_flow {
     pub has_received: __u8,
     pub received: __u32,
     pub told_ns: __u64,
-    pub sent: __u64,
+    pub sent: __u32,
+    pub lasting: __u32,
     pub ops: [thalweg_policy_op; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -540,6 +541,8 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_policy_flow, told_ns) - 16usize];
     ["Offset of field: thalweg_policy_flow::sent"]
         [::std::mem::offset_of!(thalweg_policy_flow, sent) - 24usize];
+    ["Offset of field: thalweg_policy_flow::lasting"]
+        [::std::mem::offset_of!(thalweg_policy_flow, lasting) - 28usize];
     ["Offset of field: thalweg_policy_flow::ops"]
         [::std::mem::offset_of!(thalweg_policy_flow, ops) - 32usize];
 };
@@ -709,7 +712,7 @@ pub struct thalweg_policy_trial {
     pub start_busy_ticks: __u32,
     pub handshake_rtt_us: __u32,
     pub flags: __u32,
-    pub reserved: __u32,
+    pub settings: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -735,12 +738,13 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_policy_trial, handshake_rtt_us) - 44usize];
     ["Offset of field: thalweg_policy_trial::flags"]
         [::std::mem::offset_of!(thalweg_policy_trial, flags) - 48usize];
-    ["Offset of field: thalweg_policy_trial::reserved"]
-        [::std::mem::offset_of!(thalweg_policy_trial, reserved) - 52usize];
+    ["Offset of field: thalweg_policy_trial::settings"]
+        [::std::mem::offset_of!(thalweg_policy_trial, settings) - 52usize];
 };
 pub const THALWEG_OUTCOME_PASSIVE: thalweg_policy_outcome_flag = 1;
 pub const THALWEG_OUTCOME_FAILED: thalweg_policy_outcome_flag = 2;
 pub const THALWEG_OUTCOME_BUSY_TIME: thalweg_policy_outcome_flag = 4;
+pub const THALWEG_OUTCOME_OVERRIDDEN: thalweg_policy_outcome_flag = 8;
 pub type thalweg_policy_outcome_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -144,6 +144,8 @@ pub struct Ledger {
     given: BTreeMap<u64, Given>,
     /// Connections without a place in a cluster.
     pub left_out: u64,
+    /// Connections that are not compared, because they did not have what they were given.
+    pub overridden: u64,
     changed: BTreeSet<Part>,
     closed: BTreeSet<Part>,
     /// Whether groups have changed.
@@ -302,6 +304,7 @@ impl Ledger {
         self.groups.clear();
         self.regrouped = true;
         self.left_out = 0;
+        self.overridden = 0;
     }
 
     /// Begins a comparison anew, after the clusters of now.

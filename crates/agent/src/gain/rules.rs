@@ -31,6 +31,17 @@ const ENDED: usize = 2;
 pub struct Rules {
     policy: Option<Trials>,
     kept: BTreeMap<u64, KeptGain>,
+    /// Flows that rules of the policy took and that ended, by name, since this agent knows it.
+    taken: BTreeMap<String, Taken>,
+}
+
+/// Ended flows that a rule took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// All of them.
+    pub ended: u64,
+    /// Those without its settings: the kernel refused one, or something replaced one.
+    pub overridden: u64,
 }
 
 /// What a look has changed: names of rules, and why.
@@ -78,6 +89,7 @@ impl Rules {
             // Another thread may have adopted the same policy meanwhile, and counted.
             self.kept.entry(key).or_insert(kept);
         }
+        self.taken.clear();
         self.policy = policy;
         if self.kept.len() > KEPT_MAX {
             let present: BTreeSet<u64> = self.present().map(|(_, _, trial)| trial.key).collect();
@@ -107,11 +119,28 @@ impl Rules {
                 if taken_by.is_some() && *id != outcome.rule {
                     continue;
                 }
-                if let Some(kept) = self.kept.get_mut(&trial.key) {
-                    count(kept, outcome, taken_by.is_none());
+                let Some(kept) = self.kept.get_mut(&trial.key) else {
+                    continue;
+                };
+                let is_overridden = outcome.flags & raw::THALWEG_OUTCOME_OVERRIDDEN != 0;
+                if taken_by.is_some() {
+                    let name = &policy.rules[*id as usize].name;
+                    let taken = self.taken.entry(name.clone()).or_default();
+                    taken.ended += 1;
+                    taken.overridden += u64::from(is_overridden);
+                    if is_overridden {
+                        kept.ledger.overridden += 1;
+                        continue;
+                    }
                 }
+                count(kept, outcome, taken_by.is_none());
             }
         }
+    }
+
+    /// Ended flows of each rule that is compared, since this agent knows the policy.
+    pub fn taken(&self) -> &BTreeMap<String, Taken> {
+        &self.taken
     }
 
     /// Looks at the comparisons; see [`super::Gain::look`].
@@ -249,6 +278,7 @@ impl Rules {
                 share: f64::from(trial.share) / 2f64.powi(32),
                 taken: all.map_or(0, |all| all.treated()[ENDED].connections),
                 left: all.map_or(0, |all| all.control()[ENDED].connections),
+                overridden: kept.ledger.overridden,
             }),
         })
     }

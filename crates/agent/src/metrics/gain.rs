@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Figures;
 use super::page::{Page, Rows};
-use crate::view::{GainGroup, GainRow};
+use crate::view::{Gain, GainGroup, GainRow, GainRule};
 
 impl Figures {
     /// The learner against its control group.
@@ -109,15 +109,24 @@ impl Figures {
         ] {
             page.gauges(name, help, ["rule", "measure", "size"], figure(of))?;
         }
-        let suspended = self.rules.iter().filter_map(|gain| {
-            let rule = gain.rule.as_ref()?;
-            Some(([rule.name.clone()], gain.reverts.len() as f64))
-        });
+        let each = |of: fn(&Gain, &GainRule) -> u64| {
+            let rows = self.rules.iter().filter_map(|gain| {
+                let rule = gain.rule.as_ref()?;
+                Some(([rule.name.clone()], of(gain, rule) as f64))
+            });
+            Rows::each(rows.collect::<Vec<_>>())
+        };
+        page.gauges(
+            "thalweg_rule_gain_overridden",
+            "Flows that the rule took without its settings, which the kernel refused or something replaced: not compared.",
+            ["rule"],
+            each(|_, rule| rule.overridden),
+        )?;
         page.gauges(
             "thalweg_rule_suspended",
             "1 where no flow gets the rule, because those that it took did worse.",
             ["rule"],
-            Rows::each(suspended.collect::<Vec<_>>()),
+            each(|gain, _| gain.reverts.len() as u64),
         )
     }
 }

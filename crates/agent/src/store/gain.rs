@@ -51,16 +51,19 @@ impl Store {
     }
 
     fn read_gain(&self, rule: &str, now_ms: i64) -> Result<KeptGain, rusqlite::Error> {
-        let known: Option<(String, i64, u64)> = self
+        let known: Option<(String, i64, u64, u64)> = self
             .connection
             .query_row(
-                "SELECT boot_id, since_ms, left_out FROM gain WHERE rule = ?1",
+                "SELECT boot_id, since_ms, left_out, overridden FROM gain WHERE rule = ?1",
                 [rule],
-                |row| Ok((row.get(0)?, row.get(1)?, unsigned(row, 2)?)),
+                |row| {
+                    let (left_out, overridden) = (unsigned(row, 2)?, unsigned(row, 3)?);
+                    Ok((row.get(0)?, row.get(1)?, left_out, overridden))
+                },
             )
             .optional()?;
-        let (boot_id, since_ms, left_out) =
-            known.unwrap_or_else(|| (self.boot_id.clone(), now_ms, 0));
+        let (boot_id, since_ms, left_out, overridden) =
+            known.unwrap_or_else(|| (self.boot_id.clone(), now_ms, 0, 0));
         let mut baseline = Baseline::default();
         let strata = "SELECT number, count, mean FROM gain_strata WHERE rule = ?1";
         for stratum in self.rows(strata, rule, |row| {
@@ -72,6 +75,7 @@ impl Store {
         }
         let mut ledger = Ledger::restore(baseline, self.gain_groups(rule)?, self.gain_parts(rule)?);
         ledger.left_out = left_out;
+        ledger.overridden = overridden;
         if boot_id != self.boot_id {
             ledger.close_all();
         }
@@ -235,12 +239,14 @@ fn write_head(
     boot_id: &str,
 ) -> Result<(), rusqlite::Error> {
     transaction.execute(
-        "INSERT OR REPLACE INTO gain (rule, boot_id, since_ms, left_out) VALUES (?1, ?2, ?3, ?4)",
+        "INSERT OR REPLACE INTO gain (rule, boot_id, since_ms, left_out, overridden)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
         params![
             rule,
             boot_id,
             kept.since_ms,
-            kept.ledger.left_out.cast_signed()
+            kept.ledger.left_out.cast_signed(),
+            kept.ledger.overridden.cast_signed()
         ],
     )?;
     let mut stratum = transaction.prepare_cached(

@@ -9,7 +9,12 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 11] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
+pub(super) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
+
+/// Connections that did not have what they were given.
+const V12: &str = "
+ALTER TABLE gain ADD COLUMN overridden INTEGER NOT NULL DEFAULT 0;
+";
 
 /// Whose measurements decided: `own` or `fleet`; NULL = there is no fleet.
 const V11: &str = "
@@ -427,7 +432,7 @@ const TABLES: [(&str, &str); 14] = [
     ("sampling", "id boot_id salt began_ns before"),
     ("sampling_hours", "hour share seen"),
     ("control_salt", "id salt"),
-    ("gain", "rule boot_id since_ms left_out"),
+    ("gain", "rule boot_id since_ms left_out overridden"),
     ("gain_strata", "rule number count mean"),
     (
         "gain_groups",

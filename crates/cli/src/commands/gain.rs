@@ -124,6 +124,13 @@ fn text(gain: &Gain) -> String {
             "\nRule {} of policy {} ({share} %): {} flows taken, {} left alone.\n",
             rule.name, rule.policy, rule.taken, rule.left
         );
+        if rule.overridden > 0 {
+            text += &format!(
+                "{} flows taken without its settings, which the kernel refused or something \
+                 replaced: not compared.\n",
+                rule.overridden
+            );
+        }
     }
     for revert in &gain.reverts {
         let what = match (&revert.arm, &gain.rule) {

@@ -4,6 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_lab::host::{Side, WireKind};
 
+use crate::interference::attach_setter;
 use crate::support::policies::policy;
 use crate::support::{Bed, COLLECTOR, plain, privileged, wait_for};
 
@@ -185,4 +186,89 @@ fn a_rule_that_helps_is_found_and_one_that_slows_down_is_suspended() {
     assert_eq!(bed.rule("tiny")["suspended"], false);
     connect(&bed, 1, 30_000, &addresses);
     assert!(bed.rule("tiny")["matched"].as_u64().unwrap() > 20);
+}
+
+/// As [`CLIENT`], and each connection takes back what a rule set: small segments wait again.
+const REPLACING: &str = r#"
+import socket, sys
+for _ in range(int(sys.argv[1])):
+    with socket.create_connection((sys.argv[2], 5001)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        connection.sendall(bytes(30000))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+"#;
+
+/// Connections of each rule, half of which its share takes.
+const NUMBER: usize = 60;
+
+/// Applies a rule with half of the connections, makes them, and tells how many flows of it are
+/// compared, are not, and were left.
+fn compared(bed: &Bed, name: &str, set: &str, connect: impl Fn()) -> [u64; 3] {
+    bed.apply(&policy(&rule(name, "50%", set)));
+    connect();
+    wait_for(&format!("the flows of {name}"), || {
+        let told = bed.json(&["gain", "--rule", name])["rule"].clone();
+        let of = ["taken", "overridden", "left"].map(|key| told[key].as_u64().unwrap_or(0));
+        (of.iter().sum::<u64>() + CLASSES > NUMBER as u64).then_some(of)
+    })
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn flows_whose_setting_was_refused_or_replaced_are_not_compared_and_told() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("unheld"), ARMS);
+    let addresses = [bed.server_address()];
+    let mut server = bed.python(Side::Server, COLLECTOR, &[]);
+    assert_eq!(server.line(), "listening");
+    bed.start();
+    let usual = || connect(&bed, NUMBER, 30_000, &addresses);
+    let replacing = || {
+        let number = NUMBER.to_string();
+        let arguments = [number.as_str(), addresses[0].as_str()];
+        bed.python(Side::Client, REPLACING, &arguments).finish();
+    };
+    // What holds, though the kernel doubles buffers, sets ECN's bits and moves clamps.
+    let all = "sndbuf = \"300KiB\", rcvbuf = \"300KiB\", tos = 0x40, nodelay = true, \
+               notsent_lowat = \"64KiB\", max_pacing_rate = \"1Gbit\", user_timeout = \"9s\", \
+               window_clamp = \"200KiB\", congestion = \"reno\", keepalive = true, mark = 3";
+    let held = compared(&bed, "held", all, usual);
+    assert!(held[0] > 5 && held[1] == 0, "{held:?}");
+    let problems = |bed: &Bed| bed.json(&["status"])["problems"].to_string();
+    assert!(!problems(&bed).contains("ended without"));
+    let setter = attach_setter(&bed, "-DAT_ESTABLISHED");
+    let of = compared(&bed, "cubic", "congestion = \"cubic\"", usual);
+    assert!(of[0] == 0 && of[1] > 5 && of[2] > 5, "program: {of:?}");
+    wait_for("the program's name", || {
+        problems(&bed).contains("setter (number ").then_some(())
+    });
+    drop(setter);
+    let said = bed.thalweg(&["gain", "--rule", "cubic"]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains(&format!("{} flows taken without its settings", of[1])),
+        "{said}"
+    );
+    // Refused once established, and before the SYN.
+    for (name, set) in [
+        ("refused", "congestion = \"absent\""),
+        (
+            "early",
+            "nodelay = true } \non.connect = { congestion = \"absent\"",
+        ),
+    ] {
+        let of = compared(&bed, name, set, usual);
+        assert!(of[0] == 0 && of[1] > 5 && of[2] > 5, "{name}: {of:?}");
+    }
+    let told = wait_for("a problem", || {
+        let told = problems(&bed);
+        told.contains("that rule early took ended without its settings")
+            .then_some(told)
+    });
+    assert!(!told.contains("rule held took"), "{told}");
+    let of = compared(&bed, "nodelay", "nodelay = true", replacing);
+    assert!(of[0] == 0 && of[1] > 5 && of[2] > 5, "application: {of:?}");
 }

@@ -10,7 +10,7 @@ use thalweg_lab::units::Probability;
 use crate::support::{self, Bed, COLLECTOR, Traffic, plain, privileged, wait_for};
 
 /// Attaches `setter` to the bed's cgroup, after the agent's program.
-fn attach_setter(bed: &Bed, flag: &str) -> (Object, Link) {
+pub fn attach_setter(bed: &Bed, flag: &str) -> (Object, Link) {
     let file = support::compile("setter", bed.directory.path(), "setter.bpf.o", &[flag]);
     let object = ObjectBuilder::default().open_file(file);
     let object = object.unwrap().load().unwrap();

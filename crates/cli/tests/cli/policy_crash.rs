@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use serde_json::Value;
 
 /// Directory of the maps that all policies of this version share.
-const SHARED: &str = "shared-2";
+const SHARED: &str = "shared-3";
 
 /// A file with a policy named `pMARK` that sets the mark, and further settings for the handshake.
 fn file(bed: &Bed, mark: u32) -> PathBuf {

@@ -31,6 +31,20 @@ fn unset(op: &raw::thalweg_policy_op) -> Option<u16> {
     text.trim().parse().ok()
 }
 
+/// Whether nothing but another setting changes an operation's option once a flow is established: not the
+/// kernel, and not a later stage of the same rule.
+fn is_lasting(op: &raw::thalweg_policy_op, all: &[raw::thalweg_policy_op]) -> bool {
+    let option = |op: &raw::thalweg_policy_op| (i32::from(op.level), i32::from(op.name));
+    let kind = u32::from(op.kind);
+    let is_set = kind == raw::THALWEG_OP_SET_INT || kind == raw::THALWEG_OP_SET_TEXT;
+    // The kernel adapts both to the path and to its memory.
+    let adapts = [libc::TCP_WINDOW_CLAMP, libc::TCP_MAXSEG].map(|name| (libc::SOL_TCP, name));
+    let mut same = all.iter().filter(|other| option(other) == option(op));
+    is_set
+        && !adapts.contains(&option(op))
+        && same.all(|other| u32::from(other.stages) & LATER == 0)
+}
+
 /// Content of the maps.
 pub(super) struct Tables<'c> {
     compiled: &'c Compiled,
@@ -133,6 +147,11 @@ impl<'c> Tables<'c> {
         }
         // The flags are bits of a byte.
         action.flags = flags as u8;
+        let ops = &action.ops[..usize::from(action.count)];
+        let lasting = ops.iter().map(|op| is_lasting(op, ops));
+        action.lasting = (0..)
+            .zip(lasting)
+            .fold(0, |mask, (place, is)| mask | u32::from(is) << place);
     }
 
     /// Size of one of this policy's own maps.

@@ -94,6 +94,34 @@ fn flows_of_a_ladder_are_compared_with_those_that_all_of_it_left() {
 }
 
 #[test]
+fn flows_without_the_settings_of_their_rule_are_counted_and_not_compared() {
+    let mut rules = rules(policy());
+    let none = raw::THALWEG_POLICY_NONE;
+    let overridden = |trial, rule, host| raw::thalweg_policy_outcome {
+        flags: raw::THALWEG_OUTCOME_OVERRIDDEN,
+        ..outcome(trial, rule, host, 1000)
+    };
+    rules.take(&[outcome(0, none, 0, 1000)]);
+    rules.take(&[
+        outcome(0, 0, 1, 1000),
+        overridden(0, 0, 2),
+        overridden(0, 0, 3),
+        overridden(0, 1, 4),
+        // Left by the ladder, whatever became of the settings of another rule.
+        overridden(0, 2, 5),
+    ]);
+    let of = |name: &str| {
+        let rule = rules.view(name, Scope::All, 0, 0).unwrap().rule.unwrap();
+        (rule.taken, rule.overridden, rule.left)
+    };
+    assert_eq!(of("twenty"), (1, 2, 1));
+    assert_eq!(of("forty"), (0, 1, 1));
+    let taken = |ended, overridden| Taken { ended, overridden };
+    assert_eq!(rules.taken()["twenty"], taken(3, 2));
+    assert_eq!(rules.taken()["forty"], taken(1, 1));
+}
+
+#[test]
 fn a_rule_that_is_worse_is_suspended_for_a_day() {
     let mut rules = rules(policy());
     let mut random = Random::new(1);
