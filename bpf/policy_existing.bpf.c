@@ -396,39 +396,50 @@ int policy_existing(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* By rule: connections whose callbacks another program switched off. Its size is the policy's. */
+/* By rule; its size is the policy's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct thalweg_policy_silenced);
 } silenced SEC(".maps");
 
-/* Counts connections with later stages for which the kernel calls no more. It changes nothing. */
+/*
+ * Counts connections with later stages, or of a trial, for which the kernel calls no more. It
+ * changes nothing.
+ */
 SEC("iter/tcp")
 int policy_silenced(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
+	struct thalweg_policy_silenced *count;
+	struct thalweg_policy_trial *trial;
 	struct thalweg_policy_flow *flow;
 	struct tcp_sock *tp;
-	__u32 rule, want;
-	__u64 *count;
+	__u32 rule;
+	int on;
 
 	if (!skc || (skc->skc_state != BPF_TCP_ESTABLISHED && skc->skc_state != BPF_TCP_CLOSE_WAIT))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!tp)
 		return 0;
+	on = tp->bpf_sock_ops_cb_flags;
 	flow = bpf_sk_storage_get(&flows, tp, 0, 0);
-	if (!flow || flow->generation != load_head()->generation ||
-	    flow->flags & THALWEG_FLOW_OPENING)
-		return 0;
-	want = callbacks_of(flow);
-	if ((tp->bpf_sock_ops_cb_flags & want) == want)
-		return 0;
-	rule = flow->rule;
-	count = bpf_map_lookup_elem(&silenced, &rule);
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	if (flow && flow->generation == load_head()->generation &&
+	    !(flow->flags & THALWEG_FLOW_OPENING) && callbacks_of(flow) & ~on) {
+		rule = flow->rule;
+		count = bpf_map_lookup_elem(&silenced, &rule);
+		if (count)
+			__sync_fetch_and_add(&count->later, 1);
+	}
+	trial = bpf_sk_storage_get(&trials, tp, 0, 0);
+	if (trial && trial->generation == load_head()->generation &&
+	    !(on & BPF_SOCK_OPS_STATE_CB_FLAG)) {
+		rule = trial->trial;
+		count = bpf_map_lookup_elem(&silenced, &rule);
+		if (count)
+			__sync_fetch_and_add(&count->ends, 1);
+	}
 	return 0;
 }

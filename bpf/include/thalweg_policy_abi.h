@@ -303,6 +303,12 @@ struct thalweg_policy_seen {
 	__u64 newer; /* in the cgroup, and already with a rule of this policy */
 };
 
+/* Open connections whose callbacks another program switched off; one per rule id. */
+struct thalweg_policy_silenced {
+	__u64 later; /* whose later stages are over */
+	__u64 ends; /* of the rule's share, taken or left: their ends are not seen */
+};
+
 /* Flows and events that could not be remembered, reported or counted; one per policy. */
 struct thalweg_policy_missed {
 	__u64 handshakes; /* flows evicted in their handshake: looked up again at its end */

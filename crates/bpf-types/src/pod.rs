@@ -50,6 +50,7 @@ pod!(
     thalweg_policy_missed,
     thalweg_policy_reached,
     thalweg_policy_seen,
+    thalweg_policy_silenced,
     thalweg_policy_event,
     thalweg_policy_outcome,
 );

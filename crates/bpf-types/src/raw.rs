@@ -679,6 +679,22 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_silenced {
+    pub later: __u64,
+    pub ends: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_silenced"][::std::mem::size_of::<thalweg_policy_silenced>() - 16usize];
+    ["Alignment of thalweg_policy_silenced"]
+        [::std::mem::align_of::<thalweg_policy_silenced>() - 8usize];
+    ["Offset of field: thalweg_policy_silenced::later"]
+        [::std::mem::offset_of!(thalweg_policy_silenced, later) - 0usize];
+    ["Offset of field: thalweg_policy_silenced::ends"]
+        [::std::mem::offset_of!(thalweg_policy_silenced, ends) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_policy_missed {
     pub handshakes: __u64,
     pub statistics: __u64,

@@ -140,14 +140,8 @@ fn callbacks_that_another_program_switches_off_are_counted() {
         "[[rule]]\nname = \"all\"\nmatch.direction = \"active\"\non.rtt = { mark = 3 }\n",
     ));
     let _sink = bed.sink(&bed.server_address());
-    const HOLD: &str = r#"
-import socket, sys
-connections = [socket.create_connection((sys.argv[1], 5001)) for _ in range(3)]
-print("open")
-sys.stdin.readline()
-"#;
     let address = bed.server_address();
-    let mut client = bed.python(Side::Client, HOLD, &[&address]);
+    let mut client = bed.python(Side::Client, HOLD, &[&address, "3"]);
     assert_eq!(client.line(), "open");
     let rule = bed.rule("all");
     assert_eq!(rule["failed"], 0, "{rule}");
@@ -158,7 +152,7 @@ sys.stdin.readline()
     let load = ["sockops", "load", object, "--cgroup", &cgroup];
     let output = bed.thalweg(&load);
     assert!(output.status.success(), "{output:?}");
-    let mut silent = bed.python(Side::Client, HOLD, &[&address]);
+    let mut silent = bed.python(Side::Client, HOLD, &[&address, "3"]);
     assert_eq!(silent.line(), "open");
     let rule = bed.rule("all");
     let failure = serde_json::json!([{
@@ -186,6 +180,76 @@ sys.stdin.readline()
     let output = bed.thalweg(&["sockops", "unload", "silencer"]);
     assert!(output.status.success(), "{output:?}");
     drop(silent);
+    wait_for("the problem's end", || {
+        (!problems().contains("switched off")).then_some(())
+    });
+}
+
+/// Connections that stay open. Arguments: the server's address, how many.
+const HOLD: &str = r#"
+import socket, sys
+connections = [socket.create_connection((sys.argv[1], 5001)) for _ in range(int(sys.argv[2]))]
+print("open")
+sys.stdin.readline()
+"#;
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn ends_of_a_share_that_another_program_keeps_from_the_policy_are_counted() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("silentshare", "");
+    bed.apply(&policy(
+        "[[rule]]\nname = \"half\"\nmatch = { direction = \"active\", sample = \"50%\" }\n\
+         set = { mark = 3 }\n",
+    ));
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let mut client = bed.python(Side::Client, HOLD, &[&address, "12"]);
+    assert_eq!(client.line(), "open");
+    let rule = bed.rule("half");
+    assert_eq!(rule["failed"], 0, "{rule}");
+    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let object = object.to_str().unwrap();
+    let output = bed.thalweg(&["sockops", "load", object, "--cgroup", &cgroup]);
+    assert!(output.status.success(), "{output:?}");
+    // Those that the share left, too: both sides miss their ends.
+    let mut silent = bed.python(Side::Client, HOLD, &[&address, "7"]);
+    assert_eq!(silent.line(), "open");
+    let rule = bed.rule("half");
+    let failures = serde_json::json!([{
+        "key": "sample",
+        "option": "TCP_BPF_SOCK_OPS_CB_FLAGS",
+        "stage": "established",
+        "error": "switched off by another program",
+        "count": 7,
+    }]);
+    assert_eq!(rule["failures"], failures);
+    let problems = || bed.json(&["status"])["problems"].to_string();
+    let said = problems();
+    assert!(said.contains("7 with rule \\\"half\\\""), "{said}");
+    // Where the kernel cannot tell, it says so, and only of a policy that needs callbacks.
+    let shown = || {
+        let hidden = "mount -t tmpfs none /sys/kernel/btf; exec \"$@\"";
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-c", hidden, "sh", THALWEG, "--config"])
+            .arg(bed.configuration())
+            .args(["policy", "show"])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let text = shown();
+    let note =
+        "note: callbacks that another program switches off are not seen: the kernel has no BTF";
+    assert!(
+        text.contains(note) && !text.contains("switched off"),
+        "{text}"
+    );
+    bed.apply(&policy("[[rule]]\nname = \"half\"\nset = { mark = 3 }\n"));
+    let text = shown();
+    assert!(!text.contains("note:"), "{text}");
     wait_for("the problem's end", || {
         (!problems().contains("switched off")).then_some(())
     });

@@ -116,8 +116,7 @@ impl Existing {
 }
 
 /// By rule, the open connections of the policy in force whose callbacks another program switched
-/// off: their later stages are over. `None` where the kernel cannot tell (before Linux 5.15, or
-/// without type information).
+/// off; else why the kernel cannot tell.
 ///
 /// # Errors
 /// Maps that cannot be read.
@@ -125,9 +124,9 @@ pub(super) fn silenced(
     pins: &Pins,
     head: &raw::thalweg_policy_head,
     rules: u32,
-) -> Result<Option<Vec<u64>>> {
+) -> Result<Result<Vec<raw::thalweg_policy_silenced>, &'static str>> {
     if !system::has_kernel_btf() {
-        return Ok(None);
+        return Ok(Err("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"));
     }
     let mut object = object::open("thalweg_silence", thalweg_bpf_objects::POLICY_EXISTING)?;
     only(&mut object, programs::POLICY_SILENCED);
@@ -135,12 +134,14 @@ pub(super) fn silenced(
         match map.name().to_string_lossy().as_ref() {
             maps::RODATA_HEAD => map.set_initial_value(bytes_of(head))?,
             maps::SILENCED => map.set_max_entries(rules)?,
-            maps::FLOWS => map.reuse_pinned_map(pins.shared(maps::FLOWS))?,
+            name @ (maps::FLOWS | maps::TRIALS) => map.reuse_pinned_map(pins.shared(name))?,
             _ => {}
         }
     }
     let Ok(object) = object::listening(|| anyhow::Ok(object.load()?)) else {
-        return Ok(None);
+        return Ok(Err(
+            "the kernel refused the program that looks (Linux 5.15)",
+        ));
     };
     let program = object::program(&object, programs::POLICY_SILENCED)?;
     let link = program.attach().context("making a TCP iterator")?;
@@ -150,10 +151,10 @@ pub(super) fn silenced(
     let count = |id: u32| {
         let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
         bytes
-            .and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)))
+            .and_then(|bytes| from_bytes(&bytes))
             .context("the counters of callbacks have an unexpected size")
     };
-    Ok(Some((0..rules).map(count).collect::<Result<_>>()?))
+    Ok(Ok((0..rules).map(count).collect::<Result<_>>()?))
 }
 
 /// Loads one program of an object alone.

@@ -18,6 +18,8 @@ use crate::batch;
 
 /// Key of failures of no setting: callbacks that the later stages need.
 const LATER_STAGES: &str = "later stages";
+/// Likewise, callbacks at the ends of flows that a share took or left.
+const SHARE: &str = "sample";
 /// The kernel's name of the option that requests callbacks.
 const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
 /// Error of callbacks that are not as the policy requested them.
@@ -48,6 +50,9 @@ pub struct Report {
     /// What is not as it was applied, a sentence each; empty where nobody has looked.
     #[serde(default)]
     pub faults: Vec<String>,
+    /// What cannot be seen of it, and why; `None` where nobody has looked.
+    #[serde(default)]
+    pub unseen: Option<String>,
     /// Its rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
@@ -183,14 +188,15 @@ impl Report {
             map_bytes: pins.memory(),
             missed: missed_of(&missed)?,
             faults: Vec::new(),
+            unseen: None,
             rules,
         }))
     }
 }
 
 impl Report {
-    /// As [`Report::read`], and looks at every open connection with later stages: those whose
-    /// callbacks another program switched off count as failures.
+    /// As [`Report::read`], and looks at every open connection with later stages or of a share: those
+    /// whose callbacks another program switched off count as failures.
     ///
     /// # Errors
     /// As [`Report::read`].
@@ -202,16 +208,29 @@ impl Report {
         let Some(head) = pins.head()? else {
             return Ok(None);
         };
-        if head.generation != report.number || head.stages & LATER == 0 {
+        let needs_callbacks =
+            head.stages & LATER != 0 || head.flags & raw::THALWEG_POLICY_TRIALS != 0;
+        if head.generation != report.number || !needs_callbacks {
             return Ok(Some(report));
         }
         let rules = u32::try_from(report.rules.len())?;
-        let silenced = existing::silenced(&pins, &head, rules)?;
-        for (rule, count) in report.rules.iter_mut().zip(silenced.into_iter().flatten()) {
-            if count > 0 {
+        let silenced = match existing::silenced(&pins, &head, rules)? {
+            Ok(silenced) => silenced,
+            Err(why) => {
+                report.unseen = Some(format!(
+                    "callbacks that another program switches off are not seen: {why}"
+                ));
+                return Ok(Some(report));
+            }
+        };
+        for (rule, silenced) in report.rules.iter_mut().zip(silenced) {
+            for (key, count) in [(LATER_STAGES, silenced.later), (SHARE, silenced.ends)] {
+                if count == 0 {
+                    continue;
+                }
                 rule.failed += count;
                 rule.failures.push(Failure {
-                    key: LATER_STAGES.to_owned(),
+                    key: key.to_owned(),
                     option: CALLBACKS.to_owned(),
                     stage: catalogue::Stage::Established.name().to_owned(),
                     error: SWITCHED_OFF.to_owned(),
@@ -225,18 +244,32 @@ impl Report {
     /// The open connections whose callbacks another program switched off, in words; `None` where
     /// [`Report::look`] found none.
     pub fn silenced(&self) -> Option<String> {
-        let of_rule = |rule: &RuleReport| {
+        let of_rule = |rule: &RuleReport, key: &str| {
             let mut failures = rule.failures.iter();
-            let found = failures.find(|failure| failure.error == SWITCHED_OFF)?;
+            let found = failures.find(|it| it.error == SWITCHED_OFF && it.key == key)?;
             Some(format!("{} with rule {:?}", found.count, rule.name))
         };
-        let found: Vec<String> = self.rules.iter().filter_map(of_rule).collect();
-        (!found.is_empty()).then(|| {
+        let of = |key: &str, what: &str| {
+            let found = self.rules.iter().filter_map(|rule| of_rule(rule, key));
+            let found: Vec<String> = found.collect();
+            (!found.is_empty()).then(|| format!("{what}: {}", found.join(", ")))
+        };
+        let parts: Vec<String> = [
+            of(LATER_STAGES, "later stages are over"),
+            of(
+                SHARE,
+                "ends are not seen, so that the share's comparison misses them",
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        (!parts.is_empty()).then(|| {
             format!(
                 "policy {}: another sockops program switched off callbacks of open connections, \
-                 whose later stages are over: {}",
+                 whose {}",
                 self.name,
-                found.join(", ")
+                parts.join("; whose ")
             )
         })
     }

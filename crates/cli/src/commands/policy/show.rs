@@ -59,6 +59,9 @@ fn text(report: &Report) -> String {
     for fault in &report.faults {
         text.push_str(&format!("problem: {fault}; {REMEDY}\n"));
     }
+    if let Some(unseen) = &report.unseen {
+        text.push_str(&format!("note: {unseen}\n"));
+    }
     for (missed, what, why) in [
         (
             report.missed.handshakes,
