@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use thalweg_units::Position;
 use thalweg_units::prefix::{Prefix, mask};
 
-use crate::catalogue::{self, Stage};
+use crate::catalogue::{self, Does, Stage};
 use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is_below};
 
 /// A probably unintended setting.
@@ -266,9 +266,7 @@ impl Rule {
                            the bits that same_prefix asks for";
             return warn(self.at, message.to_owned());
         }
-        let peer = !conditions.remote.iter().all(|prefix| prefix.length() == 0)
-            || conditions.same_prefix.is_some()
-            || !conditions.remote_port.is_empty();
+        let peer = conditions.need_peer();
         for action in &self.actions {
             let key = action.key.name;
             let possible = action.stages
@@ -323,6 +321,19 @@ impl Rule {
             warnings.push(self.warning(WarningKind::Incomplete, at, message.to_owned()));
         };
         for action in &self.actions {
+            let is_set = matches!(
+                action.key.does,
+                Does::SetNumber { .. } | Does::SetText { .. }
+            );
+            let of_listener = is_set && action.stages & Stage::Listen.bit() != 0;
+            if of_listener && self.conditions.sample.is_some() && self.conditions.may_listen() {
+                warn(
+                    action.at,
+                    "a listener draws for itself: all connections that it accepts have what is set \
+                     at `listen`, or none, whatever `sample` they draw, and so `gain --rule` \
+                     compares them wrongly",
+                );
+            }
             match (action.key.name, &action.value) {
                 ("congestion", Value::Text(name)) if name == "dctcp" && !on("needs_ecn") => warn(
                     action.at,
@@ -367,6 +378,18 @@ impl Rule {
 }
 
 impl Conditions {
+    /// Whether they hold only for a flow with a remote end, which a listener has not.
+    fn need_peer(&self) -> bool {
+        !self.remote.iter().all(|prefix| prefix.length() == 0)
+            || self.same_prefix.is_some()
+            || !self.remote_port.is_empty()
+    }
+
+    /// Whether they may hold for a listener.
+    fn may_listen(&self) -> bool {
+        !self.need_peer() && self.direction != Some(Direction::Active)
+    }
+
     /// Whether some pair of remote and local prefix of a family can share its leading bits.
     fn can_be_alike(&self) -> bool {
         let Some(same) = self.same_prefix else {

@@ -52,6 +52,36 @@ fn each_trap_is_told_once() {
 }
 
 #[test]
+fn setting_of_a_listener_with_a_share_is_incomplete() {
+    let listener = "on.listen = { rcvbuf = \"1MiB\" }";
+    let shared = rule("shared", "local_port = 80, sample = \"10%\"", listener);
+    let seen = warnings(&shared);
+    let [(kind, 4, message)] = &seen[..] else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(*kind, WarningKind::Incomplete);
+    assert!(
+        message.starts_with("a listener draws for itself"),
+        "{message}"
+    );
+    assert!(warnings(&rule("all", "local_port = 80", listener)).is_empty());
+    for (conditions, set) in [
+        ("local_port = 80, sample = \"10%\"", SET),
+        (
+            "direction = \"active\", sample = \"10%\"",
+            "set = { max_segment = 900 }",
+        ),
+        ("sample = \"10%\"", "set = { send_option = 7 }"),
+    ] {
+        assert_eq!(
+            warnings(&rule("other", conditions, set)),
+            [],
+            "{conditions}"
+        );
+    }
+}
+
+#[test]
 fn what_many_rules_have_in_the_same_words_is_told_once() {
     let text: String = (1..=1000)
         .map(|port| {
