@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use thalweg_control::policy::Place;
 use thalweg_control::policy::history::History;
-use thalweg_control::{cc, policy, system};
+use thalweg_control::{cc, policy, sockops, system};
 
 use crate::kernel::health::{CGROUP, Look, PINS, PROGRAMS};
 use crate::lock::PinLock;
@@ -27,12 +27,14 @@ const POLICY: &str = "policy";
 pub const POLICY_SILENCE: &str = "policy-silence";
 /// Kind of problem: a congestion control in BPF is not as it was loaded.
 const CONTROLS: &str = "cc";
+/// Kind of problem: a sockops object of others is not as it was loaded.
+const SOCKOPS: &str = "sockops";
 /// Kind of problem: the store's file is gone.
 const STORE_FILE: &str = "store-file";
 /// Kind of problem: the API's socket is gone.
 const SOCKET: &str = "socket";
 /// Kinds of problems that are looked for whenever somebody asks.
-const LOOKED: [&str; 8] = [
+const LOOKED: [&str; 9] = [
     CONTROLS,
     CGROUP,
     EVENTS,
@@ -40,6 +42,7 @@ const LOOKED: [&str; 8] = [
     POLICY,
     POLICY_SILENCE,
     PROGRAMS,
+    SOCKOPS,
     STORE_FILE,
 ];
 /// Kinds of problems under which nothing is measured or changed, or nobody learns of it.
@@ -147,8 +150,9 @@ impl Shared {
             problems.remove(kind);
         }
         let attached = look.attached();
-        problems.extend(self.look(look));
-        match self.look_at_policy() {
+        let history = History::at(&self.config.paths.state);
+        problems.extend(self.look(look, &history));
+        match self.look_at_policy(&history) {
             Ok(report) => {
                 let silenced = report.and_then(|report| report.silenced());
                 problems.extend(silenced.map(|text| (POLICY_SILENCE, text)));
@@ -166,16 +170,14 @@ impl Shared {
     ///
     /// # Errors
     /// Pins that cannot be read.
-    pub fn look_at_policy(&self) -> Result<Option<policy::Report>> {
-        let history = History::at(&self.config.paths.state);
-        policy::Report::look(&self.kernel.setup().pin, &history)
+    pub fn look_at_policy(&self, history: &History) -> Result<Option<policy::Report>> {
+        policy::Report::look(&self.kernel.setup().pin, history)
     }
 
     /// The problems of the kinds [`LOOKED`], but silenced connections.
-    fn look(&self, look: Look) -> Problems {
+    fn look(&self, look: Look, history: &History) -> Problems {
         let mut problems = look.problems;
         let state = &self.config.paths.state;
-        let history = History::at(state);
         let in_words = |found: Result<Vec<String>>| match found {
             Ok(texts) => texts.join("; "),
             Err(error) => format!("{error:#}"),
@@ -185,8 +187,9 @@ impl Shared {
                 problems.insert(kind, text);
             }
         };
-        note(POLICY, in_words(policy::faults(&self.place(), &history)));
+        note(POLICY, in_words(policy::faults(&self.place(), history)));
         note(CONTROLS, in_words(cc::faults(&self.kernel.setup().pin)));
+        note(SOCKOPS, in_words(sockops::faults(&self.kernel.setup().pin)));
         if store_file(state) != self.store_file {
             let path = state.join(FILE_NAME);
             note(
@@ -233,25 +236,42 @@ impl Shared {
         self.note_problems(&kinds, &problems);
     }
 
-    /// Looks, and puts back what is missing of the policy in force and of congestion controls.
-    pub fn attend_others(&self) {
-        let history = History::at(&self.config.paths.state);
-        let kinds = [CONTROLS, EVENTS, POLICY, STORE_FILE];
-        let problems = self.look(Look::default());
+    /// Looks, and puts back what is missing of the policy in force, congestion controls and sockops
+    /// objects; `history` has the policies.
+    pub fn attend_others(&self, history: &History) {
+        if !self.is_stopping() {
+            self.attend_cgroups(history);
+        }
+        let kinds = [CONTROLS, EVENTS, POLICY, SOCKOPS, STORE_FILE];
+        let problems = self.look(Look::default(), history);
         self.note_problems(&kinds, &problems);
         if self.is_stopping() {
             return;
         }
         if problems.contains_key(POLICY) {
-            let outcome = policy::put_back(&self.place(), &history);
+            let outcome = policy::put_back(&self.place(), history);
             self.life.repairs.note(POLICY, outcome);
         }
         if problems.contains_key(CONTROLS) {
             let outcome = cc::put_back(&self.kernel.setup().pin);
             self.life.repairs.note(CONTROLS, outcome);
         }
+        if problems.contains_key(SOCKOPS) {
+            let outcome = sockops::put_back(&self.kernel.setup().pin);
+            self.life.repairs.note(SOCKOPS, outcome);
+        }
         if kinds.iter().any(|kind| problems.contains_key(kind)) {
-            self.note_problems(&kinds, &self.look(Look::default()));
+            self.note_problems(&kinds, &self.look(Look::default(), history));
+        }
+    }
+
+    /// Has the sockets of cgroups marked that rules name: they come and go with their services. What
+    /// fails is found by the look that follows.
+    fn attend_cgroups(&self, history: &History) {
+        let new = policy::refresh_cgroups(&self.place(), history);
+        for cgroup in new.iter().flatten() {
+            let cgroup = cgroup.display();
+            tracing::info!(%cgroup, "policy: cgroup of a rule has come: {cgroup}");
         }
     }
 

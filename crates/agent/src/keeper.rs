@@ -354,7 +354,7 @@ impl Keeper {
             .is_none_or(|at| at.elapsed() >= ATTEND_OTHERS)
         {
             self.attended_others = Some(Instant::now());
-            self.shared.attend_others();
+            self.shared.attend_others(&self.policies);
         }
         let outcome = self.make_room();
         self.shared
@@ -372,7 +372,6 @@ impl Keeper {
             let adopted = self.shared.adopt_policy(&self.policies);
             self.shared
                 .problem("rules", adopted.err().map(|error| format!("{error:#}")));
-            self.refresh_cgroups();
             self.shared.name_containers(&self.namespaces);
         }
         if self.gain_seen.is_none_or(|at| at.elapsed() >= GAIN) {
@@ -445,7 +444,7 @@ impl Keeper {
 
     /// Logs a policy's failed settings, each kind of failure once, and notes silenced connections.
     fn report_policy(&mut self) {
-        let report = match self.shared.look_at_policy() {
+        let report = match self.shared.look_at_policy(&self.policies) {
             Ok(report) => report,
             Err(error) => return tracing::debug!("reading the policy's failures: {error:#}"),
         };
@@ -457,22 +456,6 @@ impl Keeper {
         }
         let silenced = report.and_then(|report| report.silenced());
         self.shared.problem(health::POLICY_SILENCE, silenced);
-    }
-
-    /// Named cgroups come and go with their services.
-    fn refresh_cgroups(&self) {
-        let setup = self.shared.kernel.setup();
-        let place = policy::Place {
-            pin: setup.pin.clone(),
-            cgroup: setup.cgroup.clone(),
-        };
-        match policy::refresh_cgroups(&place, &self.policies) {
-            Ok(new) => new.iter().for_each(|cgroup| {
-                let cgroup = cgroup.display();
-                tracing::info!(%cgroup, "policy: cgroup of a rule has come: {cgroup}");
-            }),
-            Err(error) => tracing::warn!("policy: cgroups of rules: {error:#}"),
-        }
     }
 
     fn discover(&mut self) -> Result<()> {

@@ -1,14 +1,14 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 35] = [
+const REMEDIES: [(&str, &str); 36] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
     ),
     (
         "cc",
-        "Load the CC again with `thalweg cc load`. Connections that have it keep it.",
+        "Nothing must be done if it is put back within seconds. Else remove it with `thalweg cc unload`, and load it again. Connections that have it keep it.",
     ),
     (
         "cgroup",
@@ -113,6 +113,10 @@ const REMEDIES: [(&str, &str); 35] = [
     (
         "socket",
         "Make the socket's directory again, or restart the agent. Until then only its TCP port answers.",
+    ),
+    (
+        "sockops",
+        "Nothing must be done if it is attached again within seconds. Else start the service that has the cgroup, or remove the object with `thalweg sockops unload NAME`.",
     ),
     (
         "store",

@@ -7,6 +7,7 @@
 //! cc/NAME/link       keeps it registered with TCP; gone while it drains
 //! cc/NAME/struct_ops its callbacks
 //! cc/NAME/map_MAP    its other maps
+//! cc/NAME/withdrawn  there once it was unloaded: without it, a link that is gone is put back
 //! cc/NAME-new        the same for a version being loaded: not in force yet, or not in its place
 //! ```
 //!
@@ -21,7 +22,9 @@ mod rate;
 mod support;
 mod trace;
 
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,8 @@ pub(crate) const DIRECTORY: &str = "cc";
 const LINK: &str = "link";
 pub(crate) const OPS: &str = "struct_ops";
 const MAP: &str = "map_";
+/// Symbolic link, to nothing, that marks what was unloaded.
+const WITHDRAWN: &str = "withdrawn";
 /// Suffix of the directory of a version being loaded; no name has a '-'.
 const NEW: &str = "-new";
 /// Longest name (net/tcp.h, TCP_CA_NAME_MAX less the final 0).
@@ -366,6 +371,11 @@ impl Controls {
             return Ok(());
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        let mark = self.0.own(name).join(WITHDRAWN);
+        if fs::symlink_metadata(&mark).is_err() {
+            symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
+        }
+        fail_point!("cc::withdrawn");
         remove_file(&path)?;
         fail_point!("cc::unpinned");
         // Kernels before 6.11 cannot detach; they do so once the link is closed everywhere.
@@ -486,9 +496,9 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes the pins of a version.
+/// Removes the pins of a version, its mark last.
 fn clear(own: &Path) -> Result<()> {
-    pins::clear(own, LINK)
+    pins::clear(own, LINK, WITHDRAWN)
 }
 
 #[cfg(test)]

@@ -194,6 +194,28 @@ pub fn create(program: BorrowedFd<'_>, cgroup: &File, hook: bpf_attach_type) -> 
             std::ptr::null(),
         )
     };
+    owned(fd)
+}
+
+/// A new link that registers callbacks of the kernel's (`struct_ops`).
+///
+/// # Errors
+/// The kernel's.
+pub fn create_struct_ops(map: BorrowedFd<'_>) -> Result<OwnedFd> {
+    // SAFETY: the descriptor is open for the whole call; there is no target, and no options are passed.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(
+            map.as_raw_fd(),
+            0,
+            libbpf_sys::BPF_STRUCT_OPS,
+            std::ptr::null(),
+        )
+    };
+    owned(fd)
+}
+
+/// The descriptor of a new link.
+fn owned(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd)).context("making a link");
     }

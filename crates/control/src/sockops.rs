@@ -2,17 +2,22 @@
 //! and removed again.
 //!
 //! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file system. It
-//! has a file `link_PROGRAM` per program and `map_MAP` per map. It is pinned whole as `NAME~new`
-//! and then renamed. The next call removes the rest of an interrupted one.
+//! has a file `link_PROGRAM` per program, `map_MAP` per map, and `cgroup`, a symbolic link. It is
+//! pinned whole as `NAME~new` and then renamed. The next call removes the rest of an interrupted one.
 
 use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramType};
+use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Program, ProgramType,
+};
 use serde::Serialize;
 
-use crate::links::{self, cgroup_path};
+use crate::links::{self, Attachment, Fault, cgroup_path};
 use crate::object::{self, last_line, last_words, take_said};
 use crate::pins::{self, Kept, Locked, entries};
 use crate::{privileges, system};
@@ -21,6 +26,8 @@ use thalweg_units::printable;
 pub(crate) const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";
 const MAP: &str = "map_";
+/// Symbolic link to the cgroup of an object.
+const CGROUP: &str = "cgroup";
 /// Suffix of an incomplete directory; no name has a '~', and the file system allows no '.'.
 const NEW: &str = "~new";
 /// Longest name: it is the name of a file, and has a column in tables.
@@ -76,6 +83,136 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
     let mut names = entries(&all.0.directory)?;
     names.sort();
     names.iter().map(|name| all.read(name)).collect()
+}
+
+/// Objects that are not as they were loaded, a sentence each.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read, or the kernel does not tell.
+pub fn faults(pin: &Path) -> Result<Vec<String>> {
+    let directory = pin.join(DIRECTORY);
+    // Another process may be unloading one at this moment.
+    match look(&directory)?.is_empty() {
+        true => Ok(Vec::new()),
+        false => look(&directory),
+    }
+}
+
+fn look(directory: &Path) -> Result<Vec<String>> {
+    let mut names = entries(directory)?;
+    names.retain(|name| !name.ends_with(NEW));
+    names.sort();
+    let mut faults = Vec::new();
+    for name in names {
+        let own = directory.join(&name);
+        let mut fault = |why: String| faults.push(format!("sockops object {name}: {why}"));
+        let links = pinned_links(&own)?;
+        if links.is_empty() {
+            fault("its links are gone: load it again".to_owned());
+        }
+        let path = fs::read_link(own.join(CGROUP)).ok();
+        let cgroup = path.as_ref().map(|path| (path, File::open(path)));
+        for (pin, link) in &links {
+            let attached = Attached::new(pin, link)?;
+            match &cgroup {
+                Some((_, Ok(cgroup))) => {
+                    let found = attached.at(link.as_fd()).fault(cgroup)?;
+                    found.into_iter().for_each(|found| match found {
+                        Fault::Detached(why) | Fault::Unpinned(why) => fault(why),
+                    });
+                }
+                Some((path, Err(_))) => fault(format!(
+                    "{} does not run: the cgroup {} is gone; start its service, or remove the \
+                     object with `thalweg sockops unload {name}`",
+                    attached.name,
+                    path.display()
+                )),
+                // An earlier version did not note the cgroup.
+                None if links::attached_to(link)? == Some(0) => fault(format!(
+                    "{} does not run: its cgroup was removed, or its link detached; unload it, and \
+                     load it again",
+                    attached.name
+                )),
+                None => {}
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// The pinned links of an object.
+fn pinned_links(own: &Path) -> Result<Vec<(PathBuf, Link)>> {
+    let mut files = entries(own)?;
+    files.retain(|file| file.starts_with(LINK));
+    files.sort();
+    let paths = files.iter().map(|file| own.join(file));
+    // One may have gone meanwhile.
+    let open = paths.filter_map(|path| links::open(&path).ok().flatten().map(|link| (path, link)));
+    Ok(open.collect())
+}
+
+/// A program that a pinned link attaches.
+struct Attached<'a> {
+    name: String,
+    id: u32,
+    pin: &'a Path,
+}
+
+impl<'a> Attached<'a> {
+    fn new(pin: &'a Path, link: &Link) -> Result<Self> {
+        let name = pin.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self {
+            name: name.trim_start_matches(LINK).to_owned(),
+            id: link.info()?.prog_id,
+            pin,
+        })
+    }
+
+    fn at<'b>(&'b self, program: BorrowedFd<'b>) -> Attachment<'b> {
+        Attachment {
+            name: &self.name,
+            program,
+            id: self.id,
+            hook: BPF_CGROUP_SOCK_OPS,
+            pin: self.pin,
+        }
+    }
+}
+
+/// Attaches programs to their cgroup that were detached, as by its end. Returns in words what was
+/// done.
+///
+/// # Errors
+/// [`anyhow::Error`] if pins cannot be read or written, or the kernel refuses.
+pub fn put_back(pin: &Path) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    if faults(pin)?.is_empty() {
+        return Ok(done);
+    }
+    // Not to be mended: what has no link is to be said.
+    let Some(all) = Locked::open(&pin.join(DIRECTORY))? else {
+        return Ok(done);
+    };
+    for name in entries(&all.directory)? {
+        let own = all.own(&name);
+        let Ok(cgroup) = fs::read_link(own.join(CGROUP)).and_then(File::open) else {
+            continue;
+        };
+        for (pin, link) in pinned_links(&own)? {
+            let attached = Attached::new(&pin, &link)?;
+            if name.ends_with(NEW) || attached.at(link.as_fd()).fault(&cgroup)?.is_none() {
+                continue;
+            }
+            let program = privileges::raised(|| Program::fd_from_id(attached.id));
+            let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
+            attached.at(program.as_fd()).put_back(&cgroup)?;
+            done.push(format!(
+                "attached again: {} of sockops object {name}",
+                attached.name
+            ));
+        }
+    }
+    Ok(done)
 }
 
 /// Removes an object from the kernel: programs first, then maps.
@@ -260,6 +397,9 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
         // Its pin keeps it attached.
         drop(links::attach_and_pin(&mut program, &cgroup_file, &path)?);
     }
+    let path = own.join(CGROUP);
+    symlink(fs::canonicalize(cgroup)?, &path)
+        .with_context(|| format!("making {}", path.display()))?;
     Ok(left_out)
 }
 
@@ -329,7 +469,7 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
 }
 
 fn clear(own: &Path) -> Result<()> {
-    pins::clear(own, LINK)
+    pins::clear(own, LINK, "")
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 //! tells of the agent, and put back where that is safe.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use serde_json::Value;
 
-use crate::support::policies::one_rule;
+use crate::cc::{is_offered, success};
+use crate::support::policies::{one_rule, policy};
 use crate::support::{Bed, compile, privileged, unique, wait_for};
 
 /// The line and the exit code of `status --check`.
@@ -354,7 +355,7 @@ fn congestion_control_without_its_pins_is_said() {
     }
     let bed = Bed::running("ccpins", "");
     let name = unique("pinned");
-    bed.thalweg(&["cc", "load", "htcp", "--name", &name]);
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
     let own = bed.pin.join("cc").join(&name);
     let (before, log) = (repairs(&bed), bed.logged().len());
     fs::remove_file(own.join("struct_ops")).unwrap();
@@ -370,10 +371,166 @@ fn congestion_control_without_its_pins_is_said() {
             .map(|it| it["state"].clone())
     };
     assert_eq!(state(), Some(Value::from("loaded")));
-    fs::remove_file(own.join("link")).unwrap();
-    wait_for("a state that is looked at", || {
-        (state() != Some(Value::from("loaded"))).then_some(())
+    // Its link keeps it registered. It is registered again, whatever became of its link.
+    let link = own.join("link");
+    for (said, take) in [
+        (
+            "no longer registered: its pin",
+            &(|| fs::remove_file(&link).unwrap()) as &dyn Fn(),
+        ),
+        ("no longer registered: its link was detached", &|| {
+            Link::open(&link).unwrap().detach().unwrap();
+        }),
+    ] {
+        let (before, log) = (repairs(&bed), bed.logged().len());
+        take();
+        wait_for("a repair", || (repairs(&bed) > before).then_some(()));
+        wait_for("the end of the problem", || is_well(&bed));
+        assert!(bed.logged()[log..].contains(said), "{said}");
+        assert_eq!(state(), Some(Value::from("loaded")), "{said}");
+        assert!(is_offered(&name), "{said}");
+    }
+    // Without its callbacks nobody can.
+    fs::remove_file(own.join("struct_ops")).unwrap();
+    fs::remove_file(&link).unwrap();
+    let line = wait_for("a problem", || {
+        let (code, line) = checked(&bed);
+        line.contains("it cannot be put back")
+            .then_some((code, line))
     });
+    assert_eq!(line.0, 1, "{line:?}");
+    for part in [name.as_str(), "no longer registered", "load it again"] {
+        assert!(line.1.contains(part), "{line:?}");
+    }
+    assert!(!is_offered(&name));
+    success(&bed, &["cc", "unload", &name]);
+    assert!(is_well(&bed).is_some());
+}
+
+/// A cgroup below the bed's, removed with this value.
+struct Service(PathBuf);
+
+impl Service {
+    fn new(bed: &Bed) -> Self {
+        let directory = bed.pair.cgroup().join("service");
+        fs::create_dir(&directory).unwrap();
+        Self(directory)
+    }
+
+    /// The same name for another cgroup, as a restart of the service gives it.
+    fn restart(&self) {
+        fs::remove_dir(&self.0).unwrap();
+        fs::create_dir(&self.0).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn cgroup_of_a_rule_without_its_mark_is_a_problem() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&crate::support::plain("marks"), "");
+    let service = Service::new(&bed);
+    let path = service.path().strip_prefix("/sys/fs/cgroup").unwrap();
+    let path = path.strip_prefix("/unified").unwrap_or(path);
+    bed.apply(&policy(&format!(
+        "[[rule]]\nname = \"service\"\nmatch.cgroup = \"{path}\"\nset = {{ mark = 1 }}\n"
+    )));
+    let faults = |bed: &Bed| bed.json(&["policy", "show"])["faults"].to_string();
+    assert_eq!(faults(&bed), "[]");
+    service.restart();
+    let said = faults(&bed);
+    let unmarked = format!("connections of cgroup {} do not get", service.path());
+    assert!(said.contains(&unmarked), "{said}");
+    bed.start();
+    wait_for("a mark for the new cgroup", || is_well(&bed));
+    assert_eq!(faults(&bed), "[]");
+    // A mark whose place is taken: it lasts until somebody gives way.
+    let number = bed.json(&["policy", "show"])["number"].to_string();
+    let own = bed.pin.join("policy").join(number);
+    let marks = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap());
+    let mark = marks.map(|entry| entry.path());
+    let mark = mark.filter(|path| path.display().to_string().contains("cgroup_"));
+    let mark: Vec<_> = mark.collect();
+    let [mark] = &mark[..] else {
+        panic!("{mark:?}");
+    };
+    let beside = own.join("beside");
+    fs::create_dir(&beside).unwrap();
+    fs::remove_file(mark).unwrap();
+    fs::rename(&beside, mark).unwrap();
+    let (code, line) = wait_for("a problem", || {
+        let (code, line) = checked(&bed);
+        line.contains("it cannot be put back")
+            .then_some((code, line))
+    });
+    assert!(code == 1 && line.contains(&unmarked), "{line}");
+    fs::remove_dir(mark).unwrap();
+    wait_for("its mark", || is_well(&bed));
+    assert!(is_attached(mark));
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn sockops_object_on_a_cgroup_that_was_made_again_is_a_problem() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("objects", "");
+    let service = Service::new(&bed);
+    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    let object = object.to_str().unwrap();
+    let load = ["sockops", "load", object, "--cgroup", service.path()];
+    success(&bed, &load);
+    assert!(is_well(&bed).is_some());
+    let link = bed.pin.join("sockops/silencer/link_silencer");
+    let check = |what: &str, take: &dyn Fn()| {
+        let (before, log) = (repairs(&bed), bed.logged().len());
+        take();
+        wait_for(&format!("{what}: a repair"), || {
+            (repairs(&bed) > before).then_some(())
+        });
+        wait_for(what, || is_well(&bed));
+        let log = bed.logged()[log..].to_owned();
+        assert!(log.contains("sockops object silencer: silencer"), "{log}");
+        assert!(is_attached(&link), "{what}");
+        let listed = bed.json(&["sockops", "list"]);
+        assert_eq!(listed[0]["cgroup"], service.path(), "{what}");
+    };
+    check("a restart", &|| service.restart());
+    check("a detached link", &|| {
+        Link::open(&link).unwrap().detach().unwrap();
+    });
+    check("a stop, and a start", &|| {
+        fs::remove_dir(service.path()).unwrap();
+        let (code, line) = checked(&bed);
+        assert_eq!(code, 1, "{line}");
+        let gone = format!("the cgroup {} is gone", service.path());
+        assert!(line.contains(&gone), "{line}");
+        assert_eq!(metric(&bed, "thalweg_problem{kind=\"sockops\"}"), 1.0);
+        fs::create_dir(service.path()).unwrap();
+    });
+    // Nobody knows the program of a link that is gone.
+    fs::remove_file(&link).unwrap();
+    let (code, line) = checked(&bed);
+    assert_eq!(code, 1, "{line}");
+    let lost = "sockops object silencer: its links are gone: load it again";
+    assert!(line.contains(lost), "{line}");
+    success(&bed, &load);
+    assert!(is_well(&bed).is_some());
+    success(&bed, &["sockops", "unload", "silencer"]);
+    assert!(is_well(&bed).is_some());
 }
 
 #[test]

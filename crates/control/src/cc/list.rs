@@ -1,16 +1,17 @@
 //! All congestion controls: the system's, loaded ones, and those that can be loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, check, count,
-    map_of, names, rate,
+    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WITHDRAWN,
+    check, count, map_of, names, rate,
 };
 use crate::pins::{Kept, entries};
 use crate::{links, privileges, system};
@@ -101,11 +102,24 @@ fn registered(own: &Path) -> Option<u32> {
 /// [`anyhow::Error`] if pins cannot be read.
 pub fn faults(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
+    // Another process may be unloading one at this moment.
+    match faults_in(&directory)?.is_empty() {
+        true => Ok(Vec::new()),
+        false => faults_in(&directory),
+    }
+}
+
+fn faults_in(directory: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    for name in names(&directory)? {
+    for name in names(directory)? {
         let own = directory.join(&name);
-        // Without its link it drains.
         if !own.join(LINK).exists() {
+            if is_lost(&own) {
+                faults.push(format!(
+                    "congestion control {name} is no longer registered: its pin {} is gone",
+                    own.join(LINK).display()
+                ));
+            }
             continue;
         }
         let Some(id) = registered(&own) else {
@@ -127,16 +141,22 @@ pub fn faults(pin: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
+/// Whether a congestion control is without its link and was not unloaded.
+fn is_lost(own: &Path) -> bool {
+    !own.join(LINK).exists() && fs::symlink_metadata(own.join(WITHDRAWN)).is_err()
+}
+
 /// The number of the pinned map of callbacks.
 fn pinned(own: &Path) -> Option<u32> {
     let map = MapHandle::from_pinned_path(own.join(OPS)).ok()?;
     Some(map.info().ok()?.info.id)
 }
 
-/// Pins callbacks whose pin is gone and that are registered still. Returns in words what was done.
+/// Pins callbacks whose pin is gone and that are registered still, and registers those whose link is
+/// gone. Returns in words what was done.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read or written.
+/// [`anyhow::Error`] if pins cannot be read or written, or the kernel refuses.
 pub fn put_back(pin: &Path) -> Result<Vec<String>> {
     let mut done = Vec::new();
     if faults(pin)?.is_empty() {
@@ -155,8 +175,21 @@ pub fn put_back(pin: &Path) -> Result<Vec<String>> {
             links::pin(map.as_fd(), &path)?;
             done.push(format!("pinned again: {OPS} of congestion control {name}"));
         }
+        let is_detached = own.join(LINK).exists() && registered(&own).is_none();
+        if is_detached || is_lost(&own) {
+            register(&own).with_context(|| format!("registering {name} with TCP again"))?;
+            done.push(format!("registered again: congestion control {name}"));
+        }
     }
     Ok(done)
+}
+
+/// Registers pinned callbacks with TCP, by a new link.
+fn register(own: &Path) -> Result<()> {
+    let map = MapHandle::from_pinned_path(own.join(OPS))
+        .context("its callbacks are gone, too: load it again")?;
+    let link = links::create_struct_ops(map.as_fd())?;
+    links::pin_over(link.as_fd(), &own.join(LINK))
 }
 
 /// As [`list`], but changes nothing and waits for nobody.

@@ -10,8 +10,10 @@ use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
+use thalweg_bpf_types::raw;
 
 use super::history::History;
+use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, Place, SHARED};
 use crate::links::{Attachment, Fault};
@@ -110,6 +112,17 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             gone.join(", ")
         ));
     }
+    let own = pins.generation(linked.number);
+    let head = super::pins::read_head(&own.join(HEAD)).ok().flatten();
+    let names_cgroups =
+        |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
+    if head.is_some_and(|head| names_cgroups(&head))
+        && let Some(compiled) = history.compiled(linked.number)
+    {
+        let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+        let unmarked = marks.faults(&own).into_iter();
+        faults.extend(unmarked.map(|fault| format!("policy {name}: {fault}")));
+    }
     Ok(faults)
 }
 
@@ -170,7 +183,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         let said = restored.map(|it| format!("applied again: policy {}", it.entry.name));
         return Ok(said.into_iter().collect());
     }
-    let _lock = Pins::lock(&place.pin)?;
+    let lock = Pins::lock(&place.pin)?;
     // Another process may have done it meanwhile.
     let link = links::open(&pins.link())?.context("the policy was removed")?;
     let linked = Linked::read(&pins, &link, history)?;
@@ -191,6 +204,9 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         done.push(format!("attached again: policy {}", linked.name));
     }
     place.put_before_learner()?;
+    drop(lock);
+    let marked = super::refresh_cgroups(place, history)?.into_iter();
+    done.extend(marked.map(|cgroup| format!("marked again: cgroup {}", cgroup.display())));
     Ok(done)
 }
 

@@ -93,6 +93,27 @@ impl Marks {
         }
     }
 
+    /// cgroups of rules whose sockets are not marked, a sentence each.
+    pub fn faults(&self, directory: &Path) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (bit, cgroup) in &self.named {
+            // It may have ended meanwhile.
+            let Ok(id) = links::open_cgroup(cgroup).and_then(|file| links::cgroup_id(&file)) else {
+                continue;
+            };
+            let link = links::open(&directory.join(pin_name(*bit, id)));
+            let link = link.ok().flatten();
+            let on = link.map(|link| links::attached_to(&link).ok().flatten());
+            if on.flatten() != Some(id) && cgroup.is_dir() {
+                faults.push(format!(
+                    "connections of cgroup {} do not get their rules: no program marks its sockets",
+                    cgroup.display()
+                ));
+            }
+        }
+        faults
+    }
+
     /// Attaches the programs that are not yet pinned in a policy's directory, and removes those of
     /// cgroups that are gone. Returns the cgroups that are new.
     pub fn attach(&self, marks: BorrowedFd<'_>, directory: &Path) -> Result<Vec<PathBuf>> {
@@ -131,8 +152,12 @@ fn pinned(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(named.collect())
 }
 
+/// Name of a mark's pin. It has the cgroup's id, which no later cgroup of the same path has.
+fn pin_name(bit: u32, id: u64) -> String {
+    format!("{PIN}{bit}_{id}")
+}
+
 /// Attaches the program that marks a cgroup's sockets, unless it is attached; true if it was not.
-/// Its pin has the cgroup's id, which no later cgroup of the same path has.
 fn attach(
     marks: BorrowedFd<'_>,
     bit: u32,
@@ -141,7 +166,7 @@ fn attach(
     gone: &mut BTreeMap<String, PathBuf>,
 ) -> Result<bool> {
     let id = links::cgroup_id(cgroup)?;
-    let name = format!("{PIN}{bit}_{id}");
+    let name = pin_name(bit, id);
     let pin = directory.join(&name);
     if gone.remove(&name).is_some() && links::open_on(&pin, id)?.is_some() {
         return Ok(false);
