@@ -7,7 +7,7 @@
 //! cc/NAME/link       keeps it registered with TCP; gone while it drains
 //! cc/NAME/struct_ops its callbacks
 //! cc/NAME/map_MAP    its other maps
-//! cc/NAME/withdrawn  there once it was unloaded: without it, a link that is gone is put back
+//! cc/NAME/wanted     there until it is unloaded: a link that is gone before is put back
 //! cc/NAME-new        the same for a version being loaded: not in force yet, or not in its place
 //! ```
 //!
@@ -22,7 +22,6 @@ mod rate;
 mod support;
 mod trace;
 
-use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -49,8 +48,8 @@ pub(crate) const DIRECTORY: &str = "cc";
 const LINK: &str = "link";
 pub(crate) const OPS: &str = "struct_ops";
 const MAP: &str = "map_";
-/// Symbolic link, to nothing, that marks what was unloaded.
-const WITHDRAWN: &str = "withdrawn";
+/// Symbolic link, to nothing, that marks what was not unloaded.
+const WANTED: &str = "wanted";
 /// Suffix of the directory of a version being loaded; no name has a '-'.
 const NEW: &str = "-new";
 /// Longest name (net/tcp.h, TCP_CA_NAME_MAX less the final 0).
@@ -371,11 +370,8 @@ impl Controls {
             return Ok(());
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
-        let mark = self.0.own(name).join(WITHDRAWN);
-        if fs::symlink_metadata(&mark).is_err() {
-            symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
-        }
-        fail_point!("cc::withdrawn");
+        remove_file(&self.0.own(name).join(WANTED))?;
+        fail_point!("cc::unwanted");
         remove_file(&path)?;
         fail_point!("cc::unpinned");
         // Kernels before 6.11 cannot detach; they do so once the link is closed everywhere.
@@ -466,6 +462,8 @@ fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
 
 fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
     pins::make(directory, false)?;
+    let mark = directory.join(WANTED);
+    symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
     for mut map in object.maps_mut() {
         let file = if map.map_type() == MapType::StructOps {
             OPS.to_owned()
@@ -496,9 +494,10 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes the pins of a version, its mark last.
+/// Removes the pins of a version, its mark first.
 fn clear(own: &Path) -> Result<()> {
-    pins::clear(own, LINK, WITHDRAWN)
+    remove_file(&own.join(WANTED))?;
+    pins::clear(own, LINK)
 }
 
 #[cfg(test)]

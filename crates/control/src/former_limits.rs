@@ -23,7 +23,7 @@ pub fn remove(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     let mut removed = Vec::new();
     for id in pins::numbers::<u64>(&directory)? {
-        pins::clear(&directory.join(id.to_string()), "link_", "")?;
+        pins::clear(&directory.join(id.to_string()), "link_")?;
         removed.push(format!("{DIRECTORY}/{id}"));
     }
     for shared in ["line_link", "line", "pacing", "dropped"] {

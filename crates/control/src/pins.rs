@@ -131,15 +131,16 @@ pub(crate) fn numbers<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
     Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Removes a directory and its content, first the files whose names start with `first`, and the file
-/// `last` last. A missing directory is no error.
-pub(crate) fn clear(directory: &Path, first: &str, last: &str) -> Result<()> {
+/// Removes a directory and its content, first the files whose names start with `first`. A missing
+/// directory is no error.
+pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
     if !directory.exists() {
         return Ok(());
     }
-    let mut files = entries(directory)?;
-    files.sort_by_key(|file| (!file.starts_with(first), file == last));
-    for file in &files {
+    let (before, after): (Vec<_>, Vec<_>) = entries(directory)?
+        .into_iter()
+        .partition(|file| file.starts_with(first));
+    for file in before.iter().chain(&after) {
         remove_file(&directory.join(file))?;
         fail_point!("pins::removed");
     }

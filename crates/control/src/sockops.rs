@@ -469,7 +469,7 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
 }
 
 fn clear(own: &Path) -> Result<()> {
-    pins::clear(own, LINK, "")
+    pins::clear(own, LINK)
 }
 
 #[cfg(test)]

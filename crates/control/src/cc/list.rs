@@ -10,8 +10,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WITHDRAWN,
-    check, count, map_of, names, rate,
+    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WANTED, check,
+    count, map_of, names, rate,
 };
 use crate::pins::{Kept, entries};
 use crate::{links, privileges, system};
@@ -143,7 +143,7 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
 
 /// Whether a congestion control is without its link and was not unloaded.
 fn is_lost(own: &Path) -> bool {
-    !own.join(LINK).exists() && fs::symlink_metadata(own.join(WITHDRAWN)).is_err()
+    !own.join(LINK).exists() && fs::symlink_metadata(own.join(WANTED)).is_ok()
 }
 
 /// The number of the pinned map of callbacks.
