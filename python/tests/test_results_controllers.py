@@ -115,19 +115,18 @@ def row(**columns):
     return {**dict.fromkeys([*names, "recovery_least_s", "dropped_percent"]), **columns}
 
 
-def test_means_and_deviations():
+def test_medians_and_ranges():
     rows = [
-        row(utilisation_percent=u, fairness_percent=50.0, queue_mean_us=1.0, dropped_percent=d)
-        for u, d in [(90.0, 0.0), (92.0, 0.0), (97.0, 0.6)]
+        row(utilisation_percent=u, fairness_percent=50.0, queue_mean_us=q, dropped_percent=d)
+        for u, q, d in [(92.0, 1.0, 0.0), (90.0, 1.0, 0.0), (97.0, 3.0, 0.6)]
     ]
     entry = tables.entry(THREE, rows)
-    # (90 + 92 + 97) / 3; squares of -3, -1, 4 over two degrees of freedom: sqrt(13).
-    assert entry.mean == pytest.approx((93, 50, 1))
-    assert entry.deviation == pytest.approx((math.sqrt(13), 0, 0))
+    # The worst run has the least utilisation, and the greatest queue.
+    assert entry.spreads[0] == tables.SeedSpread(92, 90, 97, 2)
+    assert entry.spreads[2] == tables.SeedSpread(1, 1, 3, 3)
     assert entry.loss_percent == pytest.approx(0.2) and entry.lossy
-    nobody = tables.entry(("recovery",), [row(), row()])
-    assert math.isnan(nobody.mean[0])
-    assert math.isnan(nobody.least[0])
+    [nobody] = tables.entry(("recovery",), [row(), row()]).spreads
+    assert math.isnan(nobody.median) and math.isnan(nobody.bound)
 
 
 def test_a_run_without_recovery_is_no_fast_one():
@@ -137,38 +136,36 @@ def test_a_run_without_recovery_is_no_fast_one():
     # One of its interruptions ended without recovery.
     never = row(recovery_least_s=4e-3, dropped_gbps=0.0, long_gbps=90.0)
     entries = [tables.entry(keys, rows) for rows in ([slow, slow], [fast, never], [fast, fast])]
-    assert entries[0].mean[0] == pytest.approx(1e-3) and math.isnan(entries[0].least[0])
-    assert math.isnan(entries[1].mean[0]) and entries[1].least[0] == pytest.approx(2.001e-3)
+    first, second, _ = (one.spreads[0] for one in entries)
+    assert first.median == pytest.approx(1e-3) and math.isnan(first.bound)
+    assert math.isnan(second.median) and second.bound == pytest.approx(2.001e-3)
     lines = tuple(
         tables.Line(label, None, None, False, one)
         for label, one in zip("abc", entries, strict=True)
     )
     measured = tables.Measured("flows", 2, 1.0, 0.1, keys, (tables.Part(2, lines[:2]),), {})
     text = "\n".join(document.section(measured))
-    assert "| 2 | a | **0.00100 ± 0** | **0.00 ± 0.00** | **90.0 ± 0.0** |" in text
-    assert "| 2 | b | > 0.00200 | 0.00 ± 0.00 | 90.0 ± 0.0 |" in text
+    assert "| 2 | a | **0.00100** | **0.00** | **90.0** |" in text
+    assert "| 2 | b | > 0.00200 | 0.00 | 90.0 |" in text
     assert tables.robust(measured) == {"a": (None, True), "b": (None, False)}
     # The bound is bold in no line, whatever else that line is good for.
     alone = dataclasses.replace(measured, parts=(tables.Part(2, lines[1:2]),))
-    assert "| 2 | b | > 0.00200 | **0.00 ± 0.00** |" in "\n".join(document.section(alone))
+    assert "| 2 | b | > 0.00200 | **0.00** |" in "\n".join(document.section(alone))
 
 
 def test_figures_as_readers_have_them():
     decimals = {key: statistic.decimals for key, statistic in published.STATISTICS.items()}
     assert decimals["utilisation"] == decimals["fairness"] == decimals["queue-latency"] == 1
-    assert document.figure(93.04, math.nan, 1) == "93.0"
-    assert document.figure(99.96, 0.449, 1) == "100.0 ± 0.4"
-    # Digits beyond those shown are dropped.
-    assert document.figure(100.0, 3.7e-6, 1) == "100.0 ± 0.0"
-    assert document.figure(0.0473, 0.0012, 1) == "0.0 ± 0.0"
+    assert document.figure(tables.SeedSpread(93.04, 92.96, 93.04, 2), 1) == "93.0"
+    assert document.figure(tables.SeedSpread(99.96, 98.1, 100, 7), 1) == "100.0 [98.1 … 100.0; #7]"
     # Recovery times differ by orders of magnitude.
     assert decimals["recovery"] is None
-    assert document.figure(0.0123456, 0.001, None) == "0.0123 ± 0.00100"
-    assert document.figure(8e-7, 0.0, None) == "8.0e-07 ± 0"
-    assert document.figure(math.nan, math.nan, 1) == "–"
+    found = document.figure(tables.SeedSpread(0.0123456, 8e-7, 0.05, 3), None)
+    assert found == "0.0123 [8.0e-07 … 0.0500; #3]"
+    assert document.figure(tables.SeedSpread(), 1) == "–"
 
 
-def test_a_page_has_the_means_of_its_simulations(bed):
+def test_a_page_has_the_medians_of_its_simulations(bed):
     model = standin.file(bed.folder)
     words = 'sizes = [4]\nseeds = 2\nmodels = ["stand-*.safetensors"]\ncc = ["swift"]'
     passed = '[[table]]\nkind = "passed"\ntitle = "W"\nnote = "N"\npublished = ["many-to-one"]\n'
@@ -181,8 +178,8 @@ def test_a_page_has_the_means_of_its_simulations(bed):
         ("SWIFT", "swift"),
     ]:
         outcomes = [run(scenario, cc, seed) for seed in (1, 2)]
-        mean = sum(outcome.utilisation_percent for outcome in outcomes) / 2
-        assert rows["T (x)", 4, label][0].split(" ± ")[0] == f"{mean:.1f}"
+        median = sum(outcome.utilisation_percent for outcome in outcomes) / 2
+        assert rows["T (x)", 4, label][0].split(" [")[0] == f"{median:.1f}"
     assert (
         "\n## T (x)\n\nOurs: 2 seeds, 0.004 s each, of which 0.002 s are not measured.\n\n| flows |"
         in page
@@ -392,7 +389,11 @@ def test_ours_stand_beside_the_rows_that_a_list_names():
     lines = {line.label: line for line in measured.parts[0].lines}
     assert list(lines) == ["DCQCN", "HPCC", "SWIFT", "ADPG, proportional", "REINFORCE"]
     both = lines["ADPG, proportional"]
-    assert both.published == (92, 29, 42) and both.ours.mean == (90, 90, 9)
+    assert both.published == (92, 29, 42) and [one.median for one in both.ours.spreads] == [
+        90,
+        90,
+        9,
+    ]
     # At 4096 flows DCQCN (95/65/12) dominates REINFORCE (53/45/22), also from another page.
     theirs = {}
     for elsewhere in [(), ("DCQCN",)]:
@@ -423,7 +424,7 @@ def test_lines_pair_ours_with_the_published():
     measured = job.measured({one.key: good, two.key: dict(good, dropped_percent=5.0)})
     lines = {line.label: line for line in measured.parts[0].lines}
     # Published with loss, ours without.
-    assert lines["SWIFT"].published_loss and lines["SWIFT"].ours.mean[0] == 90
+    assert lines["SWIFT"].published_loss and lines["SWIFT"].ours.spreads[0].median == 90
     assert lines["fixed"].published is None and lines["fixed"].ours.lossy
     assert lines["ADPG"].published == (92, 29, 42) and lines["ADPG"].ours is None
     theirs, ours = tables.marked(measured, measured.parts[0])

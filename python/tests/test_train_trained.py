@@ -95,7 +95,7 @@ def test_trained_policies_stand_beside_the_published(tmp_path):
     assert lines["ppo-discrete"].published == lines["ppo-gaussian"].published == (1, 26, 3)
     assert lines["Aurora"].published_loss
     for name in ("REINFORCE", "ppo-discrete", "ppo-gaussian", "Aurora"):
-        assert lines[name].ours.runs == 2
+        assert lines[name].ours.spreads[0].worst in (1, 2)
     assert lines["ADPG"].ours is None
 
     adpg.train(adpg.Settings(output=str(tmp_path / "adpg"), evaluate_every=0, **SMALL))

@@ -265,7 +265,7 @@ class Controllers(Head):
     # Thousands of flows that begin at the line rate lose nearly all their probes, and can hardly
     # decide.
     initial: float = 0.001
-    seeds: int = 5
+    seeds: int = 8
     duration_s: float | None = None
     beside: tuple[Beside, ...] = ()
     elsewhere: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from thalweg.results import markdown
 from thalweg.results.controllers.published import STATISTICS
-from thalweg.results.controllers.tables import Entry, Measured, marked, robust
+from thalweg.results.controllers.tables import Entry, Measured, SeedSpread, marked, robust
 from thalweg.results.markdown import NOTHING
 
 
@@ -42,28 +42,29 @@ def _ours(one: Entry | None, keys: Sequence[str], good: bool) -> list[str]:
     if one is None:
         return [NOTHING] * len(keys)
     cells = [
-        _bold(figure(mean, deviation, STATISTICS[key].decimals), good)
-        if math.isnan(least)
-        else f"> {figure(least, math.nan, STATISTICS[key].decimals)}"
-        for key, mean, deviation, least in zip(
-            keys, one.mean, one.deviation, one.least, strict=True
-        )
+        _bold(figure(spread, STATISTICS[key].decimals), good)
+        if math.isnan(spread.bound)
+        else f"> {_digits(spread.bound, STATISTICS[key].decimals)}"
+        for key, spread in zip(keys, one.spreads, strict=True)
     ]
     if one.lossy and "dropped" not in keys:
         cells[0] = f"loss {_short(one.loss_percent)} %; {cells[0]}"
     return cells
 
 
-def figure(mean: float, deviation: float, decimals: int | None) -> str:
-    """Mean ± standard deviation, with so many decimals; None: with three figures."""
-    if math.isnan(mean):
+def figure(spread: SeedSpread, decimals: int | None) -> str:
+    """Median, range and worst run, with so many decimals; None: with three figures. The median
+    alone where all runs are alike to that digit."""
+    if math.isnan(spread.median):
         return NOTHING
-    words = [
-        _short(value) if decimals is None else f"{value:.{decimals}f}"
-        for value in (mean, deviation)
-        if not math.isnan(value)
-    ]
-    return " ± ".join(words)
+    median, least, greatest = (
+        _digits(value, decimals) for value in (spread.median, spread.least, spread.greatest)
+    )
+    return median if least == greatest else f"{median} [{least} … {greatest}; #{spread.worst}]"
+
+
+def _digits(value: float, decimals: int | None) -> str:
+    return _short(value) if decimals is None else f"{value:.{decimals}f}"
 
 
 def _short(value: float) -> str:

@@ -16,7 +16,12 @@ from pathlib import Path
 from thalweg import model
 from thalweg.results import lists
 from thalweg.results.controllers import published
-from thalweg.results.controllers.published import LOSS_PERCENT, STATISTICS, undominated
+from thalweg.results.controllers.published import (
+    LOSS_PERCENT,
+    STATISTICS,
+    Statistic,
+    undominated,
+)
 from thalweg.sim import Learned, Scenario
 from thalweg.sweep.cells import Cell, Contender, Row
 
@@ -25,16 +30,23 @@ ROWS = {"reinforce": "REINFORCE", "ppo": "PPO", "aurora": "Aurora"}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Runs of all seeds, summed up. ``mean`` and ``deviation``: of each statistic of a table, NaN
-    unless all runs have it. ``least``: what the mean is above where a run has but a bound; NaN
-    elsewhere."""
+class SeedSpread:
+    """A statistic over runs: NaN unless all runs have it. ``worst``: the place of the worst run,
+    from 1 on. ``bound``: what the median is above where a run has but a bound; NaN elsewhere."""
 
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    least: tuple[float, ...]
+    median: float = math.nan
+    least: float = math.nan
+    greatest: float = math.nan
+    worst: int = 0
+    bound: float = math.nan
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Runs of all seeds, summed up: a spread for each statistic of a table, and the mean loss."""
+
+    spreads: tuple[SeedSpread, ...]
     loss_percent: float
-    runs: int
 
     @property
     def lossy(self) -> bool:
@@ -44,21 +56,22 @@ class Entry:
 
 def entry(keys: Sequence[str], rows: Sequence[Row]) -> Entry:
     """Sums up the rows of the seeds."""
-    means, deviations, bounds = [], [], []
-    for key in keys:
-        one = STATISTICS[key]
-        found = _all(rows, one.column)
-        means.append(numbers.fmean(found) if found else math.nan)
-        deviations.append(numbers.stdev(found) if len(found) > 1 else math.nan)
-        least = _all(rows, one.least) if one.least and not found else []
-        bounds.append(numbers.fmean(least) if least else math.nan)
     loss = numbers.fmean(row["dropped_percent"] or 0.0 for row in rows)
-    return Entry(tuple(means), tuple(deviations), tuple(bounds), loss, len(rows))
+    return Entry(tuple(_spread(STATISTICS[key], rows) for key in keys), loss)
+
+
+def _spread(one: Statistic, rows: Sequence[Row]) -> SeedSpread:
+    if found := _all(rows, one.column):
+        least, greatest = min(found), max(found)
+        worst = found.index(least if one.more_is_better else greatest) + 1
+        return SeedSpread(numbers.median(found), least, greatest, worst)
+    bounds = _all(rows, one.least) if one.least else []
+    return SeedSpread(bound=numbers.median(bounds) if bounds else math.nan)
 
 
 def _all(rows: Sequence[Row], column: str) -> list[float]:
-    """A column of the rows; nothing if one of them lacks it. A mean over the others would leave out
-    the runs that did worst."""
+    """A column of the rows; nothing if one of them lacks it. A median over the others would leave
+    out the runs that did worst."""
     found = [value for row in rows if (value := row[column]) is not None]
     return found if len(found) == len(rows) else []
 
@@ -295,7 +308,7 @@ def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
         if entries and recovery is None:
             mine = not any(one.lossy for one in entries)
         elif entries:
-            mine = not any(math.isnan(one.mean[recovery or 0]) for one in entries)
+            mine = not any(math.isnan(one.spreads[recovery or 0].median) for one in entries)
         marks[label] = (table.published_marks.get(row or ""), mine)
     return marks
 
@@ -317,10 +330,10 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
         if one.lossy and "dropped" not in table.statistics:
             return None
         worst = {True: -math.inf, False: math.inf}
-        pairs = zip(table.statistics, one.mean, strict=True)
+        pairs = zip(table.statistics, one.spreads, strict=True)
         return tuple(
-            worst[STATISTICS[key].more_is_better] if math.isnan(mean) else mean
-            for key, mean in pairs
+            worst[STATISTICS[key].more_is_better] if math.isnan(spread.median) else spread.median
+            for key, spread in pairs
         )
 
     published = [
