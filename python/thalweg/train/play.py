@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="rates of the start, shares of the line rate (0.0001 0.01)",
     )  # fmt: skip
     parser.add_argument("--int8", action="store_true", help="decide with the integers")
-    parser.add_argument("--seeds", type=int, default=5, help="runs, with seeds from 1 on (5)")
+    parser.add_argument("--seeds", type=int, default=8, help="runs, with seeds from 1 on (8)")
     asked = parser.parse_args(arguments)
     try:
         scenario = Scenario.load(asked.scenario).replace(
@@ -99,9 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for name in ("su", "fr", "ql_us", "loss"):
+    print("median [least … greatest; # the worst seed]")
+    for name, worst in (("su", min), ("fr", min), ("ql_us", max), ("loss", max)):
         values = [outcome[name] for outcome in outcomes]
-        print(f"{name:6} {np.mean(values):8.2f}  +- {np.std(values):.2f}")
+        ends = f"{min(values):.2f} … {max(values):.2f}"
+        print(f"{name:6} {np.median(values):8.2f}  [{ends}; #{seeds[values.index(worst(values))]}]")
     return 0
 
 
