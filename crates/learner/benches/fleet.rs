@@ -25,7 +25,7 @@ fn main() {
     let from = number("--from").unwrap_or(0);
     let kept = number("--kept").map_or(usize::MAX, |it| it as usize);
     // A fleet that is half as large, and fewer seeds.
-    let (seeds, agents) = if quick { (2, 100) } else { (5, 200) };
+    let (seeds, agents) = if quick { (2, 100) } else { (8, 200) };
     let size = Size {
         agents,
         new: 20,
@@ -35,20 +35,20 @@ fn main() {
     let of =
         |lie: usize, value: fn(&Outcome) -> f64| spread(runs.iter().map(|run| value(&run[lie])));
     println!(
-        "A fleet of {agents} agents, a tenth of them hostile; {seeds} seeds, median (least to most). \
-         Blind agents lose {} of the best arm's goodput over their first {} connections; with the best \
-         arm of each network from the start {}.",
+        "A fleet of {agents} agents, a tenth of them hostile; {seeds} seeds, median (least to most, \
+         # their seeds). Blind agents lose {} of the best arm's goodput over their first {} \
+         connections; with the best arm of each network from the start {}.",
         of(0, |run| run.blind_lost),
         fleet::CONNECTIONS,
         of(0, |run| run.least_lost),
     );
     println!(
-        "{:<10} {:>22} {:>22} {:>22} {:>22} {:>22}",
+        "{:<10} {:>28} {:>28} {:>28} {:>28} {:>28}",
         "liars", "first", "first, all", "first, blind", "new / blind", "together / blind"
     );
     for (index, lie) in LIES.iter().enumerate() {
         println!(
-            "{:<10} {:>22} {:>22} {:>22} {:>22} {:>22}",
+            "{:<10} {:>28} {:>28} {:>28} {:>28} {:>28}",
             format!("{lie:?}"),
             of(index, |run| run.first),
             of(index, |run| run.first_all),
@@ -79,15 +79,18 @@ fn runs(from: u64, seeds: u64, size: Size) -> Vec<Vec<Outcome>> {
     runs.into_iter().map(|(_, outcomes)| outcomes).collect()
 }
 
-/// Median, and the least and the most.
+/// Median, and the least and the most, each with the number of its seed, from 1 on.
 fn spread(values: impl Iterator<Item = f64>) -> String {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
+    let mut values: Vec<(f64, usize)> = values.zip(1..).collect();
+    values.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (least, most) = (values[0], values[values.len() - 1]);
     let middle = values.len() / 2;
     let median = match values.len() % 2 {
-        0 => (values[middle - 1] + values[middle]) / 2.0,
-        _ => values[middle],
+        0 => (values[middle - 1].0 + values[middle].0) / 2.0,
+        _ => values[middle].0,
     };
-    format!("{median:.3} ({least:.3} to {most:.3})")
+    format!(
+        "{median:.3} ({:.3} #{} to {:.3} #{})",
+        least.0, least.1, most.0, most.1
+    )
 }

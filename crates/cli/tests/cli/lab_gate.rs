@@ -135,7 +135,7 @@ fn scenarios(begin: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Scenarios of which the learner misses a bound; docs/measurements/learner.md says by how much.
+/// Scenarios of which the learner misses a bound, as docs/measurements/learner.md says.
 const MISSED: [&str; 2] = ["server-cdn.toml", "server-visits.toml"];
 
 /// Scenarios that claim that a learner gains something.
