@@ -104,13 +104,21 @@ pub struct Report {
     pub policy_key: String,
 }
 
-/// Sets up servers and agents below a directory, which is made with mode 0700 if it is not there.
+/// Sets up servers and agents below a directory, which is made with mode 0700 if it is not there. Of
+/// several calls at a time each waits for the one before.
 ///
 /// # Errors
 /// A name, or a file. What was written until then stays; the next call goes on from there.
 pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
     check(plan)?;
-    for part in ["", "users", "agents", "servers"] {
+    make(directory)?;
+    let lock = fs::File::open(directory);
+    let lock = lock.and_then(|opened| opened.lock().map(|()| opened));
+    let _lock = lock.map_err(|why| SetupError::File {
+        file: directory.to_owned(),
+        why,
+    })?;
+    for part in ["users", "agents", "servers"] {
         make(&directory.join(part))?;
     }
     let authority = Authority::keep(directory)?;

@@ -144,3 +144,30 @@ fn plans_that_cannot_be() {
     assert!(wrong(|plan| plan.store = "/a\"b".into()).contains("plain characters"));
     assert!(wrong(|plan| plan.agents.push(name("operator"))).contains("the operator's name"));
 }
+
+/// Agents of several calls at a time are known to the server, and have its CA.
+#[test]
+fn set_ups_at_once_come_one_after_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let agents = ["a", "b", "c", "d"];
+    std::thread::scope(|scope| {
+        let calls = agents.map(|agent| {
+            let plan = plan(directory, &[agent]);
+            scope.spawn(move || setup::setup(directory, &plan))
+        });
+        for call in calls {
+            call.join().unwrap().unwrap();
+        }
+    });
+    let authority = fs::read(directory.join("ca.pem")).unwrap();
+    let server = directory.join("servers/127.0.0.1");
+    assert_eq!(fs::read(server.join("ca.pem")).unwrap(), authority);
+    let users = fs::read_to_string(server.join("users.conf")).unwrap();
+    for agent in agents {
+        let own = directory.join("agents").join(agent).join("ca.pem");
+        assert_eq!(fs::read(own).unwrap(), authority, "{agent}");
+        let key = fs::read_to_string(directory.join(format!("users/{agent}.pub"))).unwrap();
+        assert!(users.contains(key.trim()), "{agent}");
+    }
+}
