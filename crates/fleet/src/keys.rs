@@ -2,11 +2,12 @@
 //! keys of modules (`M…`, seeds `SM…`); agents connect with keys of users (`U…`, seeds `SU…`).
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nkeys::{KeyPair, KeyPairType};
-use thalweg_units::file::{self, Draft};
+use thalweg_units::file;
 
 /// A text is no key, or a file has none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +90,14 @@ impl SigningKey {
         }
     }
 
+    /// The key of a file, which is made with mode 0600 where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or the file cannot be written.
+    pub fn keep(file: &Path) -> Result<Self, KeyError> {
+        keep(file, Self::read, |file| Self::generate().write(file))
+    }
+
     /// Writes a new file with mode 0600.
     ///
     /// # Errors
@@ -142,6 +151,14 @@ impl UserKey {
         }
     }
 
+    /// The key of a file, which is made with mode 0600 where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or the file cannot be written.
+    pub fn keep(file: &Path) -> Result<Self, KeyError> {
+        keep(file, Self::read, |file| Self::generate().write(file))
+    }
+
     /// Writes a new file with mode 0600.
     ///
     /// # Errors
@@ -189,15 +206,28 @@ fn seed(file: &Path) -> Result<KeyPair, KeyError> {
     }
 }
 
-fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
-    let failed =
-        |why: &dyn fmt::Display| KeyError(format!("cannot write {}: {why}", file.display()));
-    if file.symlink_metadata().is_ok() {
-        return Err(failed(&"it exists; a key that is in use must not be lost"));
+/// The key of a file. Where there is none it is made; of several callers at a time, by one.
+fn keep<K>(
+    file: &Path,
+    read: impl Fn(&Path) -> Result<K, KeyError>,
+    make: impl Fn(&Path) -> Result<(), KeyError>,
+) -> Result<K, KeyError> {
+    if !file.exists() {
+        make(file).or_else(|error| if file.exists() { Ok(()) } else { Err(error) })?;
     }
+    read(file)
+}
+
+fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
     let seed = key.seed().expect("it has a seed");
-    let draft = Draft::new(file, 0o600).map_err(|why| failed(&why))?;
-    draft
-        .replace(format!("{seed}\n").as_bytes())
-        .map_err(|why| failed(&why))
+    let written = file::create(file, 0o600, format!("{seed}\n").as_bytes());
+    written.map_err(|why| {
+        let why = match why.kind() {
+            ErrorKind::AlreadyExists => {
+                "it exists; a key that is in use must not be lost".to_owned()
+            }
+            _ => why.to_string(),
+        };
+        KeyError(format!("cannot write {}: {why}", file.display()))
+    })
 }

@@ -122,18 +122,8 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
         make(&directory.join(part))?;
     }
     let authority = Authority::keep(directory)?;
-    let operator = keep(
-        &directory.join("operator.nk"),
-        UserKey::read,
-        UserKey::generate,
-        UserKey::write,
-    )?;
-    let signing = keep(
-        &directory.join("policy.nk"),
-        SigningKey::read,
-        SigningKey::generate,
-        SigningKey::write,
-    )?;
+    let operator = UserKey::keep(&directory.join("operator.nk"))?;
+    let signing = SigningKey::keep(&directory.join("policy.nk"))?;
     let policy_key = signing.public().to_string();
     write(
         &directory.join("policy.pub"),
@@ -285,21 +275,6 @@ fn names(directory: &Path) -> Result<Vec<String>, SetupError> {
     }
     names.sort();
     Ok(names)
-}
-
-/// The key of a file, which is made where there is none.
-fn keep<K>(
-    file: &Path,
-    read: impl Fn(&Path) -> Result<K, KeyError>,
-    generate: impl Fn() -> K,
-    write: impl Fn(&K, &Path) -> Result<(), KeyError>,
-) -> Result<K, SetupError> {
-    if file.exists() {
-        return Ok(read(file)?);
-    }
-    let key = generate();
-    write(&key, file)?;
-    Ok(key)
 }
 
 fn make(directory: &Path) -> Result<(), SetupError> {

@@ -446,3 +446,19 @@ fn fnv(text: &str) -> u8 {
     let halves = (hash as u32) ^ ((hash >> 32) as u32);
     ((halves & 0xffff) as u16 ^ (halves >> 16) as u16) as u8 % 16
 }
+
+/// Each caller has the key that stays in the file.
+#[test]
+fn key_that_several_callers_make_at_once_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.nk");
+    let public = |key: SigningKey| key.public().to_string();
+    let keys: Vec<String> = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| public(SigningKey::keep(&file).unwrap())))
+            .collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    let kept = public(SigningKey::read(&file).unwrap());
+    assert_eq!(keys, vec![kept; 8]);
+}

@@ -252,6 +252,20 @@ impl Draft {
     }
 }
 
+/// Writes a new file whole or not at all, with a mode; what is there stays.
+///
+/// # Errors
+/// Something of that name exists; else as [`Draft`].
+pub fn create(file: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(directory(file))?;
+    beside.write_all(bytes)?;
+    beside.as_file().sync_all()?;
+    beside.persist_noclobber(file)?;
+    File::open(directory(file))?.sync_all()
+}
+
 /// Writes a file whole or not at all; readable by all, as far as the umask allows.
 ///
 /// # Errors

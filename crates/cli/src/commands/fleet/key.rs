@@ -17,17 +17,9 @@ pub struct Options {
     file: PathBuf,
 }
 
-/// Makes a key, or reads it.
+/// Makes a key, or reads it, and prints its public half.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let key = match options.file.exists() {
-        true => SigningKey::read(&options.file)?,
-        false => {
-            let key = SigningKey::generate();
-            key.write(&options.file)?;
-            key
-        }
-    };
-    let public = key.public().to_string();
+    let public = SigningKey::keep(&options.file)?.public().to_string();
     match global.json {
         true => output::print_json(&json!({ "key": public })),
         false => output::print(&format!("{public}\n")),

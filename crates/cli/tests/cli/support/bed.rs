@@ -441,7 +441,9 @@ impl Drop for Bed {
         }
         // The kernel unregisters congestion controls that are no longer pinned; draining would only
         // wait.
-        let _ = fs::remove_dir_all(self.pin.join("cc"));
+        for directory in ["cc", "sockops"] {
+            let _ = fs::remove_dir_all(self.pin.join(directory));
+        }
         let _ = self.thalweg(&["policy", "remove"]);
         let _ = self.thalweg(&["detach"]);
         if std::thread::panicking() {
