@@ -151,7 +151,7 @@ impl Keeper {
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
             log: log::Limit::new(shared.config.events),
             overridden_seen: now,
-            overridden: Overridden::new(now, Seen::read(&shared)?),
+            overridden: Overridden::new(now, ran_instead(&shared)?),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
@@ -397,7 +397,7 @@ impl Keeper {
     }
 
     fn look_for_overridden(&mut self) {
-        let Ok(seen) = Seen::read(&self.shared) else {
+        let Ok(seen) = ran_instead(&self.shared) else {
             return;
         };
         let setup = self.shared.kernel.setup();
@@ -570,4 +570,14 @@ impl Keeper {
         }
         self.dropped = counters.events_dropped;
     }
+}
+
+/// What is counted of connections that had something else than they were given.
+fn ran_instead(shared: &Shared) -> Result<Seen> {
+    Ok(Seen {
+        counters: shared.kernel.counters()?,
+        names: shared.kernel.overridden()?,
+        rules: shared.gain(|gain| gain.rules.taken().clone()),
+        ..Seen::default()
+    })
 }

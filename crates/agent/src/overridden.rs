@@ -7,10 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
 use crate::gain::Taken;
-use crate::shared::Shared;
 use crate::view::Counters;
 
 /// Time after which counts matter no more, at least; at most half as long again.
@@ -31,23 +28,8 @@ pub(crate) struct Seen {
     pub names: BTreeMap<String, u64>,
     /// Flows that rules with a share took, by the rule's name.
     pub rules: BTreeMap<String, Taken>,
-    /// Connections that ended unseen.
-    unseen: u64,
-}
-
-impl Seen {
-    /// The numbers of now.
-    ///
-    /// # Errors
-    /// Maps that cannot be read.
-    pub fn read(shared: &Shared) -> Result<Self> {
-        Ok(Self {
-            counters: shared.kernel.counters()?,
-            names: shared.kernel.overridden()?,
-            rules: shared.gain(|gain| gain.rules.taken().clone()),
-            unseen: 0,
-        })
-    }
+    /// Connections that ended unseen, where [`Overridden::note_unseen`] was called.
+    pub unseen: u64,
 }
 
 /// The numbers of some minutes ago.
