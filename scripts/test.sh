@@ -73,8 +73,7 @@ else
 		echo 'error: Rust lints, see the warnings above' >&2
 		status=1
 	fi
-	# The tests of the command line wait for traffic; all others compute meanwhile. No other file of
-	# tests is named cl*.
+	# The tests of the command line wait for traffic; all others compute meanwhile.
 	set -m
 	{
 		failed=0
@@ -89,6 +88,14 @@ else
 	wait "$side" || status=1
 	side=
 	cat "$logs/side"
+	# A file of tests that no pattern above has would not run.
+	built=$(sed -n '/^ *Executable benches\//d; s/^ *Executable .*(\(.*\))$/\1/p' "$logs/build" | sort)
+	ran=$(sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$logs/"{main,side} | sort)
+	if [[ $built != "$ran" ]]; then
+		diff <(echo "$built") <(echo "$ran") >&2 || true
+		echo 'error: these tests were built and did not run, or the reverse' >&2
+		status=1
+	fi
 fi
 
 if ((EUID == 0)) && grep --no-filename '\.\.\. ignored, needs root$' "$logs/"{main,side}; then
