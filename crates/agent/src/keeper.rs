@@ -397,12 +397,12 @@ impl Keeper {
     }
 
     fn look_for_overridden(&mut self) {
-        let Ok(seen) = ran_instead(&self.shared) else {
-            return;
-        };
         let setup = self.shared.kernel.setup();
         let others = || others::sockops_programs(&setup.cgroup, &setup.pin);
-        let strange = self.overridden.look(Instant::now(), seen, others);
+        let strange = match ran_instead(&self.shared) {
+            Ok(seen) => self.overridden.look(Instant::now(), seen, others),
+            Err(error) => Some(format!("{error:#}")),
+        };
         self.shared.problem("overridden", strange);
     }
 
@@ -572,12 +572,15 @@ impl Keeper {
     }
 }
 
-/// What is counted of connections that had something else than they were given.
+/// Counts of connections that had something else than they were given.
+///
+/// # Errors
+/// Maps that cannot be read.
 fn ran_instead(shared: &Shared) -> Result<Seen> {
     Ok(Seen {
         counters: shared.kernel.counters()?,
         names: shared.kernel.overridden()?,
-        rules: shared.gain(|gain| gain.rules.taken().clone()),
+        rules: shared.gain(|gain| gain.rules.taken_flows().clone()),
         ..Seen::default()
     })
 }

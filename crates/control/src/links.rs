@@ -194,7 +194,7 @@ pub fn create(program: BorrowedFd<'_>, cgroup: &File, hook: bpf_attach_type) -> 
             std::ptr::null(),
         )
     };
-    owned(fd)
+    owned_link(fd)
 }
 
 /// A new link that registers callbacks of the kernel's (`struct_ops`).
@@ -211,11 +211,11 @@ pub fn create_struct_ops(map: BorrowedFd<'_>) -> Result<OwnedFd> {
             std::ptr::null(),
         )
     };
-    owned(fd)
+    owned_link(fd)
 }
 
 /// The descriptor of a new link.
-fn owned(fd: i32) -> Result<OwnedFd> {
+fn owned_link(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd)).context("making a link");
     }

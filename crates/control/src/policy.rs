@@ -310,18 +310,21 @@ pub fn refresh_arm_sets(
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
+/// Whether rules of a policy name cgroups.
+fn names_cgroups(head: &raw::thalweg_policy_head) -> bool {
+    head.flags & raw::THALWEG_POLICY_CGROUPS != 0
+}
+
 /// Attaches the policy in force to cgroups that its rules name and that were created since it was
 /// applied; returns their directories. Containers are looked up again.
 ///
 /// # Errors
 /// Pins or cgroups that cannot be read, a refusal of the kernel.
 pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
-    let names_cgroups =
-        |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
     history.attend(place)?;
     let pins = Pins::at(&place.pin);
     let head = || anyhow::Ok(pins.running()?.and_then(|running| running.head));
-    if !head()?.is_some_and(|head| names_cgroups(&head)) {
+    if !head()?.as_ref().is_some_and(names_cgroups) {
         return Ok(Vec::new());
     }
     let _lock = Pins::lock(&place.pin)?;

@@ -92,13 +92,13 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 pub fn faults(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     // Another process may be unloading one at this moment.
-    match look(&directory)?.is_empty() {
+    match faults_in(&directory)?.is_empty() {
         true => Ok(Vec::new()),
-        false => look(&directory),
+        false => faults_in(&directory),
     }
 }
 
-fn look(directory: &Path) -> Result<Vec<String>> {
+fn faults_in(directory: &Path) -> Result<Vec<String>> {
     let mut names = entries(directory)?;
     names.retain(|name| !name.ends_with(NEW));
     names.sort();

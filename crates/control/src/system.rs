@@ -266,7 +266,7 @@ pub struct NetworkNamespace {
     pub default_cc: String,
     /// Third number of its `net.ipv4.tcp_wmem`, bytes; `None`: it cannot be read.
     pub send_buffer_max: Option<u64>,
-    /// Its TCP sockets of both families at `counted_ns`, those in TIME_WAIT left out; `None`: they
+    /// Number of TCP sockets of both families at `counted_ns`, those in TIME_WAIT left out; `None`: they
     /// cannot be counted.
     pub sockets: Option<u64>,
     /// Monotonic time just before they were counted, ns.

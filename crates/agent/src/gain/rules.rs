@@ -38,9 +38,9 @@ pub struct Rules {
 /// Ended flows that a rule took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// All of them.
+    /// Number of such flows.
     pub ended: u64,
-    /// Those without its settings: the kernel refused one, or something replaced one.
+    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
     pub overridden: u64,
 }
 
@@ -139,7 +139,7 @@ impl Rules {
     }
 
     /// Ended flows of each rule that is compared, since this agent knows the policy.
-    pub fn taken(&self) -> &BTreeMap<String, Taken> {
+    pub fn taken_flows(&self) -> &BTreeMap<String, Taken> {
         &self.taken
     }
 

@@ -417,7 +417,7 @@ impl Service {
         Self(directory)
     }
 
-    /// The same name for another cgroup, as a restart of the service gives it.
+    /// Gives the name to another cgroup, as a restart of the service does.
     fn restart(&self) {
         fs::remove_dir(&self.0).unwrap();
         fs::create_dir(&self.0).unwrap();

@@ -177,7 +177,7 @@ pub fn put_back(pin: &Path) -> Result<Vec<String>> {
         }
         let is_detached = own.join(LINK).exists() && registered(&own).is_none();
         if is_detached || is_lost(&own) {
-            register(&own).with_context(|| format!("registering {name} with TCP again"))?;
+            register_again(&own).with_context(|| format!("registering {name} with TCP again"))?;
             done.push(format!("registered again: congestion control {name}"));
         }
     }
@@ -185,7 +185,7 @@ pub fn put_back(pin: &Path) -> Result<Vec<String>> {
 }
 
 /// Registers pinned callbacks with TCP, by a new link.
-fn register(own: &Path) -> Result<()> {
+fn register_again(own: &Path) -> Result<()> {
     let map = MapHandle::from_pinned_path(own.join(OPS))
         .context("its callbacks are gone, too: load it again")?;
     let link = links::create_struct_ops(map.as_fd())?;

@@ -10,7 +10,6 @@ use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
-use thalweg_bpf_types::raw;
 
 use super::history::History;
 use super::marks::Marks;
@@ -114,13 +113,11 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
     }
     let own = pins.generation(linked.number);
     let head = super::pins::read_head(&own.join(HEAD)).ok().flatten();
-    let names_cgroups =
-        |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
-    if head.is_some_and(|head| names_cgroups(&head))
+    if head.as_ref().is_some_and(super::names_cgroups)
         && let Some(compiled) = history.compiled(linked.number)
     {
         let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
-        let unmarked = marks.faults(&own).into_iter();
+        let unmarked = marks.unmarked_cgroups(&own).into_iter();
         faults.extend(unmarked.map(|fault| format!("policy {name}: {fault}")));
     }
     Ok(faults)

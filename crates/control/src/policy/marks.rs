@@ -93,8 +93,8 @@ impl Marks {
         }
     }
 
-    /// cgroups of rules whose sockets are not marked, a sentence each.
-    pub fn faults(&self, directory: &Path) -> Vec<String> {
+    /// Cgroups of rules whose sockets are not marked, a sentence each.
+    pub fn unmarked_cgroups(&self, directory: &Path) -> Vec<String> {
         let mut faults = Vec::new();
         for (bit, cgroup) in &self.named {
             // It may have ended meanwhile.

@@ -50,7 +50,8 @@ pub struct Report {
     /// What is not as it was applied, a sentence each; empty where nobody has looked.
     #[serde(default)]
     pub faults: Vec<String>,
-    /// What cannot be seen of it, and why; `None` where nobody has looked.
+    /// Part of the policy that cannot be looked at, and why; `None` where there is none, or nobody has
+    /// looked.
     #[serde(default)]
     pub unseen: Option<String>,
     /// Its rules, in the order of the file.

@@ -117,8 +117,8 @@ fn flows_without_the_settings_of_their_rule_are_counted_and_not_compared() {
     assert_eq!(of("twenty"), (1, 2, 1));
     assert_eq!(of("forty"), (0, 1, 1));
     let taken = |ended, overridden| Taken { ended, overridden };
-    assert_eq!(rules.taken()["twenty"], taken(3, 2));
-    assert_eq!(rules.taken()["forty"], taken(1, 1));
+    assert_eq!(rules.taken_flows()["twenty"], taken(3, 2));
+    assert_eq!(rules.taken_flows()["forty"], taken(1, 1));
 }
 
 #[test]
