@@ -175,19 +175,19 @@ def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):
 
 def test_a_killed_sweep_goes_on(sweep, tmp_path):
     # Long enough for a kill in the middle.
-    sweep.write_text(SWEEP.replace("[3, 1]", "12") + "duration_s = 0.05\nwarmup_s = 0.01\n")
+    sweep.write_text(SWEEP.replace("[3, 1]", "6") + "duration_s = 0.05\nwarmup_s = 0.01\n")
     out, whole = tmp_path / "out", tmp_path / "whole"
     process = subprocess.Popen(
         command(sweep, out, "--jobs", "2"), env=environment(), stderr=subprocess.PIPE, text=True
     )
     said = [process.stderr.readline() for _ in range(4)]
-    assert said[-1].startswith("[3/48]"), said
+    assert said[-1].startswith("[3/24]"), said
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     assert process.wait() == -signal.SIGKILL
     process.stderr.close()
     done = len(lines(out))
-    assert 3 <= done < 48
+    assert 3 <= done < 24
     assert not (out / "results.parquet").exists()
     # No worker goes on.
     deadline = time.monotonic() + 30
@@ -198,7 +198,7 @@ def test_a_killed_sweep_goes_on(sweep, tmp_path):
         command(sweep, out, "--jobs", "2"), env=environment(), capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
-    assert f"48 simulations, {done} of them done before" in again.stderr
+    assert f"24 simulations, {done} of them done before" in again.stderr
     assert main([str(sweep), "--out", str(whole)]) == 0
     assert (out / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
 
