@@ -333,11 +333,9 @@ fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
         let said = bed.refuses(with_mounts(&bed, line));
         assert!(said.contains("nsenter --net="), "{said}");
         bed.start_by(in_container(&bed, line));
-        bed.connect(&address, 1, 1_000_000);
+        bed.measure(&address);
         assert!(!bed.pin.exists(), "it is this namespace's");
-        wait_for("the measurement", || {
-            bed.host(&address).filter(|host| host["scored"] == scored)
-        });
+        assert_eq!(bed.host(&address).unwrap()["scored"], scored);
         bed.json(&["detach"]);
         bed.reap();
     }
