@@ -16,8 +16,6 @@ pages='
 results                 published/tables             lab-results/published
 results-stack           published/tables-stack       lab-results/stack
 results-rate            rate/tables                  lab-results/rate
-results-qemu            published/tables-qemu        lab-results/qemu
-results-rate-qemu       rate/tables-qemu             lab-results/rate-qemu
 results-datacenter      published/tables-datacenter  evaluation
 results-baselines       published/tables-baselines   evaluation
 '

@@ -29,14 +29,16 @@ title = "A page"
 introduction = "Words."
 
 [[table]]
-kind = "tuned"
+kind = "kernels"
 title = "T"
 source = "S"
 note = "N"
 [[table.row]]
 condition = "loss"
-published = { baseline = 100, tuned = 250, share = "bbr 6/7" }
-run = { scenario = "s.toml", backend = "host", connections = 4 }
+published = { native = 100, userspace = 250 }
+mode = "thalweg"
+native = { scenario = "s.toml", backend = "host", connections = 4 }
+userspace = { scenario = "s.toml", backend = "uml", connections = 4 }
 
 [[table]]
 kind = "grid"
@@ -131,10 +133,11 @@ def test_a_page_is_made_of_results_and_made_again_without_runs(bed, capsys):
     assert page.startswith(
         "# A page\n\nWords.\n\nKernels:\n\n- host: Linux 0.0\n- uml: Linux 0.0\n"
     )
-    ours = "50 | – | 200 | 250 | 5.00 × [4.00 … 6.00] | bbr 3/4 |"
-    assert f"| loss | 100 | 250 | 2.50 × | bbr 6/7 | {ours}" in page
-    assert "--backend host --connections 4 --mode baseline --mode classic --mode thalweg`" in page
-    assert "| condition | default | learned |\n|---|---|---|\n| anything | 50 | 200 |" in page
+    ours = "200 (50–300) | 200 (50–300) | 1.00 × ["
+    assert f"| loss | 100 | 250 | 2.50 × | {ours}" in page
+    assert "--backend host --connections 4 --mode thalweg`" in page
+    heads = "| condition | default | learned |\n|---|---|---|"
+    assert f"{heads}\n| anything | 50 (50–50) | 200 (50–300) |" in page
     assert "Published: S.\n" in page and page.count("Published: ") == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("[1/3] thalweg lab run ") and said[2].endswith(" left")
@@ -272,7 +275,7 @@ options = ["--early", "10"]
     code, page = bed.make()
     assert code == 0
     for line in (
-        "| c | – | – | – | 500 | 500 | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
+        "| c | – | – | – | 500 (500–500) | 500 (500–500) | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
         "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
         "- in a process: user-mode Linux 0.1 (~/linux)",
         "- `thalweg lab timers --early 10`",
@@ -474,13 +477,13 @@ def test_a_published_page_begins_as_its_list(path):
 @pytest.mark.parametrize(
     "old, new, words",
     [
-        ("connections = 4", 'connections = "x"', r"table\[0\].row\[0\].run.connections: expected a whole number, found 'x'"),
+        ("connections = 4", 'connections = "x"', r"table\[0\].row\[0\].native.connections: expected a whole number, found 'x'"),
         ("condition = ", "conditon = ", r"table\[0\].row\[0\].conditon: there is no such key; perhaps condition"),
-        ('"tuned"\n', '"tunde"\n', r"table\[0\].kind: expected one of tuned, .*, found 'tunde'"),
+        ('"grid"\n', '"gird"\n', r"table\[1\].kind: expected one of seeds, .*, found 'gird'"),
         ('title = "T2"\n', "", r"table\[1\].title: missing"),
         ("[[table]]", "[[table]", r"Expected '\]\]' .*line 5"),
         ('"default", ', "", r"table\[1\].row\[0\].cell: expected a cell for each of 1 columns, found 2"),
-        ("baseline = 100", "baseline = true", "published.baseline: expected a number, found True"),
+        ("native = 100", "native = true", "published.native: expected a number, found True"),
         ('"s.toml"', '"absent.toml"', "absent.toml"),
     ],
 )  # fmt: skip

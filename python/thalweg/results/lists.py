@@ -44,32 +44,6 @@ class Head:
 
 
 @dataclass(frozen=True)
-class PublishedTuned:
-    """Published goodput in Mbit/s, and the share of the tuned connections on the most frequent
-    arm."""
-
-    share: str
-    baseline: float | None = None
-    tuned: float | None = None
-
-
-@dataclass(frozen=True)
-class TunedRow:
-    """A condition under a system default and under learning agents."""
-
-    condition: str
-    published: PublishedTuned
-    run: Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned(Head):
-    """A system default against learning agents."""
-
-    row: tuple[TunedRow, ...]
-
-
-@dataclass(frozen=True)
 class SeedsRow:
     """A condition under a system default and under learning agents."""
 
@@ -310,8 +284,7 @@ class Curves(Head):
 
 
 Table = (
-    Tuned
-    | Seeds
+    Seeds
     | Kernels
     | Grid
     | Compared
@@ -324,7 +297,6 @@ Table = (
 )
 
 KINDS: dict[str, type[Table]] = {
-    "tuned": Tuned,
     "seeds": Seeds,
     "kernels": Kernels,
     "grid": Grid,

@@ -35,7 +35,7 @@ NOT_RUN = "not run"
 #: Tables of the simulator alone, which runs in Python.
 SIMULATOR = (lists.Controllers, lists.Passed, lists.Traces, lists.Curves)
 
-#: Modes in a table of kind "tuned".
+#: Modes in a table of kind "seeds".
 MODES = ("baseline", "classic", "thalweg")
 
 #: The same quantity in the words of laboratory and simulator: heading, figure of one, field of a run
@@ -60,8 +60,6 @@ def _orders(table: lists.Table, folder: Path) -> Iterator[Order]:
         return
     for row in table.row:
         match row:
-            case lists.TunedRow():
-                yield runs.laboratory(folder, row.run, MODES)
             case lists.SeedsRow():
                 assert isinstance(table, lists.Seeds)
                 yield runs.of_seeds(folder, row.run, MODES, table.seeds)
@@ -129,8 +127,6 @@ def _body(
 ) -> Iterable[str]:
     """The lines of a table, of the results of :func:`_orders` or the simulator's."""
     match table:
-        case lists.Tuned():
-            return _tuned(table, results)
         case lists.Seeds():
             return _of_seeds(table, results)
         case lists.Kernels():
@@ -146,26 +142,6 @@ def _body(
         case _:
             assert judged is not None
             return judged.lines(table, pictures)
-
-
-def _tuned(table: lists.Tuned, results: Iterator[Result | None]) -> Iterator[str]:
-    published = ["published: default", "tuned", "ratio", "share"]
-    ours = ["ours: default", "classic", "thalweg", "thalweg, last half", "ratio", "share"]
-    yield from markdown.header(["condition", *published, *ours])
-    for row in table.row:
-        told = row.published
-        cells = [_mbits(told.baseline), _mbits(told.tuned), _ratio(told.tuned, told.baseline)]
-        cells += [told.share]
-        result = next(results)
-        if result is None:
-            cells += [NOT_RUN] * len(ours)
-        else:
-            cells += [_shown(result, mode) for mode in MODES]
-            cells += [_shown(result, "thalweg", "median-last-half")]
-            halves = (_last_half(goodputs(result, mode)) for mode in ("thalweg", "baseline"))
-            cells += [_own_ratio(*halves)]
-            cells += [_most_frequent_arm(result, "thalweg")]
-        yield markdown.row([row.condition, *cells])
 
 
 def _of_seeds(table: lists.Seeds, results: Iterator[Result | None]) -> Iterator[str]:
@@ -387,22 +363,18 @@ def _late(us: float) -> str:
     return f"{us:.1f}" if us < 10 else f"{us:.0f}"
 
 
-def _last_half(values: list[float]) -> list[float]:
-    return values[len(values) // 2 :]
-
-
 def _mbits(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _shown(result: Result | None, mode: str, key: str = "median") -> str:
-    """A goodput of a mode in Mbit/s."""
+def _shown(result: Result | None, mode: str) -> str:
+    """The goodput of a mode's connections, Mbit/s."""
     if result is None:
         return NOT_RUN
-    value = statistic(result, mode, key)
-    return _mbits(None if value is None else value / 1e6)
+    each = [value / 1e6 for value in goodputs(result, mode)]
+    return _range(each) if each else NOTHING
 
 
 def _ratio(value: float | None, base: float | None) -> str:
@@ -416,15 +388,6 @@ def _own_ratio(ours: Sequence[float], base: Sequence[float]) -> str:
         return point
     low, high = interval(base, ours)
     return f"{point} [{low:.2f} … {high:.2f}]"
-
-
-def _most_frequent_arm(result: Result, mode: str) -> str:
-    """As "bbr 52/60"; of equals the last of the alphabet."""
-    arms = [flow["arm"] for flow in flows(result, mode)]
-    if not arms:
-        return NOTHING
-    count, arm = max((count, arm) for arm, count in Counter(arms).items())
-    return f"{arm} {count}/{len(arms)}"
 
 
 def _processor(result: Result | None, mode: str, whose: str) -> str:
