@@ -284,16 +284,7 @@ class Curves(Head):
 
 
 Table = (
-    Seeds
-    | Kernels
-    | Grid
-    | Compared
-    | Simulated
-    | Timers
-    | Controllers
-    | Passed
-    | Traces
-    | Curves
+    Seeds | Kernels | Grid | Compared | Simulated | Timers | Controllers | Passed | Traces | Curves
 )
 
 KINDS: dict[str, type[Table]] = {

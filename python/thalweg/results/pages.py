@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
