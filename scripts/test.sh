@@ -77,7 +77,10 @@ else
 		echo 'error: Rust lints, see the warnings above' >&2
 		status=1
 	fi
-	cargo_test --all-targets --no-run >"$logs/built"
+	cargo_test --all-targets --no-run >"$logs/built" || {
+		cat "$logs/built" >&2
+		exit 1
+	}
 	# The tests of the command line wait for traffic; all others compute meanwhile.
 	set -m
 	{
