@@ -9,10 +9,16 @@ use std::path::Path;
 use nkeys::{KeyPair, KeyPairType};
 use thalweg_units::file;
 
-/// A text is no key, or a file has none.
+/// Why there is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct KeyError(pub String);
+pub enum KeyError {
+    /// A text is none, or a file has none that may be used.
+    #[error("{0}")]
+    Wrong(String),
+    /// A file cannot be read now, and perhaps later.
+    #[error("{0}")]
+    Unread(String),
+}
 
 /// A public key that verifies policies.
 #[derive(Clone)]
@@ -26,7 +32,7 @@ impl PublicKey {
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let found = crate::text::one_line(text, 64);
         let expected = "expected a public key of policies (M and 55 characters)";
-        let wrong = || KeyError(format!("found {found:?}, {expected}"));
+        let wrong = || KeyError::Wrong(format!("found {found:?}, {expected}"));
         let key = KeyPair::from_public_key(text).map_err(|_| wrong())?;
         match key.key_pair_type() {
             KeyPairType::Module => Ok(Self(key, text.to_owned())),
@@ -83,7 +89,7 @@ impl SigningKey {
         let key = seed(file)?;
         match key.key_pair_type() {
             KeyPairType::Module => Ok(Self(key)),
-            _ => Err(KeyError(format!(
+            _ => Err(KeyError::Wrong(format!(
                 "{}: found another kind of seed, expected one that signs policies (SM…)",
                 file.display()
             ))),
@@ -144,7 +150,7 @@ impl UserKey {
         let key = seed(file)?;
         match key.key_pair_type() {
             KeyPairType::User => Ok(Self(key)),
-            _ => Err(KeyError(format!(
+            _ => Err(KeyError::Wrong(format!(
                 "{}: found another kind of seed, expected a user's (SU…)",
                 file.display()
             ))),
@@ -182,8 +188,11 @@ impl UserKey {
 /// # Errors
 /// Others may read the file, or it cannot be read.
 pub(crate) fn secret(file: &Path) -> Result<String, KeyError> {
-    let bytes = file::read(file, 64 << 10).map_err(|why| KeyError(why.to_string()))?;
-    let failed = |why: &dyn fmt::Display| KeyError(format!("{}: {why}", file.display()));
+    let bytes = file::read(file, 64 << 10).map_err(|error| match error.may_pass() {
+        true => KeyError::Unread(error.to_string()),
+        false => KeyError::Wrong(error.to_string()),
+    })?;
+    let failed = |why: &dyn fmt::Display| KeyError::Wrong(format!("{}: {why}", file.display()));
     let mode = file.metadata().map_err(|why| failed(&why))?.mode() & 0o777;
     if mode & 0o077 != 0 {
         let why = format!("found mode {mode:04o}, expected 0600: others may read the secret");
@@ -199,7 +208,7 @@ fn seed(file: &Path) -> Result<KeyPair, KeyError> {
     match (seeds.next().map(KeyPair::from_seed), seeds.next()) {
         (Some(Ok(key)), None) => Ok(key),
         // Never the line itself: it may be a secret with a typing error.
-        _ => Err(KeyError(format!(
+        _ => Err(KeyError::Wrong(format!(
             "{}: found no seed, expected one line such as SU… or SM…",
             file.display()
         ))),
@@ -228,6 +237,6 @@ fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
             }
             _ => why.to_string(),
         };
-        KeyError(format!("cannot write {}: {why}", file.display()))
+        KeyError::Wrong(format!("cannot write {}: {why}", file.display()))
     })
 }

@@ -100,13 +100,23 @@ pub enum SettingsError {
     #[error("{0}")]
     Key(#[from] KeyError),
     /// The CA's file.
-    #[error("ca: cannot read {}: {why}", .file.display())]
+    #[error("ca: {why}")]
     Ca {
-        /// The file.
-        file: PathBuf,
-        /// The error.
+        /// The file, and the error.
         why: String,
+        /// Whether it may pass.
+        may_pass: bool,
     },
+}
+
+impl SettingsError {
+    /// Whether it may pass by itself, as an error of a disk.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Key(KeyError::Unread(_)) | Self::Ca { may_pass: true, .. }
+        )
+    }
 }
 
 /// A secret as the client has it.
@@ -162,7 +172,7 @@ impl Settings {
                 let parsed = async_nats::ConnectOptions::with_credentials(&text);
                 parsed.map_err(|_| {
                     let file = file.display();
-                    KeyError(format!(
+                    KeyError::Wrong(format!(
                         "{file}: found no JWT and seed, expected a credentials file"
                     ))
                 })?;
@@ -170,15 +180,16 @@ impl Settings {
             }
         };
         if let Some(file) = &self.ca {
-            let read = thalweg_units::file::read_text(file).map_err(|why| why.to_string());
-            let read = read.and_then(|text| match text.contains("-----BEGIN CERTIFICATE-----") {
-                true => Ok(()),
-                false => Err("found no certificate, expected PEM".to_owned()),
-            });
-            read.map_err(|why| SettingsError::Ca {
-                file: file.clone(),
-                why,
+            let text = thalweg_units::file::read_text(file).map_err(|error| SettingsError::Ca {
+                may_pass: error.may_pass(),
+                why: error.to_string(),
             })?;
+            if !text.contains("-----BEGIN CERTIFICATE-----") {
+                return Err(SettingsError::Ca {
+                    why: format!("{}: found no certificate, expected PEM", file.display()),
+                    may_pass: false,
+                });
+            }
         }
         Ok(Checked {
             settings: self.clone(),

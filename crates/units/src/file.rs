@@ -48,6 +48,20 @@ impl ReadError {
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::System { why, .. } if why.kind() == io::ErrorKind::NotFound)
     }
+
+    /// Whether the same file may be readable later, as after an error of a disk.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::System { why, .. } if error_may_pass(why))
+    }
+}
+
+/// Whether an error of opening or reading a file may pass by itself: it is not that the file is
+/// missing, or may not be read.
+pub fn error_may_pass(why: &io::Error) -> bool {
+    !matches!(
+        why.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    )
 }
 
 /// The bytes of a regular file, at most `max`.

@@ -20,6 +20,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use nix::sys::socket::{self, Shutdown};
+use thalweg_units::file::error_may_pass;
 
 use super::answer::Failure;
 use super::connections::{self, Admission};
@@ -244,7 +245,13 @@ impl Front {
             return Ok(None);
         };
         let token = http.token_file.as_deref().map(Token::read).transpose();
-        let token = token.map_err(|why| ConfigError::Named(format!("http.token_file: {why:#}")))?;
+        let token = token.map_err(|error| {
+            let system = error.downcast_ref::<io::Error>();
+            ConfigError::Named {
+                may_pass: system.is_some_and(error_may_pass),
+                why: format!("http.token_file: {error:#}"),
+            }
+        })?;
         Ok(Some(Self {
             listener: Arc::default(),
             address,

@@ -1,7 +1,5 @@
 //! Why a configuration cannot be used.
 
-use std::io::ErrorKind;
-
 use thalweg_units::Faults;
 use thalweg_units::file::ReadError;
 
@@ -15,8 +13,13 @@ pub enum ConfigError {
     #[error("{}", .0.first("thalweg config check"))]
     Invalid(Faults),
     /// A file that it names cannot be used.
-    #[error("{0}")]
-    Named(String),
+    #[error("{why}")]
+    Named {
+        /// The file's line, and why.
+        why: String,
+        /// Whether that may pass.
+        may_pass: bool,
+    },
     /// Nor can its table of networks.
     #[error("networks.table: {}", first(.0))]
     Table(ReadError),
@@ -25,15 +28,11 @@ pub enum ConfigError {
 impl ConfigError {
     /// Whether it may pass by itself, as an error of a disk, or a table that is not mounted yet.
     pub fn may_pass(&self) -> bool {
-        let kind = |error: &ReadError| match error {
-            ReadError::System { why, .. } => Some(why.kind()),
-            _ => None,
-        };
         match self {
-            Self::Read(error) => kind(error)
-                .is_some_and(|it| !matches!(it, ErrorKind::NotFound | ErrorKind::PermissionDenied)),
-            Self::Table(error) => kind(error).is_some_and(|it| it != ErrorKind::PermissionDenied),
-            Self::Invalid(_) | Self::Named(_) => false,
+            Self::Read(error) => error.may_pass(),
+            Self::Table(error) => error.may_pass() || error.is_absent(),
+            Self::Named { may_pass, .. } => *may_pass,
+            Self::Invalid(_) => false,
         }
     }
 }
@@ -62,6 +61,8 @@ impl From<Faults> for ConfigError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -82,6 +83,5 @@ mod tests {
             );
             assert_eq!(ConfigError::Table(read(kind)).may_pass(), table, "{kind}");
         }
-        assert!(!ConfigError::Named("x".to_owned()).may_pass());
     }
 }

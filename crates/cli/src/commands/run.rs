@@ -97,9 +97,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (global, options) = (global.clone(), options.clone());
     let ran = thalweg_agent::run::run(config, Box::new(move || options.config(&global)));
     // A key or a certificate that cannot be used is like a wrong line.
-    let is_of_fleet = |error: &anyhow::Error| {
-        let start = error.downcast_ref::<StartError>();
-        matches!(start, Some(StartError::Settings(_)))
+    let is_of_fleet = |error: &anyhow::Error| match error.downcast_ref() {
+        Some(StartError::Settings(fault)) => !fault.may_pass(),
+        _ => false,
     };
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
         None if !is_of_fleet(&error) => error,

@@ -2,6 +2,7 @@
 //! status`; the agent goes on.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
@@ -72,11 +73,21 @@ fn keys_and_certificates() {
         settings(&server.tls_url(), &more)
     };
 
-    let mut bed = Bed::new(&plain("fleet-tls"), &of(&good, "none.nk", "ca.pem"));
-    let refused = bed.run_command().output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(78), "{said}");
-    assert!(said.contains("none.nk"), "{said}");
+    // A link to itself stands for an error of the disk: the file is there, and cannot be read now.
+    symlink("loop", at("loop")).unwrap();
+    let mut bed = Bed::new(&plain("fleet-tls"), "");
+    for (key, ca, file, code) in [
+        ("none.nk", "ca.pem", "none.nk", 78),
+        ("loop", "ca.pem", "loop", 1),
+        ("key.nk", "key.nk", "found no certificate", 78),
+        ("key.nk", "loop", "loop", 1),
+    ] {
+        bed.configure(&of(&good, key, ca));
+        let refused = bed.run_command().output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(code), "{said}");
+        assert!(said.contains(file), "{said}");
+    }
     bed.configure(&of(&good, "stranger.nk", "ca.pem"));
     bed.start();
     let _reader = reader(&bed);

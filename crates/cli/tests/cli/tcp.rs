@@ -162,6 +162,11 @@ fn a_token_that_others_can_read_is_refused_in_a_line() {
     fs::remove_file(&file).unwrap();
     let told = bed.refused();
     assert!(told.contains("token: No such file or directory"), "{told}");
+    assert_eq!(bed.run_command().status().unwrap().code(), Some(78));
+    // As an error of the disk: the file is there, and cannot be read now.
+    std::os::unix::fs::symlink(&file, &file).unwrap();
+    assert_eq!(bed.run_command().status().unwrap().code(), Some(1));
+    fs::remove_file(&file).unwrap();
 
     // At a reload the one before stays in force, its port included.
     bed.configure(&listening(&address));

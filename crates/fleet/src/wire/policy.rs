@@ -187,7 +187,7 @@ impl Signed {
             WireError::field("signature", format!("{found:?}"), "128 hexadecimal digits")
         })?;
         let key = PublicKey::parse(&document.key)
-            .map_err(|KeyError(why)| WireError::Form(format!("key: {why}")))?;
+            .map_err(|error: KeyError| WireError::Form(format!("key: {error}")))?;
         Ok(Self {
             policy,
             key: key.to_string(),
