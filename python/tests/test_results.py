@@ -315,6 +315,7 @@ column = [{{ name = "SU %", figure = "utilisation" }}]
 target = [
     {{ condition = "2", mode = "fixed:a", figure = "utilisation", at_least = 99.5 }},
     {{ condition = "2", mode = "fixed:b", figure = "utilisation", relative_to = "fixed:a", at_least = 0.4, at_most = 0.43 }},
+    {{ condition = "2", mode = "fixed:b", figure = "fairness", at_most = 1 }},
     {{ condition = "2", mode = "fixed:c", figure = "fairness", at_most = 1 }},
 ]
 [[table.row]]
@@ -339,6 +340,7 @@ cc = "swift"
         "| 2 | a | 100.0 [100.0 … 100.0] |",
         "| 2, a: utilisation at least 99.5 | 100.0 | met |",
         "| 2, b: utilisation at least 0.4 × that of a at most 0.43 × that of a | 0.44 | **missed** |",
+        "| 2, b: least goodput over the greatest at most 1 | – | **missed** |",
         "| 2, c: least goodput over the greatest at most 1 | – | not run |",
         "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 [93.0 … 96.0] | +5.0 | "
         "80.0 [80.0 … 80.0] | – | – | – | 1.50 [1.50 … 1.50] | – |",

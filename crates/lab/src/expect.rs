@@ -1,14 +1,14 @@
 //! Verdicts on the expectations of a scenario.
 //!
-//! An expectation is "not checked", neither met nor missed, if a mode that it needs was not
-//! measured.
+//! An expectation is "not checked", neither met nor missed, if a mode that it needs was not run. It
+//! is missed if its own mode was run and nothing was measured.
 
 use thalweg_report::Verdict;
 
-use crate::figure::Unit;
+use crate::figure::{Better, Unit};
 use crate::mode::Mode;
 use crate::outcome::{Check, ModeOutcome};
-use crate::query::Query;
+use crate::query::{NoValue, Query};
 use crate::scenario::{Expectation, Reference};
 use crate::statistic::Statistic;
 
@@ -30,7 +30,14 @@ pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec
         mode: Mode::Null,
         ..one.clone()
     });
-    of_null.map(|one| check(&one, modes)).collect()
+    // Where nothing was measured, no bound has told a learner from one that does nothing.
+    of_null
+        .map(|one| check(&one, modes))
+        .map(|one| Check {
+            verdict: one.value.map_or(Verdict::NotChecked, |_| one.verdict),
+            ..one
+        })
+        .collect()
 }
 
 fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
@@ -42,7 +49,7 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
         reference: None,
         reason: None,
     };
-    let result = match &expectation.host {
+    let result = find(modes, &expectation.mode).and_then(|_| match &expectation.host {
         // The figures towards one host are taken as if it were the only one.
         Some(host) => {
             let towards: Vec<ModeOutcome> =
@@ -50,42 +57,57 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
             measure(expectation, &towards, &mut check.reference)
         }
         None => measure(expectation, modes, &mut check.reference),
-    };
+    });
     match result {
         Ok(value) => {
             check.value = Some(value);
-            check.verdict = Verdict::of(value, expectation.at_least, expectation.at_most);
+            // A goal that was not reached keeps no bound, not even a lower one.
+            check.verdict = if value.is_finite() {
+                Verdict::of(value, expectation.at_least, expectation.at_most)
+            } else {
+                Verdict::Missed
+            };
         }
-        Err(reason) => check.reason = Some(reason),
+        Err(why) => {
+            if matches!(why, NoValue::Unmeasured(_)) {
+                check.verdict = Verdict::Missed;
+            }
+            check.reason = Some(why.to_string());
+        }
     }
     check
 }
 
+/// The outcome of a mode that was run.
+fn find<'a>(modes: &'a [ModeOutcome], mode: &Mode) -> Result<&'a ModeOutcome, NoValue> {
+    modes
+        .iter()
+        .find(|outcome| outcome.mode == *mode && !outcome.connections.is_empty())
+        .ok_or_else(|| NoValue::NoReference(format!("mode {mode} was not run")))
+}
+
+/// The value of an expectation whose mode was run.
 fn measure(
     expectation: &Expectation,
     modes: &[ModeOutcome],
     reference_mode: &mut Option<Mode>,
-) -> Result<f64, String> {
-    let find = |mode: &Mode| {
-        modes
-            .iter()
-            .find(|outcome| outcome.mode == *mode && !outcome.connections.is_empty())
-            .ok_or_else(|| format!("mode {mode} was not run"))
-    };
+) -> Result<f64, NoValue> {
     let query = Query {
         statistic: expectation.statistic,
         arm: expectation.arm.as_deref(),
         class: expectation.class.as_deref(),
     };
-    let value = query.value(find(&expectation.mode)?, modes)?;
+    let own = find(modes, &expectation.mode)
+        .map_err(|_| NoValue::unmeasured("nothing was measured towards the host"))?;
+    let value = query.value(own, modes)?;
     let Some(reference) = &expectation.relative_to else {
         return Ok(value);
     };
     let outcome = match reference {
-        Reference::Mode(mode) => find(mode)?,
+        Reference::Mode(mode) => find(modes, mode)?,
         Reference::BestFixed => query
             .best_setting(modes)
-            .ok_or_else(|| "no mode fixed:ARM was run".to_owned())?,
+            .ok_or_else(|| NoValue::no_reference("no mode fixed:ARM was run"))?,
     };
     *reference_mode = Some(outcome.mode.clone());
     // Both cover the same rounds, so that a machine that slows down affects both alike. A reference
@@ -103,15 +125,22 @@ fn measure(
     let divisor = query
         .value(outcome, modes)
         .or_else(|_| all.value(outcome, modes))
-        .map_err(|why| format!("{why} in mode {}", outcome.mode))?;
+        .map_err(|why| NoValue::NoReference(format!("{why} in mode {}", outcome.mode)))?;
     if divisor == 0.0 {
-        return Err(match expectation.statistic.unit() {
-            Unit::BitsPerSecond => format!("the reference {} moved nothing", outcome.mode),
-            _ => format!("the reference {} has 0", outcome.mode),
-        });
+        let mode = &outcome.mode;
+        // Where more is better, a mode that has nothing either is no better off.
+        if value == 0.0 && expectation.statistic.better() == Better::Higher {
+            let why = format!("neither it nor {mode} has more than 0");
+            return Err(NoValue::Unmeasured(why));
+        }
+        return Err(NoValue::NoReference(match expectation.statistic.unit() {
+            Unit::BitsPerSecond => format!("the reference {mode} moved nothing"),
+            _ => format!("the reference {mode} has 0"),
+        }));
     }
     if value.is_infinite() && divisor.is_infinite() {
-        return Err(format!("neither it nor {} got there", outcome.mode));
+        let why = format!("neither it nor {} got there", outcome.mode);
+        return Err(NoValue::Unmeasured(why));
     }
     Ok(value / divisor)
 }

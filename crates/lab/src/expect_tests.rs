@@ -1,6 +1,6 @@
 use super::*;
 use crate::host::loss::LossCounters;
-use crate::outcome::Connection;
+use crate::outcome::{Connection, RemoteOutcome};
 
 fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
     let connections = goodputs
@@ -183,6 +183,102 @@ fn what_was_not_measured_is_neither_met_nor_missed() {
             "{check:?}"
         );
     }
+}
+
+#[test]
+fn a_mode_that_ran_and_measured_nothing_misses() {
+    let dead = |name: &str| {
+        let mut mode = outcome(name, &[0.0; 6], "");
+        for one in &mut mode.connections {
+            one.flow_bytes = Some(1);
+        }
+        mode
+    };
+    let of = |statistic, relative_to| Expectation {
+        at_least: None,
+        at_most: Some(1e9),
+        ..expectation(statistic, relative_to, 0.0)
+    };
+    let baseline = || Some(Reference::Mode(Mode::Baseline));
+    for (expectation, reason) in [
+        (of(Statistic::RttP95, None), "nothing was measured"),
+        (of(Statistic::RttP95, baseline()), "nothing was measured"),
+        (
+            Expectation {
+                class: Some("short".into()),
+                ..of(Statistic::Median, None)
+            },
+            "no flow of class \"short\" was measured",
+        ),
+        (
+            of(Statistic::Median, baseline()),
+            "neither it nor baseline has more than 0",
+        ),
+        (
+            of(Statistic::FctMedian, baseline()),
+            "neither it nor baseline got there",
+        ),
+        (
+            of(Statistic::Convergence, None),
+            "neither it nor fixed:bbr moved anything",
+        ),
+    ] {
+        let modes = [dead("baseline"), dead("fixed:bbr"), dead("thalweg")];
+        let check = &evaluate(std::slice::from_ref(&expectation), &modes)[0];
+        assert_eq!((check.verdict, check.value), (Verdict::Missed, None));
+        assert_eq!(check.reason.as_deref(), Some(reason), "{check:?}");
+    }
+    // The same of a mode that was not run, and of one that lacks its reference.
+    let unchecked = (Verdict::NotChecked, None);
+    let rtt = of(Statistic::RttP95, None);
+    assert_eq!(verdict(rtt, &[dead("baseline")]), unchecked);
+    let ratio = of(Statistic::Median, baseline());
+    assert_eq!(verdict(ratio, &[dead("thalweg")]), unchecked);
+}
+
+#[test]
+fn a_mode_without_connections_to_a_host_misses_there() {
+    let mut mode = outcome("thalweg", &[1.0, 1.0], "bbr");
+    mode.remotes = vec![RemoteOutcome {
+        name: "far".into(),
+        address: "10.0.1.2".parse().unwrap(),
+        others: Vec::new(),
+        forward: LossCounters::default(),
+        reverse: LossCounters::default(),
+        least_rtt_us: None,
+        last_change: None,
+    }];
+    let far = Expectation {
+        host: Some("far".into()),
+        ..expectation(Statistic::Median, None, 0.0)
+    };
+    assert_eq!(verdict(far.clone(), &[mode]), (Verdict::Missed, None));
+    assert_eq!(verdict(far, &[]), (Verdict::NotChecked, None));
+}
+
+#[test]
+fn what_was_not_reached_misses_a_lower_bound_too() {
+    let mut mode = outcome("thalweg", &[0.0, 0.0], "");
+    for one in &mut mode.connections {
+        one.flow_bytes = Some(1);
+    }
+    assert_eq!(
+        verdict(expectation(Statistic::FctMedian, None, 80e3), &[mode]),
+        (Verdict::Missed, Some(f64::INFINITY))
+    );
+}
+
+#[test]
+fn null_that_measured_nothing_does_not_miss() {
+    let claim = expectation(Statistic::RttP95, None, 1.0);
+    let modes = [
+        outcome("thalweg", &[0.0, 0.0], ""),
+        outcome("null", &[0.0, 0.0], ""),
+    ];
+    let claims = std::slice::from_ref(&claim);
+    assert_eq!(evaluate(claims, &modes)[0].verdict, Verdict::Missed);
+    let of_null = evaluate_null(claims, &modes);
+    assert_eq!(of_null[0].verdict, Verdict::NotChecked);
 }
 
 #[test]

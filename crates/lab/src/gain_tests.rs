@@ -1,6 +1,6 @@
 use super::*;
 use crate::host::loss::LossCounters;
-use crate::query::Query;
+use crate::query::{NoValue, Query};
 use crate::statistic::Statistic;
 
 const ANSWER: &str = r#"{"summary": "Transfers take 30 % less time.", "age_s": 7, "groups": [
@@ -59,7 +59,8 @@ fn modes(with: &[[(u64, f64); 2]], without: &[[(u64, f64); 2]]) -> Vec<ModeOutco
 }
 
 fn value(statistic: Statistic, modes: &[ModeOutcome]) -> Result<f64, String> {
-    Query::from(statistic).value(&modes[2], modes)
+    let value = Query::from(statistic).value(&modes[2], modes);
+    value.map_err(|why| why.to_string())
 }
 
 #[test]
@@ -115,9 +116,13 @@ fn without_the_other_modes_nothing_is_checked() {
     modes.remove(1);
     compare(&mut modes, &scenario());
     let missing = Query::from(Statistic::GainMisses).value(&modes[1], &modes);
-    assert!(missing.unwrap_err().contains("was not run"));
+    assert!(missing.unwrap_err().to_string().contains("was not run"));
     let other = Query::from(Statistic::Gain).value(&modes[0], &modes);
-    assert!(other.unwrap_err().contains("mode gain"));
+    assert!(other.unwrap_err().to_string().contains("mode gain"));
+    // No connection has ended.
+    modes[1].gain.as_mut().unwrap().rows.clear();
+    let nothing = Query::from(Statistic::GainMisses).value(&modes[1], &modes);
+    assert!(matches!(nothing, Err(NoValue::Unmeasured(_))));
 }
 
 #[test]

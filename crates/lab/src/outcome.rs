@@ -151,7 +151,7 @@ pub struct Check {
     pub value: Option<f64>,
     /// The mode that the reference resolved to.
     pub reference: Option<Mode>,
-    /// The reason why it was not checked.
+    /// The reason why there is no value.
     pub reason: Option<String>,
 }
 

@@ -16,6 +16,45 @@ pub const WINDOW: usize = 5;
 /// Share of the best fixed arm's median that counts as converged.
 const CONVERGED: f64 = 0.9;
 
+/// Why a statistic has no value, in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoValue {
+    /// The mode was run, and nothing was measured that the statistic needs.
+    #[error("{0}")]
+    Unmeasured(String),
+    /// The statistic compares with what is not there: a mode that was not run or moved nothing, or
+    /// a change of the path.
+    #[error("{0}")]
+    NoReference(String),
+}
+
+impl NoValue {
+    pub(crate) fn unmeasured(why: impl Into<String>) -> Self {
+        Self::Unmeasured(why.into())
+    }
+
+    pub(crate) fn no_reference(why: impl Into<String>) -> Self {
+        Self::NoReference(why.into())
+    }
+
+    /// A reference that moved nothing excuses only a mode that did move something.
+    fn of_dead_reference(reference: &Mode, has_moved: bool) -> Self {
+        if has_moved {
+            Self::NoReference(format!("the reference {reference} moved nothing"))
+        } else {
+            Self::Unmeasured(format!("neither it nor {reference} moved anything"))
+        }
+    }
+
+    /// The same reason, of one of several hosts.
+    fn at_host(self, host: &str) -> Self {
+        match self {
+            Self::Unmeasured(why) => Self::Unmeasured(format!("{why} (host {host})")),
+            Self::NoReference(why) => Self::NoReference(format!("{why} (host {host})")),
+        }
+    }
+}
+
 /// A statistic, with the arm or class that it is restricted to.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
@@ -23,7 +62,7 @@ pub struct Query<'a> {
     pub statistic: Statistic,
     /// The arm of [`Statistic::ArmShare`].
     pub arm: Option<&'a str>,
-    /// Only flows of this class; none: all but incumbents.
+    /// Only flows of this class; none: all but incumbents, whose failures count.
     pub class: Option<&'a str>,
 }
 
@@ -42,8 +81,8 @@ impl Query<'_> {
     /// infinite.
     ///
     /// # Errors
-    /// Why there is no value, in words.
-    pub fn value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
+    /// Why there is no value.
+    pub fn value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
         let chosen = self.chosen(outcome);
         let goodputs: Vec<f64> = chosen.iter().map(|one| one.goodput_bps).collect();
         let last: Vec<&Connection> = chosen
@@ -68,19 +107,23 @@ impl Query<'_> {
             Statistic::ConvergedShare => outcome.converged_share(),
             Statistic::ArmShare => arm_share(outcome, self.arm.unwrap_or_default()),
             Statistic::Convergence => {
-                return Ok(convergence(&goodputs, self.best_median(modes, 0)?));
+                let best = self.best_median(modes, 0, &goodputs)?;
+                return Ok(convergence(&goodputs, best));
             }
             Statistic::Recovery => {
-                let first = outcome.last_change.ok_or("the path does not change")?;
+                let first = outcome
+                    .last_change
+                    .ok_or_else(|| NoValue::no_reference("the path does not change"))?;
                 let after: Vec<f64> = chosen
                     .iter()
                     .filter(|one| one.round >= first)
                     .map(|one| one.goodput_bps)
                     .collect();
-                return Ok(convergence(&after, self.best_median(modes, first)?));
+                let best = self.best_median(modes, first, &after)?;
+                return Ok(convergence(&after, best));
             }
             Statistic::Regret | Statistic::RegretPerConnection => {
-                let best = self.best_median(modes, 0)?;
+                let best = self.best_median(modes, 0, &goodputs)?;
                 let sum: f64 = goodputs.iter().map(|goodput| 1.0 - goodput / best).sum();
                 if self.statistic == Statistic::Regret {
                     (!goodputs.is_empty()).then_some(sum)
@@ -126,8 +169,10 @@ impl Query<'_> {
             }
         };
         value.ok_or_else(|| match self.class {
-            Some(class) if chosen.is_empty() => format!("no flow of class {class:?} was measured"),
-            _ => "nothing was measured".to_owned(),
+            Some(class) if chosen.is_empty() => {
+                NoValue::Unmeasured(format!("no flow of class {class:?} was measured"))
+            }
+            _ => NoValue::unmeasured("nothing was measured"),
         })
     }
 
@@ -137,6 +182,7 @@ impl Query<'_> {
             .iter()
             .filter(|connection| match self.class {
                 Some(class) => connection.class == class,
+                None if self.statistic == Statistic::Failures => true,
                 None => connection.class != INCUMBENT,
             })
             .collect()
@@ -176,11 +222,20 @@ impl Query<'_> {
         }
     }
 
-    fn best_median(&self, modes: &[ModeOutcome], from_round: u32) -> Result<f64, String> {
+    /// The best fixed median from a round on, to compare goodputs of a mode with.
+    fn best_median(
+        &self,
+        modes: &[ModeOutcome],
+        from_round: u32,
+        own: &[f64],
+    ) -> Result<f64, NoValue> {
         match self.best_fixed(modes, from_round) {
             Some((_, median)) if median > 0.0 => Ok(median),
-            Some((outcome, _)) => Err(format!("the reference {} moved nothing", outcome.mode)),
-            None => Err("no mode fixed:ARM was run".to_owned()),
+            Some((outcome, _)) => {
+                let has_moved = own.iter().any(|goodput| *goodput > 0.0);
+                Err(NoValue::of_dead_reference(&outcome.mode, has_moved))
+            }
+            None => Err(NoValue::no_reference("no mode fixed:ARM was run")),
         }
     }
 }
@@ -237,8 +292,8 @@ fn total(connections: &[&Connection]) -> Option<f64> {
     sample::median(&sums.into_values().collect::<Vec<_>>())
 }
 
-/// Median over the rounds: min/max ratio of the flows' parts of goodput. Rounds of a single flow
-/// are left out.
+/// Median over the rounds: min/max ratio of the flows' parts of goodput, 0 where nothing arrived.
+/// Rounds of a single flow are left out.
 fn fairness(connections: &[&Connection]) -> Option<f64> {
     let mut parts: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for one in connections {
@@ -250,8 +305,9 @@ fn fairness(connections: &[&Connection]) -> Option<f64> {
         .into_values()
         .filter(|parts| parts.len() > 1)
         .filter_map(|parts| {
-            let most = sample::quantile(&parts, 1.0).filter(|most| *most > 0.0)?;
-            Some(sample::quantile(&parts, 0.0)? / most)
+            let least = sample::quantile(&parts, 0.0)?;
+            let most = sample::quantile(&parts, 1.0)?;
+            Some(if most > 0.0 { least / most } else { 0.0 })
         })
         .collect();
     sample::median(&figures)
@@ -286,7 +342,7 @@ fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
     rounds
 }
 
-fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
+fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     // A round's incumbents are averaged: the newcomers do not decide how incumbents share.
     let incumbents = |outcome: &ModeOutcome| {
         per_round(outcome, |flows| {
@@ -298,62 +354,73 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
             sample::mean(&theirs)
         })
     };
-    let with = incumbents(outcome).ok_or("there are no incumbents to be harmed")?;
-    let mut all = outcome.connections.iter();
+    let with = incumbents(outcome)
+        .ok_or_else(|| NoValue::unmeasured("there are no incumbents to be harmed"))?;
+    // Their application sets the congestion control, the same in every mode. Another mode tells it
+    // where every incumbent failed.
+    let mut all = std::iter::once(outcome)
+        .chain(modes)
+        .flat_map(|mode| &mode.connections);
     let arm = all
         .find(|one| one.class == INCUMBENT && !one.arm.is_empty())
         .map(|one| one.arm.as_str())
-        .ok_or("every incumbent failed")?;
+        .ok_or_else(|| NoValue::unmeasured("every incumbent failed"))?;
     let same_group = Mode::Fixed(arm.to_owned());
     let alone = modes
         .iter()
         .find(|other| other.mode == same_group)
         .and_then(incumbents)
-        .ok_or_else(|| format!("mode {same_group} was not run"))?;
+        .ok_or_else(|| NoValue::NoReference(format!("mode {same_group} was not run")))?;
     if alone > 0.0 {
         Ok(1.0 - with / alone)
     } else {
-        Err(format!("the reference {same_group} moved nothing"))
+        Err(NoValue::of_dead_reference(&same_group, with > 0.0))
     }
 }
 
 /// A statistic of the agent's own account. Without an interval its ends miss every bound.
-fn gain(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, String> {
-    let gain = outcome.gain.as_ref().ok_or("mode gain alone tells it")?;
+fn gain(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, NoValue> {
+    let gain = outcome
+        .gain
+        .as_ref()
+        .ok_or_else(|| NoValue::unmeasured("mode gain alone tells it"))?;
     let of = |percent: Option<f64>, otherwise: f64| percent.map_or(otherwise, |it| it / 100.0);
     let time = gain.time();
     match statistic {
-        Statistic::GainMisses => gain.misses(),
+        Statistic::GainMisses if gain.rows.is_empty() => {
+            Err(NoValue::unmeasured("nothing was compared"))
+        }
+        Statistic::GainMisses => gain.misses().map_err(NoValue::NoReference),
         Statistic::GainLow => Ok(of(time.and_then(|row| row.low), f64::NEG_INFINITY)),
         Statistic::GainHigh => Ok(of(time.and_then(|row| row.high), f64::INFINITY)),
         _ => {
             let effect = time.and_then(|row| row.effect);
             effect
                 .map(|percent| percent / 100.0)
-                .ok_or_else(|| "nothing was compared".to_owned())
+                .ok_or_else(|| NoValue::unmeasured("nothing was compared"))
         }
     }
 }
 
 /// Goodput of a mode's last half towards one host, relative to that host's best fixed arm. `modes`
 /// come from [`ModeOutcome::towards`].
-pub(crate) fn of_best_here(mode: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
+pub(crate) fn of_best_here(mode: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     let query = Query::from(Statistic::MedianLastHalf);
     let settled = query.value(mode, modes)?;
     let (best, median) = query
         .best_fixed(modes, 0)
-        .ok_or("no mode fixed:ARM was run")?;
+        .ok_or_else(|| NoValue::no_reference("no mode fixed:ARM was run"))?;
     // Both cover the same rounds, if the reference has any of them.
     let median = query.value(best, modes).unwrap_or(median);
     if median > 0.0 {
         Ok(settled / median)
     } else {
-        Err(format!("the reference {} moved nothing", best.mode))
+        Err(NoValue::of_dead_reference(&best.mode, settled > 0.0))
     }
 }
 
 /// [`Statistic::OfBestPerHost`].
-pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
+pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     let parts = outcome
         .remotes
         .iter()
@@ -361,11 +428,13 @@ pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f6
             let name = &remote.name;
             let modes: Vec<ModeOutcome> =
                 modes.iter().filter_map(|mode| mode.towards(name)).collect();
-            let here = outcome.towards(name).ok_or("no such host")?;
-            of_best_here(&here, &modes).map_err(|why| format!("{why} (host {name})"))
+            let here = outcome
+                .towards(name)
+                .ok_or_else(|| NoValue::unmeasured("no such host"))?;
+            of_best_here(&here, &modes).map_err(|why| why.at_host(name))
         })
-        .collect::<Result<Vec<f64>, String>>()?;
-    sample::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
+        .collect::<Result<Vec<f64>, NoValue>>()?;
+    sample::mean(&parts).ok_or_else(|| NoValue::unmeasured("there is one host only"))
 }
 
 /// The best single setting for all hosts: the fixed mode with the highest

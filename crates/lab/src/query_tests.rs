@@ -48,7 +48,8 @@ fn value(
     outcome: &ModeOutcome,
     modes: &[ModeOutcome],
 ) -> Result<f64, String> {
-    Query::from(statistic).value(outcome, modes)
+    let value = Query::from(statistic).value(outcome, modes);
+    value.map_err(|why| why.to_string())
 }
 
 #[test]
@@ -164,6 +165,50 @@ fn competition_has_share_fairness_and_harm() {
     }
 }
 
+/// The mode, with its incumbents failed.
+fn without_incumbents(mut mode: ModeOutcome) -> ModeOutcome {
+    let incumbents = mode.connections.iter_mut();
+    for one in incumbents.filter(|one| one.class == INCUMBENT) {
+        one.goodput_bps = 0.0;
+        one.arm = String::new();
+        one.error = Some("timed out".into());
+    }
+    mode
+}
+
+#[test]
+fn harm_is_whole_where_every_incumbent_failed() {
+    let alive = || competition("fixed:cubic", &[[30.0, 30.0, 30.0]]);
+    let killer = || without_incumbents(competition("thalweg", &[[0.0, 0.0, 90.0]]));
+    let modes = [alive(), killer()];
+    assert_eq!(value(Statistic::Harm, &modes[1], &modes), Ok(1.0));
+    // Among their like they got nothing either.
+    let other = competition("baseline", &[[30.0, 30.0, 30.0]]);
+    let modes = [without_incumbents(alive()), killer(), other];
+    assert_eq!(
+        value(Statistic::Harm, &modes[1], &modes),
+        Err("neither it nor fixed:cubic moved anything".into())
+    );
+    // Nobody tells their congestion control.
+    assert_eq!(
+        value(Statistic::Harm, &modes[1], &modes[1..2]),
+        Err("every incumbent failed".into())
+    );
+}
+
+#[test]
+fn failures_are_those_of_all_flows_or_of_a_class() {
+    let mut mode = without_incumbents(competition("thalweg", &[[0.0, 0.0, 90.0]]));
+    assert_eq!(value(Statistic::Failures, &mode, &[]), Ok(2.0));
+    mode.connections[2].error = Some("timed out".into());
+    assert_eq!(value(Statistic::Failures, &mode, &[]), Ok(3.0));
+    let incumbents = Query {
+        class: Some(INCUMBENT),
+        ..Statistic::Failures.into()
+    };
+    assert_eq!(incumbents.value(&mode, &[]), Ok(2.0));
+}
+
 #[test]
 fn times_are_percentiles_over_all_samples_and_failures_are_the_slowest() {
     let mut modes = [outcome("baseline", &[1.0; 100])];
@@ -251,7 +296,7 @@ fn fairness_is_the_least_over_the_greatest_of_each_round_of_several() {
         ..Connection::default()
     };
     let of = |connections: &[Connection]| fairness(&connections.iter().collect::<Vec<_>>());
-    // 0.25 and 0.75; rounds of one flow or without progress do not count.
+    // 0.25, 0.75, and 0 where nothing arrived; rounds of one flow do not count.
     let all = [
         flow(0, 10.0),
         flow(0, 40.0),
@@ -261,7 +306,8 @@ fn fairness_is_the_least_over_the_greatest_of_each_round_of_several() {
         flow(3, 0.0),
         flow(3, 0.0),
     ];
-    assert_eq!(of(&all), Some(0.5));
+    assert_eq!(of(&all), Some(0.25));
+    assert_eq!(of(&all[..5]), Some(0.5));
     assert_eq!(of(&all[4..5]), None);
     assert_eq!(of(&[Connection::default(), Connection::default()]), None);
 }

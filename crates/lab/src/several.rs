@@ -2,7 +2,7 @@
 
 use crate::mode::Mode;
 use crate::outcome::ScenarioOutcome;
-use crate::query::{best_setting, of_best, of_best_here};
+use crate::query::{NoValue, best_setting, of_best, of_best_here};
 use crate::table::Table;
 
 /// A table of modes by hosts: median goodput of the last half relative to the host's best fixed
@@ -14,7 +14,7 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
         return None;
     }
     let ratio =
-        |value: Result<f64, String>| value.map_or("–".into(), |value| format!("{value:.2}×"));
+        |value: Result<f64, NoValue>| value.map_or("–".into(), |value| format!("{value:.2}×"));
     let heading = |view: &ScenarioOutcome| match view.best_fixed() {
         Some(best) => format!("{} (best {})", view.scenario.name, arm(&best.mode)),
         None => view.scenario.name.clone(),

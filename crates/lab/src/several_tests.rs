@@ -132,7 +132,8 @@ fn each_host_has_its_own_figures_and_its_own_best_arm() {
     let near = &views[0];
     let here = near.mode(&Mode::Thalweg).unwrap();
     let recovery = Query::from(Statistic::Recovery).value(here, &near.modes);
-    assert!(recovery.unwrap_err().contains("does not change"));
+    let why = recovery.unwrap_err().to_string();
+    assert!(why.contains("does not change"), "{why}");
     assert!(near.scenario.changes.is_empty());
 }
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from thalweg.results.controllers.judged import Judged
 
 NOT_RUN = "not run"
+MISSED = "**missed**"
 
 #: Tables of the simulator alone, which runs in Python.
 SIMULATOR = (lists.Controllers, lists.Passed, lists.Traces, lists.Curves)
@@ -277,7 +278,8 @@ def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | N
         one = spread(of or [], mode, target.figure)
         return one.median if one else None
 
-    value, digits, unit = middle(target.mode), figure.shown[1], ""
+    own, digits, unit = middle(target.mode), figure.shown[1], ""
+    value = own
     if target.relative_to is not None:
         other, digits = middle(target.relative_to), 2
         unit = f" × that of {_name(table, target.relative_to)}"
@@ -286,10 +288,12 @@ def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | N
     for bound, word in ((target.at_least, "at least"), (target.at_most, "at most")):
         words += f" {word} {bound:g}{unit}" if bound is not None else ""
     if value is None:
-        return markdown.row([words, NOTHING, NOT_RUN])
+        # A mode that ran and measured nothing reaches no target.
+        dead = own is None and any(target.mode in each.modes for each in of or [])
+        return markdown.row([words, NOTHING, MISSED if dead else NOT_RUN])
     low = target.at_least is None or value >= target.at_least
     met = low and (target.at_most is None or value <= target.at_most)
-    return markdown.row([words, f"{value:.{digits}f}", "met" if met else "**missed**"])
+    return markdown.row([words, f"{value:.{digits}f}", "met" if met else MISSED])
 
 
 def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iterator[str]:
