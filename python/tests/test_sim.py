@@ -124,8 +124,8 @@ def test_outcomes_can_be_pickled():
 
 
 def test_the_lock_is_released_and_ctrl_c_stops_a_run():
-    # A long run: ten simulated minutes take an hour.
-    scenario = many_to_one(64).replace(duration_s=600)
+    # A long run: five simulated minutes take half an hour.
+    scenario = many_to_one(64).replace(duration_s=300)
     others = []
 
     def interrupt():
@@ -183,6 +183,15 @@ def test_a_fault_has_its_place(tmp_path):
     assert missing.value.filename == str(tmp_path / "none.toml")
 
 
+#: Slow links, so that 32 bits number the packets of twenty minutes.
+LONG_SHORT = [
+    "link.rate=10gbit",
+    "workload.kind=long-short",
+    "workload.burst=9kb",
+    "workload.idle=1ms",
+]
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -191,8 +200,14 @@ def test_a_fault_has_its_place(tmp_path):
         (lambda s: run(s, series_us=0), "series_us"),
         (lambda s: run(s, series_us=1e-6), "at most 100000000 samples"),
         (lambda s: run(s, series_us=float("nan")), "series_us"),
-        (lambda s: s.replace(duration_s=0.001), "shorter than the duration"),
+        (lambda s: s.replace(duration_s=0.001), "warmup: .* less than the duration of 1ms"),
         (lambda s: s.replace(duration_s=-1), "duration_s: expected a time"),
+        (lambda s: s.replace(duration_s=600), "duration: .* could send 7324218750 packets"),
+        (
+            lambda s: s.replace(keys=["series=1us"]).replace(duration_s=60),
+            "series: found 120000000 samples",
+        ),
+        (lambda s: s.replace(keys=LONG_SHORT, duration_s=1200), "duration: .* 120000000 bins"),
         (lambda s: Batch(s, []), "seeds: expected at least one"),
         (lambda s: Batch(s, [1], others="swft"), "cc: no controller is called `swft`"),
         (lambda s: Batch([s, s], [1]), "a seed for each of 2 scenarios, found 1"),

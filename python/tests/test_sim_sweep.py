@@ -297,7 +297,7 @@ def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys, monk
         (SWEEP.replace("[3, 1]", "[3, 3]"), r"seeds\[1\]: 3 is there already"),
         (SWEEP.replace("[3, 1]", "1000000"), "seeds: 4000000 simulations"),
         (SWEEP + "duration_s = true", "duration_s: expected a number of seconds, found True"),
-        (SWEEP + "duration_s = 1e-3", r"scenarios: .*shorter than the duration"),
+        (SWEEP + "duration_s = 1e-3", r"scenarios: .*less than the duration"),
     ],
 )
 def test_bad_files_are_refused(sweep, tmp_path, text, words, capsys):

@@ -35,7 +35,8 @@ class Scenario:
     ) -> Scenario:
         """The same with other times, in seconds, and other ``keys``, each ``"KEY=VALUE"`` as for
         ``thalweg sim run --set``: ``"network.base_rtt=5ms"``. Times stay where keys name them.
-        Raises ValueError unless the warm-up is shorter than the duration, and as :meth:`load`."""
+        Raises ValueError as :meth:`load`, also where times do not fit each other or make more
+        packets and samples than a run can keep."""
 
     @property
     def name(self) -> str: ...

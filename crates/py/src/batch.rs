@@ -180,7 +180,7 @@ impl Batch {
             .then(|| Threads::start(jobs))
             .transpose()
             .map_err(no_threads)?;
-        let flows: u64 = scenarios.iter().map(crate::scenario::flows).sum();
+        let flows: u64 = scenarios.iter().map(thalweg_sim::Scenario::flows).sum();
         let flows = i32::try_from(flows).map_err(|_| {
             PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
         })? as usize;
@@ -198,7 +198,7 @@ impl Batch {
         let mut first_key = 0;
         for (description, scenario) in descriptions.iter_mut().zip(&scenarios) {
             description.first_key = first_key;
-            first_key += crate::scenario::flows(scenario) as i32;
+            first_key += scenario.flows() as i32;
         }
         Ok(Self {
             waiting: Arc::new(vec![Vec::new(); environments.len()]),

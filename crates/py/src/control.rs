@@ -15,12 +15,10 @@ use thalweg_sim::sweep::Job;
 use thalweg_units::file::read;
 
 use crate::outcome;
-use crate::scenario::{flows, read_error, scenario_of, time};
+use crate::scenario::{read_error, scenario_of, time};
 
 /// Interval at which a run checks for an interrupt by the user.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Largest number of samples of a time series, as in scenario files.
-const MOST_SAMPLES: u64 = 100_000_000;
 
 /// A model file that decides within the simulator.
 #[pyclass(frozen, module = "thalweg.sim")]
@@ -197,25 +195,13 @@ pub(crate) fn run<'py>(
         None => Kind::Dcqcn.spec(),
     };
     if let Some(interval) = series_us {
-        let interval = time("series_us", interval * 1e-6)?;
-        let samples = match interval.ps() {
-            0 => u64::MAX,
-            interval => scenario
-                .duration
-                .ps()
-                .div_ceil(interval)
-                .saturating_mul(flows(&scenario)),
-        };
-        if samples > MOST_SAMPLES {
+        scenario.series = Some(time("series_us", interval * 1e-6)?);
+        if let Some(fault) = scenario.time_faults().first() {
             return Err(PyValueError::new_err(format!(
-                "series_us: expected an interval in which {} flows have at most {MOST_SAMPLES} \
-                 samples in {}, found {} us",
-                flows(&scenario),
-                scenario.duration,
-                interval.us()
+                "series_us: found {}, expected {}",
+                fault.found, fault.expected
             )));
         }
-        scenario.series = Some(interval);
     }
     let job = Job {
         scenario: &scenario,

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use thalweg_sim::Time;
-use thalweg_sim::scenario::{Setting, Workload, with_settings};
+use thalweg_sim::scenario::{Setting, with_settings};
 use thalweg_units::file::{ReadError, read_text};
 
 /// A scenario.
@@ -60,13 +60,10 @@ impl Scenario {
         if let Some(warmup) = warmup_s {
             inner.warmup = time("warmup_s", warmup)?;
         }
-        if inner.warmup >= inner.duration {
-            return Err(PyValueError::new_err(format!(
-                "expected a warm-up shorter than the duration of {}, found {}",
-                inner.duration, inner.warmup
-            )));
+        match inner.time_faults().first() {
+            Some(fault) => Err(PyValueError::new_err(fault.to_string())),
+            None => Ok(with),
         }
-        Ok(with)
     }
 
     #[getter]
@@ -109,7 +106,7 @@ impl Scenario {
 
     #[getter]
     fn flows(&self) -> u64 {
-        flows(&self.inner)
+        self.inner.flows()
     }
 
     #[getter]
@@ -180,20 +177,6 @@ pub(crate) fn read_error(error: ReadError) -> PyErr {
             }
         }),
         None => PyValueError::new_err(format!("{file}: {why}")),
-    }
-}
-
-/// Number of flows.
-pub(crate) fn flows(scenario: &thalweg_sim::Scenario) -> u64 {
-    match &scenario.workload {
-        Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => u64::from(*flows),
-        Workload::AllToAll { flows_per_pair } => {
-            let hosts = scenario.topology.hosts();
-            hosts * (hosts - 1) * u64::from(*flows_per_pair)
-        }
-        // Flows come and go, and have no rates of their own.
-        Workload::Poisson { .. } => 0,
-        Workload::Flows(list) => list.len() as u64,
     }
 }
 

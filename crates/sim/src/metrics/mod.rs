@@ -20,7 +20,7 @@ pub use slowdown::Slowdown;
 pub use statistic::{Statistic, Summary};
 
 /// Width of the bins in which the long flow's rate is watched for its recovery.
-const RECOVERY_BIN: Time = Time::from_us(10);
+pub(crate) const RECOVERY_BIN: Time = Time::from_us(10);
 /// The long flow has recovered when its rate is back at this share of the line rate.
 const RECOVERED: f64 = 0.95;
 

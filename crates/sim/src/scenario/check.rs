@@ -5,14 +5,27 @@ use thalweg_units::{Rate, Span};
 
 use super::{Scenario, Topology, Workload};
 use crate::Time;
+use crate::metrics::RECOVERY_BIN;
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload;
 
 /// An event's fields hold no more flows.
 pub(super) const MOST_FLOWS: u32 = 1 << 20;
 const MOST_HOSTS: u32 = 1 << 16;
-/// Samples of a time series, all flows together.
+/// Samples of a time series, all flows together, and bins of the long flow's rate.
 const MOST_SAMPLES: u64 = 100_000_000;
+
+/// A time that does not fit the rest of its scenario.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: found {found}, expected {expected}")]
+pub struct TimeFault {
+    /// Key of the time in a scenario file.
+    pub key: &'static str,
+    /// The time, with what comes of it.
+    pub found: String,
+    /// What fits.
+    pub expected: String,
+}
 
 /// The tables that keys were taken from.
 pub(super) struct Tables<'t, 's> {
@@ -67,30 +80,61 @@ pub(super) fn scenario(tables: &Tables<'_, '_>, scenario: &mut Scenario) {
 }
 
 fn times(root: &Table<'_>, scenario: &Scenario) {
-    let duration = span(scenario.duration);
-    if scenario.duration == Time::ZERO {
-        root.wrong("duration", "0", "more");
-        return;
+    for fault in scenario.time_faults() {
+        root.wrong(fault.key, fault.found, fault.expected);
     }
-    if scenario.warmup >= scenario.duration {
-        let found = span(scenario.warmup).to_string();
-        let expected = format!("less than the duration of {duration}, or nothing is measured");
-        root.wrong("warmup", found, expected);
-    }
-    if scenario.series == Some(Time::ZERO) {
-        root.wrong("series", "0", "a time of more than nothing between samples");
-    }
-    // Packets of a flow are numbered with 32 bits.
-    let network = &scenario.network;
-    let packet = transmission(network.packet_bytes, network.link.rate_bps);
-    let packets = scenario.duration.ps() / packet.ps().max(1);
-    if packets >= u64::from(u32::MAX) {
-        let found = format!("{duration}, in which one flow could send {packets} packets");
-        root.wrong(
-            "duration",
+}
+
+impl Scenario {
+    /// Faults of the times: nothing is measured, or there are more packets and samples than a run
+    /// can number and keep. A scenario whose times are changed is to be checked again.
+    pub fn time_faults(&self) -> Vec<TimeFault> {
+        let fault = |key, found: String, expected: String| TimeFault {
+            key,
             found,
-            format!("at most {} packets", u32::MAX - 1),
-        );
+            expected,
+        };
+        if self.duration == Time::ZERO {
+            return vec![fault("duration", "0".to_owned(), "more".to_owned())];
+        }
+        let mut faults = Vec::new();
+        let duration = span(self.duration);
+        if self.warmup >= self.duration {
+            let found = span(self.warmup).to_string();
+            let expected = format!("less than the duration of {duration}, or nothing is measured");
+            faults.push(fault("warmup", found, expected));
+        }
+        // Packets of a flow are numbered with 32 bits.
+        let network = &self.network;
+        let packet = transmission(network.packet_bytes, network.link.rate_bps);
+        let packets = self.duration.ps() / packet.ps().max(1);
+        if packets >= u64::from(u32::MAX) {
+            let found = format!("{duration}, in which one flow could send {packets} packets");
+            let expected = format!("at most {} packets", u32::MAX - 1);
+            faults.push(fault("duration", found, expected));
+        }
+        let bins = self.duration.ps().div_ceil(RECOVERY_BIN.ps());
+        if matches!(self.workload, Workload::LongShort { .. }) && bins > MOST_SAMPLES {
+            let width = span(RECOVERY_BIN);
+            let found = format!("{duration}, {bins} bins of {width} of the long flow's rate");
+            let expected = format!("at most {MOST_SAMPLES} bins");
+            faults.push(fault("duration", found, expected));
+        }
+        if self.series == Some(Time::ZERO) {
+            let expected = "a time of more than nothing between samples";
+            faults.push(fault("series", "0".to_owned(), expected.to_owned()));
+        } else if let Some(series) = self.series {
+            let flows = self.flows();
+            let samples = flows.saturating_mul(self.duration.ps().div_ceil(series.ps()));
+            if samples > MOST_SAMPLES {
+                let series = span(series);
+                let found =
+                    format!("{samples} samples ({flows} flows every {series} for {duration})");
+                let expected = format!("at most {MOST_SAMPLES} samples");
+                faults.push(fault("series", found, expected));
+            }
+        }
+        faults
     }
 }
 
@@ -170,11 +214,14 @@ fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring)
             .network
             .wrong("base_rtt", span(base).to_string(), expected);
     }
-    // The longest time of a packet that is not lost.
-    let queues = links[1..].iter().fold(Time::ZERO, |sum, link| {
+    // The longest time of a packet that is not lost. Slow links may take longer to empty their
+    // queues than a time holds; 26 days stand for more.
+    let at_most = |ps: u128| Time::from_ps(ps.min(u128::from(u64::MAX / 8)) as u64);
+    let queues = links[1..].iter().map(|link| {
         let bits = u128::from(link.queue_bytes) * 8 * 1_000_000_000_000;
-        sum + Time::from_ps((bits / u128::from(link.rate_bps)) as u64)
+        bits / u128::from(link.rate_bps)
     });
+    let queues = at_most(queues.sum());
     let base = network.base_rtt.unwrap_or(there + back);
     let longest = base + queues;
     if !tables.hosts.has("timeout") {
@@ -193,35 +240,19 @@ fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring)
 }
 
 fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
-    let (key, count) = match &scenario.workload {
-        Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => {
-            ("flows", u64::from(*flows))
-        }
-        Workload::AllToAll { flows_per_pair } => {
-            let hosts = u64::from(wiring.hosts);
-            let count = hosts * (hosts - 1) * u64::from(*flows_per_pair);
-            ("flows_per_pair", count)
-        }
-        // The number of concurrent flows is known only at run time.
-        Workload::Poisson { .. } => ("kind", 0),
-        Workload::Flows(list) => ("kind", list.len() as u64),
+    let key = match &scenario.workload {
+        Workload::ManyToOne { .. } | Workload::LongShort { .. } => "flows",
+        Workload::AllToAll { .. } => "flows_per_pair",
+        Workload::Poisson { .. } | Workload::Flows(_) => "kind",
     };
+    // The number of concurrent flows of a Poisson process is known only at run time.
+    let count = scenario.flows();
     if count > MOST_FLOWS.into() {
         let expected = format!("at most {MOST_FLOWS}");
         tables
             .workload
             .wrong(key, format!("{count} flows"), expected);
         return;
-    }
-    if let Some(series) = scenario.series {
-        let samples = count * scenario.duration.ps().div_ceil(series.ps());
-        if samples > MOST_SAMPLES {
-            let (series, duration) = (span(series), span(scenario.duration));
-            let found = format!("{samples} samples ({count} flows every {series} for {duration})");
-            tables
-                .root
-                .wrong("series", found, format!("at most {MOST_SAMPLES}"));
-        }
     }
     // Endless flows share links. None may be asked to send less than the lowest rate.
     let plan = workload::plan(scenario, 0);

@@ -20,6 +20,7 @@ use crate::metrics::Statistic;
 
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
+pub use check::TimeFault;
 pub use linux::{Linux, Pacing, Rounds, RttSample};
 pub use set::{Setting, SettingError, with_settings};
 
@@ -116,7 +117,7 @@ impl Topology {
                 hosts_per_leaf,
                 ..
             } => u64::from(leaves) * u64::from(hosts_per_leaf),
-            Self::FatTree { ports } => u64::from(ports).pow(3) / 4,
+            Self::FatTree { ports } => u64::from(ports).saturating_pow(3) / 4,
         }
     }
 }
@@ -255,6 +256,21 @@ pub struct FlowPlan {
 }
 
 impl Scenario {
+    /// Number of its flows; 0 where flows come and go.
+    pub fn flows(&self) -> u64 {
+        match &self.workload {
+            Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => {
+                u64::from(*flows)
+            }
+            Workload::AllToAll { flows_per_pair } => {
+                let hosts = self.topology.hosts();
+                hosts * (hosts - 1) * u64::from(*flows_per_pair)
+            }
+            Workload::Poisson { .. } => 0,
+            Workload::Flows(list) => list.len() as u64,
+        }
+    }
+
     /// Whether its runs have a statistic.
     pub fn gives(&self, statistic: Statistic) -> bool {
         self.workload.gives(statistic) && (self.hosts.linux.is_some() || !statistic.is_of_tcp())

@@ -204,6 +204,53 @@ fn faults_have_a_place_and_say_what_was_expected() {
     }
 }
 
+#[test]
+fn samples_beyond_64_bits_are_refused() {
+    // 2^48 samples of each of 2^16 flows: the product wraps to 0.
+    let text = STAR
+        .replacen("\"2s\"", "\"281.474976710656s\"\nseries = \"0.001ns\"", 1)
+        .replacen("flows = 8192", "flows = 65536", 1);
+    let message = parse(&text).unwrap_err();
+    let words = "series: found 18446744073709551615 samples (65536 flows every 0.001ns";
+    assert!(message.contains(words), "{message}");
+}
+
+#[test]
+fn bins_of_the_long_flow_are_bounded() {
+    let with = |duration: &str| {
+        let text = STAR
+            .replacen("\"2s\"", duration, 1)
+            .replacen("\"100gbit\"", "\"10gbit\"", 1)
+            .replacen(
+                "\"many-to-one\"\nflows = 8192",
+                "\"long-short\"\nflows = 4\nburst = \"9kb\"\nidle = \"1ms\"",
+                1,
+            );
+        parse(&text)
+    };
+    // Bins of 10 µs.
+    assert!(with("\"1000s\"").is_ok());
+    let message = with("\"1200s\"").unwrap_err();
+    let words = "duration: found 1200s, 120000000 bins of 10us of the long flow's rate";
+    assert!(message.contains(words), "{message}");
+}
+
+#[test]
+fn sizes_and_times_beyond_64_bits_do_not_wrap() {
+    let many = "kind = \"fat-tree\"\nports = 4294967294";
+    let message = fault("kind = \"star\"\nhosts = 65", many);
+    assert!(message.contains("expected 2 to 65536 hosts"), "{message}");
+    // 4 GB at 1 kbit/s: a year, which 64 bits of picoseconds do not hold.
+    let text = STAR
+        .replacen("\"100gbit\"", "\"1kbit\"", 1)
+        .replacen("\"10mib\"", "\"4gb\"", 1)
+        .replacen("base_rtt = \"12us\"\n", "", 1)
+        .replacen("\"1mbit\"", "\"1kbit\"", 1)
+        .replacen("flows = 8192", "flows = 1", 1);
+    let timeout = parse(&text).unwrap().hosts.timeout;
+    assert!(timeout > Time::from_us(3_600_000_000), "{timeout}");
+}
+
 /// One fault in each part of the file: each is found, with its place.
 #[test]
 fn all_faults_are_told_at_once() {
