@@ -1,17 +1,23 @@
 //! Host records as a JSON document, for transfer between machines.
 
+mod parts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::Read;
+use std::io::{BufReader, Read};
 
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::de::IoRead;
 use thalweg_learner::ArmState;
 use thalweg_units::one_line;
+use thalweg_units::reader::quoted;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
+
+use parts::Parts;
 
 /// Identifies the format of the document.
 const FORMAT: &str = "thalweg-hosts";
@@ -19,8 +25,12 @@ const FORMAT: &str = "thalweg-hosts";
 /// `segs` and `retrans`.
 const VERSION: u32 = 2;
 
-/// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take.
+/// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take. No
+/// host and no other field of a document may be larger.
 pub const HOST_MAX_BYTES: u64 = 8 << 10;
+
+/// Longest boot ID, as the kernel writes it.
+const BOOT_ID_MAX_BYTES: usize = 36;
 
 /// Why a document cannot be imported. None of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -244,6 +254,12 @@ pub fn check_document<R: Read>(
             ),
         )
     })?;
+    let boot_id = document.boot_id.as_bytes();
+    if boot_id.len() > BOOT_ID_MAX_BYTES || !boot_id.iter().all(u8::is_ascii_graphic) {
+        let found = quoted(&document.boot_id);
+        let message = format!("found {found}, expected at most 36 ASCII characters");
+        return Err(error("boot_id", message));
+    }
     let mut seen = BTreeSet::new();
     each_host(open()?, |index, row| {
         let field = |name: &str| format!("hosts[{index}].{name}");
@@ -271,7 +287,7 @@ pub fn each_host(
     mut visit: impl FnMut(usize, HostRow) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
     let mut fault = None;
-    let mut deserializer = serde_json::Deserializer::from_reader(document);
+    let mut deserializer = parser(document);
     let hosts = HostsOf(EachHost(|index, host: DocumentHost| {
         let row = host.into_row().map_err(|message| ImportError {
             path: format!("hosts[{index}].address"),
@@ -292,8 +308,15 @@ pub fn each_host(
     }
 }
 
+/// A parser of a document that refuses parts which would take much memory.
+fn parser<R: Read>(document: R) -> serde_json::Deserializer<IoRead<BufReader<Parts<R>>>> {
+    // The parser takes single bytes.
+    let document = BufReader::new(Parts::new(document, HOST_MAX_BYTES));
+    serde_json::Deserializer::from_reader(document)
+}
+
 fn parse<T: for<'a> Deserialize<'a>>(document: impl Read) -> Result<T, ImportError> {
-    let mut deserializer = serde_json::Deserializer::from_reader(document);
+    let mut deserializer = parser(document);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         // "." is the document itself, "?" a part without a name.

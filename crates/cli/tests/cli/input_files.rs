@@ -202,6 +202,20 @@ fn what_takes_much_memory_is_read_within_bounds() {
 }
 
 #[test]
+fn export_with_a_text_of_200_mb_is_refused_within_bounds() {
+    let directory = directory();
+    let mut text = "{\"format\":\"thalweg-hosts\",\"version\":2,\"mode\":\"thalweg\",\
+                    \"own_netns\":1,\"saved_at_ms\":0,\"hosts\":[],\"boot_id\":\""
+        .to_owned();
+    text += &"a".repeat(200 << 20);
+    text += "\"}";
+    fs::write(directory.path().join("long"), text).unwrap();
+    let import = ["--config", "config.toml", "import", "FILE"];
+    let words = "boot_id: found a field or host of more than 8192 bytes";
+    assert_refused(directory.path(), &import, "long", words);
+}
+
+#[test]
 fn standard_input_is_bounded_too() {
     let directory = directory();
     let import = |input: Stdio| {

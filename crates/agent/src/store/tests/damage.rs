@@ -1,6 +1,7 @@
 //! Damaged files and documents.
 
 use std::fs::Permissions;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt as _;
 
 use rusqlite::Connection;
@@ -478,6 +479,18 @@ fn faults_in_documents_are_named() {
             "not an IP address",
         ),
         (
+            "\"boot_id\": \"0f0e\"",
+            "\"boot_id\": \"0f\\u00070e\"",
+            "boot_id",
+            "expected at most 36 ASCII characters",
+        ),
+        (
+            "\"boot_id\": \"0f0e\"",
+            "\"boot_id\": \"0c9a4b9e-6e1b-4a66-8f0b-0f2f3ad2b0d4b\"",
+            "boot_id",
+            "expected at most 36 ASCII characters",
+        ),
+        (
             "\"prefix\": 64",
             "\"prefix\": 129",
             "hosts[1].address",
@@ -547,5 +560,39 @@ fn faults_in_documents_are_named() {
         &format!("{good}x"),
     ] {
         assert!(import_json(text).is_err());
+    }
+}
+
+#[test]
+fn document_with_a_part_without_end_is_refused_at_its_limit() {
+    let header = "{\"format\":\"thalweg-hosts\",\"version\":2,";
+    for (start, byte, path) in [
+        ("\"boot_id\":\"", b'a', "boot_id"),
+        ("\"own_netns\":", b'1', "own_netns"),
+        ("\"hosts\":[{\"address\":\"", b'1', "hosts"),
+        ("\"hosts\":[", b'[', "hosts"),
+    ] {
+        let start = format!("{header}{start}");
+        let read_bytes = std::cell::Cell::new(0);
+        let error = check_document(|| {
+            let endless = start.as_bytes().chain(std::io::repeat(byte).take(64 << 20));
+            Ok(Counted(endless, &read_bytes))
+        })
+        .unwrap_err();
+        assert_eq!(error.path, path, "{error}");
+        let message = "found a field or host of more than 8192 bytes at line 1 column ";
+        assert!(error.message.starts_with(message), "{error}");
+        assert!(read_bytes.get() <= 32 << 10, "{error}: {read_bytes:?}");
+    }
+}
+
+/// Counts what is read.
+struct Counted<'a, R>(R, &'a std::cell::Cell<usize>);
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        self.1.set(self.1.get() + read);
+        Ok(read)
     }
 }
