@@ -10,6 +10,8 @@ mod compact;
 mod form;
 mod policy;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod wish;
 
 use std::cmp::Reverse;
@@ -275,7 +277,11 @@ impl Membership {
                 work.written = None;
             }
             if self.shares {
-                self.tell(shared, work, groups, now)?;
+                let told = self.tell(shared, work, groups, now);
+                let text = told.err().map(|error| {
+                    format!("the fleet lacks some of what this agent measured: {error:#}")
+                });
+                shared.problem("fleet-share", text);
             }
         }
         // The event loop looks, and a problem is told when it comes and when it ends.
@@ -372,25 +378,15 @@ impl Membership {
             // Told before, and forgotten since.
             shards.entry(shard).or_default();
         }
-        for (shard, mut networks) in shards {
-            // A message may have no room for the last ones.
-            networks.sort_by_cached_key(|it| (Reverse(evidence(it)), it.network.clone()));
-            let is_told = work.told.get(&shard).is_some_and(|(at, told)| {
-                let is_old = now - *at >= AGAIN && is_alive(&networks, now - *at);
-                !is_old && !differ(told, &networks)
-            });
-            if is_told {
-                continue;
-            }
-            self.client.offer(&Outgoing::Priors(Priors {
+        offer_shards(shards, &mut work.told, now, |shard, networks| {
+            let priors = Priors {
                 agent: self.settings.agent.clone(),
                 shard,
                 rule: raw::THALWEG_RULE,
-                networks: networks.clone(),
-            }))?;
-            work.told.insert(shard, (now, by_network(networks)));
-        }
-        Ok(())
+                networks,
+            };
+            Ok(self.client.offer(&Outgoing::Priors(priors))?)
+        })
     }
 
     fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
@@ -482,6 +478,36 @@ struct Work {
 }
 
 type Told = HashMap<Network, Vec<Arm>>;
+
+/// Offers the shards that differ from what was told before. A shard that cannot be offered keeps
+/// back no other, and is offered again the next time.
+///
+/// # Errors
+/// The first one of `offer`.
+fn offer_shards(
+    shards: BTreeMap<Shard, Vec<Measured>>,
+    told: &mut HashMap<Shard, (Instant, Told)>,
+    now: Instant,
+    mut offer: impl FnMut(Shard, Vec<Measured>) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    for (shard, mut networks) in shards {
+        // A message may have no room for the last ones.
+        networks.sort_by_cached_key(|it| (Reverse(evidence(it)), it.network.clone()));
+        let is_told = told.get(&shard).is_some_and(|(at, told)| {
+            let is_old = now - *at >= AGAIN && is_alive(&networks, now - *at);
+            !is_old && !differ(told, &networks)
+        });
+        if is_told {
+            continue;
+        }
+        match offer(shard, networks.clone()) {
+            Ok(()) => drop(told.insert(shard, (now, by_network(networks)))),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    outcome
+}
 
 fn by_network(networks: Vec<Measured>) -> Told {
     let pairs = networks.into_iter().map(|it| (it.network, it.arms));

@@ -12,7 +12,7 @@ use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::file::{self, ReadError};
 use thalweg_units::prefix::{MAPPED, bits, mask};
 use thalweg_units::reader::quoted;
-use thalweg_units::{Fault, Faults, Position};
+use thalweg_units::{Fault, Faults, Position, is_unseen};
 
 use crate::trusted;
 
@@ -223,8 +223,8 @@ impl<'t> Reading<'t> {
             let found = "no name".to_owned();
             return self.fault(line, number, at, found, "PREFIX NAME");
         }
-        if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            let expected = "a name of at most 64 bytes, without control characters";
+        if name.len() > NAME_BYTES_MAX || name.contains(is_unseen) {
+            let expected = "a name of at most 64 bytes, without control or invisible characters";
             return self.fault(line, number, at, quoted(name), expected);
         }
         if !more.trim().is_empty() {
@@ -415,6 +415,13 @@ mod tests {
             ),
             ("10.0.0.0/8 a\u{7}b", "n.txt:1:12: found"),
             (
+                "# mine\n10.0.0.0/8 Ber\u{ad}lin",
+                "n.txt:2:12: found \"Ber\\u{ad}lin\", expected a name of at most 64 bytes, without \
+                 control or invisible characters",
+            ),
+            ("10.0.0.0/8 \u{200b}", "n.txt:1:12: found"),
+            ("10.0.0.0/8 a\u{200c}", "n.txt:1:12: found"),
+            (
                 "10.0.0.0/8 a\n# x\n11.0.0.0/8 a\n10.0.0.0/8 b\n",
                 "n.txt:4:1: found \"b\" for 10.0.0.0/8, expected \"a\", as in line 1",
             ),
@@ -441,6 +448,17 @@ mod tests {
             parse(&"x a\n".repeat(1000)).unwrap_err().lines().count(),
             100
         );
+    }
+
+    #[test]
+    fn name_is_accepted_where_the_fleet_accepts_it() {
+        let characters = ('\0'..='\u{30ff}').chain('\u{fe00}'..='\u{ffff}');
+        for character in characters.filter(|it| *it != '#' && !it.is_whitespace()) {
+            let text = format!("a{character}b");
+            let network = thalweg_fleet::wire::Network::parse(&format!("name:{text}"));
+            let table = parse(&format!("10.0.0.0/8 {text}"));
+            assert_eq!(table.is_ok(), network.is_some(), "{text:?}");
+        }
     }
 
     #[test]

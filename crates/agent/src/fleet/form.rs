@@ -27,6 +27,10 @@ pub(super) fn measured(
         Level::Named => Network::Named(named(key.number())?),
         _ => return None,
     };
+    // A network that no message may have would keep back all others of its shard.
+    if !network.is_valid() {
+        return None;
+    }
     let own = own_report(group)?;
     let arms: Vec<Arm> = own
         .iter()
@@ -127,5 +131,17 @@ mod tests {
         let all = HostKey::of_namespace(7);
         assert!(measured(&all, &group, &table, |_| None).is_none());
         assert_eq!(key_of(&Network::All, 7, (24, 48)), None);
+        // Nor is an address alone told, or a name that cannot be shown.
+        let alone = HostKey {
+            level: Level::Prefix,
+            ..HostKey::new(7, "192.0.2.7".parse().unwrap(), 32, 64).unwrap()
+        };
+        assert!(measured(&alone, &group, &table, |_| None).is_none());
+        let of_name = |name: &str| {
+            let key = HostKey::of_named(7, 1);
+            measured(&key, &group, &table, |_| Some(name.to_owned()))
+        };
+        assert!(of_name("site-1").is_some());
+        assert!(of_name("site-1\u{200b}").is_none());
     }
 }

@@ -120,10 +120,12 @@ impl Network {
             _ => return None,
         };
         // One text a network: the shard is its hash.
-        (network.is_good() && network.to_string() == text).then_some(network)
+        (network.is_valid() && network.to_string() == text).then_some(network)
     }
 
-    fn is_good(&self) -> bool {
+    /// Whether a message may have the network: a prefix of several hosts, or a short name without
+    /// invisible characters.
+    pub fn is_valid(&self) -> bool {
         match self {
             Self::Prefix(prefix) => prefix.length() <= if prefix.is_ipv4() { 31 } else { 64 },
             Self::Named(name) => is_text(name, NAME_MAX),
@@ -349,7 +351,7 @@ impl Priors {
         let mut seen = HashSet::new();
         for measured in &self.networks {
             let network = &measured.network;
-            if !network.is_good() || network.shard() != self.shard || !seen.insert(network) {
+            if !network.is_valid() || network.shard() != self.shard || !seen.insert(network) {
                 let expected = format!("networks of shard {}, each once", self.shard);
                 return Err(WireError::field("of", network, &expected));
             }
