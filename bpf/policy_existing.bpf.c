@@ -42,18 +42,16 @@ struct {
 	__type(value, __u64);
 } cgroups SEC(".maps");
 
-struct listener {
-	__u64 netns;
-	__u64 port;
-};
-
-/* Ports that sockets listen on; if it is full, connections to other ports count as active. */
+/*
+ * By port, the cookie of the network namespace that was visited last of those in which a
+ * socket listens on it. The loader visits one namespace after another, so no namespace
+ * takes the room of others.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct listener);
-	__type(value, __u32);
+	__type(key, __u32);
+	__type(value, __u64);
 } ports SEC(".maps");
 
 /* By rule; the loader sets its size to the policy's. */
@@ -122,20 +120,20 @@ static __noinline __u32 rule_of(struct tcp_sock *tp, __u32 in_cgroups)
 {
 	struct sock_common *skc = &((struct sock *)tp)->__sk_common;
 	const struct thalweg_policy_head *h = load_head();
-	struct listener listener = {};
 	struct query q = {};
-	__u32 family;
+	__u32 family, port;
+	__u64 *listens;
 
 	family = addresses_of(skc, q.remote, q.local);
 	if (!family)
 		return THALWEG_POLICY_NONE;
 	q.netns = skc->skc_net.net->net_cookie;
 	q.remote_port = bpf_ntohs(skc->skc_dport);
-	q.local_port = skc->skc_num;
-	listener.netns = q.netns;
-	listener.port = q.local_port;
-	q.needs = family | (bpf_map_lookup_elem(&ports, &listener) ? THALWEG_RULE_PASSIVE
-								   : THALWEG_RULE_ACTIVE);
+	port = skc->skc_num;
+	q.local_port = port;
+	listens = bpf_map_lookup_elem(&ports, &port);
+	q.needs = family | (listens && *listens == q.netns ? THALWEG_RULE_PASSIVE
+							   : THALWEG_RULE_ACTIVE);
 	if (h->flags & THALWEG_POLICY_SAMPLES)
 		q.draw = draw_of(bpf_get_socket_cookie(tp));
 	q.cgroups = in_cgroups | h->cgroups;
@@ -345,12 +343,11 @@ static __noinline int give_rule(struct tcp_sock *tp, __u32 rule)
 
 static __always_inline void note_listener(struct sock_common *skc)
 {
-	struct listener listener = {};
-	__u32 one = 1;
+	__u32 port = skc->skc_num;
+	__u64 *listens = bpf_map_lookup_elem(&ports, &port);
 
-	listener.netns = skc->skc_net.net->net_cookie;
-	listener.port = skc->skc_num;
-	bpf_map_update_elem(&ports, &listener, &one, BPF_ANY);
+	if (listens)
+		*listens = skc->skc_net.net->net_cookie;
 }
 
 SEC("iter/tcp")

@@ -262,6 +262,61 @@ fn network_namespaces_are_told_apart() {
     assert_eq!(ask(&mut old), "cubic 4");
 }
 
+/// Listens on each port of its network namespace, by several processes: each has few files.
+const LISTENERS: &str = r#"
+import os, resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+(ready, say), (end, keep) = os.pipe(), os.pipe()
+firsts = range(1, 65536, 10000)
+for first in firsts:
+    if os.fork() == 0:
+        os.close(keep)
+        held = []
+        for port in range(first, min(first + 10000, 65536)):
+            listener = socket.socket()
+            listener.bind(("", port))
+            listener.listen(1)
+            held.append(listener)
+        os.write(say, b".")
+        os.read(end, 1)
+        os._exit(0)
+for _ in firsts:
+    os.read(ready, 1)
+print("listening")
+sys.stdin.readline()
+"#;
+
+/// A user's namespace with listeners on all ports takes no room of others, and decides nothing about
+/// their connections. Namespaces are visited by process ID: this one before the bed's.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn listeners_of_another_namespace_change_no_direction() {
+    if !privileged() {
+        return;
+    }
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.args(["--net", "python3", "-u", "-c", LISTENERS]);
+    let mut elsewhere = Traffic::spawn(elsewhere);
+    assert_eq!(elsewhere.line(), "listening");
+    let bed = Bed::new(&plain("oldports"), "");
+    let ports = ["5001", "5002", "5003"];
+    let _holder = holder(&bed, &ports);
+    let _clients = ports.map(|port| client(&bed, port, &[]));
+    let said = apply(
+        &bed,
+        &rules(
+            "[[rule]]\nname = \"accepted\"\n\
+             match = { local_port = \"5001-5003\", direction = \"passive\" }\nset = { mark = 1 }\n\
+             [[rule]]\nname = \"opened\"\n\
+             match = { remote_port = \"5001-5003\", direction = \"active\" }\nset = { mark = 2 }\n",
+        ),
+        &["--existing"],
+    );
+    assert_eq!(existing(&bed, "accepted"), [3, 3, 0, 0, 0], "{said}");
+    assert_eq!(existing(&bed, "opened"), [3, 3, 0, 0, 0], "{said}");
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_the_application_has_chosen_stays() {

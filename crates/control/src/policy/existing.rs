@@ -195,7 +195,8 @@ fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
     Ok(())
 }
 
-/// Visits all sockets of each network namespace once.
+/// Visits all sockets of each network namespace once, one namespace after another: the map `ports`
+/// has the listeners of the last one (policy_existing.bpf.c).
 fn visit_all(link: BorrowedFd<'_>) -> impl Iterator<Item = (PathBuf, Result<()>)> {
     let namespaces = system::network_namespaces().enumerate();
     namespaces.map(move |(number, (path, namespace))| {
