@@ -169,7 +169,10 @@ static __always_inline void track(struct context *c, const struct bpf_tcp_sock *
 	start_stretch(c, tp, slot->origin.arm);
 	if (!keeps_arm(c))
 		flags |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
-	if (c->params->windows && slot->window.segments > THALWEG_WINDOW_LEAST)
+	/* An accepted connection's usual window is read once it is established. */
+	if (c->params->windows && slot->window.segments &&
+	    (slot->window.segments > THALWEG_WINDOW_LEAST ||
+	     !(slot->origin.flags & THALWEG_CONN_PASSIVE)))
 		flags |= BPF_SOCK_OPS_RTT_CB_FLAG;
 	request_callbacks(c, flags);
 }
@@ -525,7 +528,7 @@ int learn_sockops(struct bpf_sock_ops *ops)
 		if (decision)
 			take_over(ops, score_before(ops, decision));
 	} else if (op == BPF_SOCK_OPS_RTT_CB) {
-		/* Later ones are of no interest, and of connections without a larger window none. */
+		/* Later ones are of no interest. */
 		if (params.windows && ops->data_segs_out <= FIRST_SEGS)
 			check_window(ops, 1);
 	} else if (op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_ESTABLISHED) {

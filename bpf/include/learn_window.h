@@ -9,6 +9,7 @@
 /* The largest finite pacing rate, bytes per second in 32 bits. */
 #define PACED 0xfffffffeu
 #define UNPACED 0xffffffffu
+#define UNLIMITED (~0ul)
 
 /* More data segments than a connection has sent when the first RTT sample of data comes. */
 #define FIRST_SEGS (4 * THALWEG_WINDOW_MOST)
@@ -18,11 +19,17 @@
  * It does so under fq, and where the pacing rate has been finite once: so the limit is taken
  * back at once. The kernel has no way to end its own pacing. 0 or -errno.
  */
-static __always_inline int pace(struct bpf_sock_ops *ops)
+static __always_inline int pace(struct context *c, struct bpf_sock_ops *ops)
 {
 	__u32 rate = 0;
-	int error = bpf_getsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+	int error;
 
+#ifdef THALWEG_KERNEL_BTF
+	/* An application's limit of 34 Gbit/s or more does not fit into 32 bits. */
+	if (((struct sock *)c->tcp)->sk_max_pacing_rate != UNLIMITED)
+		return 0;
+#endif
+	error = bpf_getsockopt(ops, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
 	if (error || rate != UNPACED)
 		return error;
 	rate = PACED;
@@ -34,9 +41,9 @@ static __always_inline int pace(struct bpf_sock_ops *ops)
 }
 
 /* Sets the initial window; 0 or -errno. */
-static __always_inline int set_window(struct bpf_sock_ops *ops, int segments)
+static __always_inline int set_window(struct context *c, struct bpf_sock_ops *ops, int segments)
 {
-	int error = pace(ops);
+	int error = pace(c, ops);
 
 	if (error)
 		return error;
@@ -103,7 +110,7 @@ static __noinline int choose_window(struct bpf_sock_ops *ops)
 	handed->choice.segments = segments;
 	handed->choice.propensity_q16 = share_q16 - (share_q16 >> 16);
 	if (segments != THALWEG_WINDOW_LEAST && !c.params->dry_run)
-		error = set_window(ops, segments);
+		error = set_window(&c, ops, segments);
 	if (error)
 		COUNT(&c, windows_refused);
 	else if (segments != THALWEG_WINDOW_LEAST && !c.params->dry_run)
@@ -134,7 +141,8 @@ static __noinline int check_window(struct bpf_sock_ops *ops, int last)
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return 0;
-	if (last)
+	/* The usual one is read once: what may replace it does so at the start. */
+	if (last || window->segments == THALWEG_WINDOW_LEAST)
 		window->chosen |= THALWEG_WINDOW_READ;
 	if (tp->snd_cwnd == window->segments || tp->total_retrans)
 		return 0;
@@ -162,6 +170,9 @@ static __noinline int score_window(struct bpf_sock_ops *ops)
 		return 0;
 	tp = find_tcp(&c) ? bpf_tcp_sock(c.sk) : 0;
 	if (!tp || owned_window(&c) || (c.params->clamps && has_clamp(&c)))
+		return 0;
+	/* Without a sample of the RTT nothing but a loss hides which window ran. */
+	if (!(c.conn->window.chosen & THALWEG_WINDOW_READ) && !tp->total_retrans)
 		return 0;
 	request.now_ns = bpf_ktime_get_ns();
 	take_sample(&c, tp, end_of(&c, ops->args[0]), &lesson.sample);

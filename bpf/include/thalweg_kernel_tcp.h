@@ -67,6 +67,7 @@ struct sock {
 		struct cgroup *cgroup; /* a plain pointer since Linux 5.15 */
 	} sk_cgrp_data;
 	int sk_err;
+	unsigned long sk_max_pacing_rate; /* ~0: none */
 	void *sk_bpf_storage; /* NULL: no program has storage of the socket */
 };
 

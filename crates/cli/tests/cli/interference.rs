@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use libbpf_rs::{Link, Object, ObjectBuilder};
 use thalweg_lab::host::{PairOptions, Side};
@@ -11,7 +12,14 @@ use crate::support::{self, Bed, COLLECTOR, Traffic, plain, privileged, wait_for}
 
 /// Attaches `setter` to the bed's cgroup, after the agent's program.
 pub fn attach_setter(bed: &Bed, flag: &str) -> (Object, Link) {
-    let file = support::compile("setter", bed.directory.path(), "setter.bpf.o", &[flag]);
+    attach(
+        bed,
+        &support::compile("setter", bed.directory.path(), "setter.bpf.o", &[flag]),
+    )
+}
+
+/// Attaches the program of an object to the bed's cgroup.
+pub fn attach(bed: &Bed, file: &Path) -> (Object, Link) {
     let object = ObjectBuilder::default().open_file(file);
     let object = object.unwrap().load().unwrap();
     let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();

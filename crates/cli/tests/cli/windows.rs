@@ -1,11 +1,14 @@
 //! Initial windows that are learned, on real connections.
 
+use std::path::{Path, PathBuf};
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, Traffic, plain, wait_for};
+use crate::interference::attach;
+use crate::support::virtual_time::{self, in_virtual_time};
+use crate::support::{Bed, COLLECTOR, Traffic, compile, plain, wait_for};
 
 const ENABLED: &str =
     "[arms]\nallow = [\"cubic\"]\n[initial_window]\nenabled = true\nsegments = [16]\n";
@@ -205,6 +208,39 @@ fn a_window_that_another_program_or_a_pause_replaces_is_not_scored() {
     });
 }
 
+/// A program that sets a window of 40 segments. It is compiled outside the guest, which has no compiler.
+fn setter() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("window.bpf.o")
+}
+
+fn the_usual_window_that_another_program_replaces_is_not_scored() {
+    let (bed, _reader) = bed("windowusual", ENABLED);
+    connect(&bed, 4);
+    bed.counter_reaches("windows_scored", 4);
+    let _setter = attach(&bed, &setter());
+    let found = connect(&bed, 4);
+    assert!(found.iter().all(|it| it.0 == 40), "{found:?}");
+    // The accepting ends are of this agent, too.
+    bed.counter_reaches("windows_overridden", 8);
+    assert_eq!(bed.counter("windows_scored"), 4);
+}
+
+/// Makes connections whose pacing rate the application limits to 40 Gbit/s, more than 32 bits of bytes
+/// a second; prints of each its first window, and the limit then.
+const LIMITED: &str = r#"
+import socket, struct, sys
+for _ in range(int(sys.argv[2])):
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, 47, struct.pack("Q", 5_000_000_000))
+    connection.connect((sys.argv[1], 5001))
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    rate = connection.getsockopt(socket.SOL_SOCKET, 47, 8)
+    print(struct.unpack_from("I", info, 80)[0], struct.unpack("Q", rate)[0])
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)
+    connection.close()
+"#;
+
 /// Sends 16 segments at once by each connection; the other end prints how long after the first
 /// byte the last of them came, µs.
 const SPREAD: &str = r#"
@@ -249,6 +285,10 @@ fn a_larger_window_is_paced() {
         seen += u64::from(window == "16");
     }
     assert!(seen > 5, "{windows}");
+    let limited = bed.python(Side::Client, LIMITED, &[&server, "20"]).finish();
+    let raised = limited.matches("16 5000000000").count();
+    let left = limited.matches("10 5000000000").count();
+    assert!(raised > 5 && raised + left == 20, "{limited}");
 }
 
 fn a_short_path_keeps_the_kernels_window() {
@@ -286,6 +326,25 @@ fn they_are_left_alone_unless_enabled() {
     let text = bed.thalweg(&["windows"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("are not learned"));
     assert_eq!(bed.counter("windows_left"), 0);
+}
+
+#[test]
+#[ignore = "slow: a boot of its own"]
+fn usual_in_virtual_time() {
+    let setter = setter();
+    if !virtual_time::is_inside() {
+        let directory = setter.parent().unwrap();
+        compile("setter", directory, "window.bpf.o", &["-DWINDOW"]);
+    }
+    virtual_time::run(
+        concat!(module_path!(), "::usual_in_virtual_time"),
+        virtual_time::LIMIT,
+        &[setter.to_str().unwrap()],
+        &[(
+            "the_usual_window_that_another_program_replaces_is_not_scored",
+            the_usual_window_that_another_program_replaces_is_not_scored,
+        )],
+    );
 }
 
 in_virtual_time!(

@@ -75,6 +75,11 @@ macro_rules! in_virtual_time {
 }
 pub(crate) use in_virtual_time;
 
+/// Whether this process is one of a guest.
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
 /// Runs cases of a test: outside of the guest by starting the test in one, inside by calling them.
 pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) {
     let only = std::env::var_os(CASE);
@@ -84,7 +89,7 @@ pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) 
         .copied()
         .collect();
     assert!(!chosen.is_empty(), "{CASE}={only:?}: no such case");
-    if std::env::var_os(INSIDE).is_some() {
+    if is_inside() {
         return inside(limit, &chosen);
     }
     let asked = std::env::var(KERNEL).ok();
