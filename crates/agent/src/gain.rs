@@ -8,7 +8,7 @@ use thalweg_gain::{Connection, First, Part, Side};
 use thalweg_learner::{Control, HostKey};
 
 use crate::kernel::ArmTable;
-use crate::store::{KeptGain, Revert, Store, StoreError};
+use crate::store::{ChangedGain, KeptGain, Revert};
 use crate::view;
 use times::HOUR_NS;
 
@@ -135,15 +135,24 @@ impl Gain {
         });
     }
 
-    /// Saves what has changed since the last time. What cannot be saved is tried again with the next.
-    pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
-        let changes = self.kept.ledger.changes();
-        let saved = store.save_gain("", &self.kept, &changes);
-        if saved.is_err() {
-            self.kept.ledger.put_back(changes);
+    /// Takes what has changed since the last time, for the store.
+    pub fn changed(&mut self) -> Vec<ChangedGain> {
+        let mut changed = vec![self.kept.changed(String::new())];
+        changed.extend(self.rules.changed());
+        changed.extend(self.advice.as_mut().map(Advice::changed));
+        changed
+    }
+
+    /// What could not be saved is tried again with the next. What is compared no more is left out.
+    pub fn put_back(&mut self, changed: ChangedGain) {
+        let kept = match &mut self.advice {
+            _ if changed.rule.is_empty() => Some(&mut self.kept),
+            Some(advice) if advice.is_of(&changed.rule) => Some(advice.kept()),
+            _ => self.rules.kept(&changed.rule),
+        };
+        if let Some(kept) = kept {
+            kept.put_back(changed);
         }
-        saved.and_then(|()| self.rules.save(store))?;
-        self.advice.as_mut().map_or(Ok(()), |it| it.save(store))
     }
 
     /// The answer of `GET /v1/advise`.

@@ -56,6 +56,8 @@ pub struct Shared {
     /// For queries, and for removals on request.
     store: Mutex<Store>,
     gain: Mutex<Gain>,
+    /// Held while the gain is written to a store.
+    pub gain_saves: Mutex<()>,
     sampling: Mutex<Sampler>,
     /// Names of containers, by the cookie of their network namespace.
     containers: Mutex<Arc<HashMap<u64, String>>>,
@@ -183,6 +185,7 @@ impl Shared {
             desk: Mutex::new(Some(desk)),
             store: Mutex::new(asked),
             gain: Mutex::new(gain),
+            gain_saves: Mutex::default(),
             sampling: Mutex::new(sampler),
             containers: Mutex::default(),
             imports: AtomicU64::new(0),

@@ -32,7 +32,7 @@ pub use document::{
     HOST_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
 };
 pub use events::PRUNE_STEP;
-pub use gain::{KeptGain, Revert};
+pub use gain::{ChangedGain, KeptGain, Revert};
 pub use history::{Decided, Intervals};
 pub use row::{HostRow, Snapshot, parse_mode};
 pub use snapshot::Saved;

@@ -244,8 +244,7 @@ impl State {
     /// Saves the sums of the gain and the numbers of events that have changed.
     fn save_sums(&mut self) -> Result<()> {
         let counted = self.save_sampling();
-        let store = &mut self.store;
-        self.shared.gain(|gain| gain.save(store)).and(counted)?;
+        self.shared.save_gain(&mut self.store).and(counted)?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use thalweg_gain::{Arm, Found, Group, Ledger, Scope, Side, advise};
 use super::event::is_own;
 use super::times::{HOUR_NS, LENGTH_MS};
 use crate::kernel::ArmTable;
-use crate::store::{KeptGain, Store, StoreError};
+use crate::store::{ChangedGain, KeptGain};
 use crate::view;
 
 mod present;
@@ -114,13 +114,19 @@ impl Advice {
             .collect()
     }
 
-    /// Saves what has changed.
-    pub(super) fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
-        let changes = self.kept.ledger.changes();
-        let saved = store.save_gain(&Self::key(self.system()), &self.kept, &changes);
-        if saved.is_err() {
-            self.kept.ledger.put_back(changes);
-        }
-        saved
+    /// Takes what has changed since the last time, for the store.
+    pub(super) fn changed(&mut self) -> ChangedGain {
+        let key = Self::key(self.system());
+        self.kept.changed(key)
+    }
+
+    /// Whether the store has this account under a key.
+    pub(super) fn is_of(&self, key: &str) -> bool {
+        Self::key(self.system()) == key
+    }
+
+    /// The account.
+    pub(super) fn kept(&mut self) -> &mut KeptGain {
+        &mut self.kept
     }
 }

@@ -15,7 +15,7 @@ use super::look::reason;
 use super::present::{Against, finding, found_in, presented, presented_revert};
 use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use super::words::seconds;
-use crate::store::{KeptGain, Revert, Store, StoreError};
+use crate::store::{ChangedGain, KeptGain, Revert};
 use crate::view::{self, GainRule};
 
 /// Rules with a share that are compared: the first ones of the policy.
@@ -205,16 +205,16 @@ impl Rules {
             .collect()
     }
 
-    /// Saves what has changed.
-    pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
-        for (key, kept) in &mut self.kept {
-            let changes = kept.ledger.changes();
-            if let Err(error) = store.save_gain(&stored(*key), kept, &changes) {
-                kept.ledger.put_back(changes);
-                return Err(error);
-            }
-        }
-        Ok(())
+    /// Takes what has changed since the last time, for the store.
+    pub(super) fn changed(&mut self) -> Vec<ChangedGain> {
+        let all = self.kept.iter_mut();
+        all.map(|(key, kept)| kept.changed(stored(*key))).collect()
+    }
+
+    /// The account that the store has under a key.
+    pub(super) fn kept(&mut self, key: &str) -> Option<&mut KeptGain> {
+        let mut all = self.kept.iter_mut();
+        all.find_map(|(one, kept)| (stored(*one) == key).then_some(kept))
     }
 
     /// All rules that are compared, without groups.

@@ -1,6 +1,7 @@
 //! The account of the gain in a running agent: what is found is put in force and told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 
 use anyhow::Result;
 use thalweg_bpf_types::raw;
@@ -12,9 +13,9 @@ use thalweg_units::prefix::Prefix;
 
 use super::rules::stored;
 use super::times::LENGTH_MS;
-use super::{Advice, Asked, Question, Source};
+use super::{Advice, Asked, Gain, Question, Source};
 use crate::shared::Shared;
-use crate::store::{Moment, Revert};
+use crate::store::{Moment, Revert, Store, StoreError};
 use crate::view;
 
 /// For how long a rule's comparison outlives the rule, beyond its length, ms.
@@ -58,6 +59,25 @@ impl Shared {
         self.put_rules_in_force(policies)
     }
 
+    /// Saves what has changed of the gain. Nobody who counts events or asks waits for the disk meanwhile.
+    pub fn save_gain(&self, store: &mut Store) -> Result<(), StoreError> {
+        // A later state must not be overwritten by an earlier one.
+        let _one_at_a_time = self
+            .gain_saves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut saved = Ok(());
+        for changed in self.gain(Gain::changed) {
+            if saved.is_ok() {
+                saved = store.save_gain(&changed);
+            }
+            if saved.is_err() {
+                self.gain(|gain| gain.put_back(changed));
+            }
+        }
+        saved
+    }
+
     /// Another default is another question, which has an account of its own.
     fn follow_default(&self, system_arm: &str, moment: Moment) -> Result<()> {
         let is_other = |advice: &Advice| advice.system() != system_arm;
@@ -65,7 +85,7 @@ impl Shared {
             return Ok(());
         }
         self.store(|store| {
-            self.gain(|gain| gain.save(store))?;
+            self.save_gain(store)?;
             let kept = store.gain(&Advice::key(system_arm), moment)?;
             self.gain(|gain| gain.advice = Some(Advice::new(kept, system_arm)));
             Ok(())

@@ -37,6 +37,45 @@ pub struct KeptGain {
     pub reverts: Vec<Revert>,
 }
 
+/// What has changed of a comparison, and nothing that others may change meanwhile.
+#[derive(Debug)]
+pub struct ChangedGain {
+    /// The key of the rule's experiment; empty for the learner.
+    pub rule: String,
+    since_ms: i64,
+    left_out: u64,
+    overridden: u64,
+    baseline: Baseline,
+    reverts: Vec<Revert>,
+    /// `None`: they are as they were.
+    groups: Option<Groups>,
+    changes: Changes,
+}
+
+impl KeptGain {
+    /// Takes what has changed since the last time.
+    pub fn changed(&mut self, rule: String) -> ChangedGain {
+        let changes = self.ledger.changes();
+        ChangedGain {
+            rule,
+            since_ms: self.since_ms,
+            left_out: self.ledger.left_out,
+            overridden: self.ledger.overridden,
+            baseline: self.ledger.baseline().clone(),
+            reverts: self.reverts.clone(),
+            groups: changes
+                .regrouped
+                .then(|| self.ledger.closed_groups().clone()),
+            changes,
+        }
+    }
+
+    /// What could not be kept is among the next changes.
+    pub fn put_back(&mut self, changed: ChangedGain) {
+        self.ledger.put_back(changed.changes);
+    }
+}
+
 impl Store {
     /// The time on the store's clock, ms.
     pub fn now_ms(&self, moment: Moment) -> i64 {
@@ -212,20 +251,15 @@ impl Store {
         self.sql("forget old rules", removed)
     }
 
-    /// Keeps what has changed, in one transaction; `changes` are those of the ledger.
-    pub fn save_gain(
-        &mut self,
-        rule: &str,
-        kept: &KeptGain,
-        changes: &Changes,
-    ) -> Result<(), StoreError> {
+    /// Keeps what has changed, in one transaction.
+    pub fn save_gain(&mut self, changed: &ChangedGain) -> Result<(), StoreError> {
         let boot_id = self.boot_id.clone();
         let saved = self.transaction().and_then(|transaction| {
-            write_head(&transaction, rule, kept, &boot_id)?;
-            if changes.regrouped {
-                write_groups(&transaction, rule, kept.ledger.closed_groups())?;
+            write_head(&transaction, changed, &boot_id)?;
+            if let Some(groups) = &changed.groups {
+                write_groups(&transaction, &changed.rule, groups)?;
             }
-            write_parts(&transaction, rule, changes)?;
+            write_parts(&transaction, &changed.rule, &changed.changes)?;
             transaction.commit()
         });
         self.sql("save the gain", saved)
@@ -234,25 +268,25 @@ impl Store {
 
 fn write_head(
     transaction: &Transaction<'_>,
-    rule: &str,
-    kept: &KeptGain,
+    changed: &ChangedGain,
     boot_id: &str,
 ) -> Result<(), rusqlite::Error> {
+    let rule = changed.rule.as_str();
     transaction.execute(
         "INSERT OR REPLACE INTO gain (rule, boot_id, since_ms, left_out, overridden)
          VALUES (?1, ?2, ?3, ?4, ?5)",
         params![
             rule,
             boot_id,
-            kept.since_ms,
-            kept.ledger.left_out.cast_signed(),
-            kept.ledger.overridden.cast_signed()
+            changed.since_ms,
+            changed.left_out.cast_signed(),
+            changed.overridden.cast_signed()
         ],
     )?;
     let mut stratum = transaction.prepare_cached(
         "INSERT OR REPLACE INTO gain_strata (rule, number, count, mean) VALUES (?1, ?2, ?3, ?4)",
     )?;
-    for (number, one) in kept.ledger.baseline().strata() {
+    for (number, one) in changed.baseline.strata() {
         stratum.execute(params![
             rule,
             number as i64,
@@ -261,7 +295,7 @@ fn write_head(
         ])?;
     }
     transaction.execute("DELETE FROM gain_reverts WHERE rule = ?1", [rule])?;
-    for revert in &kept.reverts {
+    for revert in &changed.reverts {
         let arm = revert.arm.as_deref().unwrap_or_default();
         transaction.execute(
             "INSERT INTO gain_reverts (rule, arm, since_ms, until_ms, why)

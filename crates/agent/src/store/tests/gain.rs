@@ -46,8 +46,7 @@ fn fill(kept: &mut KeptGain) {
 }
 
 fn save(store: &mut Store, kept: &mut KeptGain) {
-    let changes = kept.ledger.changes();
-    store.save_gain("", kept, &changes).unwrap();
+    store.save_gain(&kept.changed(String::new())).unwrap();
 }
 
 fn revert(arm: Option<&str>) -> Revert {
@@ -122,8 +121,8 @@ fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
         kept.ledger.add(alone, &held_up(held, 1), prefix);
     }
     kept.ledger.close(HOUR + 2);
-    let changes = kept.ledger.changes();
-    store.save_gain("advise:cubic", &kept, &changes).unwrap();
+    let changed = kept.changed("advise:cubic".to_owned());
+    store.save_gain(&changed).unwrap();
     drop(store);
 
     let store = open(directory.path());
@@ -224,9 +223,9 @@ fn what_cannot_be_saved_is_saved_later() {
     let refuse =
         "CREATE TRIGGER full BEFORE INSERT ON gain_parts BEGIN SELECT RAISE(ABORT, 'full'); END";
     store.connection.execute_batch(refuse).unwrap();
-    let changes = kept.ledger.changes();
-    assert!(store.save_gain("", &kept, &changes).is_err());
-    kept.ledger.put_back(changes);
+    let changed = kept.changed(String::new());
+    assert!(store.save_gain(&changed).is_err());
+    kept.put_back(changed);
     assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
     store.connection.execute_batch("DROP TRIGGER full").unwrap();
     save(&mut store, &mut kept);
@@ -284,8 +283,7 @@ fn rules_are_kept_apart_from_the_learner_and_forgotten() {
         let (part, host) = (part(HOUR, 3), || String::new());
         kept.ledger.add(part, &connection(1), host);
         kept.ledger.add(part, &connection(2), host);
-        let changes = kept.ledger.changes();
-        store.save_gain(rule, &kept, &changes).unwrap();
+        store.save_gain(&kept.changed(rule.to_owned())).unwrap();
     }
     assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
     assert!(store.gain("", NOW).unwrap().reverts.is_empty());
