@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::policy::Place;
 use thalweg_control::policy::history::History;
 use thalweg_control::{cc, policy, sockops, system};
@@ -31,10 +32,14 @@ const CONTROLS: &str = "cc";
 const SOCKOPS: &str = "sockops";
 /// Kind of problem: the store's file is gone.
 const STORE_FILE: &str = "store-file";
+/// Kind of problem: writing to the store takes long.
+const UNSAVED: &str = "unsaved";
+/// Intervals of saving in which one should have ended.
+const SAVES: u32 = 3;
 /// Kind of problem: the API's socket is gone.
 const SOCKET: &str = "socket";
 /// Kinds of problems that are looked for whenever somebody asks.
-const LOOKED: [&str; 9] = [
+const LOOKED: [&str; 10] = [
     CONTROLS,
     CGROUP,
     EVENTS,
@@ -44,6 +49,7 @@ const LOOKED: [&str; 9] = [
     PROGRAMS,
     SOCKOPS,
     STORE_FILE,
+    UNSAVED,
 ];
 /// Kinds of problems under which nothing is measured or changed, or nobody learns of it.
 const CRITICAL: [&str; 3] = [CGROUP, EVENTS, PROGRAMS];
@@ -94,19 +100,18 @@ impl Repairs {
         })
     }
 
-    /// Notes the outcome of an attempt.
-    fn note(&self, kind: &'static str, outcome: Result<Vec<String>>) {
+    /// Notes the outcome of attempts.
+    fn note(&self, kind: &'static str, attempts: impl Into<Attempts>) {
         let mut done = self.lock();
-        match outcome {
-            Ok(texts) => {
-                done.failed.remove(kind);
-                for text in texts {
-                    tracing::warn!("{text}");
-                    done.number += 1;
-                    done.last = Some((Instant::now(), text));
-                }
-            }
-            Err(error) => drop(done.failed.insert(kind, format!("{error:#}"))),
+        let attempts = attempts.into();
+        for text in attempts.done {
+            tracing::warn!("{text}");
+            done.number += 1;
+            done.last = Some((Instant::now(), text));
+        }
+        match attempts.refused.is_empty() {
+            true => drop(done.failed.remove(kind)),
+            false => drop(done.failed.insert(kind, attempts.refused.join("; "))),
         }
     }
 }
@@ -200,6 +205,22 @@ impl Shared {
                 ),
             );
         }
+        let unsaved = self.unsaved_for();
+        if unsaved
+            > self
+                .config
+                .snapshot
+                .interval
+                .max(STUCK)
+                .saturating_mul(SAVES)
+        {
+            let text = format!(
+                "what was learned has not been saved for {} s: the disk of the store fails or does \
+                 not answer",
+                unsaved.as_secs()
+            );
+            note(UNSAVED, text);
+        }
         let idle = self.idle();
         if idle > STUCK {
             let text = format!(
@@ -240,17 +261,17 @@ impl Shared {
     /// objects; `history` has the policies.
     pub fn attend_others(&self, history: &History) {
         if !self.is_stopping() {
-            self.attend_cgroups(history);
+            self.attend_named(history);
         }
-        let kinds = [CONTROLS, EVENTS, POLICY, SOCKOPS, STORE_FILE];
+        let kinds = [CONTROLS, EVENTS, POLICY, SOCKOPS, STORE_FILE, UNSAVED];
         let problems = self.look(Look::default(), history);
         self.note_problems(&kinds, &problems);
         if self.is_stopping() {
             return;
         }
         if problems.contains_key(POLICY) {
-            let outcome = policy::put_back(&self.place(), history);
-            self.life.repairs.note(POLICY, outcome);
+            let put_back = policy::put_back(&self.place(), history);
+            self.life.repairs.note(POLICY, put_back.map(Attempts::of));
         }
         if problems.contains_key(CONTROLS) {
             let outcome = cc::put_back(&self.kernel.setup().pin);
@@ -265,13 +286,18 @@ impl Shared {
         }
     }
 
-    /// Has the sockets of cgroups marked that rules name: they come and go with their services. What
-    /// fails is found by the look that follows.
-    fn attend_cgroups(&self, history: &History) {
-        let new = policy::refresh_cgroups(&self.place(), history);
+    /// Follows cgroups and network namespaces that rules name: they come and go with their services.
+    /// What fails is found by the look that follows.
+    fn attend_named(&self, history: &History) {
+        let place = self.place();
+        let new = policy::refresh_cgroups(&place, history);
         for cgroup in new.iter().flatten() {
             let cgroup = cgroup.display();
             tracing::info!(%cgroup, "policy: cgroup of a rule has come: {cgroup}");
+        }
+        let changed = policy::refresh_namespaces(&place, history);
+        for namespace in changed.iter().flatten() {
+            tracing::info!(%namespace, "policy: network namespace of a rule has come or gone: {namespace}");
         }
     }
 
@@ -283,7 +309,7 @@ impl Shared {
         self.problem(SOCKET, fault);
         let listener = bound.ok().flatten()?;
         let done = format!("bound again: the socket {path}, which was gone");
-        self.life.repairs.note(SOCKET, Ok(vec![done]));
+        self.life.repairs.note(SOCKET, Attempts::of(vec![done]));
         Some(listener)
     }
 
@@ -324,11 +350,17 @@ mod tests {
     fn a_failed_repair_is_remembered_until_one_succeeds() {
         let repairs = Repairs::default();
         assert!(repairs.shown().is_none());
-        repairs.note(PINS, Err(anyhow::anyhow!("no room")));
-        assert_eq!(repairs.lock().failed[PINS], "no room");
-        repairs.note(PINS, Ok(vec!["pinned again: hosts".to_owned()]));
+        let mut attempts = Attempts::of(vec!["pinned again: hosts".to_owned()]);
+        attempts.note(Err(anyhow::anyhow!("no room")));
+        attempts.note(Err(anyhow::anyhow!("no right")));
+        repairs.note(PINS, attempts);
+        assert_eq!(repairs.lock().failed[PINS], "no room; no right");
+        let shown = || repairs.shown().map(|it| (it.number, it.last));
+        assert_eq!(shown(), Some((1, "pinned again: hosts".to_owned())));
+        repairs.note(PINS, Err(anyhow::anyhow!("no directory")));
+        assert_eq!(repairs.lock().failed[PINS], "no directory");
+        repairs.note(PINS, Attempts::of(vec!["pinned again: hosts".to_owned()]));
         assert!(repairs.lock().failed.is_empty());
-        let shown = repairs.shown().map(|it| (it.number, it.last));
-        assert_eq!(shown, Some((1, "pinned again: hosts".to_owned())));
+        assert_eq!(shown(), Some((2, "pinned again: hosts".to_owned())));
     }
 }

@@ -1,7 +1,7 @@
 //! What to do about each kind of problem that `status` shows.
 
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 36] = [
+const REMEDIES: [(&str, &str); 38] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -45,6 +45,10 @@ const REMEDIES: [(&str, &str); 36] = [
     (
         "fleet-policy",
         "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
+    ),
+    (
+        "fleet-share",
+        "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
     ),
     (
         "gain",
@@ -145,6 +149,10 @@ const REMEDIES: [(&str, &str); 36] = [
     (
         "suspended",
         "Nothing must be done: it ends after 24 hours. `thalweg gain --rule NAME` shows the finding, `thalweg gain --resume` ends it now.",
+    ),
+    (
+        "unsaved",
+        "Look at the disk of the store. Learning goes on in the kernel; a restart of the machine loses what was learned since.",
     ),
 ];
 

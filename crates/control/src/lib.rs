@@ -9,6 +9,7 @@
 #[macro_use]
 pub mod faults;
 
+pub mod attempts;
 pub mod batch;
 pub mod cc;
 pub mod containers;

@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_policy::{Compiled, Namespace};
+use thalweg_policy::{Compiled, Namespace, NamespaceUse};
 
 pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
@@ -38,7 +38,7 @@ use history::History;
 use marks::Marks;
 
 use crate::pins::Locked;
-use crate::{learner, links, memory, object, system};
+use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
 use pins::{HEAD, PROGRAM, Pins, Running};
 use tables::Tables;
@@ -133,7 +133,7 @@ impl Place {
             .resolve(|namespace| cookie_of(namespace).ok())
             .into_iter()
             .map(|namespace| {
-                format!("network namespace {namespace:?} does not exist: its rules match nothing")
+                format!("network namespace {namespace} does not exist: its rules match nothing until it does and an agent that runs sees it")
             })
             .collect();
         let marks = Marks::find(&self.cgroup, &compiled.cgroups, &mut notes)?;
@@ -300,7 +300,7 @@ pub fn refresh_arm_sets(
     let Some(head) = pins.running()?.and_then(|running| running.head) else {
         return Ok(());
     };
-    let Some(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compiled(head.generation) else {
         return Ok(());
     };
     if compiled.arm_sets.is_empty() {
@@ -332,13 +332,78 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
     let Some(head) = head()?.filter(names_cgroups) else {
         return Ok(Vec::new());
     };
-    let Some(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compiled(head.generation) else {
         return Ok(Vec::new());
     };
     let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     let directory = pins.generation(head.generation);
     let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
     marks.attach(shared.as_fd(), &directory)
+}
+
+/// Gives rules of the policy in force the cookies that their network namespaces have now: one may
+/// come later, or be made anew. Returns those whose rules have changed.
+///
+/// # Errors
+/// Pins or namespaces that cannot be read, a refusal of the kernel.
+pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namespace>> {
+    let pins = Pins::at(&place.pin);
+    let Some(head) = pins.running()?.and_then(|running| running.head) else {
+        return Ok(Vec::new());
+    };
+    let Ok(compiled) = history.compiled(head.generation) else {
+        return Ok(Vec::new());
+    };
+    if compiled.netns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let _lock = Pins::lock(&place.pin)?;
+    let own = pins.generation(head.generation);
+    if !own.exists() {
+        // It was replaced meanwhile.
+        return Ok(Vec::new());
+    }
+    let mut changed = Vec::new();
+    for (used, cookie) in outdated(&own, &compiled)? {
+        let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
+        for &rule in &used.rules {
+            let rule = rule as u32;
+            let mut entry = trials::entry(&rules, rule)?;
+            entry.netns = cookie;
+            rules
+                .update(&rule.to_ne_bytes(), bytes_of(&entry), MapFlags::ANY)
+                .with_context(|| format!("network namespace {}", used.namespace))?;
+        }
+        changed.push(used.namespace.clone());
+    }
+    Ok(changed)
+}
+
+/// Network namespaces whose rules have another cookie in the kernel than they should, and that
+/// cookie: that of the namespace, or one that no namespace has.
+fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<(&'a NamespaceUse, u64)>> {
+    let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
+    let mut outdated = Vec::new();
+    for used in &compiled.netns {
+        let cookie = match cookie_of(&used.namespace) {
+            Ok(cookie) => cookie,
+            Err(error) if is_absent(&error) => used.placeholder,
+            Err(error) => {
+                return Err(error.context(format!("network namespace {}", used.namespace)));
+            }
+        };
+        if let Some(&rule) = used.rules.first()
+            && trials::entry(&rules, rule as u32)?.netns != cookie
+        {
+            outdated.push((used, cookie));
+        }
+    }
+    Ok(outdated)
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    let system = error.downcast_ref::<std::io::Error>();
+    system.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Masks by number of the set, from 1. `number` gives an arm's number; arms that the learner lacks
@@ -442,5 +507,5 @@ fn cookie_of(namespace: &Namespace) -> Result<u64> {
         Namespace::Name(name) => Path::new("/run/netns").join(name),
         Namespace::Path(path) => PathBuf::from(path),
     };
-    system::netns_cookie_of(&path)
+    privileges::raised(|| system::netns_cookie_of(&path))
 }

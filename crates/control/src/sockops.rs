@@ -17,6 +17,7 @@ use libbpf_rs::{
 };
 use serde::Serialize;
 
+use crate::attempts::Attempts;
 use crate::links::{self, Attachment, Fault, cgroup_path};
 use crate::object::{self, last_line, last_words, take_said};
 use crate::pins::{self, Kept, Locked, entries};
@@ -179,40 +180,48 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// Attaches programs to their cgroup that were detached, as by its end. Returns in words what was
-/// done.
+/// Attaches programs to their cgroup that were detached, as by its end.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read or written, or the kernel refuses.
-pub fn put_back(pin: &Path) -> Result<Vec<String>> {
-    let mut done = Vec::new();
+/// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
+pub fn put_back(pin: &Path) -> Result<Attempts> {
+    let mut attempts = Attempts::default();
     if faults(pin)?.is_empty() {
-        return Ok(done);
+        return Ok(attempts);
     }
-    // Not to be mended: what has no link is to be said.
     let Some(all) = Locked::open(&pin.join(DIRECTORY))? else {
-        return Ok(done);
+        return Ok(attempts);
     };
     for name in entries(&all.directory)? {
         let own = all.own(&name);
         let Ok(cgroup) = fs::read_link(own.join(CGROUP)).and_then(File::open) else {
             continue;
         };
+        if name.ends_with(NEW) {
+            continue;
+        }
         for (pin, link) in pinned_links(&own)? {
-            let attached = Attached::new(&pin, &link)?;
-            if name.ends_with(NEW) || attached.at(link.as_fd()).fault(&cgroup)?.is_none() {
-                continue;
-            }
-            let program = privileges::raised(|| Program::fd_from_id(attached.id));
-            let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
-            attached.at(program.as_fd()).put_back(&cgroup)?;
-            done.push(format!(
-                "attached again: {} of sockops object {name}",
-                attached.name
-            ));
+            let attached = attach_again(&pin, &link, &cgroup)
+                .with_context(|| format!("sockops object {name}"))
+                .map(|done| {
+                    done.map(|what| format!("attached again: {what} of sockops object {name}"))
+                });
+            attempts.note(attached);
         }
     }
-    Ok(done)
+    Ok(attempts)
+}
+
+/// Attaches a program, unless it is attached. Returns its name.
+fn attach_again(pin: &Path, link: &Link, cgroup: &File) -> Result<Option<String>> {
+    let attached = Attached::new(pin, link)?;
+    if attached.at(link.as_fd()).fault(cgroup)?.is_none() {
+        return Ok(None);
+    }
+    let program = privileges::raised(|| Program::fd_from_id(attached.id));
+    let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
+    attached.at(program.as_fd()).put_back(cgroup)?;
+    Ok(Some(attached.name))
 }
 
 /// Removes an object from the kernel: programs first, then maps.
@@ -224,7 +233,10 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     let all =
         Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.0.own(name).exists());
     let all = all.ok_or_else(|| missing(name))?;
-    clear(&all.0.own(name))?;
+    // An interrupted call leaves no object without links, which would be a fault.
+    let old = all.0.own(&format!("{name}{NEW}"));
+    fs::rename(all.0.own(name), &old).with_context(|| format!("renaming {}", old.display()))?;
+    clear(&old)?;
     all.0.finish(pin);
     Ok(())
 }
@@ -310,7 +322,8 @@ fn missing(name: &str) -> anyhow::Error {
     anyhow!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
 }
 
-/// The directory of all objects, without the rest of interrupted calls.
+/// The directory of all objects, without the rest of interrupted calls. An object whose links were
+/// taken away stays: it is to be said.
 struct Objects(Locked);
 
 impl Kept for Objects {
@@ -320,8 +333,7 @@ impl Kept for Objects {
     fn mend(&self) -> Result<()> {
         for name in entries(&self.0.directory)? {
             let own = self.0.own(&name);
-            let is_link = |file: &String| file.starts_with(LINK);
-            if name.ends_with(NEW) || !entries(&own)?.iter().any(is_link) {
+            if name.ends_with(NEW) || entries(&own)?.is_empty() {
                 clear(&own)?;
             }
         }
@@ -332,6 +344,10 @@ impl Kept for Objects {
 impl Objects {
     fn load(&self, file: &Path, cgroup: &Path, name: &str) -> Result<Loaded> {
         let own = self.0.own(name);
+        let is_link = |file: &String| file.starts_with(LINK);
+        if own.exists() && !entries(&own)?.iter().any(is_link) {
+            clear(&own)?;
+        }
         if own.exists() {
             bail!(
                 "the name {name:?} is taken; choose another with --name, or remove that one with \

@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use libbpf_rs::libbpf_sys::bpf_attach_type;
 use libbpf_rs::{MapCore, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::raw;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::learner::LINKS;
 use thalweg_control::links::{self, Attachment, Fault};
 use thalweg_control::{object, pins, privileges, system};
@@ -24,6 +25,8 @@ pub const CGROUP: &str = "cgroup";
 pub const PINS: &str = "pins";
 /// Kind of problem: the cgroup does not run the programs.
 pub const PROGRAMS: &str = "programs";
+/// A repair: the cgroup did not run the program.
+const ATTACHED: &str = "attached again";
 
 /// A loaded program of the learner that is attached to the cgroup.
 pub(super) struct Loaded {
@@ -114,24 +117,24 @@ impl Kernel {
     }
 
     /// Puts back what [`Kernel::look`] misses, as far as nobody else's objects are in the way:
-    /// links to the cgroup and pins. Returns in words what was done. `follow` locks the directory of
-    /// pins, which may be a new one.
+    /// links to the cgroup and pins. `follow` locks the directory of pins, which may be a new one.
     ///
     /// # Errors
-    /// The first refusal; the rest was tried.
-    pub fn put_back(&self, follow: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
+    /// Without that directory nothing is tried. What cannot be put back is among the attempts.
+    pub fn put_back(&self, follow: impl FnOnce() -> Result<()>) -> Result<Attempts> {
         let has_let_go = self.keeps.lock();
+        let mut attempts = Attempts::default();
         let look = self.looked();
         if *has_let_go || look.problems.is_empty() {
-            return Ok(Vec::new());
+            return Ok(attempts);
         }
         let pin = &self.setup.pin;
         privileges::raised(|| system::ensure_bpffs(pin))?;
         pins::make(pin, true)?;
         follow()?;
-        let mut done = Vec::new();
-        let outcome = self.pin_again(&look, &mut done);
-        outcome.and(self.attach_again(&mut done)).map(|()| done)
+        self.pin_again(&look, &mut attempts);
+        self.attach_again(&mut attempts);
+        Ok(attempts)
     }
 
     fn looked(&self) -> Look {
@@ -239,43 +242,37 @@ impl Kernel {
     }
 
     /// Pins maps whose pins are gone.
-    fn pin_again(&self, look: &Look, done: &mut Vec<String>) -> Result<()> {
+    fn pin_again(&self, look: &Look, attempts: &mut Attempts) {
+        let mut pinned = Vec::new();
         for name in &look.unpinned {
-            links::pin(self.map(name).as_fd(), &self.setup.pin.join(name))?;
+            match links::pin(self.map(name).as_fd(), &self.setup.pin.join(name)) {
+                Ok(()) => pinned.push(*name),
+                Err(error) => attempts.refuse(&error),
+            }
         }
-        if !look.unpinned.is_empty() {
-            done.push(format!("pinned again: {}", look.unpinned.join(", ")));
+        if !pinned.is_empty() {
+            attempts.note(Ok(Some(format!("pinned again: {}", pinned.join(", ")))));
         }
-        Ok(())
     }
 
     /// Attaches programs that the cgroup does not run, and pins links again.
-    fn attach_again(&self, done: &mut Vec<String>) -> Result<()> {
+    fn attach_again(&self, attempts: &mut Attempts) {
         let Ok(cgroup) = self.cgroup_now() else {
-            return Ok(());
+            return;
         };
         let mut is_new = false;
         for program in &self.programs {
             let pin = self.setup.pin.join(program.file);
-            let attachment = program.at(&pin);
-            let what = match attachment.fault(&cgroup)? {
-                None => continue,
-                Some(Fault::Unpinned(_)) => "pinned again",
-                Some(Fault::Detached(_)) => {
-                    is_new = true;
-                    "attached again"
-                }
-            };
-            attachment.put_back(&cgroup)?;
-            let left = attachment.fault(&cgroup)?;
-            ensure!(left.is_none(), "{} is not attached", program.name);
-            done.push(format!("{what}: {}", program.name));
+            let attached = put_back(program.at(&pin), &cgroup);
+            is_new |= matches!(&attached, Ok(Some(what)) if *what == ATTACHED);
+            let name = program.name;
+            let attached = attached.with_context(|| name);
+            attempts.note(attached.map(|what| what.map(|what| format!("{what}: {name}"))));
         }
         if is_new {
             // It has the number of the cgroup that it covers among its constants.
             self.reload_clamps();
         }
-        Ok(())
     }
 
     fn look_at_iterators(&self, look: &mut Look) {
@@ -293,6 +290,19 @@ impl Kernel {
             look.note("clamps", without_clamps_in_words(&why));
         }
     }
+}
+
+/// Puts back what an attachment lacks; what that was.
+fn put_back(attachment: Attachment<'_>, cgroup: &File) -> Result<Option<&'static str>> {
+    let what = match attachment.fault(cgroup)? {
+        None => return Ok(None),
+        Some(Fault::Unpinned(_)) => "pinned again",
+        Some(Fault::Detached(_)) => ATTACHED,
+    };
+    attachment.put_back(cgroup)?;
+    let left = attachment.fault(cgroup)?;
+    ensure!(left.is_none(), "not attached");
+    Ok(Some(what))
 }
 
 /// Why there are no learned clamps.

@@ -13,13 +13,13 @@ use crate::support::policies::{one_rule, policy};
 use crate::support::{Bed, compile, privileged, unique, wait_for};
 
 /// The line and the exit code of `status --check`.
-fn checked(bed: &Bed) -> (i32, String) {
+pub fn checked(bed: &Bed) -> (i32, String) {
     let output = bed.thalweg(&["status", "--check"]);
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.code().expect("an exit code"), line)
 }
 
-fn is_well(bed: &Bed) -> Option<()> {
+pub fn is_well(bed: &Bed) -> Option<()> {
     (checked(bed).0 == 0).then_some(())
 }
 
@@ -39,7 +39,7 @@ fn metric(bed: &Bed, name: &str) -> f64 {
 }
 
 /// Connects in the cgroup, to a server there that ends with it.
-fn visit(bed: &Bed) {
+pub fn visit(bed: &Bed) {
     let address = bed.server_address();
     let sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
@@ -250,7 +250,7 @@ fn pin_of_somebody_else_is_said_and_left() {
 }
 
 /// Whether a link is attached to a cgroup that exists.
-fn is_attached(path: &Path) -> bool {
+pub fn is_attached(path: &Path) -> bool {
     let link = Link::open(path).ok();
     link.is_some_and(
         |link| matches!(thalweg_control::links::attached_to(&link), Ok(Some(id)) if id != 0),
@@ -408,10 +408,10 @@ fn congestion_control_without_its_pins_is_said() {
 }
 
 /// A cgroup below the bed's, removed with this value.
-struct Service(PathBuf);
+pub struct Service(PathBuf);
 
 impl Service {
-    fn new(bed: &Bed) -> Self {
+    pub fn new(bed: &Bed) -> Self {
         let directory = bed.pair.cgroup().join("service");
         fs::create_dir(&directory).unwrap();
         Self(directory)
@@ -423,7 +423,7 @@ impl Service {
         fs::create_dir(&self.0).unwrap();
     }
 
-    fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }
@@ -527,6 +527,10 @@ fn sockops_object_on_a_cgroup_that_was_made_again_is_a_problem() {
     assert_eq!(code, 1, "{line}");
     let lost = "sockops object silencer: its links are gone: load it again";
     assert!(line.contains(lost), "{line}");
+    // Who looks removes nothing.
+    let listed = bed.json(&["sockops", "list"]);
+    assert_eq!(listed[0]["programs"], serde_json::json!([]));
+    assert!(checked(&bed).1.contains(lost));
     success(&bed, &load);
     assert!(is_well(&bed).is_some());
     success(&bed, &["sockops", "unload", "silencer"]);

@@ -43,6 +43,7 @@ mod former_limits;
 mod gain_revert;
 mod gain_rules;
 mod health;
+mod health_follow;
 mod input_files;
 mod inputs;
 mod interference;

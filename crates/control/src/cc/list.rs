@@ -13,6 +13,7 @@ use super::{
     BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WANTED, check,
     count, map_of, names, rate,
 };
+use crate::attempts::Attempts;
 use crate::pins::{Kept, entries};
 use crate::{links, privileges, system};
 
@@ -153,35 +154,43 @@ fn pinned(own: &Path) -> Option<u32> {
 }
 
 /// Pins callbacks whose pin is gone and that are registered still, and registers those whose link is
-/// gone. Returns in words what was done.
+/// gone.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read or written, or the kernel refuses.
-pub fn put_back(pin: &Path) -> Result<Vec<String>> {
-    let mut done = Vec::new();
+/// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
+pub fn put_back(pin: &Path) -> Result<Attempts> {
+    let mut attempts = Attempts::default();
     if faults(pin)?.is_empty() {
-        return Ok(done);
+        return Ok(attempts);
     }
     let Some(all) = Controls::open(pin)? else {
-        return Ok(done);
+        return Ok(attempts);
     };
     for name in names(&all.0.directory)? {
         let own = all.0.own(&name);
-        let path = own.join(OPS);
-        if let Some(id) = registered(&own)
-            && !path.exists()
-        {
-            let map = privileges::raised(|| MapHandle::from_map_id(id))?;
-            links::pin(map.as_fd(), &path)?;
-            done.push(format!("pinned again: {OPS} of congestion control {name}"));
-        }
+        attempts.note(pin_again(&own, &name));
         let is_detached = own.join(LINK).exists() && registered(&own).is_none();
         if is_detached || is_lost(&own) {
-            register_again(&own).with_context(|| format!("registering {name} with TCP again"))?;
-            done.push(format!("registered again: congestion control {name}"));
+            let registered = register_again(&own)
+                .with_context(|| format!("registering {name} with TCP again"))
+                .map(|()| Some(format!("registered again: congestion control {name}")));
+            attempts.note(registered);
         }
     }
-    Ok(done)
+    Ok(attempts)
+}
+
+/// Pins callbacks whose pin is gone and that are registered still.
+fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
+    let path = own.join(OPS);
+    let Some(id) = registered(own).filter(|_| !path.exists()) else {
+        return Ok(None);
+    };
+    let map = privileges::raised(|| MapHandle::from_map_id(id))?;
+    links::pin(map.as_fd(), &path)?;
+    Ok(Some(format!(
+        "pinned again: {OPS} of congestion control {name}"
+    )))
 }
 
 /// Registers pinned callbacks with TCP, by a new link.

@@ -3,13 +3,15 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
+use thalweg_policy::Compiled;
 
 use super::history::History;
 use super::marks::Marks;
@@ -53,13 +55,12 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
     let path = pins.link();
     let shown = path.display();
     if fs::symlink_metadata(&path).is_err() {
-        let wanted = history.wanted()?;
-        let wanted = wanted.and_then(|number| history.entry(number).ok());
-        let gone = wanted.map(|it| {
-            format!(
+        let gone = history.wanted()?.map(|number| match history.entry(number) {
+            Ok(it) => format!(
                 "policy {} is not in force: its pin {shown} is gone",
                 it.name
-            )
+            ),
+            Err(error) => format!("policy number {number} is not in force: {error:#}"),
         });
         return Ok(gone.into_iter().collect());
     }
@@ -111,16 +112,75 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             gone.join(", ")
         ));
     }
-    let own = pins.generation(linked.number);
-    let head = super::pins::read_head(&own.join(HEAD)).ok().flatten();
-    if head.as_ref().is_some_and(super::names_cgroups)
-        && let Some(compiled) = history.compiled(linked.number)
-    {
+    let unfollowed = match described(&linked, history)? {
+        None => Vec::new(),
+        Some(Err(error)) => vec![format!(
+            "its file cannot be used, and what its rules name is not looked after until it is \
+             applied again: {error:#}"
+        )],
+        Some(Ok(compiled)) => unfollowed(place, &pins.generation(linked.number), &compiled)?,
+    };
+    faults.extend(
+        unfollowed
+            .iter()
+            .map(|fault| format!("policy {name}: {fault}")),
+    );
+    Ok(faults)
+}
+
+/// The tables of a policy, or why there are none; `None`: it is of another state directory.
+fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Compiled>>>> {
+    let number = linked.number;
+    match history.entry(number) {
+        Err(_) if number == 0 || history.wanted()? != Some(number) => Ok(None),
+        Err(error) => Ok(Some(Err(error))),
+        Ok(_) => Ok(Some(history.compiled(number))),
+    }
+}
+
+/// cgroups and network namespaces that rules name and that the kernel's policy does not know, a
+/// sentence each.
+fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<String>> {
+    let Ok(Some(head)) = super::pins::read_head(&own.join(HEAD)) else {
+        return Ok(Vec::new());
+    };
+    let mut faults = Vec::new();
+    if super::names_cgroups(&head) {
         let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
-        let unmarked = marks.unmarked_cgroups(&own).into_iter();
-        faults.extend(unmarked.map(|fault| format!("policy {name}: {fault}")));
+        if marks.everywhere != head.cgroups {
+            faults.push(
+                "its rules name cgroups, and it was applied for another cgroup of the agent"
+                    .to_owned(),
+            );
+        }
+        faults.extend(marks.unmarked_cgroups(own));
+    }
+    // Their pin is missed elsewhere.
+    if own.join(maps::RULES).exists() {
+        let outdated = super::outdated(own, compiled)?.into_iter();
+        faults.extend(outdated.map(|(used, _)| {
+            let namespace = &used.namespace;
+            format!(
+                "connections of network namespace {namespace}, which has come or gone, do not get \
+                 their rules"
+            )
+        }));
     }
     Ok(faults)
+}
+
+/// Whether rules of the policy in force name cgroups, and were applied for another cgroup of the agent.
+fn is_for_other_cgroup(place: &Place, history: &History) -> Result<bool> {
+    let pins = Pins::at(&place.pin);
+    let head = pins.running()?.and_then(|running| running.head);
+    let Some(head) = head.filter(super::names_cgroups) else {
+        return Ok(false);
+    };
+    let Ok(compiled) = history.compiled(head.generation) else {
+        return Ok(false);
+    };
+    let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+    Ok(marks.everywhere != head.cgroups)
 }
 
 impl Linked {
@@ -175,9 +235,18 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let pins = Pins::at(&place.pin);
+    if is_for_other_cgroup(place, history)? {
+        // What its rules mean is among its constants.
+        let _lock = Pins::lock(&place.pin)?;
+        pins.remove()?;
+    }
     if fs::symlink_metadata(pins.link()).is_err() {
         let restored = history.restore(place)?;
-        let said = restored.map(|it| format!("applied again: policy {}", it.entry.name));
+        let said = restored.map(|it| {
+            let mut words = vec![format!("applied again: policy {}", it.entry.name)];
+            words.extend(it.applied.notes);
+            words.join("; ")
+        });
         return Ok(said.into_iter().collect());
     }
     let lock = Pins::lock(&place.pin)?;
@@ -202,6 +271,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
     }
     place.put_before_learner()?;
     drop(lock);
+    super::refresh_namespaces(place, history)?;
     let marked = super::refresh_cgroups(place, history)?.into_iter();
     done.extend(marked.map(|cgroup| format!("marked again: cgroup {}", cgroup.display())));
     Ok(done)

@@ -350,16 +350,19 @@ impl History {
         fs::read(&path).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// The tables of a policy by its number, if it is kept.
-    pub(super) fn compiled(&self, number: u32) -> Option<Arc<Compiled>> {
-        let text = self.text(number).ok()?;
+    /// The tables of a policy by its number.
+    ///
+    /// # Errors
+    /// Its text is not kept, or not accepted any more.
+    pub(super) fn compiled(&self, number: u32) -> Result<Arc<Compiled>> {
+        let text = self.text(number)?;
         let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, compiled)) = last.as_ref().filter(|(of, _)| *of == text) {
-            return Some(Arc::clone(compiled));
+            return Ok(Arc::clone(compiled));
         }
-        let compiled = Arc::new(compile(&text, Path::new("")).ok()?);
+        let compiled = Arc::new(compile(&text, &self.path(number, "toml"))?);
         *last = Some((text, Arc::clone(&compiled)));
-        Some(compiled)
+        Ok(compiled)
     }
 
     /// Numbers of all kept policies, in order.

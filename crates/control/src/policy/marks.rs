@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use thalweg_bpf_objects::names;
 use thalweg_policy::{Group, Selector};
 
@@ -115,10 +115,11 @@ impl Marks {
     }
 
     /// Attaches the programs that are not yet pinned in a policy's directory, and removes those of
-    /// cgroups that are gone. Returns the cgroups that are new.
+    /// cgroups that are gone. Returns the cgroups that are new. A cgroup that refuses keeps no other
+    /// away.
     pub fn attach(&self, marks: BorrowedFd<'_>, directory: &Path) -> Result<Vec<PathBuf>> {
         let mut gone = pinned(directory)?;
-        let mut new = Vec::new();
+        let (mut new, mut refused) = (Vec::new(), Vec::new());
         for (bit, cgroup) in &self.named {
             let attached = match File::open(cgroup) {
                 Ok(file) => attach(marks, *bit, &file, directory, &mut gone),
@@ -129,14 +130,13 @@ impl Marks {
                 Ok(false) => {}
                 // It has ended meanwhile.
                 Err(_) if !cgroup.exists() => {}
-                Err(error) => {
-                    return Err(error.context(format!("attaching to {}", cgroup.display())));
-                }
+                Err(error) => refused.push(format!("attaching to {}: {error:#}", cgroup.display())),
             }
         }
         for path in gone.values() {
             remove_file(path)?;
         }
+        ensure!(refused.is_empty(), "{}", refused.join("; "));
         Ok(new)
     }
 }

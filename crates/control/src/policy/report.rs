@@ -144,7 +144,7 @@ impl Report {
             return Ok(None);
         };
         // Names of rules and operations, if the history has the policy.
-        let compiled = history.compiled(head.generation);
+        let compiled = history.compiled(head.generation).ok();
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
         let counters =
             MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::COUNTERS))?;

@@ -50,7 +50,7 @@ impl Trials {
         let Some(head) = running.and_then(|running| running.head) else {
             return Ok(None);
         };
-        let Some(compiled) = history.compiled(head.generation) else {
+        let Ok(compiled) = history.compiled(head.generation) else {
             return Ok(None);
         };
         let rules = compiled.about.iter().map(|about| TrialRule {
@@ -82,7 +82,7 @@ impl Trials {
     /// # Errors
     /// Pins that cannot be read or written.
     pub fn suspend(&self, pin: &Path, history: &History, keys: &BTreeSet<u64>) -> Result<()> {
-        let Some(compiled) = history.compiled(self.number) else {
+        let Ok(compiled) = history.compiled(self.number) else {
             return Ok(());
         };
         let pins = Pins::at(pin);
@@ -137,7 +137,7 @@ pub(super) fn suspended(
     Ok(ids)
 }
 
-fn entry(map: &MapHandle, place: u32) -> Result<raw::thalweg_policy_rule> {
+pub(super) fn entry(map: &MapHandle, place: u32) -> Result<raw::thalweg_policy_rule> {
     let bytes = map.lookup(&place.to_ne_bytes(), MapFlags::ANY)?;
     bytes
         .and_then(|bytes| from_bytes(&bytes))
