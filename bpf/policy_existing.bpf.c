@@ -132,8 +132,8 @@ static __noinline __u32 rule_of(struct tcp_sock *tp, __u32 in_cgroups)
 	port = skc->skc_num;
 	q.local_port = port;
 	listens = bpf_map_lookup_elem(&ports, &port);
-	q.needs = family | (listens && *listens == q.netns ? THALWEG_RULE_PASSIVE
-							   : THALWEG_RULE_ACTIVE);
+	q.needs = family |
+		  (listens && *listens == q.netns ? THALWEG_RULE_PASSIVE : THALWEG_RULE_ACTIVE);
 	if (h->flags & THALWEG_POLICY_SAMPLES)
 		q.draw = draw_of(bpf_get_socket_cookie(tp));
 	q.cgroups = in_cgroups | h->cgroups;
