@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Connection, First, Part, Side};
+use thalweg_gain::{Chronographs, Connection, First, Part, Side};
 use thalweg_learner::{Control, HostKey};
 
 use crate::kernel::ArmTable;
@@ -170,7 +170,8 @@ impl Gain {
 }
 
 /// The connection that an event ends, with its earlier stretches, and the hour in which it began.
-/// `None` where it goes on: only the whole is comparable.
+/// `None` where it goes on: only the whole is comparable. What held it up is known of the last
+/// stretch alone, whose shares stand for the earlier ones.
 fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
     let end = u32::from(event.end);
     if [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH].contains(&end) {
@@ -179,18 +180,26 @@ fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
     let before = &event.before;
     let wall_us = event.wall_us.saturating_add(before.wall_us);
     let began_ns = event.time_ns.saturating_sub(wall_us.saturating_mul(1000));
+    let busy_us = event.duration_us + before.duration_us;
+    let scaled = |us: u64| {
+        let of_whole = u128::from(us) * u128::from(busy_us) / u128::from(event.duration_us.max(1));
+        u64::try_from(of_whole).map_or(busy_us, |us| us.min(busy_us))
+    };
     let failed = [raw::THALWEG_END_RESET, raw::THALWEG_END_TIMEOUT].contains(&end);
     let connection = Connection {
         bytes: event.bytes + before.bytes,
-        busy_us: event.duration_us + before.duration_us,
+        busy_us,
         segs_out: event.segs_out.saturating_add(before.segs_out),
         retrans: event.retrans.saturating_add(before.retrans),
         srtt_us: event.srtt_us,
         min_rtt_us: event.min_rtt_us,
         handshake_rtt_us: event.handshake_rtt_us,
         failed: Some(failed),
-        // Of a connection in stretches, the last one.
-        held: event::held(event),
+        held: event::held(event).map(|last| Chronographs {
+            open_us: wall_us,
+            receiver_us: scaled(last.receiver_us),
+            buffer_us: scaled(last.buffer_us),
+        }),
     };
     Some((began_ns / HOUR_NS, connection))
 }

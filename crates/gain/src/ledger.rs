@@ -19,6 +19,9 @@ const OPEN_MAX: usize = 32_768;
 const HOSTS_OF_PREFIX_MAX: usize = 256;
 /// Most hosts whose last arm is known.
 const HOSTS_MAX: usize = 65_536;
+/// Most hours of a host whose arm is known. A cluster opens in its hour or in the next; the third
+/// one is from before.
+const GIVEN_MAX: usize = 3;
 /// Hours for which a cluster waits for connections that began in its own.
 const GRACE: u64 = 1;
 /// Hours without a cluster after which another group may have the place.
@@ -42,7 +45,8 @@ pub struct Part {
 pub struct Content {
     /// Its sums.
     pub sums: Cluster,
-    /// The arm that the learner last gave to the host before this hour.
+    /// The arm that the learner last gave to the host before this hour. `None`, too, where the part
+    /// was opened by a connection of an earlier hour.
     pub arm: Option<String>,
     /// Remote prefix.
     pub prefix: String,
@@ -124,14 +128,8 @@ impl Group {
 /// Groups by scope and name; the name of [`Scope::All`] is empty.
 pub type Groups = BTreeMap<(Scope, String), Group>;
 
-/// The arm of a host's treated connections.
-#[derive(Clone, Debug)]
-struct Given {
-    hour: u64,
-    arm: String,
-    /// The last one of earlier hours.
-    before: Option<String>,
-}
+/// Arms of a host's treated connections: the last one of each hour, the latest hour last.
+type Given = Vec<(u64, String)>;
 
 /// What is kept of ended connections.
 #[derive(Clone, Debug, Default)]
@@ -142,6 +140,8 @@ pub struct Ledger {
     tags: BTreeMap<(u64, String), usize>,
     groups: Groups,
     given: BTreeMap<u64, Given>,
+    /// The first hour whose clusters are not over.
+    first_open: u64,
     /// Connections without a place in a cluster.
     pub left_out: u64,
     /// Connections that are not compared, because they did not have what they were given.
@@ -169,38 +169,27 @@ impl Ledger {
     /// is an outcome.
     pub fn note_arm(&mut self, tag: u64, hour: u64, arm: &str) {
         if self.given.len() >= HOSTS_MAX && !self.given.contains_key(&tag) {
-            self.given.retain(|_, given| given.hour + IDLE > hour);
+            let is_recent = |last: &(u64, String)| last.0 + IDLE > hour;
+            self.given
+                .retain(|_, given| given.last().is_some_and(is_recent));
             if self.given.len() >= HOSTS_MAX {
                 return;
             }
         }
-        match self.given.get_mut(&tag) {
-            None => {
-                let given = Given {
-                    hour,
-                    arm: arm.to_owned(),
-                    before: None,
-                };
-                self.given.insert(tag, given);
-            }
-            Some(given) => {
-                if given.hour < hour {
-                    given.before = Some(std::mem::take(&mut given.arm));
-                    given.hour = hour;
-                }
-                if given.arm != arm {
-                    arm.clone_into(&mut given.arm);
-                }
-            }
+        let given = self.given.entry(tag).or_default();
+        match given.binary_search_by_key(&hour, |known| known.0) {
+            Ok(at) => arm.clone_into(&mut given[at].1),
+            Err(at) => given.insert(at, (hour, arm.to_owned())),
+        }
+        if given.len() > GIVEN_MAX {
+            given.remove(0);
         }
     }
 
     fn arm_before(&self, tag: u64, hour: u64) -> Option<String> {
-        let given = self.given.get(&tag)?;
-        match given.hour < hour {
-            true => Some(given.arm.clone()),
-            false => given.before.clone(),
-        }
+        let mut latest_first = self.given.get(&tag)?.iter().rev();
+        let before = latest_first.find(|known| known.0 < hour)?;
+        Some(before.1.clone())
     }
 
     /// The source of a host's hour, if a part of it is known.
@@ -227,7 +216,8 @@ impl Ledger {
 
     /// Counts a connection that ended, for its part and for the means. `first` is called where the part
     /// is not open. By source, too, hosts are compared by what was known before: later connections of
-    /// the hour are decided by what the first ones showed.
+    /// the hour are decided by what the first ones showed. Where the part's hour is over, the
+    /// connection counts for the first hour that is not.
     pub fn add<F: Into<First>>(
         &mut self,
         mut part: Part,
@@ -235,10 +225,13 @@ impl Ledger {
         first: impl FnOnce() -> F,
     ) {
         let residuals = self.baseline.compare(connection);
+        // A part of an hour that is over would be one more cluster of the host at each look.
+        let is_late = part.hour < self.first_open;
+        part.hour = part.hour.max(self.first_open);
         if !self.open.contains_key(&part) {
             let First { prefix, source } = first().into();
             part.tag = self.tag_of(&part, &prefix);
-            if !self.open.contains_key(&part) && !self.open_part(part, prefix, source) {
+            if !self.open.contains_key(&part) && !self.open_part(part, prefix, source, is_late) {
                 self.left_out += 1;
                 return;
             }
@@ -251,7 +244,13 @@ impl Ledger {
     }
 
     /// Opens a part; false if there is no place for it.
-    fn open_part(&mut self, part: Part, prefix: String, source: Option<Source>) -> bool {
+    fn open_part(
+        &mut self,
+        part: Part,
+        prefix: String,
+        source: Option<Source>,
+        is_late: bool,
+    ) -> bool {
         if self.open.len() >= OPEN_MAX {
             return false;
         }
@@ -261,7 +260,11 @@ impl Ledger {
         }
         let content = Content {
             sums: Cluster::default(),
-            arm: self.arm_before(part.tag, part.hour),
+            // What the learner knew before a late connection's own hour is no longer kept.
+            arm: match is_late {
+                true => None,
+                false => self.arm_before(part.tag, part.hour),
+            },
             prefix,
             source: known.unwrap_or(source),
         };
@@ -271,8 +274,15 @@ impl Ledger {
 
     /// Closes the clusters that are over at this hour; true if there were any.
     pub fn close(&mut self, hour: u64) -> bool {
+        let first_open = hour.saturating_sub(GRACE);
+        self.first_open = self.first_open.max(first_open);
+        self.close_before(first_open)
+    }
+
+    /// Closes the clusters of earlier hours; true if there were any.
+    fn close_before(&mut self, hour: u64) -> bool {
         let first = Part {
-            hour: hour.saturating_sub(GRACE),
+            hour,
             tag: 0,
             side: Side::FIRST,
             port: 0,
@@ -291,7 +301,8 @@ impl Ledger {
 
     /// Closes all clusters, since the clock of the draws begins anew.
     pub fn close_all(&mut self) {
-        self.close(u64::MAX);
+        self.close_before(u64::MAX);
+        self.first_open = 0;
         for group in self.groups.values_mut() {
             group.hour = 0;
         }
@@ -300,7 +311,7 @@ impl Ledger {
 
     /// Begins all comparisons anew; the means of the strata stay.
     pub fn begin(&mut self) {
-        self.close(u64::MAX);
+        self.close_before(u64::MAX);
         self.groups.clear();
         self.regrouped = true;
         self.left_out = 0;
@@ -309,7 +320,7 @@ impl Ledger {
 
     /// Begins a comparison anew, after the clusters of now.
     pub fn begin_group(&mut self, scope: Scope, name: &str) {
-        self.close(u64::MAX);
+        self.close_before(u64::MAX);
         self.groups.remove(&(scope, name.to_owned()));
         self.regrouped = true;
     }
@@ -535,6 +546,67 @@ mod tests {
         assert_eq!(clusters(&groups, Scope::Arm, "bbr"), (0, 1));
         assert_eq!(clusters(&groups, Scope::Arm, "reno"), (0, 1));
         assert!(!groups.contains_key(&(Scope::Arm, "cubic".to_owned())));
+    }
+
+    #[test]
+    fn arm_of_a_cluster_that_opens_an_hour_later_is_from_before_its_own() {
+        let mut ledger = begun();
+        for (hour, arm) in [(4, "reno"), (5, "bbr"), (6, "bbr")] {
+            ledger.note_arm(1, hour, arm);
+        }
+        add(&mut ledger, part(5, 1, 80));
+        let groups = ledger.groups();
+        assert!(groups.contains_key(&(Scope::Arm, "reno".to_owned())));
+        assert!(!groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
+    }
+
+    #[test]
+    fn older_note_leaves_newer_arms_as_they_are() {
+        let mut ledger = begun();
+        for (hour, arm) in [(7, "bbr"), (5, "reno"), (6, "cubic"), (4, "vegas")] {
+            ledger.note_arm(1, hour, arm);
+        }
+        let before = |hour| ledger.arm_before(1, hour);
+        assert_eq!(before(8).as_deref(), Some("bbr"));
+        assert_eq!(before(7).as_deref(), Some("cubic"));
+        assert_eq!(before(6).as_deref(), Some("reno"));
+        assert_eq!(before(5), None);
+    }
+
+    #[test]
+    fn late_ends_of_a_host_are_one_cluster_an_hour() {
+        let mut ledger = begun();
+        for hour in [4, 6, 7] {
+            ledger.note_arm(1, hour, "bbr");
+        }
+        for minute in 0..60 {
+            ledger.close(8 + minute / 30);
+            add(&mut ledger, part(5, 1, 443));
+        }
+        for _ in 0..2 {
+            let groups = ledger.groups();
+            assert_eq!(clusters(&groups, Scope::All, ""), (0, 2));
+            let all = &groups[&(Scope::All, String::new())];
+            assert_eq!(all.treated()[Row::Time.index()].connections, 60);
+            assert!(!groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
+            ledger.close(10);
+        }
+        // What is in time has its arm again, and a new boot its first hours.
+        add(&mut ledger, part(9, 1, 443));
+        assert_eq!(clusters(&ledger.groups(), Scope::Arm, "bbr"), (0, 1));
+        ledger.close_all();
+        add(&mut ledger, part(5, 1, 443));
+        assert!(ledger.open.contains_key(&part(5, 1, 443)));
+    }
+
+    #[test]
+    fn comparison_that_begins_anew_keeps_the_hours_that_are_not_over() {
+        let mut ledger = begun();
+        ledger.close(9);
+        ledger.begin();
+        ledger.begin_group(Scope::All, "");
+        add(&mut ledger, part(8, 1, 443));
+        assert!(ledger.open.contains_key(&part(8, 1, 443)));
     }
 
     #[test]

@@ -37,14 +37,19 @@ pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
 
 impl Gain {
     /// Looks, at most once a minute is enough. `now_ms` is on the store's clock, `now_ns` on that
-    /// of the draws. The system's own arm cannot be taken back; without `reverts` nothing is.
+    /// of the draws. The system's own arm cannot be taken back; one that becomes it is given back.
+    /// Without `reverts` nothing is taken back.
     pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str, reverts: bool) -> Looked {
         self.kept.ledger.close(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
             self.begin(now_ms);
         }
+        let is_over = |revert: &Revert| {
+            let is_system = revert.arm.as_deref() == Some(system_arm);
+            !reverts || is_system || revert.until_ms <= now_ms
+        };
         let mut looked = Looked {
-            ended: self.end(|revert| !reverts || revert.until_ms <= now_ms, now_ms),
+            ended: self.end(is_over, now_ms),
             ..Looked::default()
         };
         let worse = self.worse(now_ms, system_arm);
@@ -211,6 +216,16 @@ mod tests {
         assert_eq!(arms(&after.ended), [Some("bbr")]);
         // The comparison has begun anew.
         assert!(after.begun.is_empty() && gain.kept.ledger.groups().is_empty());
+    }
+
+    #[test]
+    fn arm_that_became_the_systems_is_given_back() {
+        let mut gain = gain(&[("bbr", 1.3), ("cubic", 1.0), ("reno", 0.8)], 40);
+        let looked = gain.look(40 * HOUR_NS, 1000, "cubic", true);
+        assert_eq!(arms(&looked.begun), [Some("bbr")]);
+        let looked = gain.look(40 * HOUR_NS, 2000, "bbr", true);
+        assert_eq!(arms(&looked.ended), [Some("bbr")]);
+        assert!(looked.begun.is_empty() && gain.reverts().is_empty());
     }
 
     #[test]

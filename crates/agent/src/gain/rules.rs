@@ -177,29 +177,31 @@ impl Rules {
         looked
     }
 
-    /// Ends all suspensions now; returns the rules' names.
+    /// Ends all suspensions now, also of rules of earlier policies, which may come again. Returns
+    /// the names of those in the policy.
     pub fn resume(&mut self, now_ms: i64) -> Vec<String> {
-        let Some(policy) = &self.policy else {
-            return Vec::new();
-        };
-        let mut ended = Vec::new();
-        for (_, name, trial) in compared(policy) {
-            if let Some(kept) = self.kept.get_mut(&trial.key)
-                && !kept.reverts.is_empty()
-            {
+        let mut ended = BTreeSet::new();
+        for (key, kept) in &mut self.kept {
+            if !kept.reverts.is_empty() {
                 kept.reverts.clear();
                 begin(kept, now_ms);
-                ended.push(name.to_owned());
+                ended.insert(*key);
             }
         }
-        ended
+        self.present()
+            .filter(|(_, _, trial)| ended.contains(&trial.key))
+            .map(|(_, name, _)| name.to_owned())
+            .collect()
     }
 
-    /// The rules that are suspended: names, keys, and why.
-    pub fn suspended(&self) -> Vec<(String, u64, Revert)> {
+    /// The rules that are suspended: names, keys, and why; none without `reverts`. A suspension
+    /// may have ended while its rule was in no policy, where [`Self::look`] does not see it.
+    pub fn suspended(&self, now_ms: i64, reverts: bool) -> Vec<(String, u64, Revert)> {
+        let is_on = |revert: &&Revert| reverts && revert.until_ms > now_ms;
         self.present()
             .filter_map(|(_, name, trial)| {
-                let revert = self.kept.get(&trial.key)?.reverts.first()?;
+                let kept = self.kept.get(&trial.key)?;
+                let revert = kept.reverts.first().filter(is_on)?;
                 Some((name.to_owned(), trial.key, revert.clone()))
             })
             .collect()

@@ -116,7 +116,9 @@ impl Shared {
 
     /// Makes the policy in the kernel, and the problems, agree with the rules that are suspended.
     fn put_rules_in_force(&self, policies: &History) -> Result<()> {
-        let suspended = self.gain(|gain| gain.rules.suspended());
+        let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
+        let reverts = self.config.control.revert;
+        let suspended = self.gain(|gain| gain.rules.suspended(now_ms, reverts));
         if let Some(policy) = self.gain(|gain| gain.rules.policy().cloned()) {
             let keys: BTreeSet<u64> = suspended.iter().map(|(_, key, _)| *key).collect();
             policy.suspend(&self.kernel.setup().pin, policies, &keys)?;

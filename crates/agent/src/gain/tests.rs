@@ -5,7 +5,7 @@ use thalweg_units::prefix::Prefix;
 use thalweg_units::random::Random;
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Arm, Ledger, Scope, Side};
+use thalweg_gain::{Arm, Ledger, Limit, Limits, Scope, Side};
 
 use super::advice::Source;
 use super::times::{HOUR_NS, LENGTH_MS};
@@ -405,4 +405,34 @@ fn a_long_connection_counts_once_and_whole() {
     assert_eq!(connection.failed, Some(true));
     let (_, orderly) = super::whole(&stretch(raw::THALWEG_END_FIN_LOCAL)).unwrap();
     assert_eq!(orderly.failed, Some(false));
+}
+
+#[test]
+fn last_stretch_of_a_connection_stands_for_the_limits_of_all() {
+    let event = |receiver_us| raw::thalweg_event {
+        end: raw::THALWEG_END_FIN_LOCAL as u8,
+        receiver_us,
+        before: raw::thalweg_sums {
+            bytes: 4_500_000,
+            duration_us: 90_000_000,
+            wall_us: 90_000_000,
+            ..Default::default()
+        },
+        ..close(0, 1, 10_000_000)
+    };
+    for (receiver_us, share) in [(10_000_000, 1.0), (4_000_000, 0.4), (u32::MAX, 1.0)] {
+        let (_, connection) = super::whole(&event(receiver_us)).unwrap();
+        let mut limits = Limits::default();
+        limits.add(&connection);
+        assert_eq!(limits.connections, 1);
+        assert!((limits.share(Limit::Receiver) - share).abs() < 1e-9);
+        assert_eq!(limits.idle(), 0.0);
+    }
+    // Idle in the earlier stretches.
+    let mut event = event(0);
+    event.before.duration_us = 30_000_000;
+    let (_, connection) = super::whole(&event).unwrap();
+    let mut limits = Limits::default();
+    limits.add(&connection);
+    assert!((limits.idle() - 0.6).abs() < 1e-9);
 }

@@ -144,12 +144,12 @@ fn a_rule_that_is_worse_is_suspended_for_a_day() {
         revert.why.starts_with("Transfers take") && revert.why.contains("left alone in"),
         "{revert:?}"
     );
-    assert_eq!(rules.suspended()[0].1, 7);
+    assert_eq!(rules.suspended(1000, true)[0].1, 7);
     let again = rules.look(6 * HOUR_NS, 2000, true);
     assert_eq!(again, RulesLooked::default());
     let after = rules.look(30 * HOUR_NS, 1000 + REVERTED_MS, true);
     assert_eq!(after.ended, ["other"]);
-    assert!(after.begun.is_empty() && rules.suspended().is_empty());
+    assert!(after.begun.is_empty() && rules.suspended(1000, true).is_empty());
     // The comparison has begun anew.
     let view = rules.view("other", Scope::All, 0, 0).unwrap();
     assert!(view.summary.starts_with("No connection"), "{view:?}");
@@ -191,7 +191,48 @@ fn a_policy_that_comes_again_goes_on() {
     rules.adopt(Some(next), BTreeMap::new());
     assert_eq!(flows(&rules, "other"), (0, 1));
     rules.adopt(None, BTreeMap::new());
-    assert!(rules.suspended().is_empty() && rules.views(0).is_empty());
+    assert!(rules.suspended(0, true).is_empty() && rules.views(0).is_empty());
+}
+
+/// The rules of [`policy`], one of which was suspended at 1000 ms.
+fn suspended_rules() -> Rules {
+    let mut rules = rules(policy());
+    rules.kept.get_mut(&7).unwrap().reverts.push(Revert {
+        arm: None,
+        since_ms: 1000,
+        until_ms: 1000 + REVERTED_MS,
+        why: "Transfers take more time".to_owned(),
+    });
+    rules
+}
+
+#[test]
+fn suspension_ends_while_its_policy_is_not_in_force() {
+    let mut rules = suspended_rules();
+    rules.adopt(None, BTreeMap::new());
+    assert_eq!(
+        rules.look(30 * HOUR_NS, 1000 + REVERTED_MS, true),
+        RulesLooked::default()
+    );
+    rules.adopt(Some(policy()), BTreeMap::new());
+    let before = rules.suspended(999 + REVERTED_MS, true);
+    assert_eq!((before.len(), before[0].1), (1, 7));
+    assert!(rules.suspended(1000 + REVERTED_MS, true).is_empty());
+    assert!(rules.suspended(2000, false).is_empty());
+    // The next look forgets it, and begins the comparison anew.
+    let looked = rules.look(30 * HOUR_NS, 1000 + REVERTED_MS, true);
+    assert_eq!(looked.ended, ["other"]);
+    assert_eq!(rules.kept[&7].since_ms, 1000 + REVERTED_MS);
+}
+
+#[test]
+fn resume_ends_suspensions_of_rules_that_are_not_in_force() {
+    let mut rules = suspended_rules();
+    rules.adopt(None, BTreeMap::new());
+    assert!(rules.resume(2000).is_empty());
+    rules.adopt(Some(policy()), BTreeMap::new());
+    assert!(rules.suspended(2000, true).is_empty());
+    assert_eq!(suspended_rules().resume(2000), ["other"]);
 }
 
 #[test]
