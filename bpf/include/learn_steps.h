@@ -155,7 +155,8 @@ static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 
 	if (ecn && allowed != table->allowed_ecn && has_ecn_prefix(c->ops))
 		allowed = table->allowed_ecn;
-	return allowed & ~table->reverted;
+	/* What the connection would have without the learner cannot be taken back. */
+	return allowed & (~table->reverted | 1u << (c->origin->system_arm & THALWEG_ARM_MASK));
 }
 
 /* THALWEG_NO_TRIALS if nothing is to be tried: by order, or as the agent is silent. */

@@ -87,8 +87,8 @@ fn salt(keys: &[HostKey]) -> u64 {
     (0..).find(fits).unwrap()
 }
 
-/// Has the learner know, of every host, that the arm costs much less than cubic.
-fn settle(bed: &Bed, keys: &[HostKey]) {
+/// Has the learner know, of every host, that an arm costs much less than cubic.
+fn settle(bed: &Bed, keys: &[HostKey], better: &str) {
     let open = |name: &str| MapHandle::from_pinned_path(bed.pin.join(name)).unwrap();
     let zero = 0u32.to_ne_bytes();
     let table = open("arms").lookup(&zero, MapFlags::ANY).unwrap().unwrap();
@@ -110,7 +110,7 @@ fn settle(bed: &Bed, keys: &[HostKey]) {
         forgot_ns: now_ns,
         ..Host::default()
     };
-    for (name, bits) in [("cubic", 44), (ARM, 40)] {
+    for (name, bits) in [("cubic", 44), (better, 40)] {
         host.arms[place(name)] = ArmState {
             value: bits << 16,
             weight_q16: 8 << 16,
@@ -177,7 +177,7 @@ fn an_arm_that_is_worse_is_taken_away_for_a_day() {
         &["cc", "load", model.to_str().unwrap(), "--name", ARM],
     );
     bed.start();
-    settle(&bed, &keys);
+    settle(&bed, &keys, ARM);
     let mut server = bed.python(Side::Server, SERVER, &[]);
     assert_eq!(server.line(), "listening");
     let before = transfer(&bed);
@@ -243,6 +243,58 @@ fn an_arm_that_is_worse_is_taken_away_for_a_day() {
     assert!(again >= CLUSTERS, "{again}");
     let told = format!("connections get {ARM} again, on request");
     assert!(bed.logged().contains(&told), "{}", bed.logged());
+}
+
+/// Writes that an arm is taken back until the end of time.
+const TAKE_BACK: &str = r#"
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as store:
+    store.execute("INSERT INTO gain_reverts VALUES ('', 'reno', 0, 1 << 60, 'of a test')")
+"#;
+const DEFAULT_RENO: &str = r#"
+open("/proc/sys/net/ipv4/tcp_congestion_control", "w").write("reno")
+"#;
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn an_arm_taken_back_stays_the_default_of_its_namespace() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(
+        &plain("revertown"),
+        "[arms]\nallow = [\"cubic\", \"reno\"]\n",
+    );
+    bed.start();
+    bed.end(Signal::SIGTERM);
+    let store = bed.state().join("thalweg.db");
+    bed.python(Side::Client, TAKE_BACK, &[store.to_str().unwrap()])
+        .finish();
+    bed.python(Side::Client, DEFAULT_RENO, &[]).finish();
+    bed.start();
+    reverted(&bed, &Value::from("reno"));
+    let address = bed.server_address();
+    let mut server = bed.python(Side::Server, SERVER, &[]);
+    assert_eq!(server.line(), "listening");
+    // The namespace is known after its first connection.
+    let connect = || {
+        bed.python(Side::Client, CLIENT, &["1000", &address])
+            .finish()
+    };
+    connect();
+    wait_for("the namespace", || {
+        connect();
+        (bed.counter("established") > 0).then_some(())
+    });
+    settle(&bed, &keys(&bed), "reno");
+    let known = decisions(&bed).len();
+    (0..10).for_each(|_| drop(connect()));
+    let new = wait_for("decisions", || {
+        let all = decisions(&bed);
+        (all.len() >= known + 10).then(|| all[known..].to_vec())
+    });
+    // Of ten, at most a few try another.
+    assert!(new.iter().any(|event| event["arm"] == "reno"), "{new:?}");
 }
 
 in_virtual_time!(
