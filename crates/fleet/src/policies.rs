@@ -52,8 +52,8 @@ pub(crate) struct Policies {
     place: Place,
     /// Numbers of the policies that were obeyed.
     numbers: BTreeMap<Name, u64>,
-    /// The newest of each label that was read and not handed over yet.
-    newest: BTreeMap<Name, Policy>,
+    /// What [`keep`] leaves of each label that was read and not handed over yet.
+    newest: BTreeMap<Name, Vec<Policy>>,
     /// Attempts without an answer, one after the other.
     unanswered: u32,
     random: Random,
@@ -148,12 +148,13 @@ impl Policies {
 
     /// Hands over what was read: also where the session ended meanwhile, as it is not read again.
     pub fn hand_over(&mut self) {
-        for policy in std::mem::take(&mut self.newest).into_values() {
+        let newest = std::mem::take(&mut self.newest);
+        for policy in newest.into_values().flatten() {
             self.shared.deliver(Incoming::Policy(policy));
         }
     }
 
-    /// Reads new policies, and hands over the newest of each label.
+    /// Reads new policies, and hands over those of each label that count.
     async fn read(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
         let mut look = Look::default();
         loop {
@@ -162,7 +163,8 @@ impl Policies {
                 match self.policy(value) {
                     Ok(Some(policy)) => {
                         self.numbers.insert(policy.label.clone(), policy.number);
-                        self.newest.insert(policy.label.clone(), policy);
+                        let newest = self.newest.entry(policy.label.clone()).or_default();
+                        keep(newest, policy, &self.settings.agent);
                     }
                     Ok(None) => {}
                     Err(fault) => self.shared.fault(fault),
@@ -208,6 +210,46 @@ impl Policies {
     }
 }
 
+/// Adds the newest policy of a label. Of those before it only the last for this agent still counts, and
+/// only if the new one is for others: it is to be in force until that is for all.
+fn keep(newest: &mut Vec<Policy>, policy: Policy, agent: &Name) {
+    let is_mine = policy.is_for(agent);
+    newest.retain(|before| !is_mine && before.is_for(agent));
+    newest.push(policy);
+}
+
 async fn ring(bell: &mut Subscriber) -> Option<async_nats::Message> {
     poll_fn(|cx| Pin::new(&mut *bell).poll_next(cx)).await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    use super::*;
+    use crate::wire::policy::{ALL_PPM, turn};
+
+    #[test]
+    fn canaries_for_others_leave_the_last_policy_for_this_agent() {
+        let (agent, label) = (Name::new("web1").unwrap(), Name::all());
+        let others = turn(&agent, &label);
+        let kept = |shares: &[u32]| {
+            let mut newest = Vec::new();
+            for (number, &canary_ppm) in (1..).zip(shares) {
+                let policy = Policy {
+                    label: label.clone(),
+                    number,
+                    time_s: 0,
+                    canary_ppm,
+                    text: String::new(),
+                };
+                keep(&mut newest, policy, &agent);
+            }
+            let numbers = newest.iter().map(|policy| policy.number);
+            numbers.collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(&[ALL_PPM, ALL_PPM]), [2]);
+        assert_eq!(kept(&[ALL_PPM, ALL_PPM, others, others]), [2, 4]);
+        assert_eq!(kept(&[ALL_PPM, others, others + 1]), [3]);
+        assert_eq!(kept(&[others, others]), [2]);
+    }
 }

@@ -9,6 +9,9 @@ use thalweg_fleet::Name;
 use thalweg_fleet::wire::policy::ALL_PPM;
 use thalweg_fleet::wire::{Policy, Progress, Stage};
 
+/// Why a policy waits that is a canary elsewhere.
+const OTHERS_FIRST: &str = "other agents come first";
+
 /// A policy of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
@@ -25,16 +28,28 @@ struct Held {
     stage: Stage,
     /// Why it is no further.
     reason: String,
-    /// How far it is once it is in force.
+    /// How far it is once `next` is in force: still waiting if other agents take it first.
     aim: Stage,
-    /// What is to be in force next.
+    /// What is to be in force next: of an earlier number if other agents take the last policy first.
     next: Option<Wanted>,
     /// What was in force last …
     last: Option<Wanted>,
     /// … and is.
     is_present: bool,
-    /// The last policy was the removal.
+    /// The last policy for this agent was the removal.
     is_removed: bool,
+}
+
+impl Held {
+    /// `next` is in force.
+    fn reach_aim(&mut self) {
+        self.stage = self.aim;
+        if self.aim != Stage::Waiting {
+            self.reason.clear();
+        } else if !self.reason.starts_with(OTHERS_FIRST) {
+            self.reason = OTHERS_FIRST.to_owned();
+        }
+    }
 }
 
 /// What is known of all labels.
@@ -104,6 +119,7 @@ impl Wishes {
     ) {
         let is_mine = policy.is_for(agent);
         let aim = match policy.canary_ppm {
+            _ if !is_mine => Stage::Waiting,
             ALL_PPM => Stage::InForce,
             _ => Stage::Canary,
         };
@@ -120,14 +136,15 @@ impl Wishes {
         held.number = policy.number;
         held.reason.clear();
         held.aim = aim;
-        held.next = None;
-        held.is_removed = is_mine && policy.text.is_empty();
         if !is_mine {
+            // What was for this agent before is still to be done.
             held.stage = Stage::Waiting;
             let share = f64::from(policy.canary_ppm) / f64::from(ALL_PPM / 100);
-            held.reason = format!("other agents come first, {share} % of them");
+            held.reason = format!("{OTHERS_FIRST}, {share} % of them");
             return;
         }
+        held.next = None;
+        held.is_removed = policy.text.is_empty();
         if policy.text.is_empty() {
             held.stage = aim;
             held.reason = "removed".to_owned();
@@ -208,7 +225,7 @@ impl Wishes {
         if let Some(held) = self.labels.get_mut(label) {
             if let Some(next) = held.next.take() {
                 held.last = Some(next);
-                (held.stage, held.reason) = (held.aim, String::new());
+                held.reach_aim();
             }
             held.is_present = true;
         }
@@ -250,7 +267,7 @@ impl Wishes {
         };
         if let Some(held) = self.labels.get_mut(&of) {
             if of != *label && held.next.take().is_some() {
-                (held.stage, held.reason) = (held.aim, String::new());
+                held.reach_aim();
             }
             held.last = Some(Wanted { number, text });
             held.is_present = true;
@@ -331,6 +348,43 @@ mod tests {
         take(&mut wishes, policy("all", 5, ALL_PPM, ""));
         assert_eq!(run(&mut wishes, &mut present), Act::Remove);
         assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+    }
+
+    #[test]
+    fn canary_for_others_after_a_removal_for_all_keeps_the_removal() {
+        let mine = turn(&name("web1"), &name("all"));
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        take(&mut wishes, policy("all", 2, ALL_PPM, ""));
+        take(&mut wishes, policy("all", 3, mine, "b"));
+        assert_eq!(run(&mut wishes, &mut present), Act::Remove);
+        assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+        assert_eq!(stage(&wishes, "all"), (3, Stage::Waiting));
+    }
+
+    #[test]
+    fn canary_for_others_after_a_policy_for_all_applies_the_policy() {
+        let mine = turn(&name("web1"), &name("all"));
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        take(&mut wishes, policy("all", 2, ALL_PPM, "b"));
+        take(&mut wishes, policy("all", 3, mine, "c"));
+        let second = Wanted {
+            number: 2,
+            text: "b".to_owned(),
+        };
+        let act = run(&mut wishes, &mut present);
+        assert_eq!(act, Act::Apply(name("all"), second));
+        // In force is the second; the third still waits, and says why.
+        assert_eq!(stage(&wishes, "all"), (3, Stage::Waiting));
+        let reason = wishes.progress()[0].reason.clone();
+        assert!(reason.starts_with(OTHERS_FIRST), "{reason}");
+        assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+        take(&mut wishes, policy("all", 4, ALL_PPM, "c"));
+        assert!(matches!(run(&mut wishes, &mut present), Act::Apply(..)));
+        assert_eq!(stage(&wishes, "all"), (4, Stage::InForce));
     }
 
     #[test]
