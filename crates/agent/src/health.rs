@@ -297,7 +297,7 @@ impl Shared {
         }
         let changed = policy::refresh_namespaces(&place, history);
         for namespace in changed.iter().flatten() {
-            tracing::info!(%namespace, "policy: network namespace of a rule has come or gone: {namespace}");
+            tracing::info!(%namespace, "policy: network namespace of a rule has come: {namespace}");
         }
     }
 

@@ -337,14 +337,22 @@ pub fn open_on(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
 /// # Errors
 /// A refusal of the kernel.
 pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<Link> {
-    let name = program.name().to_string_lossy().into_owned();
-    let mut link = program.attach_cgroup(cgroup.as_raw_fd()).map_err(|error| {
-        let kind = program.attach_type() as u32;
-        refusal(anyhow::Error::new(error), &name, cgroup, kind)
-    })?;
+    let mut link = attach(program, cgroup)?;
     link.pin(path)
         .with_context(|| format!("pinning {}", path.display()))?;
     Ok(link)
+}
+
+/// Attaches a program to a cgroup, for as long as the link is open.
+///
+/// # Errors
+/// A refusal of the kernel.
+pub fn attach(program: &mut ProgramMut<'_>, cgroup: &File) -> Result<Link> {
+    let name = program.name().to_string_lossy().into_owned();
+    program.attach_cgroup(cgroup.as_raw_fd()).map_err(|error| {
+        let kind = program.attach_type() as u32;
+        refusal(anyhow::Error::new(error), &name, cgroup, kind)
+    })
 }
 
 /// Why the kernel does not attach a program to a cgroup.

@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace, NamespaceUse};
@@ -37,7 +37,7 @@ use existing::Existing;
 use history::History;
 use marks::Marks;
 
-use crate::pins::Locked;
+use crate::pins::{Locked, remove_file};
 use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
 use pins::{HEAD, PROGRAM, Pins, Running};
@@ -218,31 +218,67 @@ impl Prepared {
     /// Puts the policy in force, replacing another. A later call returns to it.
     ///
     /// # Errors
-    /// A refusal of the kernel; the policy that was in force stays.
+    /// A refusal of the kernel; the policy that was in force stays, and nothing of this one.
     pub fn commit(&self) -> Result<Applied> {
+        self.put_in_force().inspect_err(|_| self.abandon())?;
+        fail_point!("policy::swapped");
+        let mut applied = self.applied.clone();
+        let kept = self.pins.keep_only(Running {
+            generation: self.generation,
+            head: Some(self.head),
+        });
+        if let Err(error) = kept {
+            let note =
+                format!("of the policy before, pins are left, until the next one: {error:#}");
+            applied.notes.push(note);
+        }
+        applied.map_bytes = self.pins.memory();
+        Ok(applied)
+    }
+
+    /// Has the cgroup run the policy's program, before the learner's.
+    fn put_in_force(&self) -> Result<()> {
         let path = self.pins.link();
         let cgroup = File::open(&self.place.cgroup)
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
         let mut program = object::program(&self.object, programs::POLICY_SOCKOPS)?;
         self.tell_what_began_before()?;
-        match links::open_on(&path, links::cgroup_id(&cgroup)?)? {
-            Some(mut link) => link
-                .update_prog(&program)
-                .with_context(|| format!("swapping the program of {}", path.display()))?,
-            // Its pin keeps it attached.
-            None => drop(links::attach_and_pin(&mut program, &cgroup, &path)?),
+        let id = links::cgroup_id(&cgroup)?;
+        let former = links::open(&path)?;
+        match former {
+            Some(mut link) if links::attached_to(&link)? == Some(id) => {
+                let before = link.info()?.prog_id;
+                let before = privileges::raised(|| Program::fd_from_id(before));
+                link.update_prog(&program)
+                    .with_context(|| format!("swapping the program of {}", path.display()))?;
+                fail_point!("policy::linked");
+                self.place.put_before_learner().inspect_err(|_| {
+                    // Only the first error matters.
+                    if let Ok(before) = before {
+                        let _ = links::update(link.as_fd(), before.as_fd());
+                    }
+                })
+            }
+            // The link of another cgroup has the pin until this one takes it.
+            former => {
+                let link = links::attach(&mut program, &cgroup)?;
+                links::pin_over(link.as_fd(), &path)?;
+                fail_point!("policy::linked");
+                let behind = self.place.put_before_learner();
+                match (&behind, former) {
+                    (Ok(()), Some(former)) => former.detach().context("detaching a former link")?,
+                    (Ok(()), None) => {}
+                    (Err(_), former) => {
+                        let _ = match &former {
+                            Some(former) => links::pin_over(former.as_fd(), &path),
+                            None => remove_file(&path),
+                        };
+                        let _ = link.detach();
+                    }
+                }
+                behind
+            }
         }
-        fail_point!("policy::linked");
-        self.place.put_before_learner()?;
-        fail_point!("policy::swapped");
-        self.pins.keep_only(Running {
-            generation: self.generation,
-            head: Some(self.head),
-        })?;
-        Ok(Applied {
-            map_bytes: self.pins.memory(),
-            ..self.applied.clone()
-        })
     }
 
     /// Writes the time before which flows without a record started under an earlier policy.
@@ -364,7 +400,10 @@ pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namesp
         return Ok(Vec::new());
     }
     let mut changed = Vec::new();
-    for (used, cookie) in outdated(&own, &compiled)? {
+    for (used, cookie) in outdated(&own, &compiled)?
+        .into_iter()
+        .filter_map(Result::ok)
+    {
         let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
         for &rule in &used.rules {
             let rule = rule as u32;
@@ -379,23 +418,31 @@ pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namesp
     Ok(changed)
 }
 
-/// Network namespaces whose rules have another cookie in the kernel than they should, and that
-/// cookie: that of the namespace, or one that no namespace has.
-fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<(&'a NamespaceUse, u64)>> {
+/// A network namespace that rules name, and its cookie; or why that is not known.
+type Named<'a> = Result<(&'a NamespaceUse, u64)>;
+
+/// Network namespaces whose rules have another cookie in the kernel than they should. A name that is not
+/// there, or that this process does not see, changes nothing: no other namespace gets the cookie of one
+/// that has ended.
+fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
     let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
     let mut outdated = Vec::new();
     for used in &compiled.netns {
         let cookie = match cookie_of(&used.namespace) {
             Ok(cookie) => cookie,
-            Err(error) if is_absent(&error) => used.placeholder,
+            Err(error) if is_absent(&error) => continue,
             Err(error) => {
-                return Err(error.context(format!("network namespace {}", used.namespace)));
+                outdated.push(Err(
+                    error.context(format!("network namespace {}", used.namespace))
+                ));
+                continue;
             }
         };
-        if let Some(&rule) = used.rules.first()
-            && trials::entry(&rules, rule as u32)?.netns != cookie
-        {
-            outdated.push((used, cookie));
+        for &rule in &used.rules {
+            if trials::entry(&rules, rule as u32)?.netns != cookie {
+                outdated.push(Ok((used, cookie)));
+                break;
+            }
         }
     }
     Ok(outdated)

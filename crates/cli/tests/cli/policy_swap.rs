@@ -1,15 +1,17 @@
 //! Policies that replace each other.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use libbpf_rs::ObjectBuilder;
 use serde_json::Value;
 use thalweg_control::policy::{Place, Prepared};
 use thalweg_lab::host::Side;
 use thalweg_policy::Policy;
 
 use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, plain, privileged};
+use crate::support::{Bed, compile, plain, privileged};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
@@ -281,4 +283,33 @@ print(under_way())
     }
     let _client = bed.python(Side::Client, CLIENT, &[&bed.server_address()]);
     assert_eq!(server.line(), "5");
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn apply_that_cannot_put_the_learner_behind_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("swapfull", "");
+    let file = compile("setter", bed.directory.path(), "setter.o", &[]);
+    let object = ObjectBuilder::default().open_file(file).unwrap();
+    let object = object.load().unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let program = object.progs_mut().next().unwrap();
+    // With the learner's 63 of 64 (BPF_CGROUP_MAX_PROGS): the policy's fits, the learner's second does not.
+    let attach = || program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
+    let links: Vec<_> = (0..62).map(|_| attach()).collect();
+    let path = bed.directory.path().join("policy.toml");
+    fs::write(&path, one_rule("mark = 1")).unwrap();
+    let apply = ["policy", "apply", path.to_str().unwrap()];
+    let refused = bed.thalweg(&apply);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{said}");
+    assert!(bed.json(&["policy", "show"]).is_null());
+    assert!(bed.thalweg(&["status", "--check"]).status.success());
+    // Where there is room, the same policy is the first one.
+    drop(links);
+    bed.json(&apply);
+    assert_eq!(bed.json(&["policy", "show"])["number"], 1);
 }

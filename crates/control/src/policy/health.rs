@@ -13,7 +13,7 @@ use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_policy::Compiled;
 
-use super::history::History;
+use super::history::{History, Outcome};
 use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, Place, SHARED};
@@ -158,12 +158,12 @@ fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<Stri
     // Their pin is missed elsewhere.
     if own.join(maps::RULES).exists() {
         let outdated = super::outdated(own, compiled)?.into_iter();
-        faults.extend(outdated.map(|(used, _)| {
-            let namespace = &used.namespace;
-            format!(
-                "connections of network namespace {namespace}, which has come or gone, do not get \
-                 their rules"
-            )
+        faults.extend(outdated.map(|found| match found {
+            Ok((used, _)) => format!(
+                "connections of network namespace {}, which has come, do not get their rules",
+                used.namespace
+            ),
+            Err(error) => format!("{error:#}"),
         }));
     }
     Ok(faults)
@@ -235,19 +235,17 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let pins = Pins::at(&place.pin);
+    let said = |it: Outcome| {
+        let mut words = vec![format!("applied again: policy {}", it.entry.name)];
+        words.extend(it.applied.notes);
+        vec![words.join("; ")]
+    };
     if is_for_other_cgroup(place, history)? {
         // What its rules mean is among its constants.
-        let _lock = Pins::lock(&place.pin)?;
-        pins.remove()?;
+        return history.again(place).map(said);
     }
     if fs::symlink_metadata(pins.link()).is_err() {
-        let restored = history.restore(place)?;
-        let said = restored.map(|it| {
-            let mut words = vec![format!("applied again: policy {}", it.entry.name)];
-            words.extend(it.applied.notes);
-            words.join("; ")
-        });
-        return Ok(said.into_iter().collect());
+        return Ok(history.restore(place)?.map(said).unwrap_or_default());
     }
     let lock = Pins::lock(&place.pin)?;
     // Another process may have done it meanwhile.

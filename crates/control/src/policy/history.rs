@@ -159,6 +159,20 @@ impl History {
         )
     }
 
+    /// Applies the policy in force anew: what its rules name has another meaning now.
+    ///
+    /// # Errors
+    /// None is in force, or as [`History::apply`].
+    pub fn again(&self, place: &Place) -> Result<Outcome> {
+        let _lock = Pins::lock(&place.pin)?;
+        let number = self.settle(place)?.context("no policy is in force")?;
+        let present = self.entry(number)?;
+        let bytes = self.text(number)?;
+        let compiled = compile(&bytes, &present.file)?;
+        let (file, how) = (&present.file, present.how());
+        self.put(place, &bytes, compiled, file, how, present.previous)
+    }
+
     /// Removes the policy from the kernel; false if there was none. It stays removed after a
     /// restart of the machine.
     ///
@@ -298,7 +312,9 @@ impl History {
             .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
         let (in_force, applied) = written.inspect_err(|_| {
             // A policy that was never in force is not part of the history.
-            let _ = self.forget(entry.number);
+            if !matches!(super::in_force(&place.pin), Ok(Some(number)) if number == entry.number) {
+                let _ = self.forget(entry.number);
+            }
         })?;
         fail_point!("policy::applied");
         self.persist(in_force, &self.directory.join(IN_FORCE))?;
