@@ -170,8 +170,13 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
     check_defaults(name, used_by(name)?)?;
     all.unregister(name)?;
     drop(all);
+    let link = pin.join(DIRECTORY).join(name).join(LINK);
     let mut before = None;
     loop {
+        // Others may have loaded the name anew once no socket had it: that one stays.
+        if link.exists() {
+            return Ok(());
+        }
         let used = used_by(name)?;
         if !used.has_sockets() {
             break;
@@ -181,9 +186,11 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
         }
         std::thread::sleep(DRAIN_LOOK);
     }
-    // Another process may have finished it meanwhile.
-    if let Ok(all) = Controls::of(pin, name) {
-        all.clear(name)?;
+    // Another process may have finished it meanwhile, or have loaded the name anew.
+    if let Some(all) = Controls::open(pin)? {
+        if !link.exists() {
+            all.clear(name)?;
+        }
         all.0.finish(pin);
     }
     Ok(())

@@ -11,6 +11,7 @@ use crate::support::{Bed, SINK, THALWEG, Traffic, plain, privileged, unique, wai
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::Side;
@@ -230,6 +231,23 @@ fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
     flow.0.finish();
 }
 
+/// Begins to drain a name that one connection has.
+fn drain(bed: &Bed, name: &str) -> Child {
+    let mut child = Command::new(THALWEG)
+        .arg("--config")
+        .arg(bed.configuration())
+        .args(["cc", "unload", name, "--drain"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, format!("{name}: waiting for 1 connection\n"));
+    child
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn draining_is_interrupted_and_taken_up_again() {
@@ -243,23 +261,8 @@ fn draining_is_interrupted_and_taken_up_again() {
     let _sink = bed.sink(&address);
     let mut flow = Flow::open(&bed, &name);
     flow.state();
-    let drain = || -> Child {
-        let mut child = Command::new(THALWEG)
-            .arg("--config")
-            .arg(bed.configuration())
-            .args(["cc", "unload", &name, "--drain"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
-        assert_eq!(line, format!("{name}: waiting for 1 connection\n"));
-        child
-    };
     // Not SIGINT: background commands of a shell ignore it, and so do their children.
-    let mut first = drain();
+    let mut first = drain(&bed, &name);
     assert!(!is_offered(&name), "no more flows may get it");
     assert_eq!(row(&bed, &name)["state"], "draining");
     kill(Pid::from_raw(first.id() as i32), Signal::SIGTERM).unwrap();
@@ -280,7 +283,7 @@ fn draining_is_interrupted_and_taken_up_again() {
     // A draining congestion control still works.
     flow.0.go_on();
     assert_eq!(flow.state().0, name);
-    let mut second = drain();
+    let mut second = drain(&bed, &name);
     kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).unwrap();
     second.wait().unwrap();
     flow.0.finish();
@@ -292,6 +295,36 @@ fn draining_is_interrupted_and_taken_up_again() {
     success(&bed, &["cc", "load", "htcp", "--name", &name]);
     success(&bed, &["cc", "unload", &name, "--drain"]);
     assert!(!bed.pin.exists());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn name_loaded_anew_during_a_drain_stays_loaded() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("cc-anew"), "");
+    let name = unique("a");
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    let _sink = bed.sink(&bed.server_address());
+    let mut flow = Flow::open(&bed, &name);
+    flow.state();
+    let mut draining = drain(&bed, &name);
+    let pid = Pid::from_raw(draining.id() as i32);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+    flow.0.finish();
+    wait_for("the end of the connection", || {
+        (row(&bed, &name)["use"]["flows"] == 0).then_some(())
+    });
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert!(draining.wait().unwrap().success());
+    assert!(is_offered(&name));
+    assert_eq!(row(&bed, &name)["state"], "loaded");
+    assert!(bed.pin.join("cc").join(&name).join("struct_ops").exists());
+    success(&bed, &["cc", "unload", &name]);
 }
 
 #[test]
