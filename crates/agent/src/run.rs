@@ -92,6 +92,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
         let outcome = session.run(&ground, &mut ends);
         // Nobody would lift them once the agent is gone, or the prefixes are others.
         let lifted = lift_clamps(&shared);
+        let is_detached = shared.kernel.has_let_go();
         drop(shared);
         let next = match (outcome, ground.reload.take()) {
             // What is left is known to the next session, which tries again.
@@ -104,7 +105,14 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
                     false => "nothing is left in the kernel",
                 };
                 tracing::info!("agent ends; {left}");
-                return outcome;
+                return match outcome {
+                    // Off is off: after a failure a service manager would start it again.
+                    Err(error) if is_detached => {
+                        tracing::error!("after it was detached: {error:#}");
+                        Ok(())
+                    }
+                    outcome => outcome,
+                };
             }
         };
         service::reloading();

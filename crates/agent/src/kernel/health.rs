@@ -116,6 +116,11 @@ impl Kernel {
         *self.keeps.lock() = true;
     }
 
+    /// Whether programs and pins were removed on request, or are about to be.
+    pub fn has_let_go(&self) -> bool {
+        *self.keeps.lock()
+    }
+
     /// Puts back what [`Kernel::look`] misses, as far as nobody else's objects are in the way:
     /// links to the cgroup and pins. `follow` locks the directory of pins, which may be a new one.
     ///
