@@ -147,9 +147,18 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
 
 /// Warns on standard error, beside a command's answer; as one object if output is JSON.
 pub fn warn(message: &str, json: bool) {
+    tell("warning", message, json);
+}
+
+/// As [`warn`], of what is no fault.
+pub fn note(message: &str, json: bool) {
+    tell("note", message, json);
+}
+
+fn tell(kind: &str, message: &str, json: bool) {
     let line = match json {
-        true => serde_json::json!({ "warning": message }).to_string(),
-        false => format!("thalweg: warning: {message}"),
+        true => serde_json::json!({ kind: message }).to_string(),
+        false => format!("thalweg: {kind}: {message}"),
     };
     // If standard error is closed, nothing can be done.
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -10,7 +10,10 @@ mod show;
 mod statistics;
 mod test;
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::{Result, anyhow};
 use clap::Subcommand;
@@ -18,10 +21,11 @@ use thalweg_agent::config::Config;
 use thalweg_agent::store::Store;
 use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{Place, Report};
-use thalweg_control::system;
+use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_units::file::MAX_FILE_BYTES;
 
+use crate::failure;
 use crate::kinds::{self, Kind};
 use crate::options::Global;
 use crate::output::{self, count};
@@ -70,15 +74,43 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 fn place(global: &Global, config: Config) -> Result<(Place, History)> {
     global.expect_configuration()?;
     system::check_sees_pins(&config.paths.pin)?;
-    let cgroup = match config.cgroup {
+    let configured = match config.cgroup {
         Some(path) => path,
         None => system::cgroup2_mount()?,
     };
     let place = Place {
+        cgroup: cgroup_beside_learner(global, &config.paths.pin, configured),
         pin: config.paths.pin,
-        cgroup,
     };
     Ok((place, History::at(&config.paths.state)))
+}
+
+/// The cgroup of policies: the learner's, as the agent would move them there. `run --cgroup` may have put
+/// it elsewhere than the configuration says. Without a learner it is the configured one.
+fn cgroup_beside_learner(global: &Global, pin: &Path, configured: PathBuf) -> PathBuf {
+    let is_configured =
+        |id: u64| fs::metadata(&configured).is_ok_and(|metadata| metadata.ino() == id);
+    let other = learner_cgroup(pin).filter(|id| !is_configured(*id));
+    let Some(cgroup) = other.and_then(links::cgroup_path) else {
+        return configured;
+    };
+    let note = format!(
+        "the agent's programs are on the cgroup {}, where the configuration has {}: policies are, \
+         too",
+        cgroup.display(),
+        configured.display()
+    );
+    // A command with --watch comes here again and again.
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| failure::note(&note, global.json));
+    cgroup
+}
+
+/// The kernel's id of the cgroup that the learner is attached to, if that can be seen.
+fn learner_cgroup(pin: &Path) -> Option<u64> {
+    let link = links::open(&pin.join(learner::MAIN_LINK)).ok()??;
+    let id = links::attached_to(&link).ok()??;
+    (id != 0).then_some(id)
 }
 
 /// The paths for applying policies, and their history, for a command that writes there. A directory that

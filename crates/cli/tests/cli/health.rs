@@ -483,6 +483,39 @@ fn cgroup_of_a_rule_without_its_mark_is_a_problem() {
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
+fn policy_applied_beside_an_agent_on_another_cgroup_is_attached_there() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&crate::support::plain("runcgroup"), "");
+    let service = Service::new(&bed);
+    let mut command = bed.run_command();
+    command.args(["--cgroup", service.path()]);
+    bed.start_by(command);
+    let file = bed.directory.path().join("policy.toml");
+    fs::write(&file, one_rule("mark = 1")).unwrap();
+    let output = bed.thalweg(&["policy", "apply", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let configured = bed.pair.cgroup().display();
+    let note = format!(
+        "note: the agent's programs are on the cgroup {}, where the configuration has \
+         {configured}: policies are, too\n",
+        service.path()
+    );
+    assert_eq!(said.matches(&note).count(), 1, "{said}");
+    let link = Link::open(bed.pin.join("policy/link")).unwrap();
+    let cgroup = fs::File::open(service.path()).unwrap();
+    let id = thalweg_control::links::cgroup_id(&cgroup).unwrap();
+    let attached = thalweg_control::links::attached_to(&link).unwrap();
+    assert_eq!(attached, Some(id));
+    let shown = bed.json(&["policy", "show"]);
+    assert_eq!(shown["faults"], serde_json::json!([]), "{shown}");
+    assert!(is_well(&bed).is_some());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn sockops_object_on_a_cgroup_that_was_made_again_is_a_problem() {
     if !privileged() {
         return;
