@@ -181,6 +181,57 @@ fn circumstances_that_differ_are_noted() {
 }
 
 #[test]
+fn backend_and_stack_that_differ_are_noted() {
+    let files = Files::new();
+    let old = document("x", &[("baseline", around(1e6, 9))]);
+    let with = |name: &str, backend: &str, stack: &str| {
+        let mut results = old.clone();
+        results["environment"]["backend"] =
+            json!({"name": backend, "why": name, "kernel_command": null});
+        results["environment"]["stack"] = stack.into();
+        files.write(name, &results)
+    };
+    let (a, b) = (
+        with("a.json", "host", "Linux 5"),
+        with("b.json", "uml", "Linux 6"),
+    );
+    let comparison = compare(&a, &b, &goodput()).unwrap();
+    assert_eq!(
+        comparison.notes,
+        [
+            "backend differs: A host, B uml",
+            "stack differs: A Linux 5, B Linux 6"
+        ]
+    );
+    // The reason for a backend is no difference.
+    let same = with("same.json", "host", "Linux 5");
+    assert!(compare(&a, &same, &goodput()).unwrap().notes.is_empty());
+    // Older runs tell neither.
+    let old = files.write("old.json", &old);
+    assert!(compare(&old, &a, &goodput()).unwrap().notes.is_empty());
+}
+
+#[test]
+fn other_ends_or_agent_are_another_scenario() {
+    let files = Files::new();
+    let results = document("x", &[("baseline", around(1e6, 9))]);
+    let native = files.write("native.json", &results);
+    for (key, value) in [
+        ("sender", json!("stack")),
+        ("receiver", json!("stack")),
+        ("agent", json!({"arms": ["bbr"]})),
+    ] {
+        let mut other = results.clone();
+        other["scenarios"][0]["scenario"][key] = value.clone();
+        let other = files.write(&format!("{key}.json"), &other);
+        let error = compare(&native, &other, &goodput()).unwrap_err();
+        let (error, reason) = (error.to_string(), format!("its {key} is null in"));
+        assert!(error.contains(&reason), "{error}");
+        compare(&other, &other, &goodput()).unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_compared_is_refused_with_the_reason() {
     let files = Files::new();
     let results = document("x", &[("baseline", around(1e6, 9))]);

@@ -79,6 +79,15 @@ struct Environment {
     kernel: String,
     cpus: usize,
     iperf3: String,
+    /// None: an older run did not tell.
+    backend: Option<Backend>,
+    /// The kernel of the stacks; none without a stack.
+    stack: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Backend {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,8 +98,9 @@ struct DocumentScenario {
 
 /// The keys of a scenario that decide its figures. Description, expectations and number of
 /// connections do not.
-const DEFINING: [&str; 7] = [
-    "path", "hosts", "traffic", "changes", "policies", "arms", "system",
+const DEFINING: [&str; 10] = [
+    "sender", "receiver", "path", "hosts", "traffic", "changes", "policies", "arms", "agent",
+    "system",
 ];
 
 impl Run {
@@ -181,7 +191,8 @@ impl Run {
         let (ours, theirs) = (self.facts(), other.facts());
         ours.into_iter()
             .zip(theirs)
-            .filter(|((_, a), (_, b))| a != b)
+            // What one run does not tell is no difference.
+            .filter(|((_, a), (_, b))| a != b && !a.is_empty() && !b.is_empty())
             .map(|((what, a), (_, b))| {
                 let words = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
                 one_line(&format!("{what} differs: A {}, B {}", words(a), words(b)))
@@ -190,8 +201,9 @@ impl Run {
     }
 
     /// Named facts about a run's environment that may explain a difference.
-    fn facts(&self) -> [(&'static str, BTreeSet<String>); 4] {
+    fn facts(&self) -> [(&'static str, BTreeSet<String>); 6] {
         let all = &self.environments;
+        let backends = all.iter().filter_map(|one| one.backend.as_ref());
         [
             ("kernel", all.iter().map(|one| one.kernel.clone()).collect()),
             ("CPUs", all.iter().map(|one| one.cpus.to_string()).collect()),
@@ -199,6 +211,11 @@ impl Run {
             (
                 "Thalweg",
                 all.iter().map(|one| one.version.clone()).collect(),
+            ),
+            ("backend", backends.map(|it| it.name.clone()).collect()),
+            (
+                "stack",
+                all.iter().filter_map(|one| one.stack.clone()).collect(),
             ),
         ]
     }
@@ -209,7 +226,7 @@ impl RunScenario {
         self.modes.iter().find(|mode| mode.mode == name)
     }
 
-    /// Fails unless both runs have the same path, traffic and system.
+    /// Fails unless both runs have the same ends, path, traffic, agent and system.
     pub(super) fn check_same(&self, other: &Self) -> Result<(), Error> {
         for key in DEFINING {
             let part = |scenario: &Self| {

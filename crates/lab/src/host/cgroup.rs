@@ -2,14 +2,20 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::ProgInfoIter;
 use nix::poll::PollFlags;
 use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
+
+/// Most programs of one kind that run for a cgroup: 64 of its own (BPF_CGROUP_MAX_PROGS), and those
+/// of its ancestors.
+const PROGRAMS_MAX: usize = 256;
 
 /// A directory of the unified hierarchy. Dropped, it is removed, and its processes are killed.
 #[derive(Debug)]
@@ -111,6 +117,35 @@ fn empty(path: &Path, deadline: Instant) {
             OnSignal::KeepWaiting,
         );
     }
+}
+
+/// Names of the sockops programs that run for a cgroup, those of its ancestors included; none if
+/// the kernel does not tell.
+pub(crate) fn sockops_programs(cgroup: &Path) -> Vec<String> {
+    let Ok(cgroup) = File::open(cgroup) else {
+        return Vec::new();
+    };
+    let mut ids = [0u32; PROGRAMS_MAX];
+    let (mut count, mut attached) = (ids.len() as u32, 0u32);
+    // SAFETY: the descriptor is open, and `ids` has room for `count` numbers for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            libbpf_sys::BPF_F_QUERY_EFFECTIVE,
+            &raw mut attached,
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if failed != 0 {
+        return Vec::new();
+    }
+    let ids = &ids[..(count as usize).min(ids.len())];
+    ProgInfoIter::default()
+        .filter(|program| ids.contains(&program.id))
+        .map(|program| program.name.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// The mount point of the unified cgroup hierarchy.

@@ -25,6 +25,10 @@ const CAPABILITIES: [(u32, &str); 2] = [
     (SYS_ADMIN, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
 ];
 
+/// Name of the agent's program that chooses congestion controls (`bpf/learn.bpf.c`). The kernel
+/// keeps 15 characters of a name.
+const LEARNER: &str = "learn_sockops";
+
 /// Everything that is missing, one line each.
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
@@ -60,14 +64,15 @@ pub fn missing() -> Vec<String> {
 /// line each with its user. Only meaningful if [`missing`] is empty.
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
-    let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
     let senders = || scenarios.iter().filter(is_sender);
     let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
     missing.extend(thalweg_guest::missing(programs.into_iter().copied()));
-    let netem = wants(&|scenario| {
-        let paths = scenario.remotes();
-        paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
-    });
+    // Cgroups of a run are made below the mount: programs there run for its connections, too.
+    if let Ok(parent) = cgroup::mount() {
+        missing.extend(agent_above(&cgroup::sockops_programs(&parent)));
+    }
+    let mut paths = scenarios.iter().flat_map(Scenario::remotes);
+    let netem = paths.any(|(_, path)| path.delay > Delay::ZERO);
     if wire == WireKind::Tun {
         missing.extend(missing_for_link(scenarios));
     } else if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms")
@@ -76,25 +81,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             "this kernel has no netem (CONFIG_NET_SCH_NETEM), which `delay` needs: {why}"
         ));
     }
-    if wants(&|scenario| scenario.path.aqm == Aqm::Red) {
-        const RED: &str = "qdisc add dev lo root red limit 60000 min 5000 max 15000 \
-                           avpkt 1000 burst 9 bandwidth 10mbit probability 0.02";
-        let asked = "`aqm = \"red\"`";
-        if wire == WireKind::Tun {
-            missing.push(format!("the link backend has no red, which {asked} needs"));
-        } else if let Err(why) = try_in_new_namespace(RED) {
-            missing.push(format!(
-                "this kernel has no red (CONFIG_NET_SCH_RED), which {asked} needs: {why}"
-            ));
-        }
-    }
-    if wants(&|scenario| scenario.path.aqm == Aqm::Step) && wire != WireKind::Tun {
-        missing.push(
-            "no queueing discipline here marks from a time on, which `aqm = \"step\"` needs \
-             (--backend link does)"
-                .to_owned(),
-        );
-    }
+    missing.extend(missing_for_aqm(scenarios, wire));
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.kind()
             && senders().any(|scenario| scenario.system.qdisc == qdisc)
@@ -109,6 +96,45 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     match Ticks::here() {
         Ok(here) => missing.extend(timing::missing(here, scenarios)),
         Err(error) => missing.push(error.to_string()),
+    }
+    missing
+}
+
+/// What is to be done about an agent whose program is among those above a run's cgroups.
+fn agent_above(programs: &[String]) -> Option<String> {
+    let learns = programs.iter().any(|name| name.starts_with(LEARNER));
+    learns.then(|| {
+        "an agent of this machine would decide in the laboratory, too: stop it (`thalweg detach`), \
+         give it a `cgroup` of its own, or use --backend uml, virtual or qemu"
+            .to_owned()
+    })
+}
+
+/// What the queues of the scenarios' paths need and this wire lacks.
+fn missing_for_aqm(scenarios: &[Scenario], wire: WireKind) -> Vec<String> {
+    let mut missing = Vec::new();
+    let wants = |aqm: Aqm| {
+        let mut paths = scenarios.iter().flat_map(Scenario::remotes);
+        paths.any(|(_, path)| path.aqm == aqm)
+    };
+    if wants(Aqm::Red) {
+        const RED: &str = "qdisc add dev lo root red limit 60000 min 5000 max 15000 \
+                           avpkt 1000 burst 9 bandwidth 10mbit probability 0.02";
+        let asked = "`aqm = \"red\"`";
+        if wire == WireKind::Tun {
+            missing.push(format!("the link backend has no red, which {asked} needs"));
+        } else if let Err(why) = try_in_new_namespace(RED) {
+            missing.push(format!(
+                "this kernel has no red (CONFIG_NET_SCH_RED), which {asked} needs: {why}"
+            ));
+        }
+    }
+    if wants(Aqm::Step) && wire != WireKind::Tun {
+        missing.push(
+            "no queueing discipline here marks from a time on, which `aqm = \"step\"` needs \
+             (--backend link does)"
+                .to_owned(),
+        );
     }
     missing
 }
@@ -228,5 +254,38 @@ fn try_in_new_namespace(words: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::tests::parse;
+
+    #[test]
+    fn agent_above_is_told_by_its_learner() {
+        let names = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let told = agent_above(&names(&["others", "learn_sockops"])).unwrap();
+        assert!(told.contains("thalweg detach"), "{told}");
+        assert_eq!(agent_above(&names(&["others", "policy_sockops"])), None);
+        assert_eq!(agent_above(&[]), None);
+    }
+
+    #[test]
+    fn aqm_of_a_host_needs_what_that_of_the_path_needs() {
+        let with = |keys: &str| {
+            let hosts = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
+            let text = format!("name = \"x\"\n[path]\nrate = \"10mbit\"\n{hosts}{keys}\n");
+            [parse(&text).unwrap()]
+        };
+        let plain = with("");
+        assert!(missing_for_aqm(&plain, WireKind::Veth).is_empty());
+        let step = with("aqm = \"step\"\necn = true\nmark = \"1ms\"");
+        assert!(missing_for_aqm(&step, WireKind::Tun).is_empty());
+        let told = missing_for_aqm(&step, WireKind::Veth).join("\n");
+        assert!(told.contains("`aqm = \"step\"`"), "{told}");
+        let red = with("aqm = \"red\"");
+        let told = missing_for_aqm(&red, WireKind::Tun).join("\n");
+        assert!(told.contains("no red"), "{told}");
     }
 }
