@@ -65,14 +65,20 @@ pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> 
 
 /// Removes the tables of a device, if there are any.
 pub(crate) fn forget(device: &str) -> Result<(), Error> {
-    let families = ["ip", "ip6"];
-    let there = families
-        .iter()
-        .filter(|family| tool::read("nft", &format!("list table {family} {device}")).is_ok());
-    let commands: Vec<String> = there
-        .map(|family| format!("delete table {family} {device}"))
-        .collect();
+    let commands = removal(&tool::read("nft", "list tables")?, device);
+    if commands.is_empty() {
+        return Ok(());
+    }
     Ok(run(&commands)?)
+}
+
+/// The commands that remove the tables of a device from those that `nft list tables` names.
+fn removal(tables: &str, device: &str) -> Vec<String> {
+    let own = ["ip", "ip6"].map(|family| format!("table {family} {device}"));
+    let there = own
+        .iter()
+        .filter(|own| tables.lines().any(|line| line.trim() == **own));
+    there.map(|own| format!("delete {own}")).collect()
 }
 
 fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
@@ -158,4 +164,19 @@ fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<Strin
         ));
     }
     rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removal_names_only_tables_that_are_there() {
+        let tables = "table inet filter\ntable ip tap1\ntable ip tap10\ntable ip6 tap10\n";
+        assert_eq!(removal(tables, "tap1"), ["delete table ip tap1"]);
+        let both = ["delete table ip tap10", "delete table ip6 tap10"];
+        assert_eq!(removal(tables, "tap10"), both);
+        assert!(removal(tables, "tap2").is_empty());
+        assert!(removal("", "tap1").is_empty());
+    }
 }

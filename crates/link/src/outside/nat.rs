@@ -11,7 +11,7 @@
 //! this process, the system removes them (`flags owner`, Linux 5.12).
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{ChildStderr, ChildStdin, Stdio};
+use std::process::{ChildStderr, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use thalweg_process::Process;
@@ -45,7 +45,7 @@ impl Nat {
     /// # Errors
     /// [`Error::Missing`] if the machine cannot translate addresses.
     pub fn create(commands: &[String]) -> Result<Self, Error> {
-        let (process, mut input, mut answers) = start(&["-i"])?;
+        let (process, mut input, mut answers) = start(nft(&["-i"]))?;
         let mut commands = commands.join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
         // If `nft` has ended before it read everything, its output says why.
@@ -98,12 +98,16 @@ fn failed(said: String) -> Error {
     ))
 }
 
+fn nft(arguments: &[&str]) -> Command {
+    let mut command = tool::command("nft");
+    command.args(arguments);
+    command
+}
+
 /// Starts `nft`, which reads commands.
-fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error> {
+fn start(mut nft: Command) -> Result<(Process, ChildStdin, ChildStderr), Error> {
     let mut process = Process::spawn(
-        tool::command("nft")
-            .args(arguments)
-            .stdin(Stdio::piped())
+        nft.stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped()),
     )?;
@@ -119,15 +123,30 @@ fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error
 /// # Errors
 /// As [`Nat::create`].
 pub fn run(commands: &[String]) -> Result<(), Error> {
-    let (_process, mut input, mut answers) = start(&["-f", "-"])?;
-    let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
+    run_by(nft(&["-f", "-"]), commands)
+}
+
+fn run_by(nft: Command, commands: &[String]) -> Result<(), Error> {
+    let (mut process, mut input, mut answers) = start(nft)?;
+    let written = input.write_all((commands.join("\n") + "\n").as_bytes());
     drop(input);
-    let mut said = String::new();
-    let read = answers.read_to_string(&mut said);
+    let mut said = Vec::new();
+    let read = answers.read_to_end(&mut said);
     read.map_err(Error::system("cannot read what nft says"))?;
-    match said.lines().find(|line| line.contains("Error:")) {
-        Some(line) => Err(failed(line.to_owned())),
-        None => Ok(()),
+    let deadline = Instant::now() + PATIENCE;
+    match process.wait_until(deadline, OnSignal::KeepWaiting)? {
+        // If it ended before it read everything, its status does not count.
+        Some(status) if status.success() => written.map_err(Error::system("cannot write to nft")),
+        status => {
+            let said = String::from_utf8_lossy(&said);
+            let mut lines = said.lines().filter(|line| !line.trim().is_empty());
+            let complaint = lines.clone().find(|line| line.contains("Error:"));
+            let why = complaint.or_else(|| lines.next_back()).map(str::to_owned);
+            Err(failed(why.unwrap_or_else(|| match status {
+                Some(status) => format!("nothing, and ended with {status}"),
+                None => "nothing, and does not end".to_owned(),
+            })))
+        }
     }
 }
 
@@ -172,5 +191,23 @@ mod tests {
         let said = await_end(refused.as_bytes()).unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
         assert!(await_end(&b""[..]).is_err());
+    }
+
+    #[test]
+    fn run_fails_where_the_status_does() {
+        let run = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run_by(command, &["add table ip x".to_owned()])
+        };
+        let why = |script: &str| run(script).unwrap_err().to_string();
+        // What it says beside is no failure.
+        assert!(run("cat >/dev/null; echo some warning >&2").is_ok());
+        let said = why("cat >/dev/null; echo line 1: Error: no >&2; echo '^^^' >&2; exit 1");
+        assert!(said.contains("line 1: Error: no"), "{said}");
+        let said = why("cat >/dev/null; echo first >&2; echo netlink: busy >&2; exit 1");
+        assert!(said.contains("netlink: busy"), "{said}");
+        let said = why("cat >/dev/null; exit 3");
+        assert!(said.contains("exit status: 3"), "{said}");
     }
 }
