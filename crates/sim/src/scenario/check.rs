@@ -12,7 +12,7 @@ use crate::workload;
 /// An event's fields hold no more flows.
 pub(super) const MOST_FLOWS: u32 = 1 << 20;
 const MOST_HOSTS: u32 = 1 << 16;
-/// Samples of a time series, all flows together, and bins of the long flow's rate.
+/// Samples of a time series, all flows or hosts together, and bins of the long flow's rate.
 const MOST_SAMPLES: u64 = 100_000_000;
 
 /// A time that does not fit the rest of its scenario.
@@ -124,12 +124,16 @@ impl Scenario {
             let expected = "a time of more than nothing between samples";
             faults.push(fault("series", "0".to_owned(), expected.to_owned()));
         } else if let Some(series) = self.series {
-            let flows = self.flows();
-            let samples = flows.saturating_mul(self.duration.ps().div_ceil(series.ps()));
+            // Without a fixed number of flows the queue at each host is sampled.
+            let (sampled, what) = match self.workload {
+                Workload::Poisson { .. } => (self.topology.hosts(), "hosts"),
+                _ => (self.flows(), "flows"),
+            };
+            let samples = sampled.saturating_mul(self.duration.ps().div_ceil(series.ps()));
             if samples > MOST_SAMPLES {
                 let series = span(series);
                 let found =
-                    format!("{samples} samples ({flows} flows every {series} for {duration})");
+                    format!("{samples} samples ({sampled} {what} every {series} for {duration})");
                 let expected = format!("at most {MOST_SAMPLES} samples");
                 faults.push(fault("series", found, expected));
             }

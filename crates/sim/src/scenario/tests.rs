@@ -216,6 +216,26 @@ fn samples_beyond_64_bits_are_refused() {
 }
 
 #[test]
+fn samples_of_random_arrivals_are_bounded_by_hosts() {
+    let with = |series: &str| {
+        let text = STAR
+            .replacen("\"2s\"", &format!("\"2s\"\nseries = {series:?}"), 1)
+            .replacen(
+                "\"many-to-one\"\nflows = 8192",
+                "\"poisson\"\nsizes = \"websearch\"\nload = \"30%\"",
+                1,
+            );
+        parse(&text)
+    };
+    // 65 hosts, 200,000 samples of each.
+    assert!(with("10us").is_ok());
+    let message = with("0.001ns").unwrap_err();
+    let words = "series: found 130000000000000 samples (65 hosts every 0.001ns";
+    assert!(message.contains(words), "{message}");
+    assert!(message.starts_with("file.toml:3:10: "), "{message}");
+}
+
+#[test]
 fn bins_of_the_long_flow_are_bounded() {
     let with = |duration: &str| {
         let text = STAR
