@@ -129,6 +129,7 @@ impl Gain {
             Some(advice) => advice.ledger(),
             None => &mut self.kept.ledger,
         };
+        ledger.reach(event.time_ns / HOUR_NS);
         ledger.add(part, &connection, || First {
             prefix: group_of(remote),
             source,

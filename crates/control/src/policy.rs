@@ -220,7 +220,12 @@ impl Prepared {
     /// # Errors
     /// A refusal of the kernel; the policy that was in force stays, and nothing of this one.
     pub fn commit(&self) -> Result<Applied> {
-        self.put_in_force().inspect_err(|_| self.abandon())?;
+        self.put_in_force().inspect_err(|_| {
+            // What could not be undone needs its pins.
+            if !matches!(in_force(&self.place.pin), Ok(Some(it)) if it == self.generation) {
+                self.abandon();
+            }
+        })?;
         fail_point!("policy::swapped");
         let mut applied = self.applied.clone();
         let kept = self.pins.keep_only(Running {
@@ -247,14 +252,15 @@ impl Prepared {
         let former = links::open(&path)?;
         match former {
             Some(mut link) if links::attached_to(&link)? == Some(id) => {
-                let before = link.info()?.prog_id;
-                let before = privileges::raised(|| Program::fd_from_id(before));
+                let before = self.pins.running()?.map(|it| it.generation);
+                let before = before.map(|it| self.pins.generation(it).join(PROGRAM));
+                let before = before.map(Program::fd_from_pinned_path);
                 link.update_prog(&program)
                     .with_context(|| format!("swapping the program of {}", path.display()))?;
                 fail_point!("policy::linked");
                 self.place.put_before_learner().inspect_err(|_| {
                     // Only the first error matters.
-                    if let Ok(before) = before {
+                    if let Some(Ok(before)) = before {
                         let _ = links::update(link.as_fd(), before.as_fd());
                     }
                 })
@@ -262,12 +268,16 @@ impl Prepared {
             // The link of another cgroup has the pin until this one takes it.
             former => {
                 let link = links::attach(&mut program, &cgroup)?;
-                links::pin_over(link.as_fd(), &path)?;
+                match &former {
+                    Some(_) => links::pin_over(link.as_fd(), &path)?,
+                    // In one step: a link that only `beside` keeps would be nobody's.
+                    None => links::pin(link.as_fd(), &path)?,
+                }
                 fail_point!("policy::linked");
                 let behind = self.place.put_before_learner();
                 match (&behind, former) {
-                    (Ok(()), Some(former)) => former.detach().context("detaching a former link")?,
-                    (Ok(()), None) => {}
+                    // Without a pin it ends with its last descriptor anyway.
+                    (Ok(()), former) => drop(former.map(|former| former.detach())),
                     (Err(_), former) => {
                         let _ = match &former {
                             Some(former) => links::pin_over(former.as_fd(), &path),
@@ -431,10 +441,13 @@ fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
         let cookie = match cookie_of(&used.namespace) {
             Ok(cookie) => cookie,
             Err(error) if is_absent(&error) => continue,
+            // Whoever applied the policy may have been allowed to look.
             Err(error) => {
-                outdated.push(Err(
-                    error.context(format!("network namespace {}", used.namespace))
-                ));
+                let rule = used.rules.first().copied().unwrap_or_default();
+                if trials::entry(&rules, rule as u32)?.netns == used.placeholder {
+                    let error = error.context(format!("network namespace {}", used.namespace));
+                    outdated.push(Err(error));
+                }
                 continue;
             }
         };

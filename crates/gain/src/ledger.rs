@@ -214,6 +214,12 @@ impl Ledger {
         }
     }
 
+    /// A connection ended in this hour: earlier ones are over but for the last, whether or not somebody
+    /// has closed them.
+    pub fn reach(&mut self, hour: u64) {
+        self.first_open = self.first_open.max(hour.saturating_sub(GRACE));
+    }
+
     /// Counts a connection that ended, for its part and for the means. `first` is called where the part
     /// is not open. By source, too, hosts are compared by what was known before: later connections of
     /// the hour are decided by what the first ones showed. Where the part's hour is over, the
@@ -401,7 +407,8 @@ fn gather(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
                 let mut put = |scope, name| put(groups, scope, name, part, &whole, beside.as_ref());
                 put(Scope::All, "");
                 put(Scope::Prefix, &first.prefix);
-                if let Some(arm) = &first.arm {
+                // A part that only late connections opened has none.
+                if let Some(arm) = side.iter().find_map(|(_, content)| content.arm.as_ref()) {
                     put(Scope::Arm, arm);
                 }
                 if let Some(source) = first.source {
@@ -597,6 +604,20 @@ mod tests {
         ledger.close_all();
         add(&mut ledger, part(5, 1, 443));
         assert!(ledger.open.contains_key(&part(5, 1, 443)));
+    }
+
+    #[test]
+    fn late_ends_after_a_restart_are_one_cluster_with_the_arm_of_what_is_in_time() {
+        // Nobody has closed an hour yet.
+        let mut ledger = begun();
+        ledger.note_arm(1, 6, "bbr");
+        ledger.reach(9);
+        for hour in [3, 5, 7] {
+            add(&mut ledger, part(hour, 1, 22));
+        }
+        add(&mut ledger, part(8, 1, 443));
+        assert_eq!(clusters(&ledger.groups(), Scope::All, ""), (0, 1));
+        assert_eq!(clusters(&ledger.groups(), Scope::Arm, "bbr"), (0, 1));
     }
 
     #[test]

@@ -235,7 +235,14 @@ impl Wishes {
     /// The kernel refused it, and has what it had.
     pub fn refused(&mut self, label: &Name, why: String) {
         if let Some(held) = self.labels.get_mut(label) {
-            (held.stage, held.reason) = (Stage::Refused, why);
+            (held.stage, held.reason) = match &held.next {
+                // The newest is a canary for others, of which that says nothing.
+                Some(next) if next.number != held.number => (
+                    Stage::Waiting,
+                    format!("policy {} is refused: {why}", next.number),
+                ),
+                _ => (Stage::Refused, why),
+            };
         }
     }
 
@@ -409,6 +416,21 @@ mod tests {
         take(&mut wishes, policy("all", 2, ALL_PPM, "b"));
         wishes.keep(&left);
         assert_eq!(wishes.numbers()[&name("all")], 2);
+    }
+
+    #[test]
+    fn refusal_of_an_earlier_policy_is_none_of_a_canary_for_others() {
+        let mine = turn(&name("web1"), &name("all"));
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        take(&mut wishes, policy("all", 2, ALL_PPM, "a"));
+        take(&mut wishes, policy("all", 3, mine, "b"));
+        wishes.refused(&name("all"), "no memory".to_owned());
+        assert_eq!(stage(&wishes, "all"), (3, Stage::Waiting));
+        let reason = wishes.progress()[0].reason.clone();
+        assert_eq!(reason, "policy 2 is refused: no memory");
+        assert!(matches!(run(&mut wishes, &mut present), Act::Apply(..)));
+        assert_eq!(present, Some((name("all"), 2)));
+        assert_eq!(wishes.progress()[0].reason, OTHERS_FIRST);
     }
 
     #[test]

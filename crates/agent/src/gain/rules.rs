@@ -334,6 +334,7 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
         failed: Some(is(raw::THALWEG_OUTCOME_FAILED)),
         held: None,
     };
+    kept.ledger.reach(outcome.time_ns / HOUR_NS);
     kept.ledger.add(part, &connection, || group_of(remote));
 }
 

@@ -68,7 +68,10 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
     missing.extend(thalweg_guest::missing(programs.into_iter().copied()));
     // Cgroups of a run are made below the mount: programs there run for its connections, too.
-    if let Ok(parent) = cgroup::mount() {
+    let is_here = |it: &Scenario| it.sender.is_native() || it.receiver.is_native();
+    if scenarios.iter().any(is_here)
+        && let Ok(parent) = cgroup::mount()
+    {
         missing.extend(agent_above(&cgroup::sockops_programs(&parent)));
     }
     let mut paths = scenarios.iter().flat_map(Scenario::remotes);
