@@ -12,6 +12,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use thalweg_link::tun;
+use thalweg_process::Process;
 
 use crate::stack::{HOST, HOST_V6, Net, answer_names, available, written};
 use crate::support::place::{assert_code, said};
@@ -206,18 +207,17 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
     written(account.root(&["setup", "--user", USER]));
     let start = || {
         let script = "ip -brief -4 address show dev vec0; exec sleep 1000";
-        let mut child = account
-            .user(&["--", "sh", "-c", script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = account.user(&["--", "sh", "-c", script]);
+        // It ends with this test, whatever comes.
+        let mut child = Process::spawn(command.stdout(Stdio::piped())).unwrap();
         let mut line = String::new();
-        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        let output = child.child_mut().stdout.take().unwrap();
+        let mut output = std::io::BufReader::new(output);
         std::io::BufRead::read_line(&mut output, &mut line).unwrap();
         (child, line)
     };
     let (mut first, address) = start();
-    let (mut second, other) = start();
+    let (second, other) = start();
     assert_ne!(address, other);
     let text = one_line(account.root(&["remove", "--user", USER]), 2);
     assert!(
@@ -272,7 +272,8 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
     let read: Vec<_> = names.iter().filter_map(attach).collect();
     assert_eq!(read.len(), 1, "two have a kernel: {names:?}");
     written(account.user(&["--", "true"]));
-    let read = [read, vec![attach(&last).unwrap()]];
+    // The kernel that has just run on it may be still ending.
+    let read = [read, vec![wait_for("the device", || attach(&last))]];
     let text = one_line(account.user(&["--", "true"]), 2);
     assert!(
         text.contains("another program has the TAP device"),
@@ -286,10 +287,10 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         left.len()
     };
     assert!(running() >= 2);
+    let first = first.child_mut();
     kill(Pid::from_raw(first.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(143));
-    kill(Pid::from_raw(second.id() as i32), Signal::SIGKILL).unwrap();
-    second.wait().unwrap();
+    drop(second);
     wait_for("the kernels' end", || (running() == 0).then_some(()));
     wait_for("the directories' removal", || {
         let mut left = fs::read_dir(net.temporary.path()).unwrap();

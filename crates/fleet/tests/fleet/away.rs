@@ -31,6 +31,8 @@ fn no_server_then_one() {
     assert_eq!(asked.text, "the fleet is away");
     bed.servers[0].restart();
     arrives(&b, &priors("a", 2, 999));
+    // The other may have it before the server's answer is here.
+    wait_for("the answer", || (a.state().published > 0).then_some(()));
     assert_eq!(a.state().published, 1);
 }
 

@@ -8,7 +8,7 @@ mod statistic;
 use std::collections::BTreeMap;
 
 use crate::Time;
-use crate::scenario::{Scenario, Workload};
+use crate::scenario::{RECOVERY_BIN, Scenario, Workload};
 use crate::workload::Plan;
 
 use histogram::Histogram;
@@ -19,8 +19,6 @@ pub use outcome::{
 pub use slowdown::Slowdown;
 pub use statistic::{Statistic, Summary};
 
-/// Width of the bins in which the long flow's rate is watched for its recovery.
-pub(crate) const RECOVERY_BIN: Time = Time::from_us(10);
 /// The long flow has recovered when its rate is back at this share of the line rate.
 const RECOVERED: f64 = 0.95;
 

@@ -3,9 +3,8 @@
 use thalweg_units::reader::Table;
 use thalweg_units::{Rate, Span};
 
-use super::{Scenario, Topology, Workload};
+use super::{RECOVERY_BIN, Scenario, TimeFault, Topology, Workload};
 use crate::Time;
-use crate::metrics::RECOVERY_BIN;
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload;
 
@@ -14,18 +13,6 @@ pub(super) const MOST_FLOWS: u32 = 1 << 20;
 const MOST_HOSTS: u32 = 1 << 16;
 /// Samples of a time series, all flows or hosts together, and bins of the long flow's rate.
 const MOST_SAMPLES: u64 = 100_000_000;
-
-/// A time that does not fit the rest of its scenario.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: found {found}, expected {expected}")]
-pub struct TimeFault {
-    /// Key of the time in a scenario file.
-    pub key: &'static str,
-    /// The time, with what comes of it.
-    pub found: String,
-    /// What fits.
-    pub expected: String,
-}
 
 /// The tables that keys were taken from.
 pub(super) struct Tables<'t, 's> {

@@ -20,9 +20,11 @@ use crate::metrics::Statistic;
 
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
-pub use check::TimeFault;
 pub use linux::{Linux, Pacing, Rounds, RttSample};
 pub use set::{Setting, SettingError, with_settings};
+
+/// Width of the bins in which the long flow's rate is watched for its recovery.
+pub(crate) const RECOVERY_BIN: Time = Time::from_us(10);
 
 /// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,18 @@ pub enum LoadError {
     /// The file is not a valid scenario.
     #[error(transparent)]
     Scenario(#[from] Faults),
+}
+
+/// A time that does not fit the rest of its scenario.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: found {found}, expected {expected}")]
+pub struct TimeFault {
+    /// Key of the time in a scenario file.
+    pub key: &'static str,
+    /// The time, with what comes of it.
+    pub found: String,
+    /// What fits.
+    pub expected: String,
 }
 
 /// A whole scenario.
