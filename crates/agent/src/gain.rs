@@ -137,14 +137,15 @@ impl Gain {
     }
 
     /// Takes what has changed since the last time, for the store.
-    pub fn changed(&mut self) -> Vec<ChangedGain> {
-        let mut changed = vec![self.kept.changed(String::new())];
-        changed.extend(self.rules.changed());
-        changed.extend(self.advice.as_mut().map(Advice::changed));
+    pub fn take_changes(&mut self) -> Vec<ChangedGain> {
+        let mut changed = vec![self.kept.take_changes(String::new())];
+        changed.extend(self.rules.take_changes());
+        changed.extend(self.advice.as_mut().map(Advice::take_changes));
         changed
     }
 
-    /// What could not be saved is tried again with the next. What is compared no more is left out.
+    /// Puts changes that could not be saved among the next ones; those of a rule that is compared no
+    /// more are left out.
     pub fn put_back(&mut self, changed: ChangedGain) {
         let kept = match &mut self.advice {
             _ if changed.rule.is_empty() => Some(&mut self.kept),

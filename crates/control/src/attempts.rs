@@ -5,9 +5,9 @@ use anyhow::{Error, Result};
 /// The outcome of repairs; one that is refused keeps no other away.
 #[derive(Debug, Default)]
 pub struct Attempts {
-    /// What was done, in words.
+    /// Repairs that were done, in words.
     pub done: Vec<String>,
-    /// Why others could not be done.
+    /// Refusals of others, in words.
     pub refused: Vec<String>,
 }
 

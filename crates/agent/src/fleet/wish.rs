@@ -30,7 +30,7 @@ struct Held {
     reason: String,
     /// How far it is once `next` is in force: still waiting if other agents take it first.
     aim: Stage,
-    /// What is to be in force next: of an earlier number if other agents take the last policy first.
+    /// The policy to be put in force next: of an earlier number if other agents take the last one first.
     next: Option<Wanted>,
     /// What was in force last …
     last: Option<Wanted>,

@@ -115,9 +115,9 @@ impl Advice {
     }
 
     /// Takes what has changed since the last time, for the store.
-    pub(super) fn changed(&mut self) -> ChangedGain {
+    pub(super) fn take_changes(&mut self) -> ChangedGain {
         let key = Self::key(self.system());
-        self.kept.changed(key)
+        self.kept.take_changes(key)
     }
 
     /// Whether the store has this account under a key.

@@ -208,9 +208,10 @@ impl Rules {
     }
 
     /// Takes what has changed since the last time, for the store.
-    pub(super) fn changed(&mut self) -> Vec<ChangedGain> {
+    pub(super) fn take_changes(&mut self) -> Vec<ChangedGain> {
         let all = self.kept.iter_mut();
-        all.map(|(key, kept)| kept.changed(stored(*key))).collect()
+        all.map(|(key, kept)| kept.take_changes(stored(*key)))
+            .collect()
     }
 
     /// The account that the store has under a key.

@@ -67,7 +67,7 @@ impl Shared {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut saved = Ok(());
-        for changed in self.gain(Gain::changed) {
+        for changed in self.gain(Gain::take_changes) {
             if saved.is_ok() {
                 saved = store.save_gain(&changed);
             }

@@ -37,7 +37,7 @@ pub struct KeptGain {
     pub reverts: Vec<Revert>,
 }
 
-/// What has changed of a comparison, and nothing that others may change meanwhile.
+/// Changes of a comparison since the last save, apart from it: others go on counting meanwhile.
 #[derive(Debug)]
 pub struct ChangedGain {
     /// The key of the rule's experiment; empty for the learner.
@@ -54,7 +54,7 @@ pub struct ChangedGain {
 
 impl KeptGain {
     /// Takes what has changed since the last time.
-    pub fn changed(&mut self, rule: String) -> ChangedGain {
+    pub fn take_changes(&mut self, rule: String) -> ChangedGain {
         let changes = self.ledger.changes();
         ChangedGain {
             rule,
@@ -70,7 +70,7 @@ impl KeptGain {
         }
     }
 
-    /// What could not be kept is among the next changes.
+    /// Puts changes that could not be kept among the next ones.
     pub fn put_back(&mut self, changed: ChangedGain) {
         self.ledger.put_back(changed.changes);
     }

@@ -278,7 +278,8 @@ impl Scenario {
             }
             Workload::AllToAll { flows_per_pair } => {
                 let hosts = self.topology.hosts();
-                hosts * (hosts - 1) * u64::from(*flows_per_pair)
+                let pairs = hosts.saturating_mul(hosts.saturating_sub(1));
+                pairs.saturating_mul(u64::from(*flows_per_pair))
             }
             Workload::Poisson { .. } => 0,
             Workload::Flows(list) => list.len() as u64,

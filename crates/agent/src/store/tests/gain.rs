@@ -46,7 +46,7 @@ fn fill(kept: &mut KeptGain) {
 }
 
 fn save(store: &mut Store, kept: &mut KeptGain) {
-    store.save_gain(&kept.changed(String::new())).unwrap();
+    store.save_gain(&kept.take_changes(String::new())).unwrap();
 }
 
 fn revert(arm: Option<&str>) -> Revert {
@@ -121,7 +121,7 @@ fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
         kept.ledger.add(alone, &held_up(held, 1), prefix);
     }
     kept.ledger.close(HOUR + 2);
-    let changed = kept.changed("advise:cubic".to_owned());
+    let changed = kept.take_changes("advise:cubic".to_owned());
     store.save_gain(&changed).unwrap();
     drop(store);
 
@@ -223,7 +223,7 @@ fn what_cannot_be_saved_is_saved_later() {
     let refuse =
         "CREATE TRIGGER full BEFORE INSERT ON gain_parts BEGIN SELECT RAISE(ABORT, 'full'); END";
     store.connection.execute_batch(refuse).unwrap();
-    let changed = kept.changed(String::new());
+    let changed = kept.take_changes(String::new());
     assert!(store.save_gain(&changed).is_err());
     kept.put_back(changed);
     assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
@@ -283,7 +283,9 @@ fn rules_are_kept_apart_from_the_learner_and_forgotten() {
         let (part, host) = (part(HOUR, 3), || String::new());
         kept.ledger.add(part, &connection(1), host);
         kept.ledger.add(part, &connection(2), host);
-        store.save_gain(&kept.changed(rule.to_owned())).unwrap();
+        store
+            .save_gain(&kept.take_changes(rule.to_owned()))
+            .unwrap();
     }
     assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
     assert!(store.gain("", NOW).unwrap().reverts.is_empty());
