@@ -71,8 +71,9 @@ class Bed:
     def stand_in(self, does):
         self.write(
             "thalweg",
-            "#!/bin/sh\n[ $1 = --version ] && { echo thalweg 0.0.1; exit; }\n"
-            'cd "$(dirname "$0")"; echo x >>calls; for last; do :; done\n' + does,
+            '#!/bin/sh\ncd "$(dirname "$0")"\n'
+            '[ "$1 $2 $3" = "lab kernels list" ] && { cat kernels.json; exit; }\n'
+            "echo x >>calls; for last; do :; done\n" + does,
         )
         (self.folder / "thalweg").chmod(0o755)
 
@@ -235,6 +236,132 @@ run = { scenario = "s.toml", backend = "host", connections = 1 }
         before = bed.calls
         bed.write(name, "2")
         assert bed.make()[0] == 0 and bed.calls == before + 1
+
+
+#: A page of one run, on a backend.
+ONE_RUN = """
+title = "P"
+introduction = "I"
+[[table]]
+kind = "grid"
+title = "T"
+note = "N"
+columns = ["c"]
+[[table.row]]
+condition = "x"
+cell = [{{ mode = "baseline", scenario = "s.toml", backend = "{backend}", connections = 1 }}]
+"""
+
+
+@pytest.fixture
+def one_run(bed):
+    """A bed with one run on a backend, made once; to be called again after a change, says whether
+    the run was repeated."""
+
+    def is_repeated(backend="host"):
+        bed.write("tables.toml", ONE_RUN.format(backend=backend))
+        before = bed.calls if (bed.folder / "calls").exists() else 0
+        assert bed.make()[0] == 0
+        return bed.calls > before
+
+    bed.gives(result({"baseline": goodputs(5)}))
+    bed.is_repeated = is_repeated
+    return bed
+
+
+def test_another_build_repeats_runs(one_run):
+    assert one_run.is_repeated() and not one_run.is_repeated()
+    # Of the same version, and of the same size.
+    program = one_run.folder / "thalweg"
+    program.write_text(one_run.read("thalweg").replace("echo x", "echo y"))
+    assert one_run.is_repeated() and not one_run.is_repeated()
+    # Built again, with the same content.
+    program.write_bytes(program.read_bytes())
+    assert not one_run.is_repeated()
+
+
+def test_a_build_during_a_run_makes_it_stale(one_run):
+    changes = one_run.read("thalweg").replace("mkdir -p", "echo '# built' >>thalweg; mkdir -p")
+    one_run.write("thalweg", changes)
+    assert one_run.is_repeated() and one_run.is_repeated()
+
+
+@pytest.mark.parametrize("key", ["[path]\ntrace", "[[host]]\nname = 'h'\n[host.path]\ntrace"])
+def test_another_trace_repeats_runs(one_run, key):
+    (one_run.folder / "traces").mkdir()
+    one_run.write("traces/a.trace", "1\n2\n")
+    one_run.write("s.toml", f'name = "s"\n{key} = "traces/a.trace"\n')
+    assert one_run.is_repeated() and not one_run.is_repeated()
+    one_run.write("traces/a.trace", "1\n3\n")
+    assert one_run.is_repeated() and not one_run.is_repeated()
+
+
+@pytest.mark.parametrize("backend", ["host", "link"])
+def test_another_kernel_of_the_machine_repeats_runs(one_run, monkeypatch, backend):
+    for which, text in (("release", "6.1.0-9-amd64"), ("version", "#1 SMP Debian 6.1.99-1")):
+        monkeypatch.setattr(f"platform.{which}", lambda text=text: text)
+        assert one_run.is_repeated(backend) and not one_run.is_repeated(backend)
+
+
+def test_another_kernel_in_a_process_repeats_runs(one_run, monkeypatch, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+    def install(text):
+        (programs / "linux.uml").write_text(text)
+        (programs / "linux.uml").chmod(0o755)
+
+    install("1")
+    assert one_run.is_repeated("uml") and not one_run.is_repeated("uml")
+    install("2")
+    assert one_run.is_repeated("uml") and not one_run.is_repeated("uml")
+    # The machine's kernel alone.
+    assert one_run.is_repeated("host")
+    install("3")
+    assert not one_run.is_repeated("host")
+    # An end is a stack, on this kernel or one that the laboratory has built.
+    one_run.write("s.toml", '[hosts]\nsender = "stack"\n')
+    assert one_run.is_repeated("host") and not one_run.is_repeated("host")
+    install("4")
+    assert one_run.is_repeated("host") and not one_run.is_repeated("host")
+    built = tmp_path / "xdg/thalweg/6.1-0"
+    built.mkdir(parents=True)
+    (built / "linux").write_text("1")
+    assert one_run.is_repeated("host") and not one_run.is_repeated("host")
+
+
+def test_another_kernel_of_a_distribution_repeats_runs(one_run, monkeypatch):
+    image = one_run.folder / "vmlinuz"
+
+    def stock(name, **more):
+        return {"name": name, "image": str(image), "fault": None} | more
+
+    def install(*stocks):
+        one_run.write("kernels.json", json.dumps(stocks))
+
+    image.write_text("1")
+    install(stock("6.1"))
+    assert one_run.is_repeated("qemu") and not one_run.is_repeated("qemu")
+    # Of the same release.
+    image.write_text("2")
+    assert one_run.is_repeated("qemu") and not one_run.is_repeated("qemu")
+    # What is older, or cannot be used, is not taken; nor is the machine's own kernel.
+    install(stock("5.10"), stock("6.1"), stock("6.12", fault="no modules"))
+    monkeypatch.setattr("platform.release", lambda: "9.9")
+    assert not one_run.is_repeated("qemu")
+    install(stock("6.1"), stock("6.12"))
+    assert one_run.is_repeated("qemu") and not one_run.is_repeated("qemu")
+
+
+def test_a_stamp_of_before_repeats_the_run(one_run):
+    assert one_run.is_repeated()
+    [stamp] = (one_run.folder / "cache").glob("*/stamp")
+    command, build, kernel, *inputs = stamp.read_text().split("\n")
+    assert build.startswith("build ") and kernel.startswith("kernel ")
+    stamp.write_text("\n".join([f"0.1.0 {command}", *inputs]))
+    assert one_run.is_repeated() and not one_run.is_repeated()
 
 
 def test_kernels_have_processor_time_and_timers_a_picture(bed, monkeypatch):
@@ -543,21 +670,117 @@ def text(document, figure, mode="fixed:cubic", class_=None, digits=1):
 
 
 def test_figures_are_of_rounds_in_the_units_of_the_page():
-    assert text(of_streams("host"), "fairness") == "75.0 [50.0 … 100.0]"
+    assert text(of_streams("host"), "fairness") == "75.0 [50.0 … 100.0] (2 of 3 rounds)"
     # 90 and 80 of 100 x 1448/1514 = 95.64 Mbit/s; of 96.53 without Ethernet.
-    assert text(of_streams("host"), "utilisation") == "88.9 [83.6 … 94.1]"
-    assert text(of_streams("link"), "utilisation") == "88.1 [82.9 … 93.2]"
-    assert text(of_streams("host"), "queue-delay-median", digits=2) == "3.00 [2.00 … 4.00]"
-    assert text(of_streams("host"), "total") == "85.0 [80.0 … 90.0]"
+    assert text(of_streams("host"), "utilisation") == "88.9 [83.6 … 94.1] (2 of 3 rounds)"
+    assert text(of_streams("link"), "utilisation") == "88.1 [82.9 … 93.2] (2 of 3 rounds)"
+    queue = text(of_streams("host"), "queue-delay-median", digits=2)
+    assert queue == "3.00 [2.00 … 4.00] (2 of 3 rounds)"
+    assert text(of_streams("host"), "total") == "85.0 [80.0 … 90.0] (2 of 3 rounds)"
     assert text(of_streams("host"), "total", mode="fixed:bbr") is None
     # Of a class, in the rounds that have it.
     assert text(of_streams("host"), "total", class_="rpc-1mb", digits=0) == "100 [100 … 100]"
     assert text(of_streams("host"), "total", class_="stream") is None
     # The time of a failed flow is infinite.
-    assert text(of_streams("host"), "fct-p99") == "inf [50.0 … inf]"
+    assert text(of_streams("host"), "fct-p99") == "inf [50.0 … inf] (2 of 3 rounds)"
     without_rate = of_streams("host")
     without_rate["scenarios"][0]["scenario"] = {"path": {}}
     assert text(without_rate, "utilisation") is None
+
+
+def of_competition(rounds_):
+    """A document of these figures of rounds, of mode a; mode b skips every round but the first."""
+    figures = [{"": one} for one in rounds_]
+    flows = [{"goodput_bps": 1.0}]
+    of = result({"fixed:a": flows, "fixed:b": flows}, {"fixed:a": figures})
+    of["scenarios"][0]["modes"][1]["by_round"] = [
+        {"round": 0, "statistics": {"share": 0.5, "jain": 1.0}, "classes": {}}
+    ]
+    of["environment"] = {"kernel": "Linux 0.0", "backend": {"name": "host"}}
+    of["scenarios"][0]["scenario"] = {"name": "s", "path": {}}
+    return of
+
+
+def test_rounds_in_which_nothing_arrived_are_told():
+    # Of a dead round there is neither share nor index: an index of 1 would hide it.
+    of = of_competition([{"share": 0.5, "jain": 1.0}, {"fct-p99": None}, {}])
+    for figure, shown in (("share", "50.0 [50.0 … 50.0]"), ("jain", "1.0 [1.0 … 1.0]")):
+        assert text(of, figure, "fixed:a") == f"{shown} (1 of 3 rounds)"
+        # A round that a mode skips is none of its.
+        assert text(of, figure, "fixed:b") == shown
+    # A laboratory that gives such rounds 0.
+    of = of_competition([{"jain": 1.0}, {"jain": 0.0}, {"jain": 0.0}])
+    assert text(of, "jain", "fixed:a") == "0.0 [0.0 … 1.0]"
+
+
+def test_a_target_is_missed_if_a_round_measured_nothing(bed):
+    figures = [{"jain": 1.0, "harm": 0.1, "queue-delay-median": 1e3}, {"queue-delay-median": 1e3}]
+    bed.gives(of_competition(figures))
+    bed.write(
+        "tables.toml",
+        """
+title = "P"
+introduction = "I"
+[[table]]
+kind = "compared"
+title = "T"
+note = "N"
+across = "X"
+modes = ["fixed:a", "fixed:b"]
+column = [{ name = "index", figure = "jain" }]
+target = [
+    { condition = "2", mode = "fixed:a", figure = "jain", at_least = 0.9 },
+    { condition = "2", mode = "fixed:a", figure = "jain", relative_to = "fixed:b", at_least = 0.9 },
+    { condition = "2", mode = "fixed:a", figure = "harm", at_most = 0.2 },
+    { condition = "2", mode = "fixed:a", figure = "queue-delay-median", at_most = 2 },
+]
+[[table.row]]
+condition = "2"
+run = { scenario = "s.toml", backend = "host", connections = 2 }
+""",
+    )
+    code, page = bed.make()
+    assert code == 0
+    index = "2, a: Jain's fairness index at least 0.9"
+    for line in (
+        "| 2 | a | 1.000 [1.000 … 1.000] (1 of 2 rounds) |",
+        "| 2 | b | 1.000 [1.000 … 1.000] |",
+        f"| {index} | 1.000 (1 of 2 rounds) | **missed** |",
+        f"| {index} × that of b | 1.00 (1 of 2 rounds) | **missed** |",
+        # Harm may lack rounds because of its reference.
+        "| 2, a: harm to the incumbents at most 0.2 | 0.100 (1 of 2 rounds) | met |",
+        "| 2, a: median queue delay at most 2 | 1.00 | met |",
+    ):
+        assert line in page.splitlines(), (line, page)
+
+
+def test_seeds_without_a_figure_are_told():
+    seeds = [
+        {"utilisation_percent": 90.0, "fairness_percent": 80.0, "queue_latency": {"mean_us": 5e3}},
+        # Nothing arrived, so nothing has waited.
+        {"utilisation_percent": 0.0, "fairness_percent": 0.0, "queue_latency": {"mean_us": 0.0}},
+        {"utilisation_percent": 90.0, "queue_latency": {"mean_us": 7e3}},
+    ]
+    of = {"scenarios": [{"controllers": [{"runs": seeds}]}]}
+    shown = [
+        pages._over_seeds(of, field, factor).text(1) for _, _, field, factor in pages.SIMULATED
+    ]
+    assert shown == [
+        "90.0 [0.0 … 90.0]",
+        "40.0 [0.0 … 80.0] (2 of 3 seeds)",
+        "6.0 [5.0 … 7.0] (2 of 3 seeds)",
+    ]
+
+
+def test_flows_that_brought_nothing_cost_processor_time():
+    def of(*goodputs_bps):
+        flows = [{"goodput_bps": one, "cpu": {"machine_s": 2.0}} for one in goodputs_bps]
+        found = result({"fixed:a": flows})
+        found["scenarios"][0]["scenario"] = {"traffic": {"duration": 4}}
+        return pages._processor(found, "fixed:a", "machine_s")
+
+    assert of(5e8, 5e8, 0.0) == "1.000"
+    assert of(5e8, 0.0, 0.0) == "inf"
 
 
 def test_a_result_without_figures_of_rounds_is_refused():

@@ -55,6 +55,16 @@ def test_a_fixed_rate_arrives_in_full():
     assert (outcome.flow_from == [1, 2]).all() and (outcome.flow_to == 0).all()
 
 
+def test_a_run_in_which_nothing_arrived_is_neither_fair_nor_without_queue():
+    # The first packet is still on its way to the switch.
+    outcome = run(many_to_one(2, duration="1us", warmup="0s"), "fixed")
+    assert outcome.utilisation_percent == 0 and (outcome.flow_gbps == 0).all()
+    assert (outcome.fairness_percent, outcome.host_fairness_percent, outcome.jain) == (0, 0, 0)
+    row = outcome.to_dict()
+    queue = [name for name in row if name.startswith("queue_")]
+    assert len(queue) == 6 and all(row[name] is None for name in queue)
+
+
 def test_what_does_not_fit_is_lost():
     # Three times 50 Gbit/s through 100: a third is dropped, once the queue of 1 MiB is full
     # (after 8.4 Mbit / 50 Gbit/s = 0.17 ms).

@@ -9,6 +9,7 @@ run on any machine and any number of threads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from dataclasses import dataclass
@@ -163,12 +164,12 @@ class Outcome:
     #: Switch utilisation (SU): egress of the ports to the receivers, percent of their line rate;
     #: their mean where there are several.
     utilisation_percent: float
-    #: Fairness (FR): least rate of a flow over the greatest, percent. Of the endless flows, if
-    #: there are any.
+    #: Fairness (FR): least rate of a flow over the greatest, percent; 0 where nothing arrived. Of
+    #: the endless flows, if there are any.
     fairness_percent: float
     #: The same of the sums of each sending host's flows.
     host_fairness_percent: float
-    #: Jain's index of the flows' rates, 1/flows to 1.
+    #: Jain's index of the flows' rates, 1/flows to 1; 0 where nothing arrived.
     jain: float
     #: Queueing delay in switches of the packets that arrived (QL).
     queue_latency: Latency
@@ -209,7 +210,10 @@ class Outcome:
     def to_dict(self) -> dict[str, int | float | None]:
         """The figures that are one number each, by name, as in the columns of sweeps: without
         arrays, scenario and seed."""
-        latency, counts, long_short = self.queue_latency, self.counts, self.long_short
+        counts, long_short = self.counts, self.long_short
+        # Where nothing arrived, nothing has waited: 0 would be the best of all queues.
+        arrived = self.utilisation_percent > 0
+        latency = dataclasses.asdict(self.queue_latency)
         smoothed = self.smoothed_delay
         times = self.completion_time_us
         return {
@@ -220,12 +224,7 @@ class Outcome:
             "fairness_percent": self.fairness_percent,
             "host_fairness_percent": self.host_fairness_percent,
             "jain": self.jain,
-            "queue_mean_us": latency.mean_us,
-            "queue_p50_us": latency.p50_us,
-            "queue_p90_us": latency.p90_us,
-            "queue_p99_us": latency.p99_us,
-            "queue_p999_us": latency.p999_us,
-            "queue_max_us": latency.max_us,
+            **{f"queue_{name}": value if arrived else None for name, value in latency.items()},
             "smoothed_p50_us": smoothed.p50_us if smoothed else None,
             "smoothed_p95_us": smoothed.p95_us if smoothed else None,
             "dropped_gbps": self.dropped_gbps,

@@ -153,7 +153,8 @@ impl Query<'_> {
             Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
-                jain(&rates)
+                // Without it the rounds of a starving controller would not count.
+                Some(jain(&rates).unwrap_or(0.0))
             }),
             Statistic::Fairness => fairness(&chosen),
             Statistic::FairnessLastHalf => fairness(&last),
@@ -324,14 +325,18 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
     sample::median(&figures)
 }
 
-/// The newcomers' share of the goodput of a round's flows.
+/// The newcomers' share of the goodput of a round's flows, 0 where nothing arrived.
 fn share(flows: &[&Connection]) -> Option<f64> {
     let part = |incumbent: bool| -> f64 {
         let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
         flows.iter().filter(of).map(|flow| flow.goodput_bps).sum()
     };
     let (old, new) = (part(true), part(false));
-    (old + new > 0.0).then(|| new / (old + new))
+    Some(if old + new > 0.0 {
+        new / (old + new)
+    } else {
+        0.0
+    })
 }
 
 fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {

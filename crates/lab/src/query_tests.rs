@@ -165,6 +165,14 @@ fn competition_has_share_fairness_and_harm() {
     }
 }
 
+#[test]
+fn rounds_in_which_nothing_arrived_count_as_unfair() {
+    // One fair round, two dead ones.
+    let modes = [competition("fixed:bbr", &[[30.0; 3], [0.0; 3], [0.0; 3]])];
+    assert_eq!(value(Statistic::Jain, &modes[0], &modes), Ok(0.0));
+    assert_eq!(value(Statistic::Share, &modes[0], &modes), Ok(0.0));
+}
+
 /// The mode, with its incumbents failed.
 fn without_incumbents(mut mode: ModeOutcome) -> ModeOutcome {
     let incumbents = mode.connections.iter_mut();

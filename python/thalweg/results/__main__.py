@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, picture in pictures.items():
             files.replace(options.out.parent / name, picture)
         files.replace(options.out, text.encode())
-    except (OSError, ValueError, subprocess.CalledProcessError) as why:
+    except (OSError, ValueError) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

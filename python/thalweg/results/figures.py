@@ -106,6 +106,11 @@ class Round:
         total = _reached(found, "total")
         return total / self.capacity_bps if total is not None and self.capacity_bps else None
 
+    def has_flows(self, mode: str, class_: str | None) -> bool:
+        """Whether the mode had flows in the round, of the class if one is given; they may all have
+        failed."""
+        return mode in self.modes and (not class_ or class_ in self.modes[mode].get("classes", {}))
+
 
 def rounds(result: Result) -> list[Round]:
     """The rounds of a result, in order. Raises ValueError for one of a build that did not give
@@ -174,22 +179,42 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds."""
+    """A figure over ``count`` rounds or seeds, as ``runs`` says, of which ``measured`` have it. Median
+    and range leave out the others, in most of which nothing arrived."""
 
     median: float
     least: float
     greatest: float
+    measured: int
+    count: int
+    runs: str
+
+    @property
+    def coverage(self) -> str:
+        """How many have the figure, in words behind it; empty where all do."""
+        if self.measured == self.count:
+            return ""
+        return f" ({self.measured} of {self.count} {self.runs})"
 
     def text(self, digits: int) -> str:
         """With so many digits behind the point."""
         ends = f"{self.least:.{digits}f} … {self.greatest:.{digits}f}"
-        return f"{self.median:.{digits}f} [{ends}]"
+        return f"{self.median:.{digits}f} [{ends}]{self.coverage}"
+
+
+def spread_over(found: Sequence[float | None], runs: str) -> Spread | None:
+    """A figure over rounds or seeds, of which some may lack it; None where all do."""
+    values = [value for value in found if value is not None]
+    middle = median(values)
+    if middle is None:
+        return None
+    return Spread(middle, min(values), max(values), len(values), len(found), runs)
 
 
 def spread(of: Sequence[Round], mode: str, figure: str, class_: str | None = None) -> Spread | None:
-    """A figure over the rounds that have it, in the unit of pages; None where none has."""
+    """A figure over the rounds in which the mode had such flows, in the unit of pages; None where no
+    round has it."""
     factor, _ = FIGURES[figure].shown
-    found = [each.figure(figure, mode, class_) for each in of]
-    values = [value * factor for value in found if value is not None]
-    middle = median(values)
-    return None if middle is None else Spread(middle, min(values), max(values))
+    of_mode = [each for each in of if each.has_flows(mode, class_)]
+    found = [each.figure(figure, mode, class_) for each in of_mode]
+    return spread_over([None if one is None else one * factor for one in found], "rounds")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from thalweg.results.figures import (
     median,
     rounds,
     spread,
+    spread_over,
     statistic,
 )
 from thalweg.results.markdown import NOTHING
@@ -273,17 +275,12 @@ def _points(
 
 def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | None) -> str:
     figure = FIGURES[target.figure]
-
-    def middle(mode: str) -> float | None:
-        one = spread(of or [], mode, target.figure)
-        return one.median if one else None
-
-    own, digits, unit = middle(target.mode), figure.shown[1], ""
-    value = own
+    own, digits, unit = spread(of or [], target.mode, target.figure), figure.shown[1], ""
+    value = own.median if own else None
     if target.relative_to is not None:
-        other, digits = middle(target.relative_to), 2
+        other, digits = spread(of or [], target.relative_to, target.figure), 2
         unit = f" × that of {_name(table, target.relative_to)}"
-        value = value / other if value is not None and other else None
+        value = value / other.median if value is not None and other and other.median else None
     words = f"{target.condition}, {_name(table, target.mode)}: {figure.words}"
     for bound, word in ((target.at_least, "at least"), (target.at_most, "at most")):
         words += f" {word} {bound:g}{unit}" if bound is not None else ""
@@ -293,7 +290,10 @@ def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | N
         return markdown.row([words, NOTHING, MISSED if dead else NOT_RUN])
     low = target.at_least is None or value >= target.at_least
     met = low and (target.at_most is None or value <= target.at_most)
-    return markdown.row([words, f"{value:.{digits}f}", "met" if met else MISSED])
+    coverage = own.coverage if own else ""
+    # A round that measured nothing did worst. Harm also lacks rounds whose reference moved nothing.
+    met = met and (not coverage or target.figure == "harm")
+    return markdown.row([words, f"{value:.{digits}f}{coverage}", "met" if met else MISSED])
 
 
 def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iterator[str]:
@@ -324,14 +324,15 @@ def _over_seeds(result: Result | None, field: Sequence[str], factor: float) -> S
     """A figure over the seeds, of the only controller."""
     if result is None:
         return None
-    values = []
-    for value in result["scenarios"][0]["controllers"][0]["runs"]:
+    found: list[float | None] = []
+    for run in result["scenarios"][0]["controllers"][0]["runs"]:
+        value = run
         for name in field:
             value = value.get(name, {})
-        if value != {}:
-            values.append(value * factor)
-    middle = median(values)
-    return None if middle is None else Spread(middle, min(values), max(values))
+        # Where nothing arrived, nothing has waited: the document's 0 is no queue delay.
+        is_idle = field[0] == "queue_latency" and run["utilisation_percent"] == 0
+        found.append(None if value == {} or is_idle else value * factor)
+    return spread_over(found, "seeds")
 
 
 def _timers(
@@ -402,7 +403,8 @@ def _processor(result: Result | None, mode: str, whose: str) -> str:
     for flow in flows(result, mode):
         gigabits = flow["goodput_bps"] * duration_s / 1e9
         took_s = (flow.get("cpu") or {}).get(whose)
-        if took_s is not None and gigabits > 0:
-            each.append(took_s / gigabits)
+        if took_s is not None and duration_s > 0:
+            # What brought nothing was as expensive as can be.
+            each.append(took_s / gigabits if gigabits > 0 else math.inf)
     middle = median(each)
     return NOTHING if middle is None else f"{middle:.3f}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs of the ``thalweg`` command, and their store: a directory each, with a stamp of all inputs.
+"""Runs of the ``thalweg`` command, and their store: a directory each, with a stamp of all inputs:
+the command, the program's build, the kernel, and the files that the command and its scenario name.
 An interrupted call goes on where it stopped; a run whose inputs have changed is repeated."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -17,9 +19,10 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from thalweg import files, progress
 from thalweg.results.figures import Result
@@ -40,18 +43,29 @@ SEEDS = "8"
 #: Directory of scenarios with a seed, which a command makes.
 SEEDED = "lab-results/seeds"
 
+#: Backends on which the machine's own kernel is measured; "" is that of ``lab timers``.
+OWN_KERNEL = ("", "host", "link", "auto")
+
+#: Backends on which a kernel that is a process is measured.
+KERNEL_IN_PROCESS = ("uml", "virtual", "auto")
+
+#: Directories of system programs, which PATH may lack (``thalweg_units::program::find``).
+SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
+
 
 @dataclass(frozen=True)
 class Order:
     """One run. ``name``: its directory. ``words``: of the command, without ``--out``. ``inputs``:
     content of the files that its result depends on. ``backend``: of the laboratory. ``before``: what
-    a shell does first, which makes the scenarios, one for each result."""
+    a shell does first, which makes the scenarios, one for each result. ``stack``: whether one of the
+    ends is a stack."""
 
     name: str
     words: tuple[str, ...]
     inputs: str = ""
     backend: str = ""
     before: str = ""
+    stack: bool = False
 
     @property
     def command(self) -> str:
@@ -68,7 +82,9 @@ def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order
         words += ["--mode", mode]
     name = "-".join([scenario.stem, run.backend, *modes]).replace(":", "-")
     text = _content(scenario)
-    return Order(name, tuple(words), text + _beside(scenario.parent, text), run.backend)
+    texts = list(_scenario_texts(text))
+    inputs = text + _named_files(scenario.parent, texts)
+    return Order(name, tuple(words), inputs, run.backend, stack="stack" in texts)
 
 
 def of_seeds(folder: Path, run: Run, modes: Sequence[str], seeds: int) -> Order:
@@ -83,22 +99,34 @@ def of_seeds(folder: Path, run: Run, modes: Sequence[str], seeds: int) -> Order:
     edit = f'sed "s/^\\[path\\]$/&\\nseed = $seed/" {scenario} >{copies}-$seed.toml'
     before = f"mkdir -p {SEEDED}; for seed in {{1..{seeds}}}; do {edit}; done; "
     words = (*one.words[:2], f"{copies}-{{1..{seeds}}}.toml", *one.words[3:])
-    return Order(f"{one.name}-seeds-{seeds}", words, one.inputs, one.backend, before)
+    return Order(f"{one.name}-seeds-{seeds}", words, one.inputs, one.backend, before, one.stack)
 
 
-def _beside(folder: Path, scenario: str) -> str:
-    """Files that a scenario names: the texts of policies, digests of congestion controls. ``lab
-    run`` reports its faults."""
+def _scenario_texts(scenario: str) -> Iterator[str]:
+    """All values of a scenario that are texts. ``lab run`` reports its faults."""
+
+    def texts_within(value: Any) -> Iterator[str]:
+        match value:
+            case str():
+                yield value
+            case dict():
+                yield from texts_within(list(value.values()))
+            case list():
+                for one in value:
+                    yield from texts_within(one)
+
     try:
         content = tomllib.loads(scenario)
     except tomllib.TOMLDecodeError:
-        return ""
-    policies = [folder / one["file"] for one in content.get("policy", []) if "file" in one]
-    loads = [one.get("load", "") for one in content.get("arm", [])]
-    # A word without '/' and '.' is a congestion control of Thalweg itself.
-    arms = [folder / load for load in loads if re.search("[/.]", load)]
-    texts = [_content(one) for one in policies if one.is_file()]
-    return "".join(texts + [_digest(one) for one in arms if one.is_file()])
+        return
+    yield from texts_within(content)
+
+
+def _named_files(folder: Path, texts: Iterable[str]) -> str:
+    """Digests of the files that a scenario names, whatever the key: policies, congestion controls,
+    traces of a path's rate."""
+    named = [os.path.join(folder, text) for text in texts]
+    return "".join(f"{_digest(Path(one))}\n" for one in named if os.path.isfile(one))
 
 
 def _content(file: Path) -> str:
@@ -107,7 +135,16 @@ def _content(file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    """Digest of a file's content, computed once a process and again only if the file changes.
+    Raises OSError."""
+    found = file.stat()
+    return _digest_once(file, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@functools.cache
+def _digest_once(file: Path, *_version: int) -> str:
+    with open(file, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()[:16]
 
 
 def simulation(folder: Path, scenario: str, cc: str) -> Order:
@@ -122,7 +159,19 @@ def simulation(folder: Path, scenario: str, cc: str) -> Order:
 def timers(options: Sequence[str]) -> Order:
     """A run of ``thalweg lab timers``."""
     words = ("lab", "timers", *options)
-    return Order("-".join(words[1:]).replace("--", "-"), words)
+    return Order("-".join(words[1:]).replace("--", "-"), words, stack="--stack" in options)
+
+
+def _kernels_in_process() -> Iterator[Path]:
+    """Programs of user-mode Linux that a run may take: the package's, and those that the laboratory
+    has built."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *SYSTEM_DIRECTORIES])
+    if packaged := shutil.which("linux.uml", path=path):
+        yield Path(packaged)
+    environment = os.environ.get
+    caches = [environment("XDG_CACHE_HOME", ""), os.path.join(environment("HOME", ""), ".cache")]
+    cache = next(filter(os.path.isabs, caches), "/var/cache")
+    yield from sorted(Path(cache, "thalweg").glob("*/linux"))
 
 
 class Runs:
@@ -133,16 +182,44 @@ class Runs:
         #: Why runs could not be made, by the names of orders.
         self.failures: dict[str, str] = {}
 
+    def _build_digest(self) -> str:
+        """Digest of the program. Raises OSError."""
+        return _digest(Path(shutil.which(self.binary) or self.binary))
+
+    def _kernel_identity(self, order: Order) -> str:
+        """The kernel that a run is of, as far as it is known beforehand. The simulator needs none.
+        Raises OSError."""
+        if order.words[0] == "sim":
+            return "none"
+        if order.backend == "qemu":
+            return self._newest_stock
+        own = [platform.release(), platform.version()] if order.backend in OWN_KERNEL else []
+        in_process = order.stack or order.backend in KERNEL_IN_PROCESS
+        programs = _kernels_in_process() if in_process else ()
+        return " ".join(own + [_digest(one) for one in programs])
+
     @functools.cached_property
-    def version(self) -> str:
-        """Version of the program. Raises OSError and CalledProcessError."""
-        said = subprocess.run(
-            [self.binary, "--version"], capture_output=True, text=True, check=True
+    def _newest_stock(self) -> str:
+        """The kernel that backend qemu takes, the newest usable one that the program lists: its
+        release, and a digest of its image. Raises OSError."""
+        listed = subprocess.run(
+            [self.binary, "lab", "kernels", "list", "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
         )
-        return said.stdout.split()[-1]
+        try:
+            usable = [one for one in json.loads(listed.stdout) if one["fault"] is None]
+        except (ValueError, TypeError, KeyError):
+            # A run says what is wrong.
+            usable = []
+        if not usable:
+            return "unknown"
+        return f"{usable[-1]['name']} {_digest(Path(usable[-1]['image']))}"
 
     def _stamp(self, order: Order) -> bytes:
-        return f"{self.version} {order.command}\n{order.inputs}".encode()
+        build, kernel = self._build_digest(), self._kernel_identity(order)
+        lines = [order.command, f"build {build}", f"kernel {kernel}", order.inputs]
+        return "\n".join(lines).encode()
 
     def has(self, order: Order) -> bool:
         """Whether there is a result of just this run."""
@@ -164,6 +241,8 @@ class Runs:
 
     def _run(self, order: Order) -> None:
         directory = self.cache / order.name
+        # Of the program that is run, which may be built anew meanwhile.
+        stamp = self._stamp(order)
         if directory.exists():
             shutil.rmtree(directory)
         command = [self.binary, *order.words, "--out", str(directory)]
@@ -196,7 +275,7 @@ class Runs:
         if process.returncode in GOOD:
             if order.before:
                 _merge(directory)
-            files.replace(directory / "stamp", self._stamp(order))
+            files.replace(directory / "stamp", stamp)
             return
         last = (said.strip().splitlines() or [""])[-1].strip()
         kind = "exit status" if process.returncode > 0 else "signal"

@@ -141,16 +141,27 @@ pub(super) fn shares(outcome: &ScenarioOutcome) -> Option<String> {
         .filter_map(|(index, mode)| {
             let points = (0..mode.rounds)
                 .filter_map(|round| {
-                    let sum = |incumbents: bool| -> f64 {
+                    let flows = || {
                         mode.connections
                             .iter()
-                            .filter(|one| one.round == round)
+                            .filter(move |one| one.round == round)
+                    };
+                    let sum = |incumbents: bool| -> f64 {
+                        flows()
                             .filter(|one| (one.class == INCUMBENT) == incumbents)
                             .map(|one| one.goodput_bps)
                             .sum()
                     };
                     let (old, new) = (sum(true), sum(false));
-                    (old > 0.0).then(|| (f64::from(round + 1), new / (old + new)))
+                    let share = if old + new > 0.0 {
+                        new / (old + new)
+                    } else {
+                        0.0
+                    };
+                    // Incumbents that got nothing were there.
+                    flows()
+                        .any(|one| one.class == INCUMBENT)
+                        .then_some((f64::from(round + 1), share))
                 })
                 .collect::<Vec<_>>();
             (!points.is_empty()).then(|| Series::of(index, mode, points))

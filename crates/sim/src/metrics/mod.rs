@@ -387,22 +387,30 @@ fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f6
     (by_flow, by_host.into_values().collect())
 }
 
-/// Min/max fairness, percent; 100 without rates.
+/// Min/max fairness, percent; 100 without flows, 0 where nothing of any flow arrived: flows that
+/// starve alike are not fair.
 fn fairness(rates: &[f64]) -> f64 {
+    if rates.is_empty() {
+        return 100.0;
+    }
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = rates.iter().copied().fold(0.0, f64::max);
     if greatest == 0.0 {
-        return 100.0;
+        return 0.0;
     }
     least / greatest * 100.0
 }
 
-/// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; 1 without rates.
+/// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; 1 without flows, 0 where nothing of
+/// any flow arrived.
 fn jain(rates: &[f64]) -> f64 {
+    if rates.is_empty() {
+        return 1.0;
+    }
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
     if squares == 0.0 {
-        return 1.0;
+        return 0.0;
     }
     sum * sum / (rates.len() as f64 * squares)
 }
@@ -496,5 +504,43 @@ mod tests {
         // (1+3)² / (2·(1+9)) = 16/20.
         assert!((jain(&[1.0, 3.0]) - 0.8).abs() < 1e-12);
         assert!((jain(&[5.0; 7]) - 1.0).abs() < 1e-12);
+        // Where all starve nobody is better off than another, which is not fair.
+        assert_eq!((fairness(&[0.0; 3]), jain(&[0.0; 3])), (0.0, 0.0));
+        assert_eq!((fairness(&[0.0, 1.0]), jain(&[0.0, 1.0])), (0.0, 0.5));
+        assert_eq!(jain(&[]), 1.0);
+    }
+
+    #[test]
+    fn run_in_which_nothing_arrived_has_no_queue_latency_and_is_not_fair() {
+        let scenario = crate::sim::test_support::many_to_one(2);
+        let plan = crate::workload::plan(&scenario, 1);
+        // Port 0 leads to the receiver.
+        let report = |packets: u64| {
+            let ports = [PortCounts {
+                switch: 0,
+                rate_bps: 100e9,
+                left: 2 * packets,
+                dropped: 0,
+            }];
+            Meter::new(&scenario, &plan, 1).finish(&plan, &[packets; 2], &ports, 0)
+        };
+        let of = |outcome: &Outcome| {
+            [
+                Statistic::Utilisation,
+                Statistic::Fairness,
+                Statistic::HostFairness,
+                Statistic::QueueLatency,
+                Statistic::QueueLatencyP99,
+            ]
+            .map(|statistic| statistic.of(outcome))
+        };
+        let dead = report(0);
+        let zero = Some(0.0);
+        assert_eq!(of(&dead), [zero, zero, zero, None, None]);
+        assert_eq!(dead.jain, 0.0);
+        // Two flows alike, whose packets have not waited.
+        let alive = report(1_000);
+        assert_eq!(of(&alive)[1..], [Some(100.0), Some(100.0), zero, zero]);
+        assert_eq!(alive.jain, 1.0);
     }
 }

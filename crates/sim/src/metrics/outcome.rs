@@ -17,12 +17,12 @@ pub struct Outcome {
     /// Switch utilisation (SU): throughput of the ports to the receivers, percent of their line
     /// rate. The mean where there are several.
     pub utilisation_percent: f64,
-    /// Min/max fairness (FR) of the flows' rates, percent. Only endless flows count if there are
-    /// any.
+    /// Min/max fairness (FR) of the flows' rates, percent; 0 where nothing arrived. Only endless
+    /// flows count if there are any.
     pub fairness_percent: f64,
     /// Min/max fairness of the hosts' rates, each the sum of the host's flows, percent.
     pub host_fairness_percent: f64,
-    /// Jain's index of the flows' rates, 1/n to 1.
+    /// Jain's index of the flows' rates, 1/n to 1; 0 where nothing arrived.
     pub jain: f64,
     /// Queueing delay in switches (QL) of packets that arrived.
     pub queue_latency: Latency,

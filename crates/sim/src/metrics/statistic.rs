@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Outcome;
+use super::{Latency, Outcome};
 
 /// Heading of a column, with the unit; unit behind a number; and value in a run, none if nothing
 /// was measured.
@@ -14,12 +14,12 @@ thalweg_report::statistics! {
     Utilisation, "utilisation", ("SU %", " %", |run| Some(run.utilisation_percent)),
         "Switch utilisation (SU): what left the ports to the receivers, of their line rate.";
     Fairness, "fairness", ("FR %", " %", |run| Some(run.fairness_percent)),
-        "Fairness (FR): least rate of a flow over the greatest.";
+        "Fairness (FR): least rate of a flow over the greatest; 0 where nothing arrived.";
     HostFairness, "host-fairness", ("hosts' FR %", " %", |run| Some(run.host_fairness_percent)),
         "The same of the sums of each sending host's flows.";
-    QueueLatency, "queue-latency", ("QL µs", " µs", |run| Some(run.queue_latency.mean_us)),
-        "Queue latency (QL): mean time that packets have waited in switches.";
-    QueueLatencyP99, "queue-latency-p99", ("QL p99 µs", " µs", |run| Some(run.queue_latency.p99_us)),
+    QueueLatency, "queue-latency", ("QL µs", " µs", |run| Some(measured_queue_latency(run)?.mean_us)),
+        "Queue latency (QL): mean time that packets have waited in switches; none where nothing arrived.";
+    QueueLatencyP99, "queue-latency-p99", ("QL p99 µs", " µs", |run| Some(measured_queue_latency(run)?.p99_us)),
         "99th percentile of the same.";
     SmoothedDelay, "smoothed-delay", ("RTT+ µs", " µs", |run| Some(run.smoothed_delay?.p50_us)),
         "Median of smoothed round-trip times less the shortest one (sender \"linux\").";
@@ -37,6 +37,12 @@ thalweg_report::statistics! {
         "Median of flow completion times over those of the flow alone in the network.";
     SlowdownP99, "slowdown-p99", ("slowdown p99", "", |run| Some(run.slowdowns.last()?.p99)),
         "99th percentile of the same.";
+}
+
+/// The queueing delay of the packets that arrived; none where nothing arrived, as a delay of 0
+/// would be the best of all.
+fn measured_queue_latency(run: &Outcome) -> Option<&Latency> {
+    (run.utilisation_percent > 0.0).then_some(&run.queue_latency)
 }
 
 impl Statistic {
