@@ -67,20 +67,26 @@ impl Arrivals {
     /// `load` is the mean offered load of all hosts, as a share of their links.
     fn new(scenario: &Scenario, sizes: Sizes, load: f64, until: Time, seed: u64) -> Self {
         let network = &scenario.network;
-        let hosts = scenario.topology.hosts() as u32;
-        let packet_bytes = network.packet_bytes;
-        let bits = sizes.mean_packets(packet_bytes) * f64::from(packet_bytes) * 8.0;
-        let rate = load * f64::from(hosts) * network.link.rate_bps as f64;
         Self {
             rng: stream(seed, 1 << 42),
-            hosts,
+            hosts: scenario.topology.hosts() as u32,
             sizes,
-            packet_bytes,
-            mean_gap_s: bits / rate,
+            packet_bytes: network.packet_bytes,
+            mean_gap_s: mean_gap_s(scenario, sizes, load),
             last: Time::ZERO,
             until,
         }
     }
+}
+
+/// Mean time between two arrivals, seconds.
+pub(crate) fn mean_gap_s(scenario: &Scenario, sizes: Sizes, load: f64) -> f64 {
+    let network = &scenario.network;
+    let packet_bytes = network.packet_bytes;
+    let bits = sizes.mean_packets(packet_bytes) * f64::from(packet_bytes) * 8.0;
+    let hosts = scenario.topology.hosts() as u32;
+    let rate = load * f64::from(hosts) * network.link.rate_bps as f64;
+    bits / rate
 }
 
 impl Iterator for Arrivals {

@@ -3,7 +3,7 @@
 use thalweg_units::reader::Table;
 use thalweg_units::{Rate, Span};
 
-use super::{RECOVERY_BIN, Scenario, TimeFault, Topology, Workload};
+use super::{INSPECTION, RECOVERY_BIN, Scenario, TimeFault, Topology, Workload};
 use crate::Time;
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload;
@@ -11,8 +11,13 @@ use crate::workload;
 /// An event's fields hold no more flows.
 pub(super) const MOST_FLOWS: u32 = 1 << 20;
 const MOST_HOSTS: u32 = 1 << 16;
-/// Samples of a time series, all flows or hosts together, and bins of the long flow's rate.
+/// Ports of all switches. With their queues they take some 200 bytes each.
+const MOST_PORTS: u64 = 1 << 20;
+/// Samples of a time series, all flows or hosts together, bins of the long flow's rate, and readings of
+/// smoothed round-trip times.
 const MOST_SAMPLES: u64 = 100_000_000;
+/// Flows that arrive at random: each takes 40 bytes of the outcome.
+const MOST_ARRIVALS: u64 = 50_000_000;
 
 /// The tables that keys were taken from.
 pub(super) struct Tables<'t, 's> {
@@ -50,7 +55,16 @@ pub(super) fn topology(table: &Table<'_>, topology: Topology) {
     let hosts = topology.hosts();
     if !(2..=MOST_HOSTS.into()).contains(&hosts) {
         let found = format!("{hosts} in all");
-        table.wrong(key, found, format!("2 to {MOST_HOSTS} hosts"));
+        return table.wrong(key, found, format!("2 to {MOST_HOSTS} hosts"));
+    }
+    // A star and a fat tree of so many hosts have fewer.
+    let ports = topology.ports();
+    if let Topology::LeafSpine { leaves, spines, .. } = topology
+        && ports > MOST_PORTS
+    {
+        let found = format!("{spines} beside {leaves} leaf switches, {ports} ports in all");
+        let expected = format!("at most {MOST_PORTS} ports of all switches");
+        table.wrong("spines", found, expected);
     }
 }
 
@@ -105,6 +119,16 @@ impl Scenario {
             let width = span(RECOVERY_BIN);
             let found = format!("{duration}, {bins} bins of {width} of the long flow's rate");
             let expected = format!("at most {MOST_SAMPLES} bins");
+            faults.push(fault("duration", found, expected));
+        }
+        let readings = self.duration.ps().div_ceil(INSPECTION.ps());
+        let readings = readings.saturating_mul(self.flows());
+        if self.hosts.linux.is_some() && readings > MOST_SAMPLES {
+            let (flows, every) = (self.flows(), span(INSPECTION));
+            let found = format!(
+                "{duration}, {readings} readings of round-trip times ({flows} flows every {every})"
+            );
+            let expected = format!("at most {MOST_SAMPLES} readings");
             faults.push(fault("duration", found, expected));
         }
         if self.series == Some(Time::ZERO) {
@@ -237,6 +261,15 @@ fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
         Workload::Poisson { .. } | Workload::Flows(_) => "kind",
     };
     // The number of concurrent flows of a Poisson process is known only at run time.
+    if let Workload::Poisson { sizes, load, until } = scenario.workload {
+        let count = until.secs() / workload::mean_gap_s(scenario, sizes, load);
+        if count > MOST_ARRIVALS as f64 {
+            let found = format!("about {count:.0} flows in {}", span(until));
+            let expected = format!("at most {MOST_ARRIVALS}");
+            tables.workload.wrong("load", found, expected);
+        }
+        return;
+    }
     let count = scenario.flows();
     if count > MOST_FLOWS.into() {
         let expected = format!("at most {MOST_FLOWS}");

@@ -26,6 +26,9 @@ pub use set::{Setting, SettingError, with_settings};
 /// Width of the bins in which the long flow's rate is watched for its recovery.
 pub(crate) const RECOVERY_BIN: Time = Time::from_us(10);
 
+/// Interval in which smoothed round-trip times are read, as the laboratory reads `TCP_INFO`.
+pub(crate) const INSPECTION: Time = Time::from_us(100_000);
+
 /// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -133,6 +136,19 @@ impl Topology {
             } => u64::from(leaves) * u64::from(hosts_per_leaf),
             Self::FatTree { ports } => u64::from(ports).saturating_pow(3) / 4,
         }
+    }
+
+    /// Number of output ports of all switches: one for each host, and two for each link between
+    /// switches.
+    pub fn ports(&self) -> u64 {
+        let between = match *self {
+            Self::Star { .. } => 0,
+            Self::LeafSpine { leaves, spines, .. } => {
+                (2 * u64::from(leaves)).saturating_mul(u64::from(spines))
+            }
+            Self::FatTree { ports } => u64::from(ports).saturating_pow(3),
+        };
+        self.hosts().saturating_add(between)
     }
 }
 

@@ -325,6 +325,118 @@ fn impossible_trees() {
     }
 }
 
+/// A network of leaf and spine switches.
+fn leaf_spine(leaves: u32, spines: u32, hosts_per_leaf: u32) -> Result<Scenario, String> {
+    let topology = format!(
+        "kind = \"leaf-spine\"\nleaves = {leaves}\nspines = {spines}\nhosts_per_leaf = {hosts_per_leaf}"
+    );
+    parse(&STAR.replacen("kind = \"star\"\nhosts = 65", &topology, 1))
+}
+
+#[test]
+fn ports_of_leaf_and_spine_switches_are_bounded_together() {
+    // 65,536 hosts and 2 · 1,024 · 480 ports between switches: 2^20.
+    let largest = leaf_spine(1_024, 480, 64).unwrap();
+    assert_eq!(largest.topology.ports(), 1 << 20);
+    let most = leaf_spine(65_536, 7, 1).unwrap();
+    assert_eq!(most.topology.ports(), 65_536 * 15);
+    for (leaves, spines, hosts_per_leaf, ports) in [
+        (1_024, 481, 64, 1_050_624),
+        (65_536, 8, 1, 1_114_112),
+        (65_536, 65_536, 1, 8_590_000_128u64),
+    ] {
+        let message = leaf_spine(leaves, spines, hosts_per_leaf).unwrap_err();
+        let words = format!(
+            "topology.spines: found {spines} beside {leaves} leaf switches, {ports} ports in all, \
+             expected at most 1048576 ports"
+        );
+        assert!(message.starts_with("file.toml:8:10: "), "{message}");
+        assert!(message.contains(&words), "{message}");
+    }
+}
+
+#[test]
+fn ports_are_those_that_the_wiring_has() {
+    for topology in [
+        "kind = \"star\"\nhosts = 5",
+        "kind = \"leaf-spine\"\nleaves = 3\nspines = 4\nhosts_per_leaf = 2",
+        "kind = \"fat-tree\"\nports = 6",
+        // The largest.
+        "kind = \"fat-tree\"\nports = 64",
+    ] {
+        let text = STAR
+            .replacen("kind = \"star\"\nhosts = 65", topology, 1)
+            .replacen("base_rtt = \"12us\"\n", "", 1);
+        let scenario = parse(&text).unwrap();
+        let wiring = crate::topology::Wiring::new(&scenario);
+        assert_eq!(wiring.ports.len() as u64, scenario.topology.ports());
+    }
+}
+
+#[test]
+fn flows_of_all_pairs_are_bounded_together() {
+    let with = |hosts: u32, flows_per_pair: u32| {
+        let workload = format!("\"all-to-all\"\nflows_per_pair = {flows_per_pair}");
+        let text = STAR
+            .replacen("hosts = 65", &format!("hosts = {hosts}"), 1)
+            .replacen("\"1mbit\"", "\"100kbit\"", 1)
+            .replacen("\"many-to-one\"\nflows = 8192", &workload, 1);
+        parse(&text)
+    };
+    // 1,024 · 1,023 pairs, and 8 · 7.
+    assert_eq!(with(1_024, 1).unwrap().flows(), 1_047_552);
+    assert_eq!(with(8, 18_724).unwrap().flows(), 1_048_544);
+    for (hosts, flows_per_pair, flows) in [
+        (1_025, 1, 1_049_600),
+        (8, 18_725, 1_048_600),
+        (65_536, 1_048_576, 4_503_530_907_893_760u64),
+    ] {
+        let message = with(hosts, flows_per_pair).unwrap_err();
+        let words =
+            format!("workload.flows_per_pair: found {flows} flows, expected at most 1048576");
+        assert!(message.contains(&words), "{message}");
+    }
+}
+
+#[test]
+fn random_arrivals_are_bounded() {
+    let with = |duration: &str, load: &str| {
+        let workload = format!("\"poisson\"\nsizes = \"hadoop\"\nload = {load:?}");
+        let text = STAR
+            .replacen("\"2s\"", &format!("{duration:?}"), 1)
+            .replacen("\"many-to-one\"\nflows = 8192", &workload, 1);
+        parse(&text)
+    };
+    // 65 links of 100 Gbit/s, in flows of 118 packets on average: 6.7 million a second.
+    assert!(with("7s", "100%").is_ok());
+    assert!(with("70s", "10%").is_ok());
+    for (duration, load) in [("8s", "100%"), ("80s", "10%"), ("300s", "100%")] {
+        let message = with(duration, load).unwrap_err();
+        assert!(message.contains("workload.load: found about "), "{message}");
+        let words = format!("flows in {duration}, expected at most 50000000");
+        assert!(message.contains(&words), "{message}");
+    }
+}
+
+#[test]
+fn readings_of_round_trip_times_are_bounded() {
+    let with = |duration: &str| {
+        let text = STAR
+            .replacen("\"2s\"", &format!("{duration:?}"), 1)
+            .replacen("\"100gbit\"", "\"10mbit\"", 1)
+            .replacen("base_rtt = \"12us\"\n", "", 1)
+            .replacen("reaction = \"5us\"", "sender = \"linux\"", 1)
+            .replacen("\"1mbit\"", "\"1kbit\"", 1);
+        parse(&text)
+    };
+    // 8,192 flows, ten readings a second of each.
+    assert!(with("1220s").is_ok());
+    let message = with("1221s").unwrap_err();
+    let words = "duration: found 1221s, 100024320 readings of round-trip times (8192 flows every \
+                 100ms), expected at most 100000000 readings";
+    assert!(message.contains(words), "{message}");
+}
+
 #[test]
 fn lists_of_flows() {
     let list = STAR.replace(

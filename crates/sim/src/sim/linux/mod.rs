@@ -28,13 +28,10 @@ use crate::cc::tcp::{CaState, Event, INFINITE_SSTHRESH, INITIAL_CWND, Sample, So
 use crate::cc::{Controller, Setup};
 use crate::engine::EventQueue;
 use crate::rng::{Random, stream};
-use crate::scenario::{Linux, Scenario};
+use crate::scenario::{INSPECTION, Linux, Scenario};
 
 use super::state::Flow;
 use super::{Kind, Simulation};
-
-/// Interval in which smoothed round-trip times are read, as the laboratory reads `TCP_INFO`.
-const INSPECTION: Time = Time::from_us(100_000);
 
 /// All connections, and what they share.
 pub(super) struct Hosts {
