@@ -13,6 +13,7 @@ use thalweg_control::system;
 use thalweg_learner::HostKey;
 use thalweg_learner::clamp::{Path, Reading};
 
+use crate::causes::Causes;
 use crate::kernel::{Kernel, Remote, Setup};
 use crate::view;
 
@@ -28,6 +29,9 @@ const HOSTS_MAX: usize = raw::THALWEG_CLAMPS as usize;
 const IDLE_NS: u64 = 600_000_000_000;
 /// A clamp stays while the new one differs by less than one part in this many.
 const STEPS: u32 = 8;
+/// Causes of the problem `clamps`: a visit to the connections, and a change of the table.
+const VISIT: &str = "visit";
+const CHANGE: &str = "change";
 
 /// The clamps; what is known of the paths outlives a change of the configuration.
 #[derive(Default)]
@@ -48,6 +52,8 @@ struct Known {
     files: HashMap<u64, PathBuf>,
     /// When the next search for namespaces is due; `None`: now.
     search: Option<Instant>,
+    /// Why some connections do not get their clamps.
+    faults: Causes,
 }
 
 /// What is known of a host, and what was done about it.
@@ -120,8 +126,8 @@ impl Clamps {
 
     /// Looks at the open connections, gives them the clamps of the last look, and computes those of
     /// the next one. `own` is the cookie of the caller's namespace. Returns the processor time of other
-    /// threads, and the kernel's refusal once all is done that can be.
-    pub fn look(&self, kernel: &Kernel, own: u64) -> (Duration, Result<()>) {
+    /// threads, and what does not work, in words, once all is done that can be.
+    pub fn look(&self, kernel: &Kernel, own: u64) -> (Duration, Option<String>) {
         let now_ns = system::monotonic_ns();
         let mut known = self.lock();
         let began = Instant::now();
@@ -150,7 +156,12 @@ impl Clamps {
             false => entry.path.segments(),
         };
         let changed = known.change(kernel, now_ns, wanted);
-        (visit.elsewhere, visit.outcome.and(changed))
+        known.faults.note_outcome(CHANGE, changed);
+        // Only a search passes each network namespace: a look at some may leave out the one that failed.
+        if is_search || visit.outcome.is_err() {
+            known.faults.note_outcome(VISIT, visit.outcome);
+        }
+        (visit.elsewhere, known.faults.in_words())
     }
 
     /// Forgets all hosts.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::Place;
 use thalweg_control::policy::history::History;
@@ -31,6 +31,7 @@ use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
+use crate::causes::Causes;
 use crate::config::FleetMember;
 use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
@@ -40,6 +41,7 @@ pub use all::Statuses;
 use book::Book;
 use form::{key_of, measured};
 use policy::Policies;
+use tell::Counted;
 
 /// Longest wait for messages.
 const TICK: Duration = Duration::from_millis(500);
@@ -65,6 +67,13 @@ const NEWS: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A difference of costs that is worth a message: an eighth of a bit.
 const TOLD_Q16: u64 = 1 << 13;
+/// Causes of the problem `fleet`: what others told cannot be noted, or not be put in force; the agent's own
+/// networks cannot be read; the status cannot be told; the server refuses messages.
+const HEARD: &str = "heard";
+const IN_FORCE: &str = "in force";
+const OWN_NETWORKS: &str = "own networks";
+const OWN_STATUS: &str = "own status";
+const SERVER: &str = "server";
 
 /// What the thread has done, for the API.
 #[derive(Clone, Debug, Default)]
@@ -187,6 +196,7 @@ impl Membership {
             problems: Vec::new(),
             news: NEWS,
             faults: BTreeMap::new(),
+            causes: Causes::default(),
         };
         while !shared.is_stopping() {
             let now = Instant::now();
@@ -204,6 +214,8 @@ impl Membership {
                 // All that ask the fleet see it.
                 work.status = None;
             }
+            work.causes
+                .note_outcome(SERVER, taken_by_server(state.refused.as_ref()));
             if let Some(last) = state
                 .last
                 .filter(|last| work.logged.insert(last.fault.kind))
@@ -230,8 +242,6 @@ impl Membership {
                 Ok(None) => {}
                 Ok(Some(changed)) => {
                     shared.problem("fleet-policy", None);
-                    // What was not in force at the start is by now.
-                    shared.problem("policy", None);
                     self.lock().policies = work.policies.progress();
                     if changed {
                         // Whoever published it is told at once.
@@ -245,44 +255,32 @@ impl Membership {
             }
             shared.problem("fleet-file", work.policies.unread());
             let heard = hear(shared, &mut work, now);
-            let outcome = heard.and_then(|()| self.attend(shared, &mut work, now));
-            shared.problem("fleet", outcome.err().map(|error| format!("{error:#}")));
+            work.causes.note_outcome(HEARD, heard);
+            self.attend(shared, &mut work, now);
+            shared.problem("fleet", work.causes.in_words());
         }
     }
 
-    fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    /// Does what is due. What fails holds up nothing else.
+    fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
         let pause = match work.has_heard && work.book.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
+            false if work.causes.is_failing(IN_FORCE) => LOOK,
             false => AGE,
         };
-        if self.settings.take && is_due(work.written, pause) {
+        // What has come and is not noted yet belongs to it.
+        let has_noted = work.arrived.is_empty();
+        if self.settings.take && has_noted && is_due(work.written, pause) {
             work.written = Some(now);
-            match work.has_heard {
-                true => {
-                    self.write(shared, &mut work.book, now)?;
-                    // What the last messages and this have left.
-                    system::trim_memory();
-                }
-                // What an earlier session put in force stays until all was heard, or is too old.
-                false => self.lock().in_force = shared.kernel.age_fleet()?,
-            }
+            let outcome = self.put_in_force(shared, work, now);
+            work.causes.note_outcome(IN_FORCE, outcome);
             work.took = now.elapsed();
         }
         if is_due(work.looked, LOOK) {
             work.looked = Some(now);
-            let (groups, of_fleet) = shared.kernel.own_groups()?;
-            if of_fleet < self.lock().in_force.written {
-                // A table that is full evicts also these.
-                work.written = None;
-            }
-            if self.shares {
-                let told = self.tell(shared, work, groups, now);
-                let text = told.err().map(|error| {
-                    format!("the fleet lacks some of what this agent measured: {error:#}")
-                });
-                shared.problem("fleet-share", text);
-            }
+            let outcome = self.look_at_own(shared, work, now);
+            work.causes.note_outcome(OWN_NETWORKS, outcome);
         }
         // The event loop looks, and a problem is told when it comes and when it ends.
         let kinds: Vec<_> = shared.noted_problems().into_keys().collect();
@@ -299,7 +297,39 @@ impl Membership {
             let policies = work.policies.progress();
             let faults = tell::faults(&self.client.state(), &mut work.faults, now);
             let status = self.status(shared, policies, faults);
-            self.client.offer(&Outgoing::Status(status))?;
+            let offered = self.client.offer(&Outgoing::Status(status));
+            let outcome = offered.context("the fleet is not told how this agent is");
+            work.causes.note_outcome(OWN_STATUS, outcome);
+        }
+    }
+
+    /// Puts in force what others told, once all of it was heard.
+    fn put_in_force(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+        if !work.has_heard {
+            // What an earlier session put in force stays until then, or until it is too old.
+            let left = shared.kernel.age_fleet()?;
+            self.lock().in_force = left;
+            return Ok(());
+        }
+        self.write(shared, &mut work.book, now)?;
+        // What the last messages and this have left.
+        system::trim_memory();
+        Ok(())
+    }
+
+    /// Looks at the agent's own networks, and tells of them.
+    fn look_at_own(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+        let (groups, of_fleet) = shared.kernel.own_groups()?;
+        if of_fleet < self.lock().in_force.written {
+            // A table that is full evicts also these.
+            work.written = None;
+        }
+        if self.shares {
+            let told = self.tell(shared, work, groups, now);
+            let text = told.err().map(|error| {
+                format!("the fleet lacks some of what this agent measured: {error:#}")
+            });
+            shared.problem("fleet-share", text);
         }
         Ok(())
     }
@@ -430,6 +460,14 @@ fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
     Ok(())
 }
 
+/// Whether the server has taken all that it was sent.
+fn taken_by_server(refused: Option<&Fault>) -> Result<()> {
+    match refused {
+        None => Ok(()),
+        Some(fault) => Err(anyhow!("the server refuses what this agent tells: {fault}")),
+    }
+}
+
 /// Says so if the thread panics: the agent goes on without it.
 struct Watch<'a>(&'a Shared);
 
@@ -474,7 +512,8 @@ struct Work {
     /// Statuses that may still be told before the next regular one.
     news: u32,
     /// The client's faults, as they were counted then.
-    faults: BTreeMap<Kind, u64>,
+    faults: BTreeMap<Kind, Counted>,
+    causes: Causes,
 }
 
 type Told = HashMap<Network, Vec<Arm>>;

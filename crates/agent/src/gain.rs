@@ -173,7 +173,8 @@ impl Gain {
 
 /// The connection that an event ends, with its earlier stretches, and the hour in which it began.
 /// `None` where it goes on: only the whole is comparable. What held it up is known of the last
-/// stretch alone, whose shares stand for the earlier ones.
+/// stretch alone, whose shares stand for the earlier ones; it is not known where the last stretch says
+/// nothing.
 fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
     let end = u32::from(event.end);
     if [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH].contains(&end) {
@@ -197,11 +198,13 @@ fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
         min_rtt_us: event.min_rtt_us,
         handshake_rtt_us: event.handshake_rtt_us,
         failed: Some(failed),
-        held: event::held(event).map(|last| Chronographs {
-            open_us: wall_us,
-            receiver_us: scaled(last.receiver_us),
-            buffer_us: scaled(last.buffer_us),
-        }),
+        held: event::held(event)
+            .filter(|last| event::says_limits(event, last))
+            .map(|last| Chronographs {
+                open_us: wall_us,
+                receiver_us: scaled(last.receiver_us),
+                buffer_us: scaled(last.buffer_us),
+            }),
     };
     Some((began_ns / HOUR_NS, connection))
 }

@@ -16,16 +16,18 @@ use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
 use thalweg_units::address::Nat64;
 
+use crate::causes::Causes;
 use crate::clamps;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::events::{self, Decoder};
 use crate::health;
-use crate::kernel::ArmSpec;
+use crate::kernel::{ArmSpec, Candidates};
 use crate::lock::PinLock;
 use crate::looks::{Looks, Stopwatch};
 use crate::others;
 use crate::overridden::{Overridden, Seen};
+use crate::refused::RefusedArms;
 use crate::room::Room;
 use crate::service::Watchdog;
 use crate::shared::Shared;
@@ -52,6 +54,12 @@ const ATTEND_OTHERS: Duration = Duration::from_secs(2);
 const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
+/// Causes of the problem `rules`: the ends of flows, and the policy in force.
+const OUTCOMES: &str = "outcomes";
+const ADOPTED: &str = "policy";
+/// Causes of the problem `long-connections`: the connections' slots, and a visit to some.
+const SLOTS: &str = "slots";
+const VISIT: &str = "visit";
 
 /// The arms that the kernel offers and the operator permits; `at_start`: what it offered at the
 /// agent's start. The system default is always among them, since connections use it anyway.
@@ -108,6 +116,11 @@ pub struct Keeper {
     namespaces_read: Option<Instant>,
     looks: Looks,
     clamps: Looks,
+    /// Why long connections are not scored on their way.
+    long_faults: Causes,
+    /// Why shares of rules are not compared.
+    rule_faults: Causes,
+    refused: RefusedArms,
     dropped: u64,
     room: Room,
     /// Prefixes of NAT64, where the operator names none.
@@ -146,6 +159,9 @@ impl Keeper {
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
             clamps: Looks::every(shared.kernel.has_clamps().then_some(clamps::INTERVAL)),
+            long_faults: Causes::default(),
+            rule_faults: Causes::default(),
+            refused: RefusedArms::default(),
             dropped: 0,
             room: Room::default(),
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
@@ -221,11 +237,10 @@ impl Keeper {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
         let mut watch = Stopwatch::default();
-        let (elsewhere, outcome) =
+        let (elsewhere, fault) =
             watch.timed(|| shared.life.clamps.look(&shared.kernel, shared.own_netns));
         let time = watch.total() + elsewhere;
         self.clamps.note(began, time, &shared.life.clamp_looks);
-        let fault = outcome.err().map(|error| format!("{error:#}"));
         shared.problem("clamps", fault);
     }
 
@@ -234,23 +249,29 @@ impl Keeper {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
         let mut watch = Stopwatch::default();
-        let outcome = self.visit_long(&mut watch, &take_all);
+        match watch.timed(|| shared.kernel.candidates()) {
+            Err(error) => self.long_faults.note_outcome(SLOTS, Err(error)),
+            Ok(candidates) => {
+                self.long_faults.note_outcome(SLOTS, Ok(()));
+                // Without a visit nobody knows whether one would work.
+                if !candidates.are_none() {
+                    let visited = self.visit_long(candidates, &mut watch, &take_all);
+                    self.long_faults.note_outcome(VISIT, visited);
+                }
+            }
+        }
         self.looks.note(began, watch.total(), &shared.life.looks);
-        let fault = outcome.err().map(|error| format!("{error:#}"));
-        shared.problem("long-connections", fault);
+        shared.problem("long-connections", self.long_faults.in_words());
         take_all(self)
     }
 
     fn visit_long(
         &mut self,
+        candidates: Candidates,
         watch: &mut Stopwatch,
         take_all: &impl Fn(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let candidates = watch.timed(|| shared.kernel.candidates())?;
-        if candidates.are_none() {
-            return Ok(());
-        }
         let visits = watch.timed(|| shared.kernel.visits(candidates, shared.own_netns))?;
         for mut visit in visits {
             while watch.timed(|| visit.go_on())? {
@@ -265,7 +286,7 @@ impl Keeper {
     }
 
     /// Counts ends of flows that a rule's share took or left.
-    fn take_outcomes(&self, ring: &mut policy::Outcomes) {
+    fn take_outcomes(&mut self, ring: &mut policy::Outcomes) {
         let outcome = ring
             .take(&self.shared.kernel.setup().pin)
             .and_then(|ended| {
@@ -282,9 +303,12 @@ impl Keeper {
                 self.shared.gain(|gain| gain.rules.take(&ended));
                 Ok(())
             });
-        if let Err(error) = outcome {
-            self.shared.trouble("rules", format!("{error:#}"));
-        }
+        self.note_rules(OUTCOMES, outcome);
+    }
+
+    fn note_rules(&mut self, cause: &'static str, outcome: Result<()>) {
+        self.rule_faults.note_outcome(cause, outcome);
+        self.shared.problem("rules", self.rule_faults.in_words());
     }
 
     /// Stores, publishes and logs events.
@@ -296,9 +320,11 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
+        self.shared.problem("arms", None);
         // The others are for the comparison with the control group.
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.life.count(&told, &arms);
+        self.refused.note_decisions(&told, &arms);
         let setup = self.shared.kernel.setup();
         self.shared.life.limits.take(raw_events, setup);
         self.shared.gain(|gain| gain.take(raw_events, &arms));
@@ -370,8 +396,7 @@ impl Keeper {
             self.report_drops();
             self.report_policy();
             let adopted = self.shared.adopt_policy(&self.policies);
-            self.shared
-                .problem("rules", adopted.err().map(|error| format!("{error:#}")));
+            self.note_rules(ADOPTED, adopted);
             self.shared.name_containers(&self.namespaces);
         }
         if self.gain_seen.is_none_or(|at| at.elapsed() >= GAIN) {
@@ -425,14 +450,15 @@ impl Keeper {
             return;
         };
         let kernel = &self.shared.kernel;
-        if kernel.nat64() == Nat64::new(&found) {
-            return;
+        let mut fault = None;
+        if kernel.nat64() != Nat64::new(&found) {
+            let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+            tracing::info!("NAT64 by the resolver: {}", texts.join(", "));
+            fault = kernel.set_nat64(&found).err();
         }
-        let outcome = kernel.set_nat64(&found);
-        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
-        tracing::info!("NAT64 by the resolver: {}", texts.join(", "));
-        self.shared
-            .problem("nat64", outcome.err().map(|error| format!("{error:#}")));
+        // What is in the kernel may be wanted again although it could not be changed.
+        let fault = fault.map(|error| format!("{error:#}"));
+        self.shared.problem("nat64", fault);
     }
 
     /// There may be a new policy with new arms.
@@ -464,12 +490,12 @@ impl Keeper {
         if forgive {
             self.forgave = Instant::now();
         }
-        let refused = kernel.arms()?.refused();
+        self.refused.note_table(&kernel.arms()?);
         let (came, went) = kernel.refresh_arms(
             &wanted_arms(&self.shared.config, &self.shared.life.arms_at_start)?,
             forgive,
         )?;
-        self.shared.problem("refused", refused);
+        self.shared.problem("refused", self.refused.in_words());
         self.refresh_arm_sets()?;
         for name in came {
             tracing::info!(arm = name, "congestion control {name} has become available");

@@ -575,7 +575,10 @@ fn policy_directory(pin: &Path) -> PathBuf {
 
 /// Whether a map must stay because the policy program also uses it.
 fn is_lent(pin: &Path, map: &str) -> bool {
-    map == learner::OWNED && policy_directory(pin).exists()
+    // An interrupted command may leave the directory empty.
+    let has_pins =
+        || fs::read_dir(policy_directory(pin)).is_ok_and(|mut entries| entries.next().is_some());
+    map == learner::OWNED && has_pins()
 }
 
 /// Pins that [`detach`] removed, and clamps that it could not lift.

@@ -6,6 +6,7 @@
 extern crate thalweg_control;
 
 pub mod api;
+mod causes;
 mod clamps;
 pub mod config;
 mod discovery;
@@ -31,6 +32,7 @@ mod present;
 #[cfg(test)]
 #[path = "../../../tests/privileged.rs"]
 mod privileged;
+mod refused;
 pub mod reload;
 mod remedy;
 pub mod room;

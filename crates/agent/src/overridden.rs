@@ -32,6 +32,46 @@ pub(crate) struct Seen {
     pub unseen: u64,
 }
 
+/// What a part of the problem is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Measurements,
+    Windows,
+    Ends,
+    /// Flows that a rule of this name took.
+    Rule(String),
+}
+
+/// Parts of the problem, each with its text. A part stands until most are as they should be again: that
+/// nothing was measured for a while is no sign of it.
+#[derive(Default)]
+struct Parts(BTreeMap<Subject, String>);
+
+impl Parts {
+    /// Judges `part` of `whole` that were not as they should be.
+    fn judge_share(
+        &mut self,
+        subject: Subject,
+        part: u64,
+        whole: u64,
+        text: impl FnOnce() -> String,
+    ) {
+        if is_much(part, whole) {
+            self.0.insert(subject, text());
+        } else if part * SHARE < whole {
+            self.0.remove(&subject);
+        }
+    }
+
+    /// Forgets rules that are no longer in force.
+    fn keep_rules(&mut self, rules: &BTreeMap<String, Taken>) {
+        self.0.retain(|subject, _| match subject {
+            Subject::Rule(name) => rules.contains_key(name),
+            _ => true,
+        });
+    }
+}
+
 /// The numbers of some minutes ago.
 pub(crate) struct Overridden {
     since: Instant,
@@ -40,6 +80,7 @@ pub(crate) struct Overridden {
     next: Seen,
     /// Connections that ended unseen, when they were last counted.
     unseen: Option<u64>,
+    parts: Parts,
     /// The programs that may be the cause of a problem, and when they were looked for.
     others: Option<(Instant, Vec<String>)>,
 }
@@ -52,6 +93,7 @@ impl Overridden {
             next: before.clone(),
             before,
             unseen: None,
+            parts: Parts::default(),
             others: None,
         }
     }
@@ -75,42 +117,40 @@ impl Overridden {
         others: impl FnOnce() -> Vec<String>,
     ) -> Option<String> {
         seen.unseen = self.unseen.unwrap_or(0);
-        let before = &self.before;
-        let mut parts = Vec::new();
+        let (before, parts) = (&self.before, &mut self.parts);
         let since = |now: u64, before: u64| now.saturating_sub(before);
         let ended = since(measured(&seen.counters), measured(&before.counters));
         let other = since(
             seen.counters.skipped_overridden,
             before.counters.skipped_overridden,
         );
-        if is_much(other, ended) {
+        parts.judge_share(Subject::Measurements, other, ended, || {
             let mut names: Vec<_> = seen.names.iter().collect();
             names.retain(|(name, count)| **count > before.names.get(*name).copied().unwrap_or(0));
             let names: Vec<&str> = names.into_iter().map(|(name, _)| name.as_str()).collect();
-            parts.push(format!(
+            format!(
                 "{other} of {ended} measurements were of another congestion control than the \
                  connection was given or left with ({}), and are not scored",
                 names.join(", ")
-            ));
-        }
+            )
+        });
         let windows = since(windows(&seen.counters), windows(&before.counters));
         let other = since(
             seen.counters.windows_overridden,
             before.counters.windows_overridden,
         );
-        if is_much(other, windows) {
-            parts.push(format!(
+        parts.judge_share(Subject::Windows, other, windows, || {
+            format!(
                 "{other} of {windows} initial windows were replaced before the first data was \
                  acknowledged, and are not scored"
-            ));
-        }
+            )
+        });
         let unseen = since(seen.unseen, before.unseen);
         let ended = unseen + since(seen.counters.closed, before.counters.closed);
-        if is_much(unseen, ended) {
-            parts.push(format!(
-                "the ends of {unseen} of {ended} connections were not seen, and are not scored"
-            ));
-        }
+        parts.judge_share(Subject::Ends, unseen, ended, || {
+            format!("the ends of {unseen} of {ended} connections were not seen, and are not scored")
+        });
+        parts.keep_rules(&seen.rules);
         for (name, taken) in &seen.rules {
             let before = before.rules.get(name).copied();
             // Of another policy, it may be more.
@@ -118,17 +158,18 @@ impl Overridden {
             let before = before.unwrap_or_default();
             let ended = since(taken.ended, before.ended);
             let other = since(taken.overridden, before.overridden);
-            if is_much(other, ended) {
-                parts.push(format!(
+            parts.judge_share(Subject::Rule(name.clone()), other, ended, || {
+                format!(
                     "{other} of {ended} flows that rule {name} took ended without its settings (the \
                      kernel refused one, or something replaced it), and are not compared"
-                ));
-            }
+                )
+            });
         }
         if now.duration_since(self.since) >= MEMORY / 2 {
             self.since = now;
             self.before = std::mem::replace(&mut self.next, seen);
         }
+        let parts: Vec<&str> = self.parts.0.values().map(String::as_str).collect();
         if parts.is_empty() {
             self.others = None;
             return None;
@@ -203,21 +244,38 @@ mod tests {
     }
 
     #[test]
-    fn overridden_measurements_are_forgotten_with_time() {
+    fn overridden_measurements_count_less_with_time_and_stand_until_one_is_as_it_should_be() {
         let mut now = Instant::now();
         let mut overridden = Overridden::new(now, seen(0, 0));
-        let mut look = |now, number| {
-            let told = overridden.look(now, seen(0, number), Vec::new);
+        let mut look = |now, small, number| {
+            let told = overridden.look(now, seen(small, number), Vec::new);
             told.is_some()
         };
         // The first look counts all since the start.
-        assert!(look(now, 15));
-        now += MEMORY / 2;
-        assert!(look(now, 15));
-        now += MEMORY / 2;
-        assert!(look(now, 15));
-        assert!(!look(now, 15));
-        assert!(look(now, 20));
+        assert!(look(now, 0, 15));
+        for _ in 0..3 {
+            now += MEMORY / 2;
+            assert!(look(now, 0, 15));
+        }
+        // Nothing was measured meanwhile, for however long.
+        assert!(look(now + 100 * MEMORY, 0, 15));
+        // Beside 15 this one would not count.
+        assert!(!look(now, 1, 15));
+        assert!(look(now, 1, 20));
+    }
+
+    #[test]
+    fn rule_that_is_no_longer_in_force_is_no_problem() {
+        let now = Instant::now();
+        let mut overridden = Overridden::new(now, Seen::default());
+        let taken = Taken {
+            ended: 9,
+            overridden: 9,
+        };
+        let mut seen = Seen::default();
+        seen.rules.insert("pace".to_owned(), taken);
+        assert!(overridden.look(now, seen, Vec::new).is_some());
+        assert!(overridden.look(now, Seen::default(), Vec::new).is_none());
     }
 
     #[test]

@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 
 use crate::fault::{Fault, Kind};
 use crate::names::Name;
-use crate::session::{Agent, Command};
+use crate::session::{Agent, Command, Reported};
 use crate::settings::{Pace, Settings, SettingsError};
 use crate::shared::{Incoming, Outgoing, Shared, Slot, State};
-use crate::wire::{Status, WireError};
+use crate::wire::{LeftOut, Status, WireError};
 
 /// Questions that wait for the thread.
 const QUESTIONS: usize = 4;
@@ -49,6 +49,24 @@ pub struct Member {
     pub age: Duration,
     /// What it says, or why that cannot be read.
     pub status: Result<Status, Fault>,
+    /// Comparisons of it that are left out, since a cell is out of bounds.
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Member {
+    /// An agent as it was found in the bucket.
+    pub(crate) fn new((agent, age, reported): Reported) -> Self {
+        let (status, left_out) = match reported {
+            Ok(received) => (Ok(received.status), received.left_out),
+            Err(fault) => (Err(fault), Vec::new()),
+        };
+        Self {
+            agent,
+            age,
+            status,
+            left_out,
+        }
+    }
 }
 
 impl std::fmt::Debug for Fleet {
@@ -132,8 +150,7 @@ impl Fleet {
             .try_send(Command::Statuses(answer))
             .map_err(|_| slow())?;
         let rows = answered.recv_timeout(patience).map_err(|_| slow())??;
-        let member = |(agent, age, status)| Member { agent, age, status };
-        Ok(rows.into_iter().map(member).collect())
+        Ok(rows.into_iter().map(Member::new).collect())
     }
 }
 

@@ -152,8 +152,7 @@ impl Operator {
     pub fn statuses(&mut self) -> Result<Vec<Member>, OperatorError> {
         let Self { runtime, link } = self;
         let rows = runtime.block_on(statuses(link))?;
-        let member = |(agent, age, status)| Member { agent, age, status };
-        Ok(rows.into_iter().map(member).collect())
+        Ok(rows.into_iter().map(Member::new).collect())
     }
 }
 

@@ -21,7 +21,7 @@ use crate::policies::Policies;
 use crate::pull::{Look, Place, Puller, Value};
 use crate::settings::{Checked, Settings};
 use crate::shared::{Connection, Incoming, Letter, Shared, Slot, Traffic};
-use crate::wire::{Priors, Status};
+use crate::wire::{Priors, Received, Status};
 
 /// A session of this length was a good one: the next attempt comes soon.
 const GOOD: Duration = Duration::from_secs(10);
@@ -47,8 +47,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// What the client library says where somebody else has written under a key.
 const WRONG_SEQUENCE: &str = "wrong last sequence";
 
-/// What an agent says of itself, as it was found in the bucket.
-pub(crate) type Reported = (Name, Duration, Result<Status, Fault>);
+/// An agent, the age of its status, and the status as it was found in the bucket.
+pub(crate) type Reported = (Name, Duration, Result<Received, Fault>);
 
 /// What the handle asks of the thread.
 pub(crate) enum Command {
@@ -80,6 +80,8 @@ struct Talk {
     statuses: Place,
     /// Sequence number of this agent's last status that was confirmed; `None`: it is not known what is there.
     own: Option<u64>,
+    /// When another agent was last seen to have written under this one's key.
+    other_wrote: Option<Instant>,
 }
 
 impl Agent {
@@ -98,6 +100,7 @@ impl Agent {
                 before: Default::default(),
                 statuses: Place::new(Bucket::Status),
                 own: None,
+                other_wrote: None,
             },
             policies: Policies::new(&checked.settings, Arc::clone(&shared), random.u64()),
             random,
@@ -254,7 +257,10 @@ impl Talk {
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
-                    let statuses = statuses(link).await;
+                    let statuses = match check_others(link).await {
+                        Ok(()) => statuses(link).await,
+                        Err(fault) => Err(fault),
+                    };
                     let fault = statuses.as_ref().err().cloned();
                     // The asker may have gone.
                     drop(answer.try_send(statuses));
@@ -320,7 +326,8 @@ impl Talk {
                 if slot == Slot::Status {
                     self.own = Some(confirmed.sequence);
                 }
-                if own.is_some() {
+                // The other one writes at intervals: it is there although it has not written just now.
+                if own.is_some() && is_over(self.other_wrote, Instant::now(), pace.namesake) {
                     self.shared.state(|state| state.is_shared = false);
                 }
                 self.shared.published(slot, letter.bytes, pause);
@@ -329,6 +336,7 @@ impl Talk {
             Err(fault) if fault.text.contains(WRONG_SEQUENCE) => {
                 // Unless the bucket was made anew. It is published all the same, in the next round.
                 if !self.statuses.meet(&link.open(Bucket::Status).await?) {
+                    self.other_wrote = Some(Instant::now());
                     self.shared.state(|state| state.is_shared = true);
                 }
                 Ok(())
@@ -340,8 +348,8 @@ impl Talk {
                     Kind::Full | Kind::Size | Kind::Permission | Kind::Server
                 ) =>
             {
-                self.shared.fault(fault);
-                self.shared.refused(slot, AGAIN.min(pause));
+                self.shared.fault(fault.clone());
+                self.shared.refused(slot, fault, AGAIN.min(pause));
                 Ok(())
             }
             Err(fault) => Err(fault),
@@ -438,6 +446,11 @@ impl Talk {
     }
 }
 
+/// Whether something that was last seen then has not been there for so long.
+fn is_over(seen: Option<Instant>, now: Instant, silence: Duration) -> bool {
+    seen.is_none_or(|at| now.saturating_duration_since(at) >= silence)
+}
+
 /// The next messages. A server that others keep busy is asked again, by the same connection.
 async fn next(
     puller: &mut Puller,
@@ -451,6 +464,19 @@ async fn next(
         }
     }
     puller.next(link, place).await
+}
+
+/// Checks the buckets from which [`statuses`] reads nothing: a connection outlives a bucket that was
+/// deleted, and at rest an agent notices that late.
+async fn check_others(link: &mut Link) -> Result<(), Fault> {
+    for bucket in [Bucket::Priors, Bucket::Policy] {
+        match link.open(bucket).await {
+            // A bucket without a leader for a moment keeps back no statuses.
+            Err(fault) if !matches!(fault.kind, Kind::Slow | Kind::Server) => return Err(fault),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The statuses of all agents.
@@ -491,10 +517,10 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
                 let status = Status::parse(&value.message.payload);
                 status.map_err(|error| Fault::wire(subject, &error))
             });
-            let status = status.and_then(|status| match status.agent == agent {
-                true => Ok(status),
+            let status = status.and_then(|received| match received.status.agent == agent {
+                true => Ok(received),
                 false => {
-                    let text = format_args!("{subject}: found {}", status.agent);
+                    let text = format_args!("{subject}: found {}", received.status.agent);
                     Err(Fault::new(Kind::Key, text))
                 }
             });
@@ -503,4 +529,18 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
     }
     let row = |(agent, (age, status))| (agent, age, status);
     Ok(all.into_iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namesake_is_there_until_it_has_been_silent() {
+        let (at, silence) = (Instant::now(), Duration::from_secs(1500));
+        assert!(is_over(None, at, silence));
+        assert!(!is_over(Some(at), at, silence));
+        assert!(!is_over(Some(at), at + silence / 2, silence));
+        assert!(is_over(Some(at), at + silence, silence));
+    }
 }

@@ -42,6 +42,9 @@ pub struct Pace {
     /// While servers come and go, word of a policy may be lost on its way between two of them. So an
     /// agent that had to connect anew asks for policies more often for so long.
     pub uneasy: Duration,
+    /// An agent whose name and key another one has is alone again after so long without a status of the
+    /// other one.
+    pub namesake: Duration,
 }
 
 impl Default for Pace {
@@ -57,6 +60,8 @@ impl Default for Pace {
             refused: seconds(60),
             ping: seconds(600),
             uneasy: seconds(180),
+            // Statuses come every ten minutes: two would have come.
+            namesake: seconds(1500),
         }
     }
 }

@@ -83,11 +83,14 @@ pub struct State {
     pub faults: BTreeMap<Kind, u64>,
     /// The last fault.
     pub last: Option<Told>,
+    /// Why a server refused a message that it has not taken since.
+    pub refused: Option<Fault>,
     /// Messages that a server confirmed.
     pub published: u64,
     /// Messages of other agents and policies that were taken.
     pub taken: u64,
-    /// Whether another agent with this name and key has published a status since this one did.
+    /// Whether another agent has this name and key: it has published a status, and has not been silent
+    /// for long since.
     pub is_shared: bool,
     /// When the last look at the buckets ended; `None` also while new buckets were not read.
     pub looked: Option<Instant>,
@@ -122,8 +125,22 @@ struct Sent {
 struct Inner {
     outbox: BTreeMap<Slot, Letter>,
     sent: BTreeMap<Slot, Sent>,
+    /// Why messages were refused that the server has not taken since.
+    refused: BTreeMap<Slot, Fault>,
     inbox: VecDeque<Incoming>,
     state: State,
+}
+
+impl Inner {
+    /// Nothing of this key is refused any more.
+    fn accept(&mut self, slot: Slot) {
+        self.refused.remove(&slot);
+        self.tell_refused();
+    }
+
+    fn tell_refused(&mut self) {
+        self.state.refused = self.refused.values().next().cloned();
+    }
 }
 
 /// What both sides have.
@@ -167,6 +184,7 @@ impl Shared {
         let sent = inner.sent.get(&slot);
         if sent.is_some_and(|sent| slot != Slot::Status && sent.bytes == bytes) {
             inner.outbox.remove(&slot);
+            inner.accept(slot);
             return;
         }
         let due = sent.map_or(now, |sent| sent.at + pause);
@@ -202,13 +220,17 @@ impl Shared {
         }
         inner.sent.insert(slot, Sent { at, bytes });
         inner.state.published += 1;
+        inner.accept(slot);
     }
 
-    /// A message was refused: it is tried again after a while.
-    pub fn refused(&self, slot: Slot, pause: Duration) {
-        if let Some(letter) = self.lock().outbox.get_mut(&slot) {
+    /// A message was refused: it is tried again after a while. The state has the fault until then.
+    pub fn refused(&self, slot: Slot, fault: Fault, pause: Duration) {
+        let mut inner = self.lock();
+        if let Some(letter) = inner.outbox.get_mut(&slot) {
             letter.due = Instant::now() + pause;
         }
+        inner.refused.insert(slot, fault);
+        inner.tell_refused();
     }
 
     /// The buckets are others than before: what was sent is not there, and is sent again.
@@ -268,5 +290,40 @@ impl Shared {
     /// A copy of the state.
     pub fn snapshot(&self) -> State {
         self.lock().state.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_stands_until_the_server_takes_a_message_of_that_key() {
+        let (shared, pause) = (Shared::default(), Duration::ZERO);
+        let [first, second] = [1, 2].map(|number| {
+            let shard = Shard::new(number).expect("one of 16");
+            Slot::Priors(shard)
+        });
+        let full = || Fault::new(Kind::Full, "bucket thalweg-priors: maximum bytes exceeded");
+        let refused = || shared.snapshot().refused;
+        let taken = |slot, bytes: &[u8]| {
+            shared.put(slot, bytes.to_vec(), pause);
+            shared.published(slot, bytes.to_vec(), pause);
+        };
+        taken(first, b"a");
+        shared.put(first, b"b".to_vec(), pause);
+        shared.refused(first, full(), pause);
+        assert_eq!(refused(), Some(full()));
+        // Others are taken, which says nothing of this one.
+        taken(second, b"c");
+        taken(Slot::Status, b"d");
+        assert_eq!(refused(), Some(full()));
+        taken(first, b"b");
+        assert_eq!(refused(), None);
+        // The server has already what is wanted now.
+        shared.put(first, b"e".to_vec(), pause);
+        shared.refused(first, full(), pause);
+        shared.put(first, b"b".to_vec(), pause);
+        assert_eq!(refused(), None);
     }
 }

@@ -11,7 +11,7 @@ use crate::text::one_line;
 
 pub use policy::Policy;
 pub use priors::{Arm, Measured, Network, Priors, SHARDS, Shard};
-pub use status::{Cell, Progress, Stage, Status};
+pub use status::{Cell, LeftOut, Progress, Received, Stage, Status};
 
 /// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

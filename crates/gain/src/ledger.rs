@@ -214,6 +214,15 @@ impl Ledger {
         }
     }
 
+    /// Goes on in this hour with what was kept: hours of which clusters are in the groups are over. One
+    /// whose clusters were closed ahead of time, as for a comparison that began anew, goes on.
+    pub fn resume_at(&mut self, hour: u64) {
+        let closed = self.groups.values().map(|group| group.hour).max();
+        let over = closed.map_or(0, |last| last.saturating_add(1));
+        let first_open = over.min(hour.saturating_sub(GRACE));
+        self.first_open = self.first_open.max(first_open);
+    }
+
     /// A connection ended in this hour: earlier ones are over but for the last, whether or not somebody
     /// has closed them.
     pub fn reach(&mut self, hour: u64) {
@@ -308,6 +317,8 @@ impl Ledger {
     /// Closes all clusters, since the clock of the draws begins anew.
     pub fn close_all(&mut self) {
         self.close_before(u64::MAX);
+        // Their hours are of the clock before, and not to be kept.
+        self.regrouped |= !self.groups.is_empty();
         self.first_open = 0;
         for group in self.groups.values_mut() {
             group.hour = 0;
@@ -618,6 +629,74 @@ mod tests {
         add(&mut ledger, part(8, 1, 443));
         assert_eq!(clusters(&ledger.groups(), Scope::All, ""), (0, 1));
         assert_eq!(clusters(&ledger.groups(), Scope::Arm, "bbr"), (0, 1));
+    }
+
+    /// The ledger that a restart makes of what was kept.
+    fn restored(ledger: &Ledger) -> Ledger {
+        let (baseline, groups) = (ledger.baseline().clone(), ledger.closed_groups().clone());
+        Ledger::restore(baseline, groups, ledger.open.clone())
+    }
+
+    #[test]
+    fn closed_hour_stays_closed_after_a_restart() {
+        let mut ledger = begun();
+        add(&mut ledger, part(5, 1, 443));
+        add(&mut ledger, part(6, 1, 443));
+        ledger.close(7);
+        let mut again = restored(&ledger);
+        again.resume_at(7);
+        for ledger in [&mut ledger, &mut again] {
+            // It began in an hour that is over, and was in the ring when the next hour began.
+            ledger.reach(6);
+            add(ledger, part(5, 1, 443));
+            let groups = ledger.groups();
+            assert_eq!(clusters(&groups, Scope::All, ""), (0, 2));
+            let all = &groups[&(Scope::All, String::new())];
+            assert_eq!(all.treated()[Row::Time.index()].connections, 3);
+        }
+    }
+
+    #[test]
+    fn hours_that_nobody_closed_stay_apart_after_a_restart() {
+        let mut ledger = begun();
+        add(&mut ledger, part(5, 1, 443));
+        ledger.close(7);
+        let mut again = restored(&ledger);
+        // The agent was away for hours, and the ring has what ended meanwhile.
+        again.resume_at(12);
+        for hour in [6, 7, 8] {
+            again.reach(hour);
+            add(&mut again, part(hour, 1, 443));
+        }
+        assert_eq!(clusters(&again.groups(), Scope::All, ""), (0, 4));
+        // Without clusters nothing is known to be over.
+        let mut empty = Ledger::default();
+        empty.resume_at(12);
+        add(&mut empty, part(3, 1, 443));
+        assert!(empty.open.contains_key(&part(3, 1, 443)));
+    }
+
+    #[test]
+    fn hour_that_was_closed_ahead_of_time_goes_on_after_a_restart() {
+        let mut ledger = begun();
+        add(&mut ledger, part(8, 1, 443));
+        ledger.begin_group(Scope::All, "");
+        let mut again = restored(&ledger);
+        again.resume_at(8);
+        add(&mut again, part(8, 1, 443));
+        assert!(again.open.contains_key(&part(8, 1, 443)));
+    }
+
+    #[test]
+    fn hours_of_another_boot_are_kept_no_longer() {
+        let mut ledger = begun();
+        add(&mut ledger, part(500, 1, 443));
+        ledger.close(502);
+        let mut again = restored(&ledger);
+        assert!(!again.changes().regrouped);
+        again.close_all();
+        assert!(again.changes().regrouped);
+        assert!(again.closed_groups().values().all(|group| group.hour == 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use thalweg_fleet::wire::{Cell, Progress, Stage};
+use thalweg_fleet::wire::{Cell, LeftOut, Progress, Stage};
 use thalweg_fleet::{Fault, Member};
 use thalweg_gain::{Pool, Told};
 
@@ -96,7 +96,13 @@ impl Statuses {
                     }
                 }
             }
-            if !own.contains_key(&None) {
+            let mut has_learner = own.contains_key(&None);
+            for one in &member.left_out {
+                refused += one.cells;
+                has_learner |= rule_of(&one.scope) == Ok(None);
+                leave(in_words(one));
+            }
+            if !has_learner {
                 without += 1;
             }
             let age = member.age + read;
@@ -135,6 +141,16 @@ impl Statuses {
             all,
             rules,
         }
+    }
+}
+
+/// A comparison that is left out since a cell is out of bounds: which, and the cell.
+fn in_words(left_out: &LeftOut) -> String {
+    let LeftOut { scope, why, .. } = left_out;
+    match rule_of(scope) {
+        Ok(None) => why.clone(),
+        Ok(Some(rule)) => format!("rule {rule}: {why}"),
+        Err(_) => format!("scope {scope:?}: {why}"),
     }
 }
 
@@ -184,6 +200,7 @@ fn agent(member: &Member, read: Duration) -> FleetAgent {
                 .cloned()
                 .chain(status.is_shared.then(|| SHARED.to_owned()))
                 .chain(status.policies.iter().filter_map(failure))
+                .chain(member.left_out.iter().map(uncounted))
                 .collect(),
             ..row
         },
@@ -201,6 +218,11 @@ pub(super) fn progress(progress: &Progress) -> FleetProgress {
         stage: progress.stage.name().to_owned(),
         reason: progress.reason.clone(),
     }
+}
+
+/// A comparison that is not counted is a problem.
+fn uncounted(left_out: &LeftOut) -> String {
+    format!("gain is not counted: {}", in_words(left_out))
 }
 
 /// A policy that is no further is a problem.

@@ -16,7 +16,7 @@ use thalweg_fleet::Name;
 use thalweg_fleet::wire::{Policy, Progress};
 use thalweg_units::file::{self, Draft, ReadError};
 
-use super::wish::{Act, Wanted, Which, Wishes};
+use super::wish::{Act, Present, Wanted, Which, Wishes};
 
 /// Version of the file.
 const FORMAT: u64 = 1;
@@ -128,29 +128,44 @@ impl Policies {
         if !self.file.exists() {
             self.unread = None;
         }
-        // Before the kernel has it: after a kill the next session goes on.
-        self.save()?;
-        let done = self.settle(now).and_then(|()| self.watch());
+        // Before the kernel has it: after a kill the next session goes on. A full disk keeps no policy
+        // that is to go.
+        let settled = if self.save().is_ok() || self.is_to_go() {
+            self.settle(now)
+        } else {
+            Ok(())
+        };
+        let done = settled.and(self.watch());
         self.save().and(done)?;
         let before = std::mem::replace(&mut self.told, self.wishes.progress());
         Ok(Some(self.told != before))
     }
 
+    /// Whether the fleet's policy in the kernel is to be removed or replaced.
+    fn is_to_go(&self) -> bool {
+        // Pins that cannot be read are told by `settle`, once the file is written.
+        let present = self.present().ok().flatten();
+        let which = present.as_ref().map(|(which, _)| which);
+        self.wishes.takes_away(&self.labels, which)
+    }
+
     fn settle(&mut self, now: Instant) -> Result<()> {
+        let done = self.carry_out(now);
+        // Also after an error: the policy may be out of the kernel.
+        let present = self.present()?;
+        self.wishes.note_present(present);
+        done
+    }
+
+    fn carry_out(&mut self, now: Instant) -> Result<()> {
         // What could not be put in force again at the start was not removed by anybody.
         let restored = self.history.restore(&self.place);
         let present = self.present()?;
-        match self.wishes.act(&self.labels, present.as_ref()) {
+        let which = present.as_ref().map(|(which, _)| which);
+        match self.wishes.act(&self.labels, which) {
             Act::Nothing => drop(restored?),
             Act::Note(label) => self.wishes.applied(&label),
-            Act::Remove => {
-                if let Some(entry) = self.history.in_force(&self.place.pin)?
-                    && which(&entry) == present
-                    && self.history.remove_if(&self.place, entry.number)?
-                {
-                    tracing::info!("the fleet's policy is removed");
-                }
-            }
+            Act::Remove => self.remove(present.as_ref())?,
             Act::Leave(label) => {
                 restored?;
                 let entry = self.history.in_force(&self.place.pin)?;
@@ -172,8 +187,21 @@ impl Policies {
                     );
                     self.wishes.refused(&label, why);
                     self.not_before = Some(now + AGAIN);
+                    if self.wishes.takes_away(&self.labels, which) {
+                        self.remove(present.as_ref())?;
+                    }
                 }
             },
+        }
+        Ok(())
+    }
+
+    /// Removes the fleet's policy from the kernel, if it is still the one that was found there.
+    fn remove(&self, present: Option<&Present>) -> Result<()> {
+        if let Some((_, number)) = present
+            && self.history.remove_if(&self.place, *number)?
+        {
+            tracing::info!("the fleet's policy is removed");
         }
         Ok(())
     }
@@ -204,13 +232,13 @@ impl Policies {
 
     /// Takes the fleet's policy back if it is at fault.
     fn watch(&mut self) -> Result<()> {
-        let Some((label, number)) = self.present()? else {
+        let Some(((label, number), _)) = self.present()? else {
             return Ok(());
         };
         let Some(report) = Report::read(&self.place.pin, &self.history)? else {
             return Ok(());
         };
-        let Some(why) = fault_of(&report) else {
+        let Some(mut why) = fault_of(&report) else {
             return Ok(());
         };
         let entry = self.history.in_force(&self.place.pin)?;
@@ -218,14 +246,26 @@ impl Policies {
         let Some(entry) = entry.filter(|it| it.number == report.number) else {
             return Ok(());
         };
-        let is_taken_back = match entry.previous {
-            Some(_) => self
-                .history
-                .rollback_if(&self.place, entry.number)?
-                .is_some(),
-            None => self.history.remove_if(&self.place, entry.number)?,
+        let taken_back = match entry.previous {
+            Some(_) => match self.history.rollback_if(&self.place, entry.number) {
+                // A full disk has no room for the one before. Its removal needs none.
+                Err(error) if self.is_in_force(entry.number)? => {
+                    why = format!(
+                        "{why}; the policy before it cannot be put in force again: {error:#}"
+                    );
+                    self.history.remove_if(&self.place, entry.number)
+                }
+                done => done.map(|outcome| outcome.is_some()),
+            },
+            None => self.history.remove_if(&self.place, entry.number),
         };
-        if !is_taken_back {
+        let is_out = match &taken_back {
+            Ok(is_out) => *is_out,
+            // It may be out of the kernel, and the state directory does not say so.
+            Err(_) => !self.is_in_force(entry.number)?,
+        };
+        if !is_out {
+            taken_back?;
             return Ok(());
         }
         tracing::warn!("policy {number} of label {label} is taken back: {why}");
@@ -237,22 +277,31 @@ impl Policies {
         let now = now
             .and_then(|(which, text)| Some((which?, String::from_utf8_lossy(&text).into_owned())));
         self.wishes.taken_back(&label, why, now, is_local);
+        taken_back?;
         Ok(())
     }
 
+    /// Whether the policy with this number in the history is in force.
+    fn is_in_force(&self, number: u32) -> Result<bool> {
+        let entry = self.history.in_force(&self.place.pin)?;
+        Ok(entry.is_some_and(|it| it.number == number))
+    }
+
     /// What the kernel has of the fleet.
-    fn present(&self) -> Result<Option<Which>> {
+    fn present(&self) -> Result<Option<Present>> {
         let Some(entry) = self.history.in_force(&self.place.pin)? else {
             return Ok(None);
         };
         if entry.file.as_os_str().is_empty()
             && let Err(error) = self.history.entry(entry.number)
-            && !is_absent(&error)
         {
+            if is_absent(&error) {
+                return Ok(self.wishes.present_as(entry.number));
+            }
             // It may be the fleet's.
             return Err(error);
         }
-        Ok(which(&entry))
+        Ok(which(&entry).map(|which| (which, entry.number)))
     }
 
     fn save(&mut self) -> Result<()> {
@@ -317,9 +366,13 @@ fn fault_of(report: &Report) -> Option<String> {
 }
 
 fn compile(text: &str, file: &Path) -> Result<thalweg_policy::Compiled> {
-    thalweg_policy::Policy::parse(text.as_bytes(), file)
+    let compiled = thalweg_policy::Policy::parse(text.as_bytes(), file)
         .and_then(|policy| policy.compile())
-        .map_err(|faults| anyhow!("{}", faults.first("thalweg policy check")))
+        .map_err(|faults| anyhow!("{}", faults.first("thalweg policy check")))?;
+    match compiled.machine_bound() {
+        Some(why) => Err(anyhow!("{}: {why}", file.display())),
+        None => Ok(compiled),
+    }
 }
 
 /// The name under which the history keeps a policy of the fleet.

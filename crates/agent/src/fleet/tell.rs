@@ -100,36 +100,46 @@ pub fn told(cell: &Cell) -> Result<Told, String> {
     })
 }
 
-/// The client's faults since the status before, whose counts `before` has, and the last one while it
-/// is recent. That there was no server says nothing once there is one.
-pub fn faults(state: &State, before: &mut BTreeMap<Kind, u64>, now: Instant) -> Vec<String> {
+/// Faults of one kind, as they were counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    number: u64,
+    /// When a status last found more of them than the one before.
+    grown: Instant,
+}
+
+/// The client's faults, each kind for a while after its last one: between two statuses a fault that stands
+/// may not come again. `before` has the counts of the statuses before. That there was no server says
+/// nothing once there is one.
+pub fn faults(state: &State, before: &mut BTreeMap<Kind, Counted>, now: Instant) -> Vec<String> {
+    for (kind, &number) in &state.faults {
+        let grown = Counted { number, grown: now };
+        let counted = before.entry(*kind).or_insert(grown);
+        if counted.number < number {
+            *counted = grown;
+        }
+    }
     let is_over =
         |kind: Kind| matches!(kind, Kind::Unreachable | Kind::Slow) && state.connected.is_some();
-    let last = state.last.as_ref();
     let is_recent = |kind: Kind| {
-        last.is_some_and(|last| {
-            last.fault.kind == kind && now.saturating_duration_since(last.at) < RECENT
-        })
+        let counted = before.get(&kind);
+        counted.is_some_and(|it| now.saturating_duration_since(it.grown) < RECENT)
     };
-    let has_grown = |kind: Kind, number: u64| before.get(&kind).copied().unwrap_or(0) < number;
-    let told = state.faults.iter().filter(|(kind, number)| {
-        !is_over(**kind) && (is_recent(**kind) || has_grown(**kind, **number))
-    });
-    let texts = told
-        .map(|(kind, number)| {
-            let times = if *number == 1 { "once" } else { "times" };
-            let how_often = match number {
-                1 => times.to_owned(),
-                _ => format!("{number} {times}"),
-            };
-            match last.filter(|last| last.fault.kind == *kind) {
-                Some(last) => format!("fleet: {}, {how_often}: {}", kind.name(), last.fault.text),
-                None => format!("fleet: {}, {how_often}", kind.name()),
-            }
-        })
-        .collect();
-    before.clone_from(&state.faults);
-    texts
+    let last = state.last.as_ref();
+    let told = state.faults.iter();
+    let told = told.filter(|(kind, _)| !is_over(**kind) && is_recent(**kind));
+    told.map(|(kind, number)| {
+        let times = if *number == 1 { "once" } else { "times" };
+        let how_often = match number {
+            1 => times.to_owned(),
+            _ => format!("{number} {times}"),
+        };
+        match last.filter(|last| last.fault.kind == *kind) {
+            Some(last) => format!("fleet: {}, {how_often}: {}", kind.name(), last.fault.text),
+            None => format!("fleet: {}, {how_often}", kind.name()),
+        }
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -194,7 +204,7 @@ mod tests {
             cells,
         };
         let bytes = status.encode().unwrap();
-        assert_eq!(Status::parse(&bytes).unwrap(), status);
+        assert_eq!(Status::parse(&bytes).unwrap().status, status);
         let (one, all) = (bytes.len() / 5, bytes.len());
         println!("a status with five comparisons: {all} bytes, with one about {one}");
         let load = thalweg_fleet::traffic::Load {
@@ -226,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_while_they_are_news_or_recent() {
+    fn faults_are_told_while_they_are_recent_however_many_statuses_there_are() {
         let now = Instant::now();
         let mut state = State::default();
         let mut before = BTreeMap::new();
@@ -247,15 +257,19 @@ mod tests {
             "fleet: form, 12 times: b.3: no JSON",
         ];
         assert_eq!(told, expected);
-        // Only the last one is still recent.
-        assert_eq!(faults(&state, &mut before, now), expected[2..]);
-        assert!(faults(&state, &mut before, now + RECENT).is_empty());
+        // A status right after that one: what is refused is tried again in a minute.
+        let soon = now + Duration::from_secs(30);
+        assert_eq!(faults(&state, &mut before, soon), expected);
+        state.faults.insert(Kind::Full, 2);
+        let later = now + RECENT;
+        assert_eq!(faults(&state, &mut before, later), ["fleet: full, 2 times"]);
+        assert!(faults(&state, &mut before, later + RECENT).is_empty());
         // That there was no server is over.
         state.faults.insert(Kind::Unreachable, 9);
         state.connected = Some(Connection {
             server: "tls://a".to_owned(),
             since: now,
         });
-        assert!(faults(&state, &mut before, now + RECENT).is_empty());
+        assert!(faults(&state, &mut before, later + RECENT).is_empty());
     }
 }

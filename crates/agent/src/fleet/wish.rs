@@ -11,6 +11,9 @@ use thalweg_fleet::wire::{Policy, Progress, Stage};
 
 /// Why a policy waits that is a canary elsewhere.
 const OTHERS_FIRST: &str = "other agents come first";
+/// Reasons of a removal: before the policy is out of the kernel, and after that.
+const REMOVAL_WAITS: &str = "removal waits";
+const REMOVED: &str = "removed";
 
 /// A policy of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,10 +64,17 @@ pub struct Wishes {
     /// Numbers of labels that the agent had: should it have them again, no older policy is obeyed.
     #[serde(default)]
     former: BTreeMap<Name, u64>,
+    /// The fleet's policy that was in the kernel at the last poll. It tells which one is there where
+    /// the history is lost.
+    #[serde(default)]
+    present: Option<Present>,
 }
 
 /// A policy of the fleet: label and number.
 pub type Which = (Name, u64);
+
+/// A policy of the fleet in the kernel, and its number in the history of policies.
+pub type Present = (Which, u32);
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,8 +156,8 @@ impl Wishes {
         held.next = None;
         held.is_removed = policy.text.is_empty();
         if policy.text.is_empty() {
-            held.stage = aim;
-            held.reason = "removed".to_owned();
+            held.stage = Stage::Waiting;
+            held.reason = REMOVAL_WAITS.to_owned();
             (held.last, held.is_present) = (None, false);
             self.is_local = false;
             return;
@@ -182,14 +192,10 @@ impl Wishes {
             return Act::Nothing;
         }
         let Some(label) = order.iter().find(wanted) else {
-            // What is in force of a label of which nothing is known stays: the file may have been lost.
-            let is_over = |label: &Name| {
-                !order.contains(label) || self.labels.get(label).is_some_and(|it| it.is_removed)
-            };
-            return match present {
-                Some((label, _)) if is_over(label) => Act::Remove,
-                _ => Act::Nothing,
-            };
+            if self.takes_away(order, present) {
+                return Act::Remove;
+            }
+            return Act::Nothing;
         };
         let is_present = |wanted: &Wanted| present == Some(&(label.clone(), wanted.number));
         let held = &self.labels[label];
@@ -204,6 +210,33 @@ impl Wishes {
             (None, Some(last)) => Act::Apply(label.clone(), last.clone()),
             (None, None) => Act::Nothing,
         }
+    }
+
+    /// Whether the policy in the kernel is to go, be there another one in its place or not. A policy of
+    /// a label of which nothing is known stays: the file may have been lost.
+    pub fn takes_away(&self, order: &[Name], present: Option<&Which>) -> bool {
+        present.is_some_and(|(label, _)| {
+            !order.contains(label) || self.labels.get(label).is_some_and(|it| it.is_removed)
+        })
+    }
+
+    /// Notes which policy of the fleet is in the kernel. Of a removed label with none there, the removal
+    /// is carried out.
+    pub fn note_present(&mut self, present: Option<Present>) {
+        for (label, held) in &mut self.labels {
+            let is_out = present.as_ref().is_none_or(|((of, _), _)| of != label);
+            if held.is_removed && held.aim != Stage::Waiting && is_out {
+                held.stage = held.aim;
+                held.reason = REMOVED.to_owned();
+            }
+        }
+        // Where the file was damaged nothing is known, and it stays as it is.
+        self.present = present.filter(|((label, _), _)| self.labels.contains_key(label));
+    }
+
+    /// The fleet's policy that was noted in the kernel last, if it had this number in the history.
+    pub fn present_as(&self, number: u32) -> Option<Present> {
+        self.present.clone().filter(|(_, noted)| *noted == number)
     }
 
     /// Those of other labels wait until there is none of this one.
@@ -323,6 +356,7 @@ mod tests {
             Act::Remove => *present = None,
             Act::Leave(label) => wishes.left(label, "replaced".to_owned()),
         }
+        wishes.note_present(present.clone().map(|which| (which, 1)));
         act
     }
 
@@ -355,6 +389,46 @@ mod tests {
         take(&mut wishes, policy("all", 5, ALL_PPM, ""));
         assert_eq!(run(&mut wishes, &mut present), Act::Remove);
         assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
+    }
+
+    #[test]
+    fn removal_waits_until_the_policy_is_out_of_the_kernel() {
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        let told = |wishes: &Wishes| {
+            let progress = wishes.progress().remove(0);
+            (progress.stage, progress.reason)
+        };
+        take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        let order = [name("all")];
+        assert!(!wishes.takes_away(&order, present.as_ref()));
+        take(&mut wishes, policy("all", 2, ALL_PPM, ""));
+        assert!(wishes.takes_away(&order, present.as_ref()));
+        // It cannot be removed yet.
+        wishes.note_present(present.clone().map(|which| (which, 1)));
+        let waits = (Stage::Waiting, REMOVAL_WAITS.to_owned());
+        assert_eq!(told(&wishes), waits);
+        assert_eq!(run(&mut wishes, &mut present), Act::Remove);
+        assert_eq!(told(&wishes), (Stage::InForce, REMOVED.to_owned()));
+        // Another label's policy in its place is as good.
+        take(&mut wishes, policy("all", 3, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        take(&mut wishes, policy("all", 4, ALL_PPM, ""));
+        assert_eq!(told(&wishes), waits);
+        wishes.note_present(Some(((name("web"), 1), 7)));
+        assert_eq!(told(&wishes), (Stage::InForce, REMOVED.to_owned()));
+    }
+
+    #[test]
+    fn policy_without_history_is_known_by_its_noted_number() {
+        let (mut wishes, mut present) = (Wishes::default(), None);
+        take(&mut wishes, policy("all", 5, ALL_PPM, "a"));
+        run(&mut wishes, &mut present);
+        // As after a restart of the agent.
+        let text = serde_json::to_string(&wishes).unwrap();
+        let wishes: Wishes = serde_json::from_str(&text).unwrap();
+        assert_eq!(wishes.present_as(1), Some(((name("all"), 5), 1)));
+        assert_eq!(wishes.present_as(2), None);
     }
 
     #[test]

@@ -31,6 +31,14 @@ pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
     })
 }
 
+/// Whether a stretch says what holds its connection up. One in which nothing was sent and no limit was
+/// met, as before the end of an idle connection, does not. The kernel's time alone does not tell: it is
+/// rounded up to a tick.
+pub fn says_limits(event: &raw::thalweg_event, held: &Chronographs) -> bool {
+    let is_limited = held.receiver_us > 0 || held.buffer_us > 0;
+    event.duration_us > 0 && (event.segs_out > 0 || is_limited)
+}
+
 /// The port that names the service: the local one of accepted connections, the remote one of
 /// others.
 pub fn service_port(event: &raw::thalweg_event) -> u16 {

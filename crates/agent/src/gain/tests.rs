@@ -436,3 +436,41 @@ fn last_stretch_of_a_connection_stands_for_the_limits_of_all() {
     limits.add(&connection);
     assert!((limits.idle() - 0.6).abs() < 1e-9);
 }
+
+#[test]
+fn last_stretch_that_says_nothing_leaves_the_limits_of_all_unknown() {
+    // One that was idle, rounded up to a tick of the kernel; one without any time; one whose receiver
+    // took nothing all the time.
+    for (duration_us, segs_out, receiver_us, is_known) in [
+        (4000, 0, 0, false),
+        (0, 0, 0, false),
+        (0, 3, 0, false),
+        (4000, 1, 0, true),
+        (10_000_000, 0, 10_000_000, true),
+    ] {
+        let event = raw::thalweg_event {
+            end: raw::THALWEG_END_FIN_LOCAL as u8,
+            bytes: 0,
+            segs_out,
+            receiver_us,
+            before: raw::thalweg_sums {
+                bytes: 4_500_000,
+                duration_us: 90_000_000,
+                wall_us: 90_000_000,
+                segs_out: 3000,
+                ..Default::default()
+            },
+            ..close(0, 1, duration_us)
+        };
+        let (_, connection) = super::whole(&event).unwrap();
+        assert_eq!(connection.busy_us, 90_000_000 + duration_us);
+        assert_eq!(
+            connection.held.is_some(),
+            is_known,
+            "{duration_us} {segs_out}"
+        );
+        let mut limits = Limits::default();
+        limits.add(&connection);
+        assert_eq!(limits.connections, u64::from(is_known));
+    }
+}

@@ -84,6 +84,16 @@ impl ArmTable {
         table
     }
 
+    /// The same table, in which the kernel has refused an arm.
+    #[cfg(test)]
+    pub fn with_refusal(mut self, name: &str, errno: i32) -> Self {
+        let mut arms = self.slots.iter_mut().flatten();
+        if let Some(arm) = arms.find(|arm| arm.name == name) {
+            arm.refused_errno = errno;
+        }
+        self
+    }
+
     /// Slots in use: number and entry.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &ArmEntry)> {
         self.slots
@@ -250,16 +260,6 @@ impl ArmTable {
             })
             .map(|(index, _)| index)
             .collect()
-    }
-
-    /// The arms that the configuration allows and the kernel refuses, in words.
-    pub fn refused(&self) -> Option<String> {
-        let refused: Vec<String> = self
-            .entries()
-            .filter(|(_, arm)| arm.present && arm.refused_errno != 0)
-            .map(|(_, arm)| format!("{} ({})", arm.name, error_text(arm.refused_errno)))
-            .collect();
-        (!refused.is_empty()).then(|| format!("the kernel refuses {}", refused.join(", ")))
     }
 
     /// Clears all refusals: a new agent tries every arm again.

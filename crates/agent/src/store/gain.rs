@@ -8,6 +8,7 @@ use thalweg_gain::{
     Baseline, Changes, Cluster, Content, Groups, Ledger, Limits, Moments, Part, ROWS, Scope, Side,
     Source, Stratum,
 };
+use thalweg_learner::HOUR_NS;
 
 use super::clock::Moment;
 use super::snapshot::unsigned;
@@ -83,13 +84,14 @@ impl Store {
     }
 
     /// What was kept of a rule, by the key of its experiment; '' for the learner. Clusters of an
-    /// earlier boot are closed: its hours are over. Rows that are not valid are left out.
+    /// earlier boot are closed: its hours are over. Hours of this boot that were closed stay so. Rows that
+    /// are not valid are left out.
     pub fn gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, StoreError> {
-        let now_ms = self.now_ms(moment);
-        self.sql("read the gain", self.read_gain(rule, now_ms))
+        self.sql("read the gain", self.read_gain(rule, moment))
     }
 
-    fn read_gain(&self, rule: &str, now_ms: i64) -> Result<KeptGain, rusqlite::Error> {
+    fn read_gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, rusqlite::Error> {
+        let now_ms = self.now_ms(moment);
         let known: Option<(String, i64, u64, u64)> = self
             .connection
             .query_row(
@@ -115,8 +117,9 @@ impl Store {
         let mut ledger = Ledger::restore(baseline, self.gain_groups(rule)?, self.gain_parts(rule)?);
         ledger.left_out = left_out;
         ledger.overridden = overridden;
-        if boot_id != self.boot_id {
-            ledger.close_all();
+        match boot_id == self.boot_id {
+            true => ledger.resume_at(moment.monotonic_ns / HOUR_NS),
+            false => ledger.close_all(),
         }
         let reverts = self.rows(
             "SELECT arm, since_ms, until_ms, why FROM gain_reverts WHERE rule = ?1 ORDER BY arm",

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_fleet::keys::SigningKey;
@@ -187,6 +188,69 @@ fn in_force(bed: &Bed) -> Value {
     bed.json(&["policy", "show"])["file"].clone()
 }
 
+/// A directory that cannot be written to as long as this value is there.
+struct ReadOnly(PathBuf);
+
+impl ReadOnly {
+    fn new(directory: PathBuf) -> Self {
+        let mounted = Self(directory);
+        for more in [MsFlags::empty(), MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY] {
+            let (at, flags) = (&mounted.0, MsFlags::MS_BIND | more);
+            mount(Some(at), at, None::<&str>, flags, None::<&str>).expect("a mount");
+        }
+        mounted
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn policies_leave_the_kernel_although_the_state_directory_fails() {
+    if !privileged() {
+        return;
+    }
+    let Some(fleet) = Fleet::new() else {
+        return;
+    };
+    let mut bed = bed("fleet-disk", &fleet);
+    bed.start();
+    let first = fleet.apply(&one_rule("mark = 7"), &[]);
+    reaches(&bed, first, "in-force");
+
+    // What is wanted cannot be written, and the history is lost.
+    let (file, history) = (bed.state().join("fleet.json"), bed.state().join("policy"));
+    fs::remove_file(&file).expect("removing");
+    fs::create_dir(&file).expect("a directory");
+    fs::rename(&history, history.with_extension("aside")).expect("moving");
+    let removal = fleet.json(&["policy", "remove", "--to=web", "--fleet=f", &fleet.port()]);
+    let removal = removal["number"].as_u64().expect("a number");
+    let found = reaches(&bed, removal, "in-force");
+    assert_eq!(found["reason"], "removed");
+    assert!(bed.json(&["policy", "show"]).is_null());
+    fs::remove_dir(&file).expect("removing");
+
+    // A policy is at fault, and there is no room to put the one before it in force.
+    let good = fleet.apply(&one_rule("mark = 8"), &[]);
+    reaches(&bed, good, "in-force");
+    let bad = fleet.apply(&one_rule("congestion = \"nosuch\""), &[]);
+    reaches(&bed, bad, "in-force");
+    let _read_only = ReadOnly::new(history);
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 20, 1);
+    let found = reaches(&bed, bad, "rolled-back");
+    let why = found["reason"].as_str().expect("a reason");
+    for part in ["TCP_CONGESTION", "cannot be put in force again"] {
+        assert!(why.contains(part), "{why}");
+    }
+    assert!(bed.json(&["policy", "show"]).is_null());
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn agents_obey_catch_up_and_take_back() {
@@ -364,4 +428,10 @@ fn a_canary_is_first_and_strangers_are_not_obeyed() {
         &[],
     );
     assert!(said.contains("policy.toml:4:"), "{said}");
+    // A cookie is another network namespace's on each machine.
+    let said = fleet.refuses(
+        "name = \"x\"\n[[rule]]\nname = \"y\"\nmatch.netns = 7\nset.nodelay = true\n",
+        &[],
+    );
+    assert!(said.contains("match.netns: found the cookie 7"), "{said}");
 }

@@ -1,5 +1,7 @@
 //! Status: how an agent is.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{WireError, read, write};
@@ -85,6 +87,72 @@ pub struct Cell {
     pub sums: [f64; 6],
 }
 
+impl Cell {
+    /// What is out of bounds, in words.
+    fn fault(&self) -> Option<String> {
+        for (field, text) in [
+            ("scope", &self.scope),
+            ("row", &self.row),
+            ("side", &self.side),
+        ] {
+            if let Err(error) = check_text(field, text, NAME_MAX) {
+                return Some(error.to_string());
+            }
+        }
+        let number = self.clusters.max(self.connections);
+        let error = if number > MAX_COUNT {
+            WireError::field("clusters, connections", number, "at most 2^53")
+        } else {
+            // NaN is in no range.
+            let is_wrong = |sum: &&f64| !(-MAX_SUM..=MAX_SUM).contains(*sum);
+            let sum = self.sums.iter().find(is_wrong)?;
+            WireError::field("sums", format_args!("{sum:e}"), "-1e18 to 1e18")
+        };
+        Some(format!("{} of {}: {error}", self.row, self.side))
+    }
+}
+
+/// A comparison that is left out, since one of its cells is out of bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The scope, in printable characters.
+    pub scope: String,
+    /// Number of its cells, those within bounds among them.
+    pub cells: u64,
+    /// The first such cell, and what is wrong with it, one line.
+    pub why: String,
+}
+
+/// A status as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Received {
+    /// The status, without the comparisons that are left out.
+    pub status: Status,
+    /// Comparisons that are left out, in order of their scopes.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Leaves out each comparison of which a cell is out of bounds. An agent is not believed about the rest
+/// of it: it could make the cell impossible that speaks against it.
+fn sound(mut cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
+    let mut wrong: BTreeMap<String, LeftOut> = BTreeMap::new();
+    for cell in &cells {
+        if wrong.contains_key(&cell.scope) {
+            continue;
+        }
+        let Some(why) = cell.fault() else { continue };
+        let of_scope = cells.iter().filter(|other| other.scope == cell.scope);
+        let left_out = LeftOut {
+            scope: one_line(&cell.scope, NAME_MAX),
+            cells: of_scope.count() as u64,
+            why,
+        };
+        wrong.insert(cell.scope.clone(), left_out);
+    }
+    cells.retain(|cell| !wrong.contains_key(&cell.scope));
+    (cells, wrong.into_values().collect())
+}
+
 /// How an agent is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
@@ -123,12 +191,14 @@ struct Document {
 }
 
 impl Status {
-    /// Reads a message.
+    /// Reads a message. A comparison of which a cell is out of bounds is left out.
     ///
     /// # Errors
-    /// It is too large, of another version, or has a field out of bounds.
-    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+    /// It is too large, of another version, or has another field out of bounds.
+    pub fn parse(bytes: &[u8]) -> Result<Received, WireError> {
         let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
+        at_most("cells", document.cells.len(), MAX_CELLS)?;
+        let (cells, left_out) = sound(document.cells);
         let status = Self {
             agent: document.agent,
             version: document.version,
@@ -137,14 +207,14 @@ impl Status {
             labels: document.labels,
             policies: document.policies,
             faults: document.faults,
-            cells: document.cells,
+            cells,
         };
         status.check()?;
-        Ok(status)
+        Ok(Received { status, left_out })
     }
 
     /// The message. Faults and cells beyond what a message may have are left out; long faults and
-    /// reasons are cut.
+    /// reasons are cut. A comparison of which a cell is out of bounds is left out, and is a fault.
     ///
     /// # Errors
     /// Another field is out of bounds.
@@ -153,9 +223,13 @@ impl Status {
             // Characters have at most four bytes.
             one_line(fault, FAULT_MAX / 4)
         };
-        let faults = self.faults.iter().filter(|fault| !fault.is_empty());
-        let mut cells = self.cells.clone();
+        let (mut cells, left_out) = sound(self.cells.clone());
         cells.truncate(MAX_CELLS);
+        let untold = left_out
+            .iter()
+            .map(|it| format!("gain of {} is not told: {}", it.scope, it.why));
+        let faults: Vec<String> = untold.chain(self.faults.iter().cloned()).collect();
+        let faults = faults.iter().filter(|fault| !fault.is_empty());
         let mut policies = self.policies.clone();
         for progress in &mut policies {
             progress.reason = short(&progress.reason);
@@ -192,51 +266,36 @@ impl Status {
         }
     }
 
+    /// Checks all but the cells, of which there are only sound ones.
     fn check(&self) -> Result<(), WireError> {
-        let shown = |text: &str| format!("{:?}", one_line(text, 80));
-        let texts = |field: &str, text: &str, most: usize| match is_text(text, most) {
-            true => Ok(()),
-            false => Err(WireError::field(
-                field,
-                shown(text),
-                &format!("1 to {most} bytes of one line"),
-            )),
-        };
-        let at_most = |field: &str, found: usize, most: usize| match found <= most {
-            true => Ok(()),
-            false => Err(WireError::field(field, found, &format!("at most {most}"))),
-        };
-        texts("version", &self.version, NAME_MAX)?;
+        check_text("version", &self.version, NAME_MAX)?;
         at_most("labels", self.labels.len(), MAX_LABELS)?;
         at_most("policies", self.policies.len(), MAX_LABELS)?;
         at_most("faults", self.faults.len(), MAX_FAULTS)?;
-        at_most("cells", self.cells.len(), MAX_CELLS)?;
         for progress in &self.policies {
             if !progress.reason.is_empty() {
-                texts("reason", &progress.reason, FAULT_MAX)?;
+                check_text("reason", &progress.reason, FAULT_MAX)?;
             }
         }
         for fault in &self.faults {
-            texts("faults", fault, FAULT_MAX)?;
-        }
-        for cell in &self.cells {
-            texts("scope", &cell.scope, NAME_MAX)?;
-            texts("row", &cell.row, NAME_MAX)?;
-            texts("side", &cell.side, NAME_MAX)?;
-            if cell.clusters > MAX_COUNT || cell.connections > MAX_COUNT {
-                let most = cell.clusters.max(cell.connections);
-                return Err(WireError::field(
-                    "clusters, connections",
-                    most,
-                    "at most 2^53",
-                ));
-            }
-            // NaN is in no range.
-            let wrong = |sum: &&f64| !(-MAX_SUM..=MAX_SUM).contains(*sum);
-            if let Some(sum) = cell.sums.iter().find(wrong) {
-                return Err(WireError::field("sums", sum, "-1e18 to 1e18"));
-            }
+            check_text("faults", fault, FAULT_MAX)?;
         }
         Ok(())
     }
+}
+
+fn check_text(field: &str, text: &str, most: usize) -> Result<(), WireError> {
+    if is_text(text, most) {
+        return Ok(());
+    }
+    let shown = format!("{:?}", one_line(text, 80));
+    let expected = format!("1 to {most} bytes of one line");
+    Err(WireError::field(field, shown, &expected))
+}
+
+fn at_most(field: &str, found: usize, most: usize) -> Result<(), WireError> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(WireError::field(field, found, &format!("at most {most}")))
 }

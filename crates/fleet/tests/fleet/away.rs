@@ -122,3 +122,25 @@ fn a_bucket_made_anew_beside_a_connection_is_noticed() {
         (operator.count("KV_thalweg-priors") == 1).then_some(())
     });
 }
+
+#[test]
+fn deleted_bucket_is_named_by_an_agent_that_reads_none() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let mut settings = bed.settings("a");
+    settings.take = false;
+    settings.pace.patience = Duration::from_secs(60);
+    let a = Fleet::start(&settings).unwrap();
+    connected(&a);
+    a.statuses(Duration::from_secs(60)).unwrap();
+    let operator = bed.raw("operator");
+    let deleted = operator.request("$JS.API.STREAM.DELETE.KV_thalweg-priors", "");
+    assert!(deleted.unwrap().contains("true"));
+    let told = a.statuses(Duration::from_secs(60)).unwrap_err();
+    assert_eq!(told.kind, Kind::Bucket);
+    assert!(told.text.contains("bucket thalweg-priors"), "{told}");
+    // The fleet is away as long as the bucket is.
+    fault(&a, Kind::Bucket);
+    assert_eq!(a.state().connected, None);
+    bed.operator().make_all(&super::support::SMALL).unwrap();
+    connected(&a);
+}

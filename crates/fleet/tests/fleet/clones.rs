@@ -52,6 +52,21 @@ fn clone_of_an_agent_is_seen_by_both_and_by_all() {
 }
 
 #[test]
+fn clone_that_has_not_written_for_a_moment_is_still_there() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let mut settings = bed.settings("a");
+    settings.pace.namesake = Duration::from_secs(3600);
+    let first = Fleet::start(&settings).unwrap();
+    let clone = bed.agent("a");
+    publish(&first);
+    publish(&clone);
+    for _ in 0..4 {
+        publish(&first);
+    }
+    assert!(first.state().is_shared);
+}
+
+#[test]
 fn new_bucket_is_no_clone() {
     let Some(bed) = Bed::new(&["a"]) else { return };
     let a = bed.agent("a");

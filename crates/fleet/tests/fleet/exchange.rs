@@ -199,6 +199,7 @@ fn policies_are_obeyed_by_label_key_and_number() {
             agent: name("b"),
             age: Duration::ZERO,
             status: Ok(status),
+            left_out: Vec::new(),
         }
     };
     assert_eq!(publish(&lost, &[told(40)]), 41);

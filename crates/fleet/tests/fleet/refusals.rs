@@ -130,11 +130,14 @@ fn a_full_bucket() {
     b.offer(&Outgoing::Priors(priors("b", 1, 2))).unwrap();
     wait_for("priors", || Some(()).filter(|()| b.state().published == 2));
     assert_eq!(b.state().connections, 1);
+    // What was taken meanwhile says nothing of what was refused.
+    assert_eq!(b.state().refused.map(|fault| fault.kind), Some(Kind::Full));
     // Room is made: what was refused is offered again.
     bed.operator().make_all(&super::support::SMALL).unwrap();
     wait_for("the status", || {
         Some(()).filter(|()| b.state().published == 3)
     });
+    assert_eq!(b.state().refused, None);
 }
 
 #[test]

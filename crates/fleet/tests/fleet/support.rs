@@ -36,6 +36,7 @@ pub const QUICK: Pace = Pace {
     refused: Duration::from_millis(300),
     ping: Duration::from_secs(1),
     uneasy: Duration::ZERO,
+    namesake: Duration::ZERO,
 };
 
 /// Small buckets: a server reserves what they may have.

@@ -43,6 +43,21 @@ fn member(name: &str, age_s: u64, cells: Vec<Cell>) -> Member {
             faults: Vec::new(),
             cells,
         }),
+        left_out: Vec::new(),
+    }
+}
+
+/// A member whose status has passed through the server.
+fn received(member: Member) -> Member {
+    let text = serde_json::json!({
+        "format": 1, "agent": member.agent, "version": "0.1.0", "labels": ["all"],
+        "policies": [], "faults": ["store"], "cells": member.status.unwrap().cells,
+    });
+    let received = Status::parse(text.to_string().as_bytes()).unwrap();
+    Member {
+        status: Ok(received.status),
+        left_out: received.left_out,
+        ..self::member(member.agent.as_str(), 60, Vec::new())
     }
 }
 
@@ -211,6 +226,50 @@ fn liar_of_the_largest_third_power_is_left_out_and_named() {
     assert_eq!(with.left_out[0].agent, "liar");
     let why = &with.left_out[0].why;
     assert!(why.starts_with("time of control: third powers"), "{why}");
+}
+
+#[test]
+fn cell_out_of_bounds_costs_the_comparison_alone_and_is_named() {
+    let mut all = eleven(6_000, -0.8);
+    all.push(member("z1", 60, pair("rule:pace", 7_000, 0.5)));
+    let honest = Statuses::new(all.clone()).gain();
+    all.pop();
+    // The worse side, without which the agent would seem to be as fast as the others.
+    let mut cells = [pair("all", 9_000, 0.8), pair("rule:pace", 7_000, 0.5)].concat();
+    cells[1].sums[4] = 1e19;
+    all.push(received(member("z1", 60, cells)));
+    let statuses = Statuses::new(all);
+    let found = statuses.gain();
+    assert_eq!((&found.all, &found.rules), (&honest.all, &honest.rules));
+    // It tells of connections.
+    assert_eq!((found.without, honest.without), (0, 1));
+    assert_eq!(found.refused, 2);
+    let why = "time of treated: sums: found 1e19, expected -1e18 to 1e18";
+    let [left_out] = &found.left_out[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!((&*left_out.agent, &*left_out.why), ("z1", why));
+    // All else of its status is read.
+    let agents = statuses.agents();
+    let last = agents.agents.last().unwrap();
+    assert_eq!((&*last.agent, &last.unreadable), ("z1", &None));
+    assert_eq!(last.version.as_deref(), Some("0.1.0"));
+    let uncounted = format!("gain is not counted: {why}");
+    assert_eq!(last.problems, ["store".to_owned(), uncounted]);
+    // A rule's, and a scope that is none.
+    let mut cells = [pair("rule:pace", 7_000, 0.5), pair("\n", 10, 0.0)].concat();
+    cells[0].clusters = u64::MAX;
+    let found = Statuses::new(vec![received(member("z1", 60, cells))]).gain();
+    let [scope, rule] = &found.left_out[..] else {
+        panic!("{found:?}");
+    };
+    assert!(
+        scope.why.starts_with("scope \" \": scope: found"),
+        "{scope:?}"
+    );
+    let said = "rule pace: time of control: clusters, connections: found 1844674";
+    assert!(rule.why.starts_with(said), "{rule:?}");
+    assert_eq!((found.refused, found.without), (4, 1));
 }
 
 #[test]

@@ -90,6 +90,53 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
 }
 
 #[test]
+fn host_hour_that_was_closed_is_booked_once_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |hour: u64| moment(hour * 3_600_000);
+    let mut store = open_at(directory.path(), BOOT, at(HOUR + 2));
+    let mut kept = store.gain("", at(HOUR + 2)).unwrap();
+    fill(&mut kept);
+    kept.ledger.close(HOUR + 2);
+    save(&mut store, &mut kept);
+    drop(store);
+
+    let store = open_at(directory.path(), BOOT, at(HOUR + 2));
+    let mut again = store.gain("", at(HOUR + 2)).unwrap();
+    // Its event waited in the ring: it ended in the hour before, and began in the one that is over.
+    again.ledger.reach(HOUR + 1);
+    let prefix = || "192.0.2.0/24".to_owned();
+    let late = part(HOUR, 7);
+    again.ledger.add(late, &connection(1), prefix);
+    let all = &again.ledger.groups()[&(Scope::All, String::new())];
+    let time = &all.treated()[Row::Time.index()];
+    // The very first one has nothing to be compared with.
+    assert_eq!((time.clusters, time.connections), (2, 6));
+}
+
+#[test]
+fn groups_of_another_boot_lose_their_hours_in_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut kept = store.gain("", NOW).unwrap();
+    fill(&mut kept);
+    // Nothing is open when the machine restarts.
+    kept.ledger.close(HOUR + 3);
+    save(&mut store, &mut kept);
+    drop(store);
+    let mut store = open_at(directory.path(), "another", moment(1000));
+    let mut again = store.gain("", moment(1000)).unwrap();
+    save(&mut store, &mut again);
+    let hours = |store: &Store| -> i64 {
+        let sql = "SELECT max(hour) FROM gain_groups";
+        store
+            .connection
+            .query_row(sql, [], |row| row.get(0))
+            .unwrap()
+    };
+    assert_eq!(hours(&store), 0);
+}
+
+#[test]
 fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());

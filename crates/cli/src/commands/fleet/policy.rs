@@ -98,7 +98,11 @@ fn share(text: &str) -> Result<u32, String> {
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Apply(options) => {
-            let (bytes, _) = load_with_text(&options.file)?;
+            let (bytes, policy) = load_with_text(&options.file)?;
+            let compiled = policy.compile().ok();
+            if let Some(why) = compiled.and_then(|it| it.machine_bound()) {
+                bail!("{}: {why}", options.file.display());
+            }
             let text = file::text(bytes, &options.file)?;
             let ppm = options.canary.unwrap_or(ALL_PPM);
             publish(global, &options.label, &text, ppm)

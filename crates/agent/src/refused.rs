@@ -1,0 +1,93 @@
+//! Congestion controls that the kernel refuses. The agent tries a refused one again after a while; that
+//! is no sign that the kernel has it.
+
+use std::collections::BTreeMap;
+
+use thalweg_bpf_types::raw;
+
+use crate::kernel::{ArmTable, error_text};
+
+/// Arms that the kernel refused, and that no connection has got since, with the negative errno of each.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedArms(BTreeMap<String, i32>);
+
+impl RefusedArms {
+    /// Takes over the table's refusals, and forgets arms that are no longer offered.
+    pub fn note_table(&mut self, table: &ArmTable) {
+        let present = || table.entries().filter(|(_, arm)| arm.present);
+        self.0
+            .retain(|name, _| present().any(|(_, arm)| arm.name == *name));
+        for (_, arm) in present().filter(|(_, arm)| arm.refused_errno != 0) {
+            self.0.insert(arm.name.clone(), arm.refused_errno);
+        }
+    }
+
+    /// Forgets arms that connections got by these decisions.
+    pub fn note_decisions(&mut self, events: &[&raw::thalweg_event], table: &ArmTable) {
+        if self.0.is_empty() {
+            return;
+        }
+        for event in events {
+            let is_decision = u32::from(event.kind) != raw::THALWEG_EVENT_CLOSE;
+            if is_decision
+                && event.error == 0
+                && let Some(name) = table.name(event.arm.into())
+            {
+                self.0.remove(name);
+            }
+        }
+    }
+
+    /// All of them in words; `None`: there is none.
+    pub fn in_words(&self) -> Option<String> {
+        let of = |(name, errno): (&String, &i32)| format!("{name} ({})", error_text(*errno));
+        let refused: Vec<String> = self.0.iter().map(of).collect();
+        (!refused.is_empty()).then(|| format!("the kernel refuses {}", refused.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSED: &str = "the kernel refuses bbr (No such file or directory (os error 2))";
+
+    fn decision(arm: u8, error: i32) -> raw::thalweg_event {
+        raw::thalweg_event {
+            kind: raw::THALWEG_EVENT_DECISION as u8,
+            arm,
+            chosen_arm: 1,
+            error,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn refused_arm_is_told_until_a_connection_gets_it() {
+        let table = ArmTable::of(&["cubic", "bbr"]);
+        let mut refused = RefusedArms::default();
+        refused.note_table(&table);
+        assert_eq!(refused.in_words(), None);
+        let refusing = table.clone().with_refusal("bbr", -libc::ENOENT);
+        refused.note_table(&refusing);
+        assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
+        // It may be tried again, and another arm works.
+        refused.note_table(&table);
+        refused.note_decisions(&[&decision(0, 0)], &table);
+        assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
+        // It is refused again: the connection keeps what it has.
+        refused.note_decisions(&[&decision(0, -libc::ENOENT)], &table);
+        assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
+        refused.note_decisions(&[&decision(1, 0)], &table);
+        assert_eq!(refused.in_words(), None);
+    }
+
+    #[test]
+    fn refused_arm_that_is_no_longer_offered_is_no_problem() {
+        let table = ArmTable::of(&["cubic", "bbr"]);
+        let mut refused = RefusedArms::default();
+        refused.note_table(&table.clone().with_refusal("bbr", -libc::ENOENT));
+        refused.note_table(&ArmTable::of(&["cubic"]));
+        assert_eq!(refused.in_words(), None);
+    }
+}
