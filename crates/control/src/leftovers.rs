@@ -1,5 +1,5 @@
-//! The learner in the kernel as the kernel itself lists it, by the names of its programs: what the
-//! agent's directory of pins does not show.
+//! The learner and policies in the kernel as the kernel itself lists them, by the names of their
+//! programs: what the agent's directory of pins does not show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys;
-use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
+use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgramInfo};
 use libbpf_rs::{Link, Program};
+use thalweg_bpf_objects::names::policy::programs::POLICY_SOCKOPS;
+use thalweg_bpf_objects::names::policy_mark::programs::POLICY_MARK;
 use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
 
 use crate::learner::LINKS;
+use crate::pins::Locked;
 use crate::{cc, links, pins, policy, privileges, sockops, system};
 
 /// The learner's programs, as far as the kernel keeps a name (linux/bpf.h, BPF_OBJ_NAME_LEN).
@@ -27,6 +30,8 @@ const PROGRAMS: [&str; 5] = [
     learn_clamp::programs::LEARN_CLAMP,
 ];
 const NAME_MAX: usize = 15;
+/// Most maps of a program (linux/bpf.h, MAX_USED_MAPS).
+const MAPS_MAX: usize = 64;
 /// Deepest directory of a BPF file system that is searched for pins.
 const DEPTH: usize = 4;
 /// The kernel frees programs a little after their last user has gone.
@@ -69,20 +74,25 @@ impl Learner {
         self.programs.extend(held.into_iter().filter(is_own));
     }
 
-    /// Detaches links on the noted cgroups that no pin keeps, waits until the kernel has freed the
+    /// Detaches links of the noted programs, and those on the noted cgroups that no pin keeps, waits until the kernel has freed the
     /// noted programs, and says what is still there.
     pub fn remove_rest(&self) -> Vec<String> {
         let mut left = Vec::new();
         let names = privileges::raised(program_names);
         let pinned = pinned_links();
-        for link in
-            privileges::raised(LinkInfoIter::default).filter(|link| !pinned.contains_key(&link.id))
-        {
+        let links: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
+        // A pin on a file system that is read-only cannot go; the link can.
+        let is_to_go = |link: &LinkInfo| {
+            !pinned.contains_key(&link.id) || self.programs.contains(&link.prog_id)
+        };
+        for link in links.iter().filter(|link| is_to_go(link)) {
             let LinkTypeInfo::Cgroup(about) = &link.info else {
                 continue;
             };
             let name = names.get(&link.prog_id).filter(|name| is_own_name(name));
-            let (Some(name), true) = (name, self.cgroups.contains(&about.cgroup_id)) else {
+            let is_noted =
+                self.programs.contains(&link.prog_id) || self.cgroups.contains(&about.cgroup_id);
+            let (Some(name), true) = (name, is_noted) else {
                 continue;
             };
             if let Err(error) = detach_link(link.id) {
@@ -115,10 +125,8 @@ fn is_own_name(name: &str) -> bool {
 }
 
 fn program_names() -> BTreeMap<u32, String> {
-    let programs = privileges::raised(ProgInfoIter::default);
-    programs
-        .map(|program| (program.id, program.name.to_string_lossy().into_owned()))
-        .collect()
+    let named = |program: ProgramInfo| (program.id, program.name.to_string_lossy().into_owned());
+    privileges::raised(|| ProgInfoIter::default().map(named).collect())
 }
 
 /// Whether a program is in the kernel. One that may not be looked at counts as gone.
@@ -166,12 +174,116 @@ fn search(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
         match entry.file_type() {
             Ok(kind) if kind.is_dir() && depth > 0 => search(&path, depth - 1, found),
             Ok(kind) if kind.is_file() && is_link => {
-                let link = Link::open(&path).and_then(|link| link.info());
+                // An object of others may have a program of that name.
+                let link = Link::open(&path).and_then(|link| link.info()).ok();
+                let link =
+                    link.filter(|info| name_of(info.prog_id).is_none_or(|name| is_own_name(&name)));
                 found.extend(link.map(|info| (info.id, directory.to_owned())));
             }
             _ => {}
         }
     }
+}
+
+/// Directories of pins in the BPF file systems that can be seen: those of agents, and those that have
+/// a policy, a congestion control or a sockops object alone.
+pub fn pin_directories() -> BTreeSet<PathBuf> {
+    let mut found: BTreeSet<PathBuf> = pinned_links().into_values().collect();
+    for mount in system::bpffs_mounts() {
+        search_without_agent(&mount, DEPTH, &mut found);
+    }
+    found
+}
+
+fn search_without_agent(directory: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
+    if needs_no_agent(directory) {
+        found.insert(directory.to_owned());
+    }
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            search_without_agent(&entry.path(), depth - 1, found);
+        }
+    }
+}
+
+/// Whether a directory has pins of a policy, a congestion control or a sockops object. Other programs
+/// may use the same names, so more than these are compared.
+fn needs_no_agent(pin: &Path) -> bool {
+    let policy = Link::open(pin.join(policy::DIRECTORY).join("link"));
+    let program = policy.and_then(|link| link.info());
+    let program = program.ok().and_then(|info| name_of(info.prog_id));
+    let has = |kind: &str, file: &str| {
+        let directory = pin.join(kind);
+        let names = pins::entries(&directory).unwrap_or_default();
+        let mut files = names.iter().map(|name| directory.join(name).join(file));
+        files.any(|file| file.symlink_metadata().is_ok())
+    };
+    program.is_some_and(|name| name == POLICY_SOCKOPS)
+        || has(cc::DIRECTORY, cc::OPS)
+        || has(sockops::DIRECTORY, "cgroup")
+}
+
+/// Detaches policies from a cgroup where no pin that can be opened keeps them: another BPF file system
+/// is mounted over theirs, or theirs is read-only. Returns the number of links.
+///
+/// # Errors
+/// Links that cannot be detached.
+pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
+    let cgroup = links::open_cgroup(cgroup).and_then(|cgroup| links::cgroup_id(&cgroup));
+    // Nothing is attached to a cgroup that is gone.
+    let Ok(cgroup) = cgroup else {
+        return Ok(0);
+    };
+    if lost_policies(pin, cgroup).is_empty() {
+        return Ok(0);
+    }
+    // A policy that another process applies is attached before it is pinned.
+    let existing = pin.ancestors().find(|path| path.exists());
+    let lock = existing
+        .filter(|path| system::has_pins(path))
+        .and_then(|_| Locked::create(&pin.join(policy::DIRECTORY)).ok());
+    let lost = lost_policies(pin, cgroup);
+    let detached = lost.iter().try_for_each(|link| {
+        detach_link(*link).with_context(|| format!("a policy without a pin (link {link})"))
+    });
+    if let Some(lock) = lock {
+        lock.finish(pin);
+    }
+    detached.map(|()| lost.len())
+}
+
+/// Numbers of the links of policies on a cgroup that no pin keeps, and of those that mark sockets of
+/// other cgroups for them.
+fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
+    let mut directories = pin_directories();
+    directories.insert(pin.to_owned());
+    let pinned = |directory: &PathBuf| {
+        let link = links::open(&directory.join(policy::DIRECTORY).join("link")).ok()??;
+        Some(link.info().ok()?.id)
+    };
+    let pinned: BTreeSet<u32> = directories.iter().filter_map(pinned).collect();
+    let all: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
+    let names = privileges::raised(program_names);
+    let is_named =
+        |link: &LinkInfo, name: &str| names.get(&link.prog_id).is_some_and(|it| it == name);
+    let is_lost = |link: &LinkInfo| {
+        let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);
+        is_on && is_named(link, POLICY_SOCKOPS) && !pinned.contains(&link.id)
+    };
+    let lost: Vec<&LinkInfo> = all.iter().filter(|link| is_lost(link)).collect();
+    let maps = lost.iter().filter_map(|link| map_ids_of(link.prog_id));
+    let maps: BTreeSet<u32> = maps.flatten().collect();
+    let marks_for = |link: &LinkInfo| {
+        let used = || map_ids_of(link.prog_id).unwrap_or_default();
+        is_named(link, POLICY_MARK) && used().iter().any(|id| maps.contains(id))
+    };
+    let marking = all.iter().filter(|link| marks_for(link));
+    lost.iter()
+        .copied()
+        .chain(marking)
+        .map(|link| link.id)
+        .collect()
 }
 
 /// Detaches a link, whoever holds it.
@@ -222,9 +334,15 @@ pub fn others(pin: &Path) -> Vec<Other> {
     if !system::has_pins(pin) {
         return others;
     }
-    if pin.join(policy::DIRECTORY).exists() {
+    let policies = pin.join(policy::DIRECTORY);
+    let names = pins::entries(&policies).unwrap_or_default();
+    if !names.is_empty() {
+        let what = match names.iter().any(|name| name == "link") {
+            true => "a policy",
+            false => "what an interrupted command has left of a policy",
+        };
         others.push(Other {
-            what: "a policy".to_owned(),
+            what: what.to_owned(),
             command: "thalweg policy remove".to_owned(),
         });
     }
@@ -287,7 +405,31 @@ pub(crate) fn name_of(program: u32) -> Option<String> {
     program_name(program.as_fd()).filter(|name| !name.is_empty())
 }
 
-fn map_id(map: BorrowedFd<'_>) -> Option<u32> {
+/// Numbers of the maps that a program uses; `None`: it is gone, or may not be looked at.
+pub(crate) fn map_ids_of(program: u32) -> Option<Vec<u32>> {
+    let program = privileges::raised(|| Program::fd_from_id(program)).ok()?;
+    let mut ids = [0u32; MAPS_MAX];
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_map_ids: MAPS_MAX as u32,
+        map_ids: ids.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the descriptor is open, `info` has `length` bytes and `ids` has room for `nr_map_ids`
+    // numbers for the whole call.
+    let failed = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            program.as_raw_fd(),
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    let count = info.nr_map_ids as usize;
+    (failed == 0).then(|| ids.into_iter().take(count).collect())
+}
+
+/// Number of a map.
+pub(crate) fn map_id(map: BorrowedFd<'_>) -> Option<u32> {
     let mut info = libbpf_sys::bpf_map_info::default();
     let mut length = size_of::<libbpf_sys::bpf_map_info>() as u32;
     // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.

@@ -17,6 +17,7 @@ mod tables;
 mod tests;
 mod trials;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_policy::{Compiled, Namespace, NamespaceUse};
+use thalweg_policy::{Compiled, Namespace, NamespaceUse, VOID_COOKIE};
 
 pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
@@ -459,6 +460,34 @@ fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
         }
     }
     Ok(outdated)
+}
+
+/// Cookies by which rules of the policy in force name network namespaces, where they are void: those
+/// rules match nothing.
+fn void_cookies(own: &Path, compiled: &Compiled) -> Result<BTreeSet<u64>> {
+    // Either all are void or none is.
+    let Some(&rule) = compiled.by_cookie.first() else {
+        return Ok(BTreeSet::new());
+    };
+    let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
+    match trials::entry(&rules, rule as u32)?.netns {
+        VOID_COOKIE => Ok(compiled.cookies()),
+        _ => Ok(BTreeSet::new()),
+    }
+}
+
+/// A sentence on void cookies of network namespaces, with what to do; `None` without any.
+fn void_in_words(cookies: &BTreeSet<u64>) -> Option<String> {
+    if cookies.is_empty() {
+        return None;
+    }
+    let cookies: Vec<String> = cookies.iter().map(u64::to_string).collect();
+    Some(format!(
+        "rules with match.netns = {} match nothing: a network namespace has its cookie until the \
+         machine restarts, and these are not known to be of this boot. Write its name, its path or \
+         its present cookie, and apply the policy again",
+        cookies.join(", ")
+    ))
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {

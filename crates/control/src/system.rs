@@ -525,8 +525,8 @@ pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
 /// Fails where pins of the machine are hidden from this process: it would find nothing.
 pub fn check_sees_pins(pin: &Path) -> Result<()> {
     let existing = pin.ancestors().find(|path| path.exists());
-    if existing.is_some_and(|path| is_bpffs(path).unwrap_or(false)) {
-        return Ok(());
+    if let Some(bpffs) = existing.filter(|path| is_bpffs(path).unwrap_or(false)) {
+        return check_outlives(bpffs);
     }
     let of_init = mounts_of("1").unwrap_or_default().into_iter();
     let mut bpffs = of_init.filter(|mount| mount.kind == "bpf" && pin.starts_with(&mount.point));

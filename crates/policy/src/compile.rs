@@ -372,6 +372,8 @@ impl<'p> Compiler<'p> {
             let index = usize::try_from(u64::MAX - rule.netns).unwrap_or(usize::MAX);
             if let Some(used) = self.out.netns.get_mut(index) {
                 used.rules.push(place);
+            } else if rule.netns != 0 {
+                self.out.by_cookie.push(place);
             }
         }
     }

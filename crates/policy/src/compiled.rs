@@ -1,6 +1,7 @@
 //! A policy as the kernel program reads it: the plain tables of `thalweg_policy_abi.h`.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use thalweg_bpf_types::raw;
 use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
@@ -8,6 +9,10 @@ use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Group, Namespace, is_below};
 use crate::trial::Trial;
+
+/// Cookie of rules that match nothing because their own cookie is void. No namespace has it: a kernel
+/// counts cookies up from 1. No placeholder has it either: these count down from the largest number.
+pub const VOID_COOKIE: u64 = 1 << 63;
 
 /// The tables, and the data that user space needs to fill and explain them.
 ///
@@ -49,6 +54,8 @@ pub struct Compiled {
     pub cgroups: Vec<Group>,
     /// Network namespaces given by name, not by cookie.
     pub netns: Vec<NamespaceUse>,
+    /// Indices into `rules` of the rules that name a network namespace by its cookie.
+    pub by_cookie: Vec<usize>,
     /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
     pub arm_sets: Vec<Vec<String>>,
     /// Names and settings of each rule, by id (its index in the file).
@@ -100,6 +107,34 @@ impl Compiled {
         }
         missing
     }
+
+    /// Cookies by which rules name network namespaces, in order.
+    pub fn cookies(&self) -> BTreeSet<u64> {
+        let rules = self.by_cookie.iter();
+        rules.map(|&rule| self.rules[rule].netns).collect()
+    }
+
+    /// Makes the rules that name a network namespace by its cookie match nothing, and returns the
+    /// cookies. A cookie is valid until the machine restarts; then another namespace may have it.
+    pub fn void_cookies(&mut self) -> BTreeSet<u64> {
+        let cookies = self.cookies();
+        for &rule in &self.by_cookie {
+            self.rules[rule].netns = VOID_COOKIE;
+        }
+        cookies
+    }
+
+    /// Why the policy is good for one machine alone; `None` where it may be given to many.
+    pub fn machine_bound(&self) -> Option<String> {
+        let rule = self.rules.get(*self.by_cookie.first()?)?;
+        let name = &self.about.get(rule.id as usize)?.name;
+        Some(format!(
+            "rule {name:?}: match.netns: found the cookie {}, expected a name or an absolute path: \
+             each machine, and each restart, gives a cookie to another namespace",
+            rule.netns
+        ))
+    }
+
     /// The id of the rule that a flow gets, found as the kernel program finds it.
     ///
     /// It searches the prefixes one by one: for tests and explanations, not for speed.

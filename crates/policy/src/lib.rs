@@ -17,7 +17,7 @@ mod trial;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
-pub use compiled::{About, Compiled, NamespaceUse};
+pub use compiled::{About, Compiled, NamespaceUse, VOID_COOKIE};
 pub use diff::{Change, ChangedRule, Difference};
 pub use model::{
     Action, Condition, Conditions, Direction, Flow, FlowKind, Group, Namespace, Policy, Ports,

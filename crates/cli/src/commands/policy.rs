@@ -72,17 +72,27 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 
 /// The paths for applying policies, and their history.
 fn place(global: &Global, config: Config) -> Result<(Place, History)> {
-    global.expect_configuration()?;
-    system::check_sees_pins(&config.paths.pin)?;
-    let configured = match config.cgroup {
-        Some(path) => path,
-        None => system::cgroup2_mount()?,
-    };
+    let history = visible_history(global, &config)?;
     let place = Place {
-        cgroup: cgroup_beside_learner(global, &config.paths.pin, configured),
+        cgroup: policy_cgroup(global, &config)?,
         pin: config.paths.pin,
     };
-    Ok((place, History::at(&config.paths.state)))
+    Ok((place, history))
+}
+
+/// The history, where pins of the machine are not hidden from this process.
+fn visible_history(global: &Global, config: &Config) -> Result<History> {
+    global.expect_configuration()?;
+    system::check_sees_pins(&config.paths.pin)?;
+    Ok(History::at(&config.paths.state))
+}
+
+fn policy_cgroup(global: &Global, config: &Config) -> Result<PathBuf> {
+    let configured = match &config.cgroup {
+        Some(path) => path.clone(),
+        None => system::cgroup2_mount()?,
+    };
+    Ok(cgroup_beside_learner(global, &config.paths.pin, configured))
 }
 
 /// The cgroup of policies: the learner's, as the agent would move them there. `run --cgroup` may have put

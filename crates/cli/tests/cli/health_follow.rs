@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
+use thalweg_control::system;
 use thalweg_lab::host::Side;
 
 use crate::health::{Service, checked, is_attached, is_well, visit};
@@ -121,6 +122,66 @@ fn rules_of_network_namespaces_follow_them() {
     wait_for("flows of the rule", || {
         (matched(&bed, "one") > before).then_some(())
     });
+}
+
+/// The boot in which the policy was applied is another one in its description: what a restart of the
+/// machine leaves.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn cookie_of_another_boot_matches_nothing_until_applied_again() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("cookies"), "");
+    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let cookie = system::netns_cookie_of(&client).unwrap();
+    let by_cookie = policy(&format!(
+        "[[rule]]\nname = \"one\"\nmatch = {{ netns = {cookie}, direction = \"active\" }}\n\
+         set = {{ mark = 1 }}\n[[rule]]\nname = \"rest\"\nset = {{ mark = 2 }}\n"
+    ));
+    bed.apply(&by_cookie);
+    bed.start();
+    wait_for("an agent without problems", || is_well(&bed));
+    visit(&bed);
+    wait_for("flows of the rule", || {
+        (matched(&bed, "one") > 0).then_some(())
+    });
+
+    let description = bed.state().join("policy/00000001.json");
+    let text = fs::read_to_string(&description).unwrap();
+    let boot_id = system::boot_id().unwrap();
+    assert!(text.contains(&boot_id), "{text}");
+    bed.end(Signal::SIGTERM);
+    fs::remove_dir_all(bed.pin.join("policy")).unwrap();
+    fs::write(&description, text.replace(&boot_id, "another")).unwrap();
+    bed.start();
+    let words = format!("rules with match.netns = {cookie} match nothing");
+    let is_told = |bed: &Bed| {
+        let (code, line) = checked(bed);
+        (code == 1 && line.contains(&words)).then_some(())
+    };
+    assert!(is_told(&bed).is_some(), "{:?}", checked(&bed));
+    assert!(bed.logged().contains(&words), "{}", bed.logged());
+    let shown = bed.json(&["policy", "show"])["faults"].to_string();
+    assert!(shown.contains(&words), "{shown}");
+    visit(&bed);
+    wait_for("flows of the other rule", || {
+        (matched(&bed, "rest") > 0).then_some(())
+    });
+    assert_eq!(matched(&bed, "one"), 0);
+    assert!(is_told(&bed).is_some());
+
+    // The same file, applied in this boot, means its cookies again.
+    bed.apply(&by_cookie);
+    wait_for("the end of the problem", || is_well(&bed));
+    visit(&bed);
+    wait_for("flows of the rule", || {
+        (matched(&bed, "one") > 0).then_some(())
+    });
+    // What it replaced is still of another boot.
+    let returned = bed.json(&["policy", "rollback"])["notes"].to_string();
+    assert!(returned.contains(&words), "{returned}");
+    assert!(is_told(&bed).is_some(), "{:?}", checked(&bed));
 }
 
 #[test]

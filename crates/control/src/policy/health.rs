@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
-use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_policy::Compiled;
@@ -18,7 +17,7 @@ use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, Place, SHARED};
 use crate::links::{Attachment, Fault};
-use crate::{links, pins, privileges};
+use crate::{leftovers, links, pins, privileges};
 
 /// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
 const NAME_MAX: usize = 15;
@@ -55,7 +54,8 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
     let path = pins.link();
     let shown = path.display();
     if fs::symlink_metadata(&path).is_err() {
-        let gone = history.wanted()?.map(|number| match history.entry(number) {
+        let wanted = history.still_wanted(&pins)?;
+        let gone = wanted.map(|number| match history.entry(number) {
             Ok(it) => format!(
                 "policy {} is not in force: its pin {shown} is gone",
                 it.name
@@ -112,12 +112,19 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             gone.join(", ")
         ));
     }
+    let replaced = replaced(&pins, &linked);
+    if !replaced.is_empty() {
+        let replaced: Vec<&str> = replaced.iter().map(|pin| pin.1).collect();
+        let below = place.pin.join(super::DIRECTORY);
+        faults.push(format!(
+            "policy {name}: pins below {} are other maps than those of its program: {}",
+            below.display(),
+            replaced.join(", ")
+        ));
+    }
     let unfollowed = match described(&linked, history)? {
         None => Vec::new(),
-        Some(Err(error)) => vec![format!(
-            "its file cannot be used, and what its rules name is not looked after until it is \
-             applied again: {error:#}"
-        )],
+        Some(Err(why)) => vec![why],
         Some(Ok(compiled)) => unfollowed(place, &pins.generation(linked.number), &compiled)?,
     };
     faults.extend(
@@ -128,18 +135,32 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The tables of a policy, or why there are none; `None`: it is of another state directory.
-fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Compiled>>>> {
+/// The tables of a policy, or why there are none, a sentence; `None`: another version of Thalweg has
+/// pinned it.
+fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Compiled>, String>>> {
     let number = linked.number;
-    match history.entry(number) {
-        Err(_) if number == 0 || history.wanted()? != Some(number) => Ok(None),
-        Err(error) => Ok(Some(Err(error))),
-        Ok(_) => Ok(Some(history.compiled(number))),
-    }
+    let compiled = match history.entry(number) {
+        Err(_) if number == 0 => return Ok(None),
+        Err(_) if history.wanted()? != Some(number) => {
+            return Ok(Some(Err(
+                "this state directory does not keep it: it does not come back after a restart, nor \
+                 follows what its rules name; apply it again or remove it"
+                    .to_owned(),
+            )));
+        }
+        Err(error) => Err(error),
+        Ok(_) => history.compiled(number),
+    };
+    Ok(Some(compiled.map_err(|error| {
+        format!(
+            "its file cannot be used, and what its rules name is not looked after until it is \
+             applied again: {error:#}"
+        )
+    })))
 }
 
-/// cgroups and network namespaces that rules name and that the kernel's policy does not know, a
-/// sentence each.
+/// cgroups and network namespaces that rules name and that the kernel's policy does not know, and
+/// cookies of another boot, a sentence each.
 fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<String>> {
     let Ok(Some(head)) = super::pins::read_head(&own.join(HEAD)) else {
         return Ok(Vec::new());
@@ -165,6 +186,7 @@ fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<Stri
             ),
             Err(error) => format!("{error:#}"),
         }));
+        faults.extend(super::void_in_words(&super::void_cookies(own, compiled)?));
     }
     Ok(faults)
 }
@@ -210,19 +232,38 @@ impl Linked {
     }
 }
 
-/// Pins of the maps of a policy and of the shared ones that are gone; none of a policy that another
-/// version of Thalweg has pinned.
-fn missing(pins: &Pins, number: u32) -> Vec<MapPin> {
+/// Pins of the maps of a policy and of the shared ones; none of a policy that another version of Thalweg
+/// has pinned.
+fn map_pins(pins: &Pins, number: u32) -> Vec<MapPin> {
     let own = pins.generation(number);
     if number == 0 || matches!(super::pins::read_head(&own.join(HEAD)), Ok(None)) {
         return Vec::new();
     }
+    let head = (own.join(HEAD), maps::RODATA_HEAD);
     let own = OWN.iter().map(|name| (own.join(name), *name));
-    let head = (pins.generation(number).join(HEAD), maps::RODATA_HEAD);
     let shared = SHARED.iter().map(|name| (pins.shared(name), *name));
-    let all = own.chain([head]).chain(shared);
-    all.filter(|(path, _)| fs::symlink_metadata(path).is_err())
-        .collect()
+    own.chain([head]).chain(shared).collect()
+}
+
+/// Pins of maps that are gone.
+fn missing(pins: &Pins, number: u32) -> Vec<MapPin> {
+    let mut all = map_pins(pins, number);
+    all.retain(|(path, _)| fs::symlink_metadata(path).is_err());
+    all
+}
+
+/// Pins that are there and are other maps than those of the policy's program.
+fn replaced(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
+    let used = maps_of(linked.pinned.unwrap_or(linked.runs));
+    let id_of = |map: &MapHandle| leftovers::map_id(map.as_fd());
+    let mut all = map_pins(pins, linked.number);
+    all.retain(|(path, name)| {
+        let own = find_map(&used, name).and_then(id_of);
+        let pinned = MapHandle::from_pinned_path(path).ok();
+        let pinned = pinned.as_ref().and_then(id_of);
+        own.is_some() && own != pinned && fs::symlink_metadata(path).is_ok()
+    });
+    all
 }
 
 /// Puts back what [`faults`] finds: attaches the policy to the cgroup, pins what is in the kernel, or
@@ -234,6 +275,8 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
     if !place.cgroup.is_dir() || faults(place, history)?.is_empty() {
         return Ok(Vec::new());
     }
+    // What was removed is not attached again.
+    history.attend(place)?;
     let pins = Pins::at(&place.pin);
     let said = |it: Outcome| {
         let mut words = vec![format!("applied again: policy {}", it.entry.name)];
@@ -277,7 +320,8 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
 
 /// Pins the program and the maps of the policy that the link runs, where pins are gone.
 fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
-    let gone = missing(pins, linked.number);
+    let mut gone = missing(pins, linked.number);
+    gone.extend(replaced(pins, linked));
     if gone.is_empty() && linked.pinned.is_some() {
         return Ok(Vec::new());
     }
@@ -288,12 +332,7 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
         );
     }
     let used = maps_of(linked.runs);
-    let of_name = |name: &str| {
-        let cut = &name[..name.len().min(NAME_MAX)];
-        used.iter()
-            .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
-    };
-    let head = of_name(maps::RODATA_HEAD).context("the policy's head cannot be opened")?;
+    let head = find_map(&used, maps::RODATA_HEAD).context("the policy's head cannot be opened")?;
     let head = super::pins::head_of(head)?.map(|head| head.generation);
     if head != Some(linked.number) {
         bail!("the link runs another policy than {}", linked.name);
@@ -303,10 +342,10 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
     }
     let mut names = Vec::new();
     for (path, name) in gone {
-        let map = of_name(name);
+        let map = find_map(&used, name);
         let map = map
             .with_context(|| format!("the policy's map {name} cannot be opened (CAP_SYS_ADMIN)"))?;
-        links::pin(map.as_fd(), &path)?;
+        links::pin_over(map.as_fd(), &path)?;
         names.push(name);
     }
     if linked.pinned.is_none() {
@@ -325,13 +364,17 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
     )])
 }
 
+/// A map by its name in the object.
+fn find_map<'a>(used: &'a [MapHandle], name: &str) -> Option<&'a MapHandle> {
+    let cut = &name[..name.len().min(NAME_MAX)];
+    used.iter()
+        .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
+}
+
 /// The maps of a loaded program.
 fn maps_of(program: u32) -> Vec<MapHandle> {
-    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let ids = leftovers::map_ids_of(program).unwrap_or_default();
     privileges::raised(|| {
-        let mut programs = ProgInfoIter::with_query_opts(options);
-        let found = programs.find(|it| it.id == program);
-        let ids = found.map(|it| it.map_ids).unwrap_or_default();
         let maps = ids.into_iter().map(MapHandle::from_map_id);
         maps.filter_map(Result::ok).collect()
     })

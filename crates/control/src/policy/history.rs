@@ -42,6 +42,10 @@ pub struct Entry {
     pub dry_run: bool,
     /// The policy that `rollback` returns to.
     pub previous: Option<u32>,
+    /// The boot of the machine in which the file was applied; empty where an earlier version applied
+    /// it. Cookies of network namespaces in its rules are of that boot.
+    #[serde(default)]
+    pub boot_id: String,
 }
 
 impl Entry {
@@ -61,6 +65,24 @@ pub struct History {
     /// The text compiled last, and its result. The agent often needs the policy in force, and many
     /// rules take a part of a second.
     compiled: Mutex<Option<(Vec<u8>, Arc<Compiled>)>>,
+}
+
+/// A policy that is to be put in force, with what its [`Entry`] will say.
+struct Candidate<'a> {
+    bytes: &'a [u8],
+    compiled: Compiled,
+    file: &'a Path,
+    how: How,
+    previous: Option<u32>,
+    boot_id: String,
+}
+
+/// A policy of the history, ready to be put in force again.
+pub(super) struct KeptPolicy {
+    bytes: Vec<u8>,
+    pub(super) compiled: Compiled,
+    /// Notes for the operator.
+    pub(super) notes: Vec<String>,
 }
 
 /// A policy that was put in force.
@@ -107,9 +129,17 @@ impl History {
         file: &Path,
         how: How,
     ) -> Result<Outcome> {
-        let _lock = Pins::lock(&place.pin)?;
-        let previous = self.settle(place)?;
-        self.put(place, bytes, compiled, file, how, previous)
+        under_lock(place, || {
+            let candidate = Candidate {
+                bytes,
+                compiled,
+                file,
+                how,
+                previous: self.settle(place)?,
+                boot_id: system::boot_id()?,
+            };
+            self.put(place, candidate)
+        })
     }
 
     /// Puts the previous policy in force again.
@@ -117,12 +147,13 @@ impl History {
     /// # Errors
     /// None is in force, or there was none before it.
     pub fn rollback(&self, place: &Place) -> Result<Outcome> {
-        let _lock = Pins::lock(&place.pin)?;
-        self.settle(place)?;
-        let present = self
-            .in_force(&place.pin)?
-            .context("no policy is in force: there is nothing to return from")?;
-        self.back_from(place, present)
+        under_lock(place, || {
+            self.settle(place)?;
+            let present = self
+                .in_force(&place.pin)?
+                .context("no policy is in force: there is nothing to return from")?;
+            self.back_from(place, present)
+        })
     }
 
     /// The same if this number is in force by then; `None`: it is not.
@@ -130,11 +161,12 @@ impl History {
     /// # Errors
     /// As [`History::rollback`].
     pub fn rollback_if(&self, place: &Place, number: u32) -> Result<Option<Outcome>> {
-        let _lock = Pins::lock(&place.pin)?;
-        self.settle(place)?;
-        let present = self.in_force(&place.pin)?;
-        let present = present.filter(|it| it.number == number);
-        present.map(|it| self.back_from(place, it)).transpose()
+        under_lock(place, || {
+            self.settle(place)?;
+            let present = self.in_force(&place.pin)?;
+            let present = present.filter(|it| it.number == number);
+            present.map(|it| self.back_from(place, it)).transpose()
+        })
     }
 
     fn back_from(&self, place: &Place, present: Entry) -> Result<Outcome> {
@@ -147,16 +179,7 @@ impl History {
         let former = self.entry(number).with_context(|| {
             format!("policy number {number} is no longer kept; the last {KEPT} are")
         })?;
-        let bytes = self.text(number)?;
-        let compiled = compile(&bytes, &former.file)?;
-        self.put(
-            place,
-            &bytes,
-            compiled,
-            &former.file,
-            former.how(),
-            former.previous,
-        )
+        self.put_kept(place, &former)
     }
 
     /// Applies the policy in force anew: what its rules name has another meaning now.
@@ -164,31 +187,59 @@ impl History {
     /// # Errors
     /// None is in force, or as [`History::apply`].
     pub fn again(&self, place: &Place) -> Result<Outcome> {
-        let _lock = Pins::lock(&place.pin)?;
-        let number = self.settle(place)?.context("no policy is in force")?;
-        let present = self.entry(number)?;
-        let bytes = self.text(number)?;
-        let compiled = compile(&bytes, &present.file)?;
-        let (file, how) = (&present.file, present.how());
-        self.put(place, &bytes, compiled, file, how, present.previous)
+        under_lock(place, || {
+            let number = self.settle(place)?.context("no policy is in force")?;
+            self.put_kept(place, &self.entry(number)?)
+        })
+    }
+
+    /// Puts a policy of the history in force under a new number.
+    fn put_kept(&self, place: &Place, entry: &Entry) -> Result<Outcome> {
+        let kept = self.read_kept(entry, &system::boot_id()?)?;
+        let candidate = Candidate {
+            bytes: &kept.bytes,
+            compiled: kept.compiled,
+            file: &entry.file,
+            how: entry.how(),
+            previous: entry.previous,
+            boot_id: entry.boot_id.clone(),
+        };
+        let mut outcome = self.put(place, candidate)?;
+        outcome.applied.notes.extend(kept.notes);
+        Ok(outcome)
+    }
+
+    /// Reads a policy of the history, for use in a boot of the machine. In another boot than the one in
+    /// which its file was applied, rules that name a network namespace by its cookie match nothing.
+    pub(super) fn read_kept(&self, entry: &Entry, boot_id: &str) -> Result<KeptPolicy> {
+        let bytes = self.text(entry.number)?;
+        let mut compiled = compile(&bytes, &entry.file)?;
+        let mut notes = Vec::new();
+        if entry.boot_id != boot_id {
+            notes.extend(super::void_in_words(&compiled.void_cookies()));
+        }
+        Ok(KeptPolicy {
+            bytes,
+            compiled,
+            notes,
+        })
     }
 
     /// Removes the policy from the kernel; false if there was none. It stays removed after a
     /// restart of the machine.
     ///
     /// # Errors
-    /// Pins or files that cannot be removed.
-    pub fn remove(&self, place: &Place) -> Result<bool> {
-        let pins = Pins::at(&place.pin);
+    /// Pins or files that cannot be removed; the policy may be out of the kernel nevertheless.
+    pub fn remove(&self, pin: &Path) -> Result<bool> {
+        let pins = Pins::at(pin);
         if !pins.exists() {
-            self.set_in_force(None)?;
+            self.set_in_force(None)
+                .context("no policy is in force, and the former one comes back after a restart")?;
+            pins.clear_unwanted();
             return Ok(false);
         }
-        let _lock = Pins::lock(&place.pin)?;
-        // The file comes first: the kernel's present policy can be read, its former one cannot.
-        self.set_in_force(None)?;
-        fail_point!("policy::unwanted");
-        pins.remove()
+        let _lock = Pins::lock(pin)?;
+        self.remove_locked(&pins)
     }
 
     /// The same if this number is in force by then; whether it was.
@@ -204,9 +255,24 @@ impl History {
         if super::in_force(&place.pin)? != Some(number) {
             return Ok(false);
         }
-        self.set_in_force(None)?;
+        self.remove_locked(&pins)
+    }
+
+    fn remove_locked(&self, pins: &Pins) -> Result<bool> {
+        // The file comes first: the kernel's present policy can be read, its former one cannot.
+        let noted = self.set_in_force(None);
+        match noted {
+            Ok(()) => pins.clear_unwanted(),
+            // An agent that runs would put it back. Without the mark it is still removed.
+            Err(_) => drop(pins.mark_unwanted()),
+        }
         fail_point!("policy::unwanted");
-        pins.remove()
+        let removed = pins.remove()?;
+        noted.context(
+            "the policy is out of the kernel, but comes back after a restart of the machine; once \
+             the state directory can be written to, run `thalweg policy remove` again",
+        )?;
+        Ok(removed)
     }
 
     /// Puts the policy in force that was in force before the machine was restarted. Does nothing if
@@ -216,26 +282,29 @@ impl History {
     /// As [`History::apply`].
     pub fn restore(&self, place: &Place) -> Result<Option<Outcome>> {
         self.attend(place)?;
-        if self.wanted()?.is_none() || super::in_force(&place.pin)?.is_some() {
+        let pins = Pins::at(&place.pin);
+        if self.still_wanted(&pins)?.is_none() || super::in_force(&place.pin)?.is_some() {
             return Ok(None);
         }
-        let _lock = Pins::lock(&place.pin)?;
-        // Another process may have done it meanwhile.
-        let Some(number) = self.wanted()? else {
-            return Ok(None);
-        };
-        if self.settle(place)?.is_some() {
-            return Ok(None);
-        }
-        let entry = self.entry(number)?;
-        let compiled = compile(&self.text(number)?, &entry.file)?;
-        let rules = compiled.about.len();
-        let applied = place.apply(compiled, number, entry.how())?;
-        Ok(Some(Outcome {
-            entry,
-            applied,
-            rules,
-        }))
+        under_lock(place, || {
+            // Another process may have done it meanwhile.
+            let Some(number) = self.still_wanted(&pins)? else {
+                return Ok(None);
+            };
+            if self.settle(place)?.is_some() {
+                return Ok(None);
+            }
+            let entry = self.entry(number)?;
+            let kept = self.read_kept(&entry, &system::boot_id()?)?;
+            let rules = kept.compiled.about.len();
+            let mut applied = place.apply(kept.compiled, number, entry.how())?;
+            applied.notes.extend(kept.notes);
+            Ok(Some(Outcome {
+                entry,
+                applied,
+                rules,
+            }))
+        })
     }
 
     /// Recovers from a killed process, if needed.
@@ -243,12 +312,13 @@ impl History {
     /// # Errors
     /// Pins or files that cannot be read or written.
     pub fn attend(&self, place: &Place) -> Result<()> {
-        let Some(number) = super::in_force(&place.pin)? else {
-            return Ok(());
+        let needs_settling = match super::in_force(&place.pin)? {
+            // An application that was killed leaves pins.
+            None => Pins::at(&place.pin).exists() && system::has_pins(&place.pin),
+            Some(number) => self.wanted().ok() != Some(Some(number)) && self.entry(number).is_ok(),
         };
-        if self.wanted().ok() != Some(Some(number)) && self.entry(number).is_ok() {
-            let _lock = Pins::lock(&place.pin)?;
-            self.settle(place)?;
+        if needs_settling {
+            under_lock(place, || self.settle(place))?;
         }
         Ok(())
     }
@@ -256,7 +326,12 @@ impl History {
     /// As [`History::attend`], under the lock; returns the number of the policy in force.
     fn settle(&self, place: &Place) -> Result<Option<u32>> {
         let pins = Pins::at(&place.pin);
-        let Some(running) = pins.running()? else {
+        // A removal that could not take the pins away has detached the link.
+        let is_removed = |number| {
+            pins.is_detached() && matches!(self.wanted(), Ok(None)) && self.entry(number).is_ok()
+        };
+        let running = pins.running()?;
+        let Some(running) = running.filter(|it| !is_removed(it.generation)) else {
             pins.clear()?;
             return Ok(None);
         };
@@ -275,15 +350,15 @@ impl History {
         Ok(Some(number))
     }
 
-    fn put(
-        &self,
-        place: &Place,
-        bytes: &[u8],
-        compiled: Compiled,
-        file: &Path,
-        how: How,
-        previous: Option<u32>,
-    ) -> Result<Outcome> {
+    fn put(&self, place: &Place, candidate: Candidate<'_>) -> Result<Outcome> {
+        let Candidate {
+            bytes,
+            compiled,
+            file,
+            how,
+            previous,
+            boot_id,
+        } = candidate;
         let running = super::in_force(&place.pin)?.unwrap_or(0);
         let numbers = self.numbers()?;
         let last = numbers.last().copied().unwrap_or(0).max(running);
@@ -294,6 +369,7 @@ impl History {
             applied_ms: (system::wall_ns() / 1_000_000) as i64,
             dry_run: how.dry_run,
             previous,
+            boot_id,
         };
         let rules = compiled.about.len();
         fs::DirBuilder::new()
@@ -344,6 +420,7 @@ impl History {
             applied_ms: 0,
             dry_run: false,
             previous: None,
+            boot_id: String::new(),
         })))
     }
 
@@ -401,6 +478,11 @@ impl History {
                 Err(_) => bail!("{} does not hold a number", path.display()),
             },
         }
+    }
+
+    /// The number of the policy that is to be in force, unless it was removed in this boot of the machine.
+    pub(super) fn still_wanted(&self, pins: &Pins) -> Result<Option<u32>> {
+        Ok(self.wanted()?.filter(|_| !pins.is_unwanted()))
     }
 
     fn set_in_force(&self, number: Option<u32>) -> Result<()> {
@@ -472,6 +554,18 @@ impl History {
     fn path(&self, number: u32, kind: &str) -> PathBuf {
         self.directory.join(format!("{number:08}.{kind}"))
     }
+}
+
+/// Changes the policy in force under the lock. Where none is in force afterwards, no pin stays.
+fn under_lock<T>(place: &Place, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _lock = Pins::lock(&place.pin)?;
+    let changed = change();
+    let pins = Pins::at(&place.pin);
+    if matches!(pins.running(), Ok(None)) {
+        // What stays is cleared by the next change.
+        let _ = pins.remove();
+    }
+    changed
 }
 
 /// Replaces a file by a draft.

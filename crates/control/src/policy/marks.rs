@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use libbpf_rs::{Link, MapHandle};
 use thalweg_bpf_objects::names;
 use thalweg_policy::{Group, Selector};
 
 use crate::containers::{self, Container};
 use crate::pins::remove_file;
-use crate::{links, object, system};
+use crate::{leftovers, links, object, system};
 
 /// Start of the names of their pins.
 const PIN: &str = "cgroup_";
@@ -95,6 +96,8 @@ impl Marks {
 
     /// Cgroups of rules whose sockets are not marked, a sentence each.
     pub fn unmarked_cgroups(&self, directory: &Path) -> Vec<String> {
+        let marks = MapHandle::from_pinned_path(directory.join(names::policy::maps::MARKS)).ok();
+        let marks = marks.as_ref().map(AsFd::as_fd);
         let mut faults = Vec::new();
         for (bit, cgroup) in &self.named {
             // It may have ended meanwhile.
@@ -103,6 +106,7 @@ impl Marks {
             };
             let link = links::open(&directory.join(pin_name(*bit, id)));
             let link = link.ok().flatten();
+            let link = link.filter(|link| marks.is_none_or(|marks| is_marking(link, marks)));
             let on = link.map(|link| links::attached_to(&link).ok().flatten());
             if on.flatten() != Some(id) && cgroup.is_dir() {
                 faults.push(format!(
@@ -157,6 +161,16 @@ fn pin_name(bit: u32, id: u64) -> String {
     format!("{PIN}{bit}_{id}")
 }
 
+/// Whether a link runs a program that writes to a map of marks. One that may not be looked at counts.
+fn is_marking(link: &Link, marks: BorrowedFd<'_>) -> bool {
+    let program = link.info().map(|info| info.prog_id).unwrap_or_default();
+    let used = leftovers::map_ids_of(program);
+    match (used, leftovers::map_id(marks)) {
+        (Some(used), Some(marks)) => used.contains(&marks),
+        _ => true,
+    }
+}
+
 /// Attaches the program that marks a cgroup's sockets, unless it is attached; true if it was not.
 fn attach(
     marks: BorrowedFd<'_>,
@@ -168,7 +182,11 @@ fn attach(
     let id = links::cgroup_id(cgroup)?;
     let name = pin_name(bit, id);
     let pin = directory.join(&name);
-    if gone.remove(&name).is_some() && links::open_on(&pin, id)?.is_some() {
+    let other = match gone.remove(&name) {
+        Some(_) => links::open_on(&pin, id)?,
+        None => None,
+    };
+    if other.as_ref().is_some_and(|link| is_marking(link, marks)) {
         return Ok(false);
     }
     let mut object = object::open("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
@@ -184,6 +202,10 @@ fn attach(
     let object = object.load().context("the kernel refused policy_mark")?;
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
+    if other.is_some() {
+        // Somebody gave its link another program.
+        remove_file(&pin)?;
+    }
     drop(links::attach_and_pin(&mut program, cgroup, &pin)?);
     Ok(true)
 }

@@ -15,6 +15,8 @@ use crate::{learner, links, system};
 /// Name of the directory below the agent's pins.
 pub const DIRECTORY: &str = "policy";
 const LINK: &str = "link";
+/// Directory beside [`DIRECTORY`]: the policy was removed, and the state directory still has it.
+const UNWANTED: &str = "policy-unwanted";
 /// Pin of a policy's main program.
 pub(super) const PROGRAM: &str = "program";
 /// Pin of its head, the map of its constants.
@@ -61,6 +63,34 @@ impl Pins {
 
     pub fn link(&self) -> PathBuf {
         self.directory.join(LINK)
+    }
+
+    /// Whether the link is pinned and on no cgroup.
+    pub fn is_detached(&self) -> bool {
+        let link = links::open(&self.link()).ok().flatten();
+        link.is_some_and(|link| matches!(links::attached_to(&link), Ok(Some(0))))
+    }
+
+    fn unwanted(&self) -> PathBuf {
+        self.agent.join(UNWANTED)
+    }
+
+    /// Whether no policy is to be in force in this boot of the machine, whatever the state directory says.
+    pub fn is_unwanted(&self) -> bool {
+        self.unwanted().exists()
+    }
+
+    /// Marks the policy of the state directory as removed.
+    pub fn mark_unwanted(&self) -> Result<()> {
+        make(&self.unwanted(), true)
+    }
+
+    /// Takes that mark away.
+    pub fn clear_unwanted(&self) {
+        if fs::remove_dir(self.unwanted()).is_ok() {
+            // If it is not empty, other objects are in it.
+            let _ = fs::remove_dir(&self.agent);
+        }
     }
 
     /// The directory of the maps that all policies share.
@@ -123,6 +153,7 @@ impl Pins {
 
     /// Removes all pins except those of a policy and its shared ones.
     pub fn keep_only(&self, running: Running) -> Result<()> {
+        self.clear_unwanted();
         let mut kept = vec![self.link(), self.generation(running.generation)];
         if running.head.is_some() {
             kept.push(self.shared_directory());
@@ -214,10 +245,14 @@ impl Pins {
         if let Some(link) = link {
             // The kernel detaches a closed link, but with a delay. The pin goes first: the pin of a
             // detached link would look like a policy in force.
-            remove_file(&path)?;
+            let unpinned = remove_file(&path);
             fail_point!("policy::unpinned");
             link.detach()
                 .with_context(|| format!("detaching {}", path.display()))?;
+            unpinned.context(
+                "the policy is out of the kernel, but its pins stay; once they can be removed, run \
+                 `thalweg policy remove` again",
+            )?;
         }
         fail_point!("policy::detached");
         self.clear()?;

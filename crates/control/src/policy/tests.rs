@@ -8,7 +8,7 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput};
 use serde::Deserialize;
 use thalweg_bpf_types::raw;
-use thalweg_policy::{Compiled, Flow, FlowKind, Group, Namespace, Policy};
+use thalweg_policy::{Compiled, Flow, FlowKind, Group, Namespace, Policy, VOID_COOKIE};
 
 use super::tables::Tables;
 
@@ -183,6 +183,51 @@ fn a_text_keeps_its_place() {
     assert_eq!(place("cubic"), [1]);
     assert_eq!(place("bbr"), [2]);
     assert_eq!(place("cubic"), [1]);
+}
+
+/// An entry as a version before `boot_id` wrote it has none.
+#[test]
+fn kept_policy_of_another_boot_has_void_cookies() {
+    let state = tempfile::tempdir().unwrap();
+    let history = super::history::History::at(state.path());
+    let directory = state.path().join("policy");
+    std::fs::create_dir(&directory).unwrap();
+    let rule = |name: &str, netns: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nmatch.netns = {netns}\nset = {{ nodelay = true }}\n")
+    };
+    let text = |rules: &str| format!("name = \"t\"\n{rules}");
+    let by_cookie = text(&(rule("a", "7") + &rule("b", "\"blue\"") + &rule("c", "4711")));
+    std::fs::write(directory.join("00000001.toml"), by_cookie).unwrap();
+    let entry = |boot_id: &str| {
+        let about = serde_json::json!({
+            "number": 1, "name": "t", "file": "t.toml", "applied_ms": 0, "dry_run": false,
+            "previous": null,
+        });
+        std::fs::write(directory.join("00000001.json"), about.to_string()).unwrap();
+        let mut entry = history.entry(1).unwrap();
+        assert_eq!(entry.boot_id, "");
+        entry.boot_id = boot_id.to_owned();
+        entry
+    };
+    let kept = history.read_kept(&entry("this"), "this").unwrap();
+    assert_eq!(kept.compiled.cookies(), [7, 4711].into());
+    assert!(kept.notes.is_empty());
+    for other in ["before", ""] {
+        let kept = history.read_kept(&entry(other), "this").unwrap();
+        assert_eq!(kept.compiled.cookies(), [VOID_COOKIE].into());
+        let note = kept.notes.join("; ");
+        assert!(
+            note.contains("match.netns = 7, 4711 match nothing"),
+            "{note}"
+        );
+        let named = &kept.compiled.netns[0];
+        assert_eq!(kept.compiled.rules[named.rules[0]].netns, named.placeholder);
+    }
+    // Without a cookie the boot does not matter.
+    let by_name = text(&rule("b", "\"blue\""));
+    std::fs::write(directory.join("00000001.toml"), by_name).unwrap();
+    let kept = history.read_kept(&entry("before"), "this").unwrap();
+    assert!(kept.notes.is_empty());
 }
 
 #[test]

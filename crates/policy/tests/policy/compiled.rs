@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use thalweg_bpf_types::raw;
-use thalweg_policy::{Compiled, Group, Namespace, Stage};
+use thalweg_policy::{Compiled, Group, Namespace, Stage, VOID_COOKIE};
 
 use crate::{compile, flow, rules};
 
@@ -208,6 +208,45 @@ fn namespaces_are_resolved_later() {
     assert_eq!(compiled.decide(&seen), None);
     seen.netns = Some(Namespace::Name("blue".into()));
     assert_eq!(compiled.decide(&seen), Some(0));
+}
+
+#[test]
+fn void_cookies_match_nothing_and_names_stay() {
+    let text = r#"
+        [[rule]]
+        name = "seven"
+        match = { netns = 7, remote = ["10.0.0.0/8", "::/0"] }
+        set = { nodelay = true }
+        [[rule]]
+        name = "blue"
+        match = { netns = "blue" }
+        set = { nodelay = true }
+        [[rule]]
+        name = "any"
+        set = { nodelay = true }
+    "#;
+    let mut compiled = compile(&rules(text));
+    let mut seen = flow("10.0.0.1", "10.0.0.2");
+    seen.netns = Some(Namespace::Cookie(7));
+    let name = |compiled: &Compiled| {
+        let rule = compiled.decide(&seen).unwrap();
+        compiled.about[rule as usize].name.clone()
+    };
+    assert_eq!(name(&compiled), "seven");
+    assert!(compiled.machine_bound().unwrap().contains("the cookie 7"));
+    assert_eq!(compiled.cookies(), [7].into());
+    // The name has the cookie 7 after a restart.
+    compiled.resolve(|_| Some(7));
+    assert_eq!(compiled.cookies(), [7].into());
+    assert_eq!(compiled.void_cookies(), [7].into());
+    assert_eq!(name(&compiled), "blue");
+    assert_eq!(compiled.cookies(), [VOID_COOKIE].into());
+    assert_eq!(compiled.by_cookie.len(), 2);
+
+    let named = text.replace("netns = 7", "netns = \"seven\"");
+    let mut compiled = compile(&rules(&named));
+    assert_eq!(compiled.machine_bound(), None);
+    assert!(compiled.void_cookies().is_empty());
 }
 
 #[test]

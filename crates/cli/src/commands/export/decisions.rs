@@ -48,10 +48,14 @@ fn line(value: &impl Serialize, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> R
     write(&text)
 }
 
-/// Connections that have not ended, by network namespace and cookie.
+/// Cookies of a connection's network namespace and socket, its remote address and port. Events outlive a
+/// restart of the machine, after which other connections have the same cookies.
+type ConnectionKey = (u64, u64, String, u16);
+
+/// Connections that have not ended.
 #[derive(Default)]
 struct Open {
-    lines: HashMap<(u64, u64), Line>,
+    lines: HashMap<ConnectionKey, Line>,
     /// Arms that a connection may get without ECN.
     permitted: Vec<String>,
 }
@@ -59,7 +63,8 @@ struct Open {
 impl Open {
     /// Takes the next event; returns the connection that it ends.
     fn add(&mut self, event: &Event) -> Option<Line> {
-        let key = (event.netns, event.connection);
+        let remote = event.remote.clone();
+        let key = (event.netns, event.connection, remote, event.remote_port);
         let Some(measurement) = &event.measurement else {
             // Of a change mid-flow the measurements tell.
             if is_choice(event)
@@ -70,7 +75,8 @@ impl Open {
             return None;
         };
         if !self.lines.contains_key(&key) {
-            self.lines.insert(key, self.warm_up(event, measurement)?);
+            let line = self.warm_up(event, measurement)?;
+            self.lines.insert(key.clone(), line);
         }
         let line = self.lines.get_mut(&key)?;
         line.window = window(event);
@@ -235,6 +241,19 @@ mod tests {
             .map(|it| it.arm.as_deref())
             .collect();
         assert_eq!(arms, [Some("bbr"), Some("cubic")]);
+    }
+
+    #[test]
+    fn connection_of_another_boot_with_the_same_cookies_is_another() {
+        let found = lines(&[
+            json!({}),
+            // After a restart of the machine.
+            json!({ "remote": "192.0.2.8", "measurement": end("fin-local") }),
+            json!({ "remote_port": 443, "measurement": end("fin-local") }),
+            json!({ "measurement": end("fin-local") }),
+        ]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].stretches.len(), 1);
     }
 
     #[test]

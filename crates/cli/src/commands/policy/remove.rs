@@ -1,14 +1,29 @@
 //! `thalweg policy remove`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use thalweg_control::leftovers;
 
 use crate::options::Global;
 use crate::output;
 
 /// Removes the policy.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global, global.readable_or_warn()?)?;
-    let removed = history.remove(&place)?;
+    let config = global.readable_or_warn()?;
+    let history = super::visible_history(global, &config)?;
+    let pin = &config.paths.pin;
+    let removed = history.remove(pin);
+    // Without a hierarchy of cgroups nothing else can be seen.
+    let detached = match super::policy_cgroup(global, &config) {
+        Ok(cgroup) => leftovers::detach_policies(pin, &cgroup)?,
+        Err(_) => 0,
+    };
+    let removed = match detached {
+        0 => removed?,
+        _ => {
+            removed.context("the policy is out of the kernel, but its pins or files stay")?;
+            true
+        }
+    };
     if global.json {
         return output::print_json(&serde_json::json!({ "removed": removed }));
     }

@@ -7,8 +7,9 @@ use crate::options::Global;
 use crate::output;
 use crate::output::count;
 
-/// What to do about a policy whose pins are gone.
-const REMEDY: &str = "an agent that runs puts it back within seconds; without one, apply it again";
+/// What to do about a policy that is not as it was applied.
+const REMEDY: &str =
+    "an agent that runs puts back what it can within seconds; otherwise apply it again";
 
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
