@@ -18,6 +18,8 @@ use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
 use thalweg_control::inventory::Inventory;
+use thalweg_control::leftovers::Learner;
+use thalweg_control::privileges;
 use thalweg_learner::HostKey;
 use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
@@ -331,9 +333,17 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
         shared.kernel.let_go();
         fail_point!("detach::saved");
         // Clamps are lifted by the agent's end as well.
-        let removed = kernel::detach(&shared.kernel.setup().pin)?.pins;
+        let removed = kernel::detach(&shared.kernel.setup().pin);
+        if removed.is_err() {
+            // Pins that can be neither removed nor opened keep links; the answer names the pins.
+            let mut learner = Learner::default();
+            learner.note_cgroup(&shared.kernel.setup().cgroup);
+            privileges::raised(|| learner.remove_rest());
+        }
         fail_point!("detach::removed");
+        // It has let go, and repairs nothing any more.
         shared.end();
+        let removed = removed?.pins;
         let unsaved = unsaved.map(|error| format!("{error:#}"));
         Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
     })

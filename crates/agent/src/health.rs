@@ -30,7 +30,7 @@ pub const POLICY_SILENCE: &str = "policy-silence";
 const CONTROLS: &str = "cc";
 /// Kind of problem: a sockops object of others is not as it was loaded.
 const SOCKOPS: &str = "sockops";
-/// Kind of problem: the store's file is gone.
+/// Kind of problem: the store's file or its log is gone.
 const STORE_FILE: &str = "store-file";
 /// Kind of problem: writing to the store takes long.
 const UNSAVED: &str = "unsaved";
@@ -131,10 +131,15 @@ fn is_critical(kind: &str) -> bool {
     CRITICAL.contains(&kind)
 }
 
-/// The file of the store, as far as files can be told apart.
+/// The file of the store and its log, each as a number by which files can be told apart; 0: there is
+/// no log. SQLite keeps one log as long as the file is open.
 pub fn store_file(state: &Path) -> Option<(u64, u64)> {
-    let found = fs::metadata(state.join(FILE_NAME)).ok()?;
-    Some((found.dev(), found.ino()))
+    let number = |name: &str| {
+        let found = fs::metadata(state.join(name)).ok()?;
+        Some(found.dev().rotate_left(32) ^ found.ino())
+    };
+    let log = number(&format!("{FILE_NAME}-wal"));
+    Some((number(FILE_NAME)?, log.unwrap_or_default()))
 }
 
 impl Shared {
@@ -200,7 +205,7 @@ impl Shared {
             note(
                 STORE_FILE,
                 format!(
-                    "the store {} is gone, or another file has its name",
+                    "the store {0} or its log {0}-wal is gone, or another file has the name",
                     path.display()
                 ),
             );

@@ -377,7 +377,10 @@ impl Controls {
             return Ok(());
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
-        remove_file(&self.0.own(name).join(WANTED))?;
+        remove_file(&self.0.own(name).join(WANTED)).inspect_err(|_| {
+            // Where pins cannot be removed, as from a read-only file system, nothing stays registered.
+            let _ = link.detach();
+        })?;
         fail_point!("cc::unwanted");
         remove_file(&path)?;
         fail_point!("cc::unpinned");

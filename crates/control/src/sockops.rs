@@ -2,11 +2,13 @@
 //! and removed again.
 //!
 //! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file system. It
-//! has a file `link_PROGRAM` per program, `map_MAP` per map, and `cgroup`, a symbolic link. It is
-//! pinned whole as `NAME~new` and then renamed. The next call removes the rest of an interrupted one.
+//! has files `prog_PROGRAM` and `link_PROGRAM` per program, `map_MAP` per map, and `cgroup`, a
+//! symbolic link; earlier versions pinned no programs. It is pinned whole as `NAME~new` and then
+//! renamed. The next call removes the rest of an interrupted one.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,7 @@ use crate::{privileges, system};
 use thalweg_units::printable;
 
 pub(crate) const DIRECTORY: &str = "sockops";
+const PROGRAM: &str = "prog_";
 const LINK: &str = "link_";
 const MAP: &str = "map_";
 /// Symbolic link to the cgroup of an object.
@@ -45,6 +48,8 @@ pub struct Loaded {
     pub programs: Vec<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
+    /// What is not as it was loaded, a sentence each.
+    pub faults: Vec<String>,
     /// Programs of the object that are not `sockops` programs and were left out. Known only when it
     /// is loaded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -105,77 +110,124 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
     names.sort();
     let mut faults = Vec::new();
     for name in names {
-        let own = directory.join(&name);
-        let mut fault = |why: String| faults.push(format!("sockops object {name}: {why}"));
-        let links = pinned_links(&own)?;
-        if links.is_empty() {
-            fault("its links are gone: load it again".to_owned());
-        }
-        let path = fs::read_link(own.join(CGROUP)).ok();
-        let cgroup = path.as_ref().map(|path| (path, File::open(path)));
-        for (pin, link) in &links {
-            let attached = Attached::new(pin, link)?;
-            match &cgroup {
-                Some((_, Ok(cgroup))) => {
-                    let found = attached.at(link.as_fd()).fault(cgroup)?;
-                    found.into_iter().for_each(|found| match found {
-                        Fault::Detached(why) | Fault::Unpinned(why) => fault(why),
-                    });
-                }
-                Some((path, Err(_))) => fault(format!(
-                    "{} does not run: the cgroup {} is gone; start its service, or remove the \
-                     object with `thalweg sockops unload {name}`",
-                    attached.name,
-                    path.display()
-                )),
-                // An earlier version did not note the cgroup.
-                None if links::attached_to(link)? == Some(0) => fault(format!(
-                    "{} does not run: its cgroup was removed, or its link detached; unload it, and \
-                     load it again",
-                    attached.name
-                )),
-                None => {}
+        let own = faults_of(&directory.join(&name), &name)?;
+        faults.extend(
+            own.iter()
+                .map(|why| format!("sockops object {name}: {why}")),
+        );
+    }
+    Ok(faults)
+}
+
+/// What is not as it was loaded of one object, a sentence each.
+fn faults_of(own: &Path, name: &str) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let programs = pinned_programs(own)?;
+    if programs.is_empty() {
+        faults.push("its links are gone: load it again".to_owned());
+    }
+    let path = fs::read_link(own.join(CGROUP)).ok();
+    let cgroup = path.as_ref().map(|path| (path, File::open(path)));
+    for program in &programs {
+        match &cgroup {
+            Some((_, Ok(cgroup))) => {
+                let fault = program.at(program.source.as_fd()).fault(cgroup)?;
+                faults.extend(fault.map(|(Fault::Detached(why) | Fault::Unpinned(why))| why));
             }
+            Some((path, Err(_))) => faults.push(format!(
+                "{} does not run: the cgroup {} is gone; start its service, or remove the object \
+                 with `thalweg sockops unload {name}`",
+                program.name,
+                path.display()
+            )),
+            // An earlier version did not note the cgroup.
+            None if !is_attached(&program.link) => faults.push(format!(
+                "{} does not run: its cgroup was removed, or its link detached; unload it, and load \
+                 it again",
+                program.name
+            )),
+            None => {}
         }
     }
     Ok(faults)
 }
 
-/// The pinned links of an object.
-fn pinned_links(own: &Path) -> Result<Vec<(PathBuf, Link)>> {
-    let mut files = entries(own)?;
-    files.retain(|file| file.starts_with(LINK));
-    files.sort();
-    let paths = files.iter().map(|file| own.join(file));
-    // One may have gone meanwhile.
-    let open = paths.filter_map(|path| links::open(&path).ok().flatten().map(|link| (path, link)));
-    Ok(open.collect())
+/// Whether a pinned link attaches a program to a cgroup.
+fn is_attached(link: &Path) -> bool {
+    let link = links::open(link).ok().flatten();
+    link.is_some_and(|link| matches!(links::attached_to(&link), Ok(Some(id)) if id != 0))
 }
 
-/// A program that a pinned link attaches.
-struct Attached<'a> {
+/// A program of an object.
+struct PinnedProgram {
     name: String,
+    /// The kernel's number of the program.
     id: u32,
-    pin: &'a Path,
+    /// Pin of its link.
+    link: PathBuf,
+    source: Source,
 }
 
-impl<'a> Attached<'a> {
-    fn new(pin: &'a Path, link: &Link) -> Result<Self> {
-        let name = pin.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Self {
-            name: name.trim_start_matches(LINK).to_owned(),
-            id: link.info()?.prog_id,
-            pin,
-        })
-    }
+/// The pinned object that tells which program it is.
+enum Source {
+    Program(OwnedFd),
+    /// A version that pinned no programs loaded it: a program in the place of its own is not found.
+    Link(Link),
+}
 
-    fn at<'b>(&'b self, program: BorrowedFd<'b>) -> Attachment<'b> {
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Program(program) => program.as_fd(),
+            Self::Link(link) => link.as_fd(),
+        }
+    }
+}
+
+/// The programs of an object, by name.
+fn pinned_programs(own: &Path) -> Result<Vec<PinnedProgram>> {
+    let mut programs = Vec::new();
+    for name in program_names(&entries(own)?) {
+        let link = own.join(format!("{LINK}{name}"));
+        let pinned = Program::fd_from_pinned_path(own.join(format!("{PROGRAM}{name}")));
+        let (id, source) = match pinned {
+            Ok(program) => (
+                Program::id_from_fd(program.as_fd())?,
+                Source::Program(program),
+            ),
+            // It may have gone meanwhile.
+            Err(_) => match links::open(&link) {
+                Ok(Some(link)) => (link.info()?.prog_id, Source::Link(link)),
+                _ => continue,
+            },
+        };
+        programs.push(PinnedProgram {
+            name,
+            id,
+            link,
+            source,
+        });
+    }
+    Ok(programs)
+}
+
+/// Names of the programs to which files of an object belong.
+fn program_names(files: &[String]) -> BTreeSet<String> {
+    let names = files.iter().filter_map(|file| {
+        let name = file.strip_prefix(PROGRAM);
+        name.or_else(|| file.strip_prefix(LINK))
+    });
+    names.map(str::to_owned).collect()
+}
+
+impl PinnedProgram {
+    fn at<'a>(&'a self, program: BorrowedFd<'a>) -> Attachment<'a> {
         Attachment {
             name: &self.name,
             program,
             id: self.id,
             hook: BPF_CGROUP_SOCK_OPS,
-            pin: self.pin,
+            pin: &self.link,
         }
     }
 }
@@ -200,8 +252,8 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
         if name.ends_with(NEW) {
             continue;
         }
-        for (pin, link) in pinned_links(&own)? {
-            let attached = attach_again(&pin, &link, &cgroup)
+        for program in pinned_programs(&own)? {
+            let attached = attach_again(&program, &cgroup)
                 .with_context(|| format!("sockops object {name}"))
                 .map(|done| {
                     done.map(|what| format!("attached again: {what} of sockops object {name}"))
@@ -213,15 +265,19 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
 }
 
 /// Attaches a program, unless it is attached. Returns its name.
-fn attach_again(pin: &Path, link: &Link, cgroup: &File) -> Result<Option<String>> {
-    let attached = Attached::new(pin, link)?;
-    if attached.at(link.as_fd()).fault(cgroup)?.is_none() {
+fn attach_again(pinned: &PinnedProgram, cgroup: &File) -> Result<Option<String>> {
+    if pinned.at(pinned.source.as_fd()).fault(cgroup)?.is_none() {
         return Ok(None);
     }
-    let program = privileges::raised(|| Program::fd_from_id(attached.id));
-    let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
-    attached.at(program.as_fd()).put_back(cgroup)?;
-    Ok(Some(attached.name))
+    match &pinned.source {
+        Source::Program(program) => pinned.at(program.as_fd()).put_back(cgroup)?,
+        Source::Link(_) => {
+            let program = privileges::raised(|| Program::fd_from_id(pinned.id));
+            let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
+            pinned.at(program.as_fd()).put_back(cgroup)?;
+        }
+    }
+    Ok(Some(pinned.name.clone()))
 }
 
 /// Removes an object from the kernel: programs first, then maps.
@@ -235,10 +291,27 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     let all = all.ok_or_else(|| missing(name))?;
     // An interrupted call leaves no object without links, which would be a fault.
     let old = all.0.own(&format!("{name}{NEW}"));
-    fs::rename(all.0.own(name), &old).with_context(|| format!("renaming {}", old.display()))?;
+    let own = all.0.own(name);
+    fs::rename(&own, &old)
+        .with_context(|| format!("renaming {}", own.display()))
+        .inspect_err(|_| detach_links(&own))
+        .context("its pins stay: mend this, and unload it again")?;
     clear(&old)?;
     all.0.finish(pin);
     Ok(())
+}
+
+/// Detaches the links of an object whose pins cannot be removed, as where the file system is
+/// read-only.
+fn detach_links(own: &Path) {
+    for file in entries(own).unwrap_or_default() {
+        if file.starts_with(LINK)
+            && let Ok(Some(link)) = links::open(&own.join(file))
+        {
+            // The error of the pins tells enough.
+            let _ = link.detach();
+        }
+    }
 }
 
 /// Prefixes of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.
@@ -373,13 +446,14 @@ impl Objects {
             cgroup: None,
             programs: Vec::new(),
             maps: Vec::new(),
+            faults: faults_of(&own, name).unwrap_or_else(|error| vec![format!("{error:#}")]),
             left_out: Vec::new(),
         };
         let mut files = entries(&own)?;
         files.sort();
+        loaded.programs = program_names(&files).into_iter().collect();
         for file in files {
-            if let Some(program) = file.strip_prefix(LINK) {
-                loaded.programs.push(program.to_owned());
+            if file.starts_with(LINK) {
                 if loaded.cgroup.is_none() {
                     let link = links::open(&own.join(&file))?;
                     let id = link.as_ref().map(links::attached_to).transpose()?.flatten();
@@ -409,6 +483,7 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
             continue;
         }
         let name = program.name().to_string_lossy().into_owned();
+        links::pin(program.as_fd(), &own.join(format!("{PROGRAM}{name}")))?;
         let path = own.join(format!("{LINK}{name}"));
         // Its pin keeps it attached.
         drop(links::attach_and_pin(&mut program, &cgroup_file, &path)?);

@@ -222,9 +222,7 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
 /// another version of the learner has. Returns the names of the removed pins.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let used = maps_of_links(pin);
-    for (_, link, _) in LINKS {
-        remove_file(&links::beside(&pin.join(link)))?;
-    }
+    detach_links(pin)?;
     let mut removed = Vec::new();
     let mut remove = |name: &str| -> Result<()> {
         let path = pin.join(name);
@@ -238,6 +236,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
     // Links first: the programs stop before their maps are removed.
     for (_, link, _) in LINKS {
         remove(link)?;
+        remove_file(&links::beside(&pin.join(link)))?;
     }
     for map in MAPS.iter().filter(|map| !is_lent(map.name)) {
         // A map that may not be inspected (no CAP_BPF) is removed by its name.
@@ -252,6 +251,21 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
     }
     discard(pin)?;
     Ok(removed)
+}
+
+/// Detaches the learner's pinned links. A pin that cannot be removed, as where the file system is
+/// read-only, then keeps no program attached.
+fn detach_links(pin: &Path) -> Result<()> {
+    for name in files(pin)? {
+        let path = pin.join(name);
+        // A pinned program refuses it.
+        if leftovers::is_learners(&path, &BTreeSet::new())
+            && let Ok(Some(link)) = links::open(&path)
+        {
+            let _ = link.detach();
+        }
+    }
+    Ok(())
 }
 
 /// A map of the learner's, by its pin, or by a pinned link whose program uses it.

@@ -17,6 +17,7 @@ impl Figures {
         }
         let state = |state| match state {
             State::Draining => "draining",
+            State::Lost => "lost",
             _ => "loaded",
         };
         let controls = self.controls.iter();

@@ -6,6 +6,7 @@ import { bits, bytes, count, counted, micros, nanos, percent, time } from "./for
 
 const STATES = {
   system: "the kernel's own", loaded: "in BPF, loaded by Thalweg", draining: "in BPF, withdrawn: only open connections have it",
+  lost: "in BPF, without its link: new connections cannot have it",
   loadable: "comes with Thalweg, not loaded", unavailable: "cannot run on this kernel",
 };
 

@@ -243,6 +243,7 @@ fn table(all: &[Control]) -> String {
             State::System => "system",
             State::Loaded => "loaded",
             State::Draining => "draining",
+            State::Lost => "lost",
             State::Loadable => "can be loaded",
             State::Unavailable => "unavailable",
         };

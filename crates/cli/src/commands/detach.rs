@@ -1,10 +1,12 @@
 //! `thalweg detach`.
 
 mod agents;
+mod units;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::kernel;
@@ -43,7 +45,7 @@ struct Pid {
 struct Outcome {
     /// Pins that were removed.
     removed: Vec<String>,
-    /// Agents that did not do it themselves, and how they were ended.
+    /// Agents that did not do it themselves, and how they were ended; units that were stopped.
     ended: Vec<String>,
     /// Why the records since the last snapshot are not in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +65,8 @@ pub fn run(global: &Global) -> Result<()> {
     system::check_sees_pins(pin)?;
     let client = Client::new(config.paths.socket.clone(), pin.clone());
     let mut agents = agents::find(pin);
+    // One that fails again and again has a process only now and then.
+    let mut units = units::find_waiting(|line| agents::starts_agent(line, pin));
     let mut learner = Learner::default();
     // Without a hierarchy there is nothing to attach to.
     if let Ok(cgroup) = config.cgroup.map_or_else(system::cgroup2_mount, Ok) {
@@ -77,16 +81,28 @@ pub fn run(global: &Global) -> Result<()> {
     };
     for _ in 0..ROUNDS {
         for agent in &agents {
+            units.extend(agent.unit.clone());
             learner.note_process(agent.pid);
             end(agent, asked == Some(agent.pid), &mut outcome);
         }
+        // What is left has failed already; a unit may wait for it without end.
+        if outcome.left.is_empty() {
+            stop_units(&units, &mut outcome);
+        }
         // An agent that ends may have attached before.
         learner.note_pins(pin);
-        let removed = kernel::detach(pin).context("removing what is in the kernel")?;
-        outcome.removed.extend(removed.pins);
-        outcome.left.extend(removed.clamped.map(|why| {
-            format!("learned clamps of open connections, which last until these end: {why}")
-        }));
+        match kernel::detach(pin) {
+            Ok(removed) => {
+                outcome.removed.extend(removed.pins);
+                outcome.left.extend(removed.clamped.map(|why| {
+                    format!("learned clamps of open connections, which last until these end: {why}")
+                }));
+            }
+            Err(error) => outcome.left.push(format!(
+                "pins below {} ({error:#}): mend that, and detach again",
+                pin.display()
+            )),
+        }
         agents = agents::find(pin);
         // An agent that cannot be ended is named already.
         if agents.is_empty() || !outcome.left.is_empty() {
@@ -144,9 +160,24 @@ fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<
     Ok(Some(pid))
 }
 
+/// Stops units that would start their agents again.
+fn stop_units(units: &BTreeSet<String>, outcome: &mut Outcome) {
+    for unit in units {
+        match units::stop_unit(unit) {
+            Ok(false) => {}
+            Ok(true) => outcome.ended.push(format!(
+                "{unit} was stopped: systemd would have started the agent again"
+            )),
+            Err(error) => outcome.left.push(format!(
+                "{unit}, by which systemd starts the agent again: {error}"
+            )),
+        }
+    }
+}
+
 /// Ends an agent that has not been asked, or could not answer.
 fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
-    let Agent { pid, process } = agent;
+    let Agent { pid, process, unit } = agent;
     if is_asked || process.ends_within(Duration::ZERO) {
         return;
     }
@@ -167,7 +198,11 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     let killed = sent.and_then(|()| process.signal(Signal::SIGKILL));
     match killed {
         Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(
-            "process {pid} did not end and was killed; a service manager may start it again"
+            "process {pid} did not end and was killed{}",
+            match unit {
+                Some(_) => "",
+                None => "; a service manager other than systemd may start it again",
+            }
         )),
         Ok(()) => outcome.left.push(format!(
             "an agent (process {pid}), which not even SIGKILL has ended yet"

@@ -127,7 +127,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             let loaded = sockops::list(pin)?;
             output::show(global, &loaded, || match loaded.is_empty() {
                 true => "nothing is loaded\n".to_owned(),
-                false => table(&loaded),
+                false => table(&loaded) + &problems(&loaded),
             })
         }
         Command::Trace(trace) => follow(global, pin, trace),
@@ -145,6 +145,16 @@ fn table(loaded: &[Loaded]) -> String {
         ]
     });
     output::table(&["Name", "cgroup", "Programs", "Maps"], &[], rows.collect())
+}
+
+/// What is not as it was loaded, a line each.
+fn problems(loaded: &[Loaded]) -> String {
+    let of = |loaded: &Loaded| {
+        let faults = loaded.faults.iter();
+        let lines = faults.map(|fault| format!("problem: {}: {fault}\n", loaded.name));
+        lines.collect::<String>()
+    };
+    loaded.iter().map(of).collect()
 }
 
 fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::cc::{compile, failure, is_offered, row, success};
+use crate::health::is_well;
 use crate::support::{Bed, THALWEG, plain, privileged, unique, wait_for};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{MapCore, MapHandle};
@@ -267,6 +268,46 @@ fn a_swap_that_is_killed_is_finished_or_taken_back() {
     }
     success(&bed, &["cc", "unload", &name]);
     assert!(!is_offered(&name));
+    assert!(!bed.pin.exists());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn killed_swap_is_said_and_finished_by_the_agent() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("cc-cut-agent", "");
+    let name = unique("ca");
+    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    let log = bed.logged().len();
+    let swap = ["cc", "swap", &name, &fixed];
+    assert!(killed_at(&bed, &renaming(), None, &swap), "no rename");
+    // Any other command would finish it.
+    let new = bed.pin.join("cc").join(format!("{name}-new"));
+    wait_for("the end of the swap", || (!new.exists()).then_some(()));
+    wait_for("the end of the problem", || is_well(&bed));
+    let log = &bed.logged()[log..];
+    assert!(log.contains("a swap that was interrupted"), "{log}");
+    let listed = row(&bed, &name);
+    assert_eq!(listed["program"], "fixed", "{listed}");
+    success(&bed, &["cc", "unload", &name]);
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn congestion_control_whose_link_is_gone_is_lost() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("cc-lost"), "");
+    let name = unique("lo");
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    fs::remove_file(bed.pin.join("cc").join(&name).join("link")).unwrap();
+    let listed = row(&bed, &name);
+    assert_eq!(listed["state"], "lost", "{listed}");
+    success(&bed, &["cc", "unload", &name]);
     assert!(!bed.pin.exists());
 }
 

@@ -4,15 +4,18 @@ use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::{Link, Program};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use thalweg_control::links;
+use thalweg_control::{links, system};
 
-use crate::support::{Bed, THALWEG, manifest_path, plain, privileged};
+use crate::cc::{failure, is_offered, success};
+use crate::support::{Bed, THALWEG, compile, manifest_path, plain, privileged, unique, wait_for};
 
 /// Whether a program is in the kernel.
 fn is_loaded(program: u32) -> bool {
@@ -63,6 +66,154 @@ fn detach_with_a_stopped_agent_ends_it() {
     );
 }
 
+/// A cgroup with the name of a unit; removed with this value, once it is empty.
+struct Unit {
+    name: String,
+    cgroup: PathBuf,
+}
+
+impl Unit {
+    /// Moves an agent there.
+    fn with_agent(bed: &Bed) -> Self {
+        let own = bed.pin.file_name().unwrap().to_str().unwrap();
+        let name = format!("{own}.service");
+        let cgroup = system::cgroup2_mount().unwrap().join(&name);
+        fs::create_dir(&cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.procs"), bed.pid().to_string()).unwrap();
+        Self { name, cgroup }
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.cgroup);
+    }
+}
+
+/// Detaches beside a `systemctl` that answers as these cases of a shell say; returns exit code, both
+/// outputs, and what `systemctl` was asked.
+fn detach_beside_systemd(bed: &Bed, cases: &str) -> (Option<i32>, String, String) {
+    let [source, command, log] =
+        ["source", "systemctl", "asked"].map(|name| bed.directory.path().join(name));
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >>{}\ncase \"$*\" in\n{cases}\n*) exit 1 ;;\nesac\n",
+        log.display()
+    );
+    fs::write(&source, script).unwrap();
+    // A program that another test starts might inherit a file that this process writes.
+    let installed = Command::new("install")
+        .args(["-m", "755"])
+        .args([&source, &command])
+        .status();
+    assert!(installed.unwrap().success());
+    let _ = fs::remove_file(&log);
+    let path = std::env::var("PATH").unwrap();
+    let output = Command::new(THALWEG)
+        .arg("--config")
+        .arg(bed.configuration())
+        .arg("detach")
+        .env("PATH", format!("{}:{path}", bed.directory.path().display()))
+        .output()
+        .unwrap();
+    let mut said = String::from_utf8(output.stdout).unwrap();
+    said.push_str(&String::from_utf8_lossy(&output.stderr));
+    (
+        output.status.code(),
+        said,
+        fs::read_to_string(&log).unwrap(),
+    )
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn unit_of_an_agent_that_hangs_is_stopped() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("detachunit"), "");
+    for status in [1, 0] {
+        bed.start();
+        let unit = Unit::with_agent(&bed);
+        let cases = format!(
+            "*MainPID*) echo {} ;;\n*ActiveState*) echo activating ;;\nstop*) exit {status} ;;",
+            bed.pid()
+        );
+        bed.signal(Signal::SIGSTOP);
+        let mut agent = bed.leave();
+        let (code, said, asked) = detach_beside_systemd(&bed, &cases);
+        agent.wait().unwrap();
+        assert_eq!(code, Some(status), "{said}");
+        let stop = format!("stop --no-ask-password -- {}", unit.name);
+        assert!(asked.lines().any(|line| line == stop), "{asked}");
+        let words = match status {
+            0 => format!("agent: {} was stopped", unit.name),
+            _ => format!("{}, by which systemd starts the agent again", unit.name),
+        };
+        assert!(said.contains(&words), "{said}");
+        assert!(!bed.pin.exists(), "{said}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn unit_of_an_agent_that_ends_well_is_left_alone() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachwell", "");
+    let unit = Unit::with_agent(&bed);
+    let cases = format!(
+        "*MainPID*) echo {} ;;\n*ActiveState*) echo inactive ;;",
+        bed.pid()
+    );
+    let agent = bed.leave();
+    let (code, said, asked) = detach_beside_systemd(&bed, &cases);
+    bed.collect(agent);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(asked.contains("ActiveState"), "{asked}");
+    assert!(!asked.contains("stop"), "{asked}");
+    drop(unit);
+    // An agent that something else in the unit has started says nothing of the unit.
+    bed.start();
+    let _other = Unit::with_agent(&bed);
+    let agent = bed.leave();
+    let (code, said, asked) = detach_beside_systemd(&bed, "*MainPID*) echo 1 ;;");
+    bed.collect(agent);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(asked.contains("MainPID"), "{asked}");
+    assert!(!asked.contains("ActiveState"), "{asked}");
+}
+
+/// Between two tries of a unit there is no process.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn unit_that_waits_to_start_an_agent_is_stopped() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("detachwait"), "");
+    let other = bed.directory.path().join("other.toml");
+    fs::write(&other, "[paths]\npin = \"/sys/fs/bpf/thalweg-other\"\n").unwrap();
+    for (configuration, is_stopped) in [(bed.configuration(), true), (other, false)] {
+        let cases = format!(
+            "list-units*) echo 'some.service loaded activating auto-restart Thalweg' ;;\n\
+             *ExecStart*) echo '{{ path=/x/thalweg ; argv[]=/x/thalweg --config {} run ; \
+             ignore_errors=no ; }}' ;;\n\
+             *ActiveState*) echo activating ;;\nstop*) ;;",
+            configuration.display()
+        );
+        let (code, said, asked) = detach_beside_systemd(&bed, &cases);
+        assert_eq!(code, Some(0), "{said}");
+        let stops = asked.contains("stop --no-ask-password -- some.service");
+        assert_eq!(stops, is_stopped, "{asked}");
+        assert_eq!(
+            said.contains("some.service was stopped"),
+            is_stopped,
+            "{said}"
+        );
+    }
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn detach_with_a_faulty_configuration_removes_the_agents_programs() {
@@ -86,6 +237,98 @@ fn detach_with_a_faulty_configuration_removes_the_agents_programs() {
     let told = bed.json(&["detach"]);
     assert!(told["removed"][0].is_string(), "{told}");
     assert!(!bed.pin.exists() && !program.is_some_and(is_loaded));
+}
+
+/// A BPF file system of a bed's own; unmounted with this value.
+struct OwnFileSystem(PathBuf);
+
+impl OwnFileSystem {
+    /// Mounts one, to which the bed's pins go.
+    fn mount(bed: &mut Bed) -> Self {
+        let own = Self(bed.directory.path().join("bpf"));
+        fs::create_dir(&own.0).unwrap();
+        own.call_mount(&["-t", "bpf", "bpf"]);
+        bed.pin = own.0.join("thalweg");
+        bed.configure("");
+        own
+    }
+
+    fn remount(&self, options: &str) {
+        self.call_mount(&["-o", &format!("remount,{options}")]);
+    }
+
+    fn call_mount(&self, arguments: &[&str]) {
+        let status = Command::new("mount").args(arguments).arg(&self.0).status();
+        assert!(status.unwrap().success(), "{arguments:?}");
+    }
+}
+
+impl Drop for OwnFileSystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Numbers of the `sockops` programs of a bed's cgroup.
+fn attached(bed: &Bed) -> Vec<u32> {
+    let cgroup = links::open_cgroup(bed.pair.cgroup()).unwrap();
+    links::programs_of(&cgroup, BPF_CGROUP_SOCK_OPS, 0).unwrap()
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn detach_from_a_read_only_file_system_stops_the_programs() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("detachro"), "");
+    let own = OwnFileSystem::mount(&mut bed);
+    // Where the mount alone is read-only, pins are opened still.
+    for options in ["bind,ro", "ro"] {
+        bed.start();
+        assert_eq!(attached(&bed).len(), 1, "{options}");
+        own.remount(options);
+        let said = String::from_utf8(bed.thalweg(&["detach"]).stderr).unwrap();
+        let left = format!("still in the kernel: pins below {} (", bed.pin.display());
+        assert!(said.contains(&left), "{options}: {said}");
+        assert!(said.contains("Read-only file system"), "{options}: {said}");
+        assert_eq!(attached(&bed), [0u32; 0], "{options}");
+        let agent = bed.leave();
+        bed.collect(agent);
+        own.remount("rw");
+        bed.json(&["detach"]);
+        assert!(!bed.pin.exists(), "{options}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn unloading_from_a_read_only_file_system_stops_the_programs() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("unloadro"), "");
+    let own = OwnFileSystem::mount(&mut bed);
+    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    let object = object.to_str().unwrap();
+    let cgroup = bed.pair.cgroup().to_str().unwrap();
+    success(&bed, &["sockops", "load", object, "--cgroup", cgroup]);
+    let name = unique("ro");
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    assert_eq!(attached(&bed).len(), 1);
+    own.remount("bind,ro");
+    let commands = [["sockops", "unload", "silencer"], ["cc", "unload", &name]];
+    for command in &commands {
+        let said = failure(&bed, command, 1);
+        assert!(said.contains("Read-only file system"), "{said}");
+    }
+    assert_eq!(attached(&bed), [0u32; 0]);
+    wait_for("the end of the name", || (!is_offered(&name)).then_some(()));
+    own.remount("rw");
+    for command in &commands {
+        success(&bed, command);
+    }
+    assert!(!bed.pin.exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! tells of the agent, and put back where that is safe.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys;
@@ -371,6 +372,16 @@ fn congestion_control_without_its_pins_is_said() {
             .map(|it| it["state"].clone())
     };
     assert_eq!(state(), Some(Value::from("loaded")));
+    // What somebody else has pinned in its place is left there.
+    let other = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    thalweg_control::links::pin_over(other.as_fd(), &own.join("struct_ops")).unwrap();
+    let line = wait_for("a problem", || {
+        let (_, line) = checked(&bed);
+        line.contains("it cannot be put back").then_some(line)
+    });
+    assert!(line.contains("is something else"), "{line}");
+    fs::remove_file(own.join("struct_ops")).unwrap();
+    wait_for("its own", || is_well(&bed));
     // Its link keeps it registered. It is registered again, whatever became of its link.
     let link = own.join("link");
     for (said, take) in [
@@ -554,7 +565,13 @@ fn sockops_object_on_a_cgroup_that_was_made_again_is_a_problem() {
         assert_eq!(metric(&bed, "thalweg_problem{kind=\"sockops\"}"), 1.0);
         fs::create_dir(service.path()).unwrap();
     });
-    // Nobody knows the program of a link that is gone.
+    check("a link's pin", &|| fs::remove_file(&link).unwrap());
+    // An earlier version pinned no programs.
+    fs::remove_file(bed.pin.join("sockops/silencer/prog_silencer")).unwrap();
+    check("a detached link of an earlier version", &|| {
+        Link::open(&link).unwrap().detach().unwrap();
+    });
+    // Nobody knows the program of such a link that is gone.
     fs::remove_file(&link).unwrap();
     let (code, line) = checked(&bed);
     assert_eq!(code, 1, "{line}");
@@ -576,7 +593,7 @@ fn store_whose_file_is_gone_is_a_problem() {
     if !privileged() {
         return;
     }
-    let bed = Bed::running("storegone", "");
+    let mut bed = Bed::running("storegone", "");
     let file = bed.state().join("thalweg.db");
     fs::rename(&file, bed.state().join("away.db")).unwrap();
     let (code, line) = checked(&bed);
@@ -587,6 +604,16 @@ fn store_whose_file_is_gone_is_a_problem() {
     );
     fs::rename(bed.state().join("away.db"), &file).unwrap();
     wait_for("the end of the problem", || is_well(&bed));
+    // What was saved last is in the log alone.
+    fs::remove_file(bed.state().join("thalweg.db-wal")).unwrap();
+    let (code, line) = checked(&bed);
+    assert!(
+        code == 1 && line.contains("thalweg.db-wal is gone"),
+        "{line}"
+    );
+    bed.end(nix::sys::signal::Signal::SIGTERM);
+    bed.start();
+    wait_for("an agent without problems", || is_well(&bed));
 }
 
 #[test]

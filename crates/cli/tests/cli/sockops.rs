@@ -4,7 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Bed, THALWEG, plain, privileged, unique};
+use libbpf_rs::{Link, ObjectBuilder};
+use nix::sys::signal::Signal;
+
+use crate::health::{is_attached, is_well};
+use crate::support::{Bed, THALWEG, plain, privileged, unique, wait_for};
 
 /// Compiles the probe.
 fn compile(directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
@@ -184,6 +188,74 @@ fn what_cannot_be_loaded_is_said_and_leaves_nothing() {
     let said = failure(&bed, &arguments);
     assert!(said.contains("cannot be a name"), "{said}");
     assert!(!bed.pin.exists());
+}
+
+/// An object with two programs.
+fn compile_two(directory: &Path) -> PathBuf {
+    let (source, object) = (directory.join("two.bpf.c"), directory.join("two.o"));
+    let section = |name| format!("__attribute__((section(\"{name}\"), used))");
+    let program = |name| {
+        let section = section("sockops");
+        format!("{section} int {name}(void *ops)\n{{\n\treturn 1;\n}}\n")
+    };
+    let license = format!("char _license[] {} = \"GPL\";\n", section("license"));
+    std::fs::write(&source, program("first") + &program("second") + &license).unwrap();
+    compile_file(&source, &object, &[]);
+    object
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn one_of_several_programs_is_put_back() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("sockops-two", "");
+    let object = compile_two(bed.directory.path());
+    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let file = object.to_str().unwrap();
+    success(&bed, &["sockops", "load", file, "--cgroup", &cgroup]);
+    let pin = bed.pin.join("sockops/two/link_second");
+    let program = || {
+        let link = Link::open(&pin).ok().filter(|_| is_attached(&pin))?;
+        Some(link.info().ok()?.prog_id)
+    };
+    let own = program();
+    assert!(own.is_some());
+    let check = |what: &str, said: &str, take: &dyn Fn()| {
+        let log = bed.logged().len();
+        take();
+        wait_for(what, || (program() == own).then_some(()));
+        wait_for(what, || is_well(&bed));
+        let log = &bed.logged()[log..];
+        assert!(log.contains(said), "{what}: {said:?} is not in {log}");
+    };
+    check("a link's pin", "sockops object two: second", &|| {
+        std::fs::remove_file(&pin).unwrap();
+    });
+    check(
+        "another program",
+        "second is not attached: its link runs another program",
+        &|| {
+            let object = ObjectBuilder::default().open_file(&object).unwrap();
+            let object = object.load().unwrap();
+            let other = object.progs_mut().next().unwrap();
+            Link::open(&pin).unwrap().update_prog(&other).unwrap();
+        },
+    );
+    // Without an agent it is said by the list.
+    bed.end(Signal::SIGTERM);
+    Link::open(&pin).unwrap().detach().unwrap();
+    let listed = bed.json(&["sockops", "list"]);
+    assert_eq!(listed[0]["cgroup"], cgroup.as_str(), "{listed}");
+    let programs = serde_json::json!(["first", "second"]);
+    assert_eq!(listed[0]["programs"], programs, "{listed}");
+    let faults = listed[0]["faults"].to_string();
+    let fault = "second is not attached: its link was detached";
+    assert!(faults.contains(fault), "{faults}");
+    let text = success(&bed, &["sockops", "list"]);
+    assert!(text.contains(&format!("problem: two: {fault}")), "{text}");
+    success(&bed, &["sockops", "unload", "two"]);
 }
 
 /// Exit code and message of a command; none if a signal ended it.

@@ -1,12 +1,13 @@
 //! All congestion controls: the system's, loaded ones, and those that can be loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -30,6 +31,9 @@ pub enum State {
     Loaded,
     /// Loaded by Thalweg and withdrawn: connections that have it keep it, new ones never get it.
     Draining,
+    /// Loaded by Thalweg, and no longer registered, though it was not unloaded: new connections cannot
+    /// get it.
+    Lost,
     /// Comes with Thalweg and can be loaded.
     Loadable,
     /// Comes with Thalweg, and this kernel cannot run it.
@@ -86,6 +90,7 @@ pub fn loaded(pin: &Path) -> Result<Vec<(String, State)>> {
 fn state(own: &Path) -> State {
     match registered(own) {
         Some(_) => State::Loaded,
+        None if is_lost(own) => State::Lost,
         None => State::Draining,
     }
 }
@@ -129,12 +134,16 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
             ));
             continue;
         };
-        // Another version is pinned while a swap is under way: `NAME-new` has the link, too.
-        let is_swapped = directory.join(format!("{name}{NEW}")).exists();
-        if pinned(&own) != Some(id) && !is_swapped {
+        // Another version is pinned while a swap is under way.
+        if pinned(&own) != Some(id) && !is_locked(directory) {
             let path = own.join(OPS);
+            let what = match directory.join(format!("{name}{NEW}")).exists() {
+                true => "has the version before a swap that was interrupted",
+                false if path.exists() => "is something else",
+                false => "is gone",
+            };
             faults.push(format!(
-                "congestion control {name}: its pin {} is gone",
+                "congestion control {name}: its pin {} {what}",
                 path.display()
             ));
         }
@@ -142,9 +151,15 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Whether a congestion control is without its link and was not unloaded.
+/// Whether a congestion control is no longer registered and was not unloaded.
 fn is_lost(own: &Path) -> bool {
-    !own.join(LINK).exists() && fs::symlink_metadata(own.join(WANTED)).is_ok()
+    let is_wanted = || fs::symlink_metadata(own.join(WANTED)).is_ok();
+    registered(own).is_none() && (own.join(LINK).exists() || is_wanted())
+}
+
+/// Whether a process changes what is below a directory at this moment.
+fn is_locked(directory: &Path) -> bool {
+    File::open(directory).is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 
 /// The number of the pinned map of callbacks.
@@ -169,8 +184,7 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
     for name in names(&all.0.directory)? {
         let own = all.0.own(&name);
         attempts.note(pin_again(&own, &name));
-        let is_detached = own.join(LINK).exists() && registered(&own).is_none();
-        if is_detached || is_lost(&own) {
+        if is_lost(&own) {
             let registered = register_again(&own)
                 .with_context(|| format!("registering {name} with TCP again"))
                 .map(|()| Some(format!("registered again: congestion control {name}")));
@@ -183,9 +197,15 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
 /// Pins callbacks whose pin is gone and that are registered still.
 fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
     let path = own.join(OPS);
-    let Some(id) = registered(own).filter(|_| !path.exists()) else {
+    let Some(id) = registered(own).filter(|id| pinned(own) != Some(*id)) else {
         return Ok(None);
     };
+    if path.exists() {
+        bail!(
+            "{} is something else, and is left as it is: remove it",
+            path.display()
+        );
+    }
     let map = privileges::raised(|| MapHandle::from_map_id(id))?;
     links::pin(map.as_fd(), &path)?;
     Ok(Some(format!(
@@ -243,7 +263,10 @@ pub fn look(pin: &Path) -> Result<Vec<Control>> {
             .as_ref()
             .ok()
             .and_then(|support| flags(&own, support));
-        let mut control = plain(name.clone(), state(&own), None);
+        let state = state(&own);
+        let lost = "no longer registered; without an agent, unload it and load it again";
+        let note = (state == State::Lost).then(|| lost.to_owned());
+        let mut control = plain(name.clone(), state, note);
         control.needs_ecn = flags.map(|flags| flags & TCP_CONG_NEEDS_ECN != 0);
         control.program = MapHandle::from_pinned_path(own.join(OPS))
             .ok()

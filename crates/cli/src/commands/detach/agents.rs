@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_control::system::Process;
 
+use super::units;
+
 /// File name of the command.
 const COMMAND: &str = "thalweg";
 
@@ -18,6 +20,8 @@ const COMMAND: &str = "thalweg";
 pub struct Agent {
     pub pid: u32,
     pub process: Process,
+    /// The unit of systemd whose main process it is.
+    pub unit: Option<String>,
 }
 
 impl Agent {
@@ -50,7 +54,8 @@ pub fn find(pin: &Path) -> Vec<Agent> {
     others
         .filter_map(|pid| {
             let process = Process::open(pid).ok()?;
-            Some(Agent { pid, process })
+            let unit = units::unit_of(pid);
+            Some(Agent { pid, process, unit })
         })
         .collect()
 }
@@ -58,6 +63,21 @@ pub fn find(pin: &Path) -> Vec<Agent> {
 /// Whether a process is an agent: the number that an agent tells may be one of another namespace.
 pub fn is_agent(pid: u32) -> bool {
     pin_of(&PathBuf::from(format!("/proc/{pid}"))).is_some()
+}
+
+/// Whether a command line, with NUL between its words, starts an agent whose pins are in a directory.
+pub fn starts_agent(command_line: &[u8], pin: &Path) -> bool {
+    let program = command_line.split(|byte| *byte == 0).next();
+    let program = program.map(|word| PathBuf::from(OsString::from_vec(word.to_vec())));
+    let is_own = program.is_some_and(|it| it.file_name().is_some_and(|name| name == COMMAND));
+    let Some(file) = configuration_of(command_line).filter(|_| is_own) else {
+        return false;
+    };
+    let root = Path::new("/");
+    let file = file.map(|file| root.join(file));
+    let wanted = place_of(root, pin);
+    Config::load_readable(file.as_deref())
+        .is_ok_and(|config| wanted.is_some() && place_of(root, &config.paths.pin) == wanted)
 }
 
 /// Whether a process has, or may raise, what attaching takes. Anybody may call a program thalweg, and
@@ -184,6 +204,24 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn command_line_starts_agent_of_its_configuration() {
+        let directory = tempfile::tempdir().unwrap();
+        let [pin, file] = ["pin", "agent.toml"].map(|name| directory.path().join(name));
+        let of = |program: &str, file: &Path| {
+            let line = format!("{program}\0run\0--config\0{}", file.display());
+            starts_agent(line.as_bytes(), &pin)
+        };
+        std::fs::write(&file, format!("[paths]\npin = {pin:?}\n")).unwrap();
+        assert!(of("/usr/bin/thalweg", &file) && of("thalweg", &file));
+        assert!(!of("/usr/bin/other", &file));
+        assert!(!of("thalweg", &directory.path().join("absent.toml")));
+        assert!(!starts_agent(b"thalweg\0status", &pin));
+        assert!(!starts_agent(b"", &pin));
+        std::fs::write(&file, "[paths]\npin = \"/sys/fs/bpf/other\"\n").unwrap();
+        assert!(!of("thalweg", &file));
     }
 
     #[test]
