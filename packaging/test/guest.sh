@@ -253,8 +253,36 @@ hangs() {
 }
 replaced() { [[ $(property MainPID) != "$pid" ]] && systemctl is-active thalweg; }
 
+# Off is off: systemd starts no agent again that was detached, however it ended.
+detaches_for_good() {
+	kill -STOP "$(property MainPID)"
+	check "detach ends a stopped agent" thalweg detach
+	stays_off "a stopped agent"
+	check "it starts once it is told to" systemctl start thalweg
+	kill -KILL "$(property MainPID)"
+	check "systemd waits to start a killed agent" until_true 20 is_waiting
+	check "detach ends the wait" says 'thalweg.service was stopped' thalweg detach
+	stays_off "a killed agent"
+	check "it starts once it is told to, again" systemctl start thalweg
+}
+# stays_off NAME: for longer than the first pause of the unit, 5 s.
+stays_off() {
+	sleep 10
+	check "$1: the unit is off" is_off
+	check "$1: nothing is attached" none /sys/fs/bpf/thalweg/link_sockops
+}
+is_waiting() { [[ $(property SubState) == auto-restart* ]]; }
+is_off() { [[ $(property ActiveState) == @(inactive|failed) ]]; }
+
 remove_deb() {
-	check "apt removes it" apt-get remove -y -q thalweg
+	local ccs=/proc/sys/net/ipv4
+	printf '[paths]\npin = "/sys/fs/bpf/other"\n' >/tmp/other.toml
+	check "a congestion control of another directory" thalweg --config /tmp/other.toml cc load htcp --name mine
+	echo mine >$ccs/tcp_congestion_control
+	check "apt removes it" eval 'apt-get remove -y -q thalweg >/tmp/removal 2>&1'
+	check "it says what stays" grep -q 'mine is the default of 1 network namespace' /tmp/removal
+	check "the congestion control is withdrawn" until_true 10 fails grep -qw mine $ccs/tcp_available_congestion_control
+	echo cubic >$ccs/tcp_congestion_control
 	check "no pin" none /sys/fs/bpf/thalweg
 	check "the store stays" test -e /var/lib/thalweg/thalweg.db
 	mkdir -p /etc/thalweg/fleet
@@ -336,6 +364,7 @@ start_faults
 passing_faults
 floods_no_journal
 hangs
+detaches_for_good
 remove_deb
 change_versions
 use_rpm

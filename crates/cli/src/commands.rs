@@ -24,6 +24,7 @@ pub mod model;
 pub mod networks;
 pub mod policy;
 pub mod reload;
+pub mod remove_all;
 pub mod replay;
 pub mod reset;
 pub mod run;

@@ -64,6 +64,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Export(options) => commands::export::run(global, options),
         Command::Import(options) => commands::import::run(global, options),
         Command::Detach => commands::detach::run(global),
+        Command::RemoveAll(options) => commands::remove_all::run(global, options),
         Command::Config(what) => commands::config::run(global, what),
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),

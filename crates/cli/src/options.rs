@@ -82,13 +82,16 @@ pub struct Global {
     /// Answer in JSON, each entry of a list on a line of its own.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json_lines: bool,
+    /// Directory of pins of another agent, whose configuration and socket are unknown.
+    #[arg(skip)]
+    pub other_pin: Option<PathBuf>,
 }
 
 impl Global {
-    /// The configuration, with `--socket` in effect.
+    /// The configuration, with `--socket` and another agent's pins in effect.
     pub fn config(&self) -> anyhow::Result<Config> {
         self.expect_kind()?;
-        Ok(self.with_socket(Config::load_or_default(self.config.as_deref())?))
+        Ok(self.with_paths(Config::load_or_default(self.config.as_deref())?))
     }
 
     fn expect_kind(&self) -> anyhow::Result<()> {
@@ -98,9 +101,14 @@ impl Global {
         }
     }
 
-    fn with_socket(&self, mut config: Config) -> Config {
+    fn with_paths(&self, mut config: Config) -> Config {
         if let Some(socket) = &self.socket {
             config.paths.socket.clone_from(socket);
+        }
+        if let Some(pin) = &self.other_pin {
+            // No agent answers there. A file system of pins refuses names with a point.
+            config.paths.socket = pin.join("socket");
+            config.paths.pin.clone_from(pin);
         }
         config
     }
@@ -120,7 +128,7 @@ impl Global {
                 (Config::load_readable(named)?, Some(fault))
             }
         };
-        let config = self.with_socket(config);
+        let config = self.with_paths(config);
         Ok(Readable { config, fault })
     }
 
@@ -309,6 +317,9 @@ pub enum Command {
     /// running agent too, and with one that starts, hangs or is stopped. Exit code 0 if nothing of the
     /// agent is left in the kernel.
     Detach,
+    /// Remove all that Thalweg has put into the kernel, by any agent: for packages.
+    #[command(hide = true)]
+    RemoveAll(commands::remove_all::Options),
     /// Check and show the configuration.
     #[command(subcommand)]
     Config(commands::config::What),

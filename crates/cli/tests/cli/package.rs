@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use thalweg_lab::host::Side;
 use toml::{Table, Value};
 
-use crate::support::{THALWEG, skip};
+use crate::cc::{self, is_offered};
+use crate::support::{Bed, THALWEG, compile, plain, privileged, skip, unique, wait_for};
 
 /// Above it, `systemd-analyze security` finds the unit too open.
 const MOST_EXPOSED: &str = "40";
@@ -205,4 +207,119 @@ fn systemd_takes_the_unit_and_finds_it_closed() {
     let threshold = format!("--threshold={MOST_EXPOSED}");
     let (is_good, said) = analyze(&["security", "--offline=yes", "--no-pager", &threshold]);
     assert!(is_good, "{said}");
+}
+
+/// What a script says and prints where `thalweg` fails with its arguments on standard error.
+fn script_says(script: &Path, argument: &str) -> String {
+    let line = "thalweg() { echo \"thalweg $*\" >&2; return 1; }; systemctl() { :; }; . \"$0\"";
+    let output = Command::new("sh")
+        .args(["-c", line])
+        .arg(script)
+        .arg(argument)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn package_removal_runs_remove_all_and_shows_what_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let rpm = folder.path().join("pre_uninstall");
+    let metadata = metadata("generate-rpm");
+    fs::write(&rpm, text(&metadata["pre_uninstall_script"])).unwrap();
+    let deb = root().join("packaging/deb/prerm");
+    for (script, removal, upgrade) in [(&deb, "remove", "upgrade"), (&rpm, "0", "1")] {
+        assert_eq!(script_says(script, removal), "thalweg remove-all\n");
+        assert_eq!(script_says(script, upgrade), "");
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn remove_all_leaves_nothing_in_two_directories_of_pins() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("removeown"), "");
+    let mut other = Bed::running("removeother", "");
+    let program = other.running_program();
+    bed.apply("name = \"t\"\n[[rule]]\nname = \"r\"\nset.nodelay = true\n");
+    let (default, unused) = (unique("rd"), unique("ru"));
+    // A namespace other than the first takes as its default what everybody may choose.
+    let anybody = cc::compile(bed.directory.path(), "anybody.o", &["-DANYBODY"]);
+    bed.json(&["cc", "load", &anybody, "--name", &default]);
+    other.json(&["cc", "load", "htcp", "--name", &unused]);
+    let mut shell = bed.pair.command_in(Side::Client, "sh").unwrap();
+    let line = format!("echo {default} >/proc/sys/net/ipv4/tcp_congestion_control");
+    assert!(shell.args(["-c", &line]).status().unwrap().success());
+    let object = compile("probe", other.directory.path(), "probe.bpf.o", &[]);
+    let cgroup = other.pair.cgroup().to_str().unwrap().to_owned();
+    let object = object.to_str().unwrap();
+    other.json(&["sockops", "load", object, "--cgroup", &cgroup]);
+
+    let mut agent = other.leave();
+    let pins = [&other.pin, &bed.pin].map(|pin| pin.to_str().unwrap());
+    let command = [&["remove-all"][..], &pins].concat();
+    let output = bed.thalweg(&command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let stays = format!("{default} is the default of 1 network namespace, where");
+    assert!(said.contains(&stays), "{said}");
+    let note = format!("{} stays, with what was learned", bed.state().display());
+    assert!(said.contains(&note), "{said}");
+    assert!(!said.contains(&unused), "{said}");
+    assert!(agent.try_wait().unwrap().is_some(), "the agent runs on");
+    for pin in pins {
+        assert!(!Path::new(pin).exists(), "{pin}");
+    }
+    assert!(program.is_none_or(|id| libbpf_rs::Program::fd_from_id(id).is_err()));
+    wait_for("the names to go", || {
+        (!is_offered(&default) && !is_offered(&unused)).then_some(())
+    });
+    let output = bed.thalweg(&command);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Lines below the first one of a manifest that begins with `from`, without comments.
+fn block<'a>(manifest: &'a str, from: &str) -> Vec<&'a str> {
+    let mut lines = manifest
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .skip_while(|line| !line.trim_start().starts_with(from));
+    let first = lines.next().unwrap();
+    lines
+        .take_while(|line| depth(line) > depth(first))
+        .map(str::trim)
+        .collect()
+}
+
+#[test]
+fn manifest_that_removes_has_the_place_and_rights_of_the_agents() {
+    let read = |name: &str| {
+        let path = root().join("packaging/kubernetes").join(name);
+        fs::read_to_string(path).unwrap()
+    };
+    let (agent, removal) = (read("thalweg.yaml"), read("remove.yaml"));
+    for part in ["securityContext:", "volumeMounts:", "volumes:"] {
+        let expected = block(&agent, part);
+        assert!(!expected.is_empty(), "{part}");
+        assert_eq!(block(&removal, part), expected, "{part}");
+    }
+    let images = |manifest: &str| -> BTreeSet<String> {
+        let lines = manifest.lines().map(str::trim);
+        let lines = lines.filter(|line| line.starts_with("image:"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(images(&removal), images(&agent));
+    for line in ["hostNetwork: true", "hostPID: true", "namespace: thalweg"] {
+        assert!(agent.contains(line) && removal.contains(line), "{line}");
+    }
+    assert!(removal.contains("command: [\"/usr/bin/thalweg\", \"remove-all\"]"));
+    // The DaemonSet ends no rollout before the removal, and no probe asks for an agent.
+    assert!(removal.contains("initContainers:") && !removal.contains("Probe:"));
 }
