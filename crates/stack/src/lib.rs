@@ -61,7 +61,7 @@ pub use inside::main as guest;
 use keeper::Keeper;
 pub use learn::{Rules, Store};
 pub use path::Emulated;
-pub use prepared::{remove, setup};
+pub use prepared::{remove, setup, users};
 pub use publish::Publish;
 use session::Session;
 use wire::Wire;

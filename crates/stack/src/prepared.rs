@@ -4,7 +4,9 @@
 //! lasts until it is removed or the machine restarts. The kernel runs as the user, and has the
 //! user's rights on this machine.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -26,7 +28,8 @@ use crate::{check_tools, ip, names, nat, system};
 
 /// Number of wires per user.
 const EACH: usize = 4;
-/// Lock files of wires in use. Each belongs to the wire's user, and no other user can open it.
+/// Lock files of wires. Each belongs to the wire's user, and no other user can open it. A wire
+/// without one is incomplete: it is made last and removed first.
 const LOCKS: &str = "/run/thalweg-stack";
 /// The system's directory of network devices.
 const DEVICES: &str = "/sys/class/net";
@@ -46,6 +49,15 @@ pub fn setup(user: &str) -> Result<usize, Error> {
     check_tools()?;
     // A key or a signal must not interrupt it half-way.
     let _signals = Signals::catch(&[])?;
+    // What has lost its lock file, or was left incomplete, is made anew.
+    for number in of(uid)? {
+        if !Lock::path(number)?.exists() {
+            if has_reader(number)? {
+                return Err(in_use(user, number));
+            }
+            take_away(number)?;
+        }
+    }
     let mut made = Vec::new();
     while of(uid)?.len() < EACH {
         match prepare(uid) {
@@ -64,7 +76,8 @@ pub fn setup(user: &str) -> Result<usize, Error> {
 /// Removes the wires of a user.
 ///
 /// # Errors
-/// There is no such user, no wire, or one is in use. Nothing was removed then.
+/// There is no such user, no wire, or one is in use: nothing was removed then. Or a removal failed;
+/// the next call resumes it.
 pub fn remove(user: &str) -> Result<(), Error> {
     let uid = may_prepare(user)?;
     let numbers = of(uid)?;
@@ -76,15 +89,29 @@ pub fn remove(user: &str) -> Result<(), Error> {
     let _signals = Signals::catch(&[])?;
     let mut held = Vec::new();
     for number in numbers {
-        let lock = Lock::take(number)?.ok_or_else(|| {
-            Error::Options(format!(
-                "a stack of the user {user} runs on {}: end it first",
-                number.device()
-            ))
-        })?;
+        let lock = match Lock::take(number)? {
+            Attempt::Taken(lock) => Some(lock),
+            Attempt::Absent if !has_reader(number)? => None,
+            Attempt::Absent | Attempt::Held => return Err(in_use(user, number)),
+        };
         held.push((number, lock));
     }
     held.iter().try_for_each(|(number, _)| take_away(*number))
+}
+
+/// The users, by number, for whom wires are prepared.
+///
+/// # Errors
+/// The devices cannot be listed.
+pub fn users() -> Result<BTreeSet<u32>, Error> {
+    Ok(owned()?.into_iter().map(|(owner, _)| owner).collect())
+}
+
+fn in_use(user: &str, number: Number) -> Error {
+    Error::Options(format!(
+        "a stack of the user {user} runs on {}: end it first",
+        number.device()
+    ))
 }
 
 /// The user's number, if the caller may prepare wires.
@@ -111,7 +138,6 @@ fn prepare(uid: u32) -> Result<Number, Error> {
         Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
     let name = number.device();
     let mut ends = number.ends(&machine::routes()?)?;
-    Lock::make(number, uid)?;
     device.bring_up(&mut ends)?;
     // The side inside belongs to others, and must not give routes to the machine.
     device.set("ipv4", "accept_redirects", "0")?;
@@ -123,16 +149,36 @@ fn prepare(uid: u32) -> Result<Number, Error> {
         device.set("ipv4", "route_localnet", "1")?;
     }
     nat::prepare(&name, &ends, resolver)?;
+    // Only the first error matters.
+    Lock::make(number, uid).inspect_err(|_| drop(nat::forget(&name)))?;
     device.keep();
     Ok(number)
 }
 
+/// Removes a wire. The device is last: the next call finds by it what an interrupted one has left.
 fn take_away(number: Number) -> Result<(), Error> {
     let name = number.device();
-    ip(&[format!("link delete dev {name}")])?;
-    nat::forget(&name)?;
     let path = Lock::path(number)?;
-    fs::remove_file(&path).map_err(Error::io("cannot remove", path))
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Error::io("cannot remove", path)(error));
+        }
+        _ => {}
+    }
+    // No packet passes without translation.
+    ip(&[format!("link set dev {name} down")])?;
+    nat::forget(&name)?;
+    ip(&[format!("link delete dev {name}")])
+}
+
+/// The outcome of an attempt to take a lock.
+enum Attempt {
+    /// This process has it.
+    Taken(Lock),
+    /// Another process has it.
+    Held,
+    /// There is no lock file.
+    Absent,
 }
 
 /// The process with this lock uses the wire. The system releases it when the process ends.
@@ -165,13 +211,15 @@ impl Lock {
         made.map_err(Error::io("cannot create", path))
     }
 
-    /// None if another process holds it.
-    fn take(number: Number) -> Result<Option<Self>, Error> {
+    fn take(number: Number) -> Result<Attempt, Error> {
         let path = Self::path(number)?;
-        let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Attempt::Absent),
+            file => file.map_err(Error::io("cannot open", &path))?,
+        };
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Self(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Ok(lock) => Ok(Attempt::Taken(Self(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(Attempt::Held),
             Err((_, errno)) => Err(Error::io("cannot lock", path)(errno.into())),
         }
     }
@@ -179,18 +227,26 @@ impl Lock {
 
 /// The numbers of a user's wires.
 fn of(uid: u32) -> Result<Vec<Number>, Error> {
+    let mut numbers = owned()?;
+    numbers.retain(|(owner, _)| *owner == uid);
+    let mut numbers: Vec<Number> = numbers.into_iter().map(|(_, number)| number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// All prepared wires, each after its user's number.
+fn owned() -> Result<Vec<(u32, Number)>, Error> {
     let entries = fs::read_dir(DEVICES).map_err(Error::io("cannot read", DEVICES))?;
-    let mut numbers: Vec<Number> = entries
+    let all = entries
         .flatten()
         .filter_map(|entry| {
             let number = Number::of(entry.file_name().to_str()?)?;
             // Only TUN and TAP devices have this file.
             let owner = fs::read_to_string(entry.path().join("owner")).ok()?;
-            (owner.trim() == uid.to_string()).then_some(number)
+            Some((owner.trim().parse::<u32>().ok()?, number))
         })
         .collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    Ok(all)
 }
 
 /// Takes a free wire of this user, with its addresses.
@@ -204,15 +260,26 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
                 .to_owned(),
         ));
     }
-    let mut busy = None;
+    let (mut busy, mut incomplete) = (None, None);
     for &number in &numbers {
-        let Some(lock) = Lock::take(number)? else {
-            continue;
+        let lock = match Lock::take(number)? {
+            Attempt::Taken(lock) => lock,
+            Attempt::Held => continue,
+            Attempt::Absent => {
+                incomplete = Some(number.device());
+                continue;
+            }
         };
         if !has_reader(number)? {
             return Ok((number, lock, ends(number)?));
         }
         busy = Some(number.device());
+    }
+    if let Some(name) = incomplete {
+        return Err(Error::Missing(format!(
+            "{name} has no lock file in {LOCKS}, and no other device is free: have root prepare it \
+             again (sudo thalweg stack setup --user NAME)"
+        )));
     }
     Err(Error::Options(busy.map_or_else(
         || {

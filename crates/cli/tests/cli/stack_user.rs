@@ -87,6 +87,18 @@ impl Account {
     }
 }
 
+/// The lock files of the wires on the machine.
+fn lock_files(net: &Net) -> Vec<PathBuf> {
+    let namespace = net.within(&net.machine, || {
+        fs::metadata("/proc/thread-self/ns/net").unwrap().ino()
+    });
+    let all = fs::read_dir("/run/thalweg-stack").unwrap();
+    // Those of other tests may go meanwhile.
+    let mut paths: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.to_string_lossy().contains(&format!("/{namespace}-")));
+    paths
+}
+
 fn one_line(mut command: Command, code: i32) -> String {
     let output = command.output().unwrap();
     assert_code(&output, code);
@@ -224,15 +236,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         text.contains("a stack of the user 54321 runs on thalweg-s") && text.contains("end it"),
         "{text}"
     );
-    let namespace = net.within(&net.machine, || {
-        fs::metadata("/proc/thread-self/ns/net").unwrap().ino()
-    });
-    let locks = || {
-        let all = fs::read_dir("/run/thalweg-stack").unwrap();
-        let mut paths: Vec<PathBuf> = all.map(|entry| entry.unwrap().path()).collect();
-        paths.retain(|path| path.to_string_lossy().contains(&format!("/{namespace}-")));
-        paths
-    };
+    let locks = || lock_files(net);
     // No other user can use a wire.
     assert_eq!(locks().len(), 4);
     for path in locks() {
@@ -358,6 +362,87 @@ fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
         "{text}"
     );
     written(root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn removal_that_failed_half_way_is_resumed() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    written(account.root(&["setup", "--user", USER]));
+    let script = "mount --bind /bin/false \"$(command -v nft)\" && exec \"$@\"";
+    for _ in 0..4 {
+        let mut command = net.on_the_machine("sh");
+        command.args(["-c", script, "sh"]).arg(&account.command);
+        command.args(["stack", "remove", "--user", USER]);
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        assert!(said(&output).contains("nft list tables"), "{output:?}");
+    }
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn wires_without_lock_files_are_made_anew_or_removed() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    let lose_locks = || {
+        for path in lock_files(net) {
+            fs::remove_file(path).unwrap();
+        }
+    };
+    written(account.root(&["setup", "--user", USER]));
+    lose_locks();
+    let text = one_line(account.user(&["--", "true"]), 3);
+    assert!(
+        text.contains("has no lock file in /run/thalweg-stack") && text.contains("stack setup"),
+        "{text}"
+    );
+    written(account.root(&["setup", "--user", USER]));
+    assert_eq!(lock_files(net).len(), 4);
+    lose_locks();
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn remove_all_removes_the_wires_of_all_users() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    for user in [USER, "54322"] {
+        written(account.root(&["setup", "--user", user]));
+    }
+    let configuration = account.path("agent.toml");
+    let place = |name: &str| account.path(name).display().to_string();
+    let text = format!(
+        "cgroup = {:?}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n",
+        place("cgroup"),
+        place("pins"),
+        place("state"),
+        place("agent.sock")
+    );
+    fs::write(&configuration, text).unwrap();
+    // Pins of the machine's agents are none of this test's.
+    let script = "mount --make-rprivate / && \
+         findmnt -rn -t bpf -o TARGET | while read -r mount; do umount -l \"$mount\"; done; \
+         [ -z \"$(findmnt -rn -t bpf)\" ] && exec \"$@\"";
+    let mut command = net.on_the_machine("sh");
+    command.args(["-c", script, "sh"]).arg(&account.command);
+    command.arg("--config").arg(configuration).arg("remove-all");
+    written(command);
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 
