@@ -268,6 +268,12 @@ install_rust_components() {
 }
 
 install_packages
+# What pip fetches and what apt fetches do not meet.
+set -m
+python_env_make &
+environment=$!
+set +m
+trap 'kill -- "-$environment" 2>/dev/null || true' EXIT
 install_user_mode_linux
 install_qemu
 case $with in
@@ -285,5 +291,6 @@ case $with in
 esac
 install_rust
 install_rust_components
-python_env_make
+wait "$environment"
+trap - EXIT
 note "ready: $(rustc --version), clang $(clang -dumpversion)"

@@ -39,8 +39,6 @@ else
 fi
 
 status=0
-$slow || scripts/lint.sh --built || status=1
-
 logs=$(mktemp --directory)
 side=
 trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null; rm -rf "$logs"' EXIT
@@ -70,8 +68,16 @@ if $slow; then
 	cargo_test -- --ignored | tee "$logs/main" || status=1
 	python_tests | tee "$logs/side" || status=1
 else
+	# Checks and the build's last crates leave processors idle.
+	set -m
+	scripts/lint.sh --built >"$logs/checks" 2>&1 &
+	side=$!
+	set +m
 	# Python's module too, which is no test.
 	cargo build --locked --workspace --all-targets 2>&1 | tee "$logs/warnings" || exit 1
+	wait "$side" || status=1
+	side=
+	cat "$logs/checks"
 	# Cargo repeats the warnings of what it need not build again.
 	if grep '^warning: .* generated [0-9]* warning' "$logs/warnings" >&2; then
 		echo 'error: Rust lints, see the warnings above' >&2

@@ -168,7 +168,7 @@ impl Drop for Tracer {
     }
 }
 
-fn a_model_fills_the_path_with_a_short_queue() {
+pub fn a_model_fills_the_path_with_a_short_queue() {
     let bed = Bed::new(&deep("rate-queue"), "");
     let ours = unique("rq");
     let said = success(
@@ -548,12 +548,12 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: more cases in virtual time"]
     [
         "models/proportional.safetensors",
         "models/adpg-plus.safetensors"
     ],
-    a_model_fills_the_path_with_a_short_queue;
-    slow traced_decisions_are_those_of_the_reference,
+    traced_decisions_are_those_of_the_reference,
     what_arrives_bounds_only_rates_that_it_tells,
     a_trace_does_not_begin_with_what_another_left,
     no_weights_leave_the_limits_of_the_rate,

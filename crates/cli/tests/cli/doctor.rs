@@ -193,7 +193,7 @@ fn agent_in_a_time_namespace_keeps_the_kernels_time() {
     }
     let mut bed = Bed::new(&plain("timens"), "");
     let mut command = Command::new("unshare");
-    command.args(["--time", "--monotonic=-1500", "--fork", THALWEG, "--config"]);
+    command.args(["--time", "--monotonic=1500", "--fork", THALWEG, "--config"]);
     command.arg(bed.configuration()).arg("run");
     bed.start_by(command);
     let address = bed.server_address();

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::virtual_time::in_virtual_time;
 use crate::support::{self, Bed, Traffic, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
@@ -95,7 +94,7 @@ fn sockets_of(bed: &Bed, client: &str) -> Vec<String> {
         .collect()
 }
 
-fn a_lost_syn_is_sent_again_when_the_rule_says() {
+pub fn a_lost_syn_is_sent_again_when_the_rule_says() {
     let bed = bed("synrto");
     bed.apply(&policy(
         "[[rule]]\nname = \"near\"\nmatch.remote = \"10.0.0.96/28\"\nset = { timeout_init = \"60ms\" }\n",
@@ -256,7 +255,7 @@ print(most)
     assert!(clamped <= 12, "{clamped}");
 }
 
-fn retransmission_and_acknowledgement_times_have_their_bounds() {
+pub fn retransmission_and_acknowledgement_times_have_their_bounds() {
     let bed = bed("minima");
     // A reader would acknowledge at once.
     let server = "import socket\nlistener = socket.create_server((\"\", 5001))\nprint(\"listening\")\nheld = [listener.accept() for _ in range(3)]\n";
@@ -369,7 +368,7 @@ connection.recv(200)
     }
 }
 
-fn statistics_come_each_second() {
+pub fn statistics_come_each_second() {
     let bed = bed("statistics");
     bed.apply(&policy(
         "[[rule]]\nname = \"all\"\nmatch.direction = \"active\"\nset = { statistics = \"1s\" }\n",
@@ -404,7 +403,7 @@ fn statistics_come_each_second() {
     assert_eq!(reports[0]["remote_port"], 5001);
 }
 
-fn a_rate_has_its_cap() {
+pub fn a_rate_has_its_cap() {
     let bed = bed("pacing");
     bed.apply(&one_rule("max_pacing_rate = \"20mbit\""));
     let _sink = bed.sink(&bed.server_address());
@@ -481,11 +480,3 @@ fn the_header_option_goes_both_ways_and_harms_nobody() {
     assert_eq!(received(5004, true), Some(0x1122_3344.into()), "{text}");
     assert_eq!(received(5001, false), Some(Value::Null), "{text}");
 }
-
-in_virtual_time!(
-    [],
-    a_lost_syn_is_sent_again_when_the_rule_says,
-    retransmission_and_acknowledgement_times_have_their_bounds,
-    statistics_come_each_second,
-    a_rate_has_its_cap,
-);

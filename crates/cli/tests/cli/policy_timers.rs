@@ -1,12 +1,9 @@
 //! Ready policies that shorten timers: how long handshakes are tried, and how soon an idle window
 //! restarts. In virtual time.
 
-use std::time::Duration;
-
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, manifest_path, plain};
 
 /// A bed on a path of 1 Gbit/s with a delay each way.
@@ -46,7 +43,7 @@ except OSError as error:
     seconds.parse().unwrap()
 }
 
-fn connect_to_a_silent_address_is_as_patient() {
+pub fn connect_to_a_silent_address_is_as_patient() {
     let bed = slow_bed("patience", "1ms");
     let default = patience(&bed);
     apply_ready(&bed, "connect-fast");
@@ -58,7 +55,7 @@ fn connect_to_a_silent_address_is_as_patient() {
     assert_ne!(rule["asked"], 0, "{rule}");
 }
 
-fn a_peer_beyond_a_second_still_gets_in() {
+pub fn a_peer_beyond_a_second_still_gets_in() {
     let bed = slow_bed("beyond", "1500ms");
     apply_ready(&bed, "connect-fast");
     let _sink = bed.sink(&bed.server_address());
@@ -105,7 +102,7 @@ print(sorted(times)[6], struct.unpack("<I", connection.getsockopt(6, 11, 104)[8:
     (seconds.parse().unwrap(), rto.parse().unwrap())
 }
 
-fn a_clean_connection_keeps_its_timeout_and_its_window() {
+pub fn a_clean_connection_keeps_its_timeout_and_its_window() {
     let bed = slow_bed("pauses", "5ms");
     let (default, default_rto) = after_pauses(&bed);
     bed.apply("name = \"kept\"\n[[rule]]\nname = \"all\"\nset = { rto_min = \"8ms\" }\n");
@@ -121,11 +118,3 @@ fn a_clean_connection_keeps_its_timeout_and_its_window() {
         "{rto} us, {default_rto} us"
     );
 }
-
-in_virtual_time!(
-    within Duration::from_secs(400),
-    ["policies/connect-fast.toml", "policies/recover-fast.toml"],
-    connect_to_a_silent_address_is_as_patient,
-    a_peer_beyond_a_second_still_gets_in,
-    a_clean_connection_keeps_its_timeout_and_its_window,
-);

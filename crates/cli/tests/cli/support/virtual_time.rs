@@ -40,7 +40,7 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 macro_rules! in_virtual_time {
     (
         [$($file:literal),* $(,)?],
-        $($case:ident),+; slow $($slow:ident),+ $(,)?
+        $($case:path),+; slow $($slow:path),+ $(,)?
     ) => {
         $crate::support::virtual_time::in_virtual_time!([$($file),*], $($case),+);
         #[test]
@@ -54,13 +54,13 @@ macro_rules! in_virtual_time {
             );
         }
     };
-    ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
+    ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:path),+ $(,)?) => {
         $crate::support::virtual_time::in_virtual_time!(
             $(#[$attribute])* within $crate::support::virtual_time::LIMIT,
             [$($file),*], $($case),+
         );
     };
-    ($(#[$attribute:meta])* within $limit:expr, [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
+    ($(#[$attribute:meta])* within $limit:expr, [$($file:literal),* $(,)?], $($case:path),+ $(,)?) => {
         #[test]
         $(#[$attribute])*
         fn in_virtual_time() {
