@@ -550,8 +550,9 @@ int learn_setsockopt(struct bpf_sockopt *ctx)
 
 	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk) {
 		arms = bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		/* A policy's window stays its own. */
 		if (arms)
-			*arms = 0;
+			*arms &= THALWEG_OWNED_WINDOW;
 	}
 	/* The kernel copied at most one page of the value; 0 = use the original. */
 	if (ctx->optlen > 4096)

@@ -36,10 +36,13 @@ char LICENSE[] SEC("license") = "GPL";
 /* Id of the cgroup that the agent covers. A section of its own: the agent writes it before load. */
 const volatile __u64 covered SEC(".rodata.covered") = 0;
 
-/* Prefixes where there are clamps. Written by the agent. */
+/*
+ * Prefixes where there are clamps; 0: none. One more keeps IPv4 out of ::/0. Written by the
+ * agent.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, THALWEG_CLAMP_PREFIXES);
+	__uint(max_entries, THALWEG_CLAMP_PREFIXES + 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct thalweg_policy_key6);
 	__type(value, __u32);
@@ -114,16 +117,18 @@ static __always_inline int lift_clamp(struct tcp_sock *tp)
 static __always_inline void adjust(struct context *c, struct tcp_sock *tp, int inside, __u32 *mine,
 				   struct thalweg_clamp_report *report)
 {
+	int owned = owned_window(c);
 	__u32 wanted = 0;
 
-	if (!is_free(tp, mine) || owned_window(c)) {
+	/* One from here is lifted first where a policy now lets the connection alone. */
+	if (!is_free(tp, mine) || (owned && !mine)) {
 		/* Somebody else's from now on. */
 		if (mine)
 			bpf_sk_storage_delete(&clamped, tp);
 		report->flags = THALWEG_CLAMP_LEFT;
 		return;
 	}
-	if (inside)
+	if (inside && !owned)
 		wanted = host_clamp(&report->host);
 	if (wanted && has_turn(report->cookie))
 		wanted *= THALWEG_CLAMP_ROOM;
@@ -143,14 +148,14 @@ static __noinline int visit(struct tcp_sock *tp, struct seq_file *seq)
 	struct thalweg_policy_key6 key = { 128, {} };
 	struct request request = {};
 	struct context c = { .request = &request };
-	__u32 default_arm, *mine;
+	__u32 default_arm, *mine, *found;
 	int inside;
 
 	if (!prepare(&c, tp) || !host_of(tp, (__u32 *)report.host.addr))
 		return 0;
 	__builtin_memcpy(key.addr, report.host.addr, sizeof(key.addr));
-	inside = bpf_map_lookup_elem(&clamp_prefixes, &key) != 0 &&
-		 received_by(tp) != LOOPBACK_IFINDEX && !is_routed_home(tp);
+	found = bpf_map_lookup_elem(&clamp_prefixes, &key);
+	inside = found && *found && received_by(tp) != LOOPBACK_IFINDEX && !is_routed_home(tp);
 	/* A number, of which the compiler makes no pointer again. */
 	barrier_var(inside);
 	mine = bpf_sk_storage_get(&clamped, tp, 0, 0);

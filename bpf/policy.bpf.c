@@ -42,7 +42,7 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	if (!flow)
 		return;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		let_alone(ops);
+		let_alone(sk);
 		return;
 	}
 	carry_out(ops, flow, THALWEG_STAGE_CONNECT);
@@ -152,7 +152,7 @@ static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 	if (!flow)
 		return 0;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		let_alone(ops);
+		let_alone(ops->sk);
 		return 0;
 	}
 	if (flow->flags & THALWEG_FLOW_KEEPS)

@@ -200,7 +200,7 @@ static __always_inline int set_text(struct tcp_sock *tp, const struct thalweg_po
 	if (!congestion)
 		return bpf_setsockopt(tp, op->level, op->name, text, sizeof(text));
 	arms = bpf_sk_storage_get(&owned, tp, 0, 0);
-	if ((arms && !*arms) || is_of_mptcp(tp))
+	if ((arms && is_applications(*arms)) || is_of_mptcp(tp))
 		return LEFT;
 	if (!bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, before, sizeof(before)) &&
 	    same_text(text, before)) {
@@ -212,7 +212,7 @@ static __always_inline int set_text(struct tcp_sock *tp, const struct thalweg_po
 	}
 	arms = bpf_sk_storage_get(&owned, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (arms)
-		*arms = THALWEG_OWNED_BY_POLICY;
+		*arms = THALWEG_OWNED_BY_POLICY | (*arms & THALWEG_OWNED_WINDOW);
 	return outcome;
 }
 
@@ -225,14 +225,14 @@ static __always_inline int learn_from(struct tcp_sock *tp, __u32 set)
 		return NOTHING;
 	want = *mask | THALWEG_OWNED_BY_POLICY;
 	arms = bpf_sk_storage_get(&owned, tp, 0, 0);
-	if (arms && !*arms)
+	if (arms && is_applications(*arms))
 		return LEFT;
 	if (arms && (*arms & ~THALWEG_OWNED_WINDOW) == want)
 		return UNCHANGED;
 	arms = bpf_sk_storage_get(&owned, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!arms)
 		return -ENOMEM;
-	*arms = want;
+	*arms = want | (*arms & THALWEG_OWNED_WINDOW);
 	return CHANGED;
 }
 
@@ -311,7 +311,7 @@ static __noinline int give_rule(struct tcp_sock *tp, __u32 rule)
 {
 	struct thalweg_policy_reached *count = bpf_map_lookup_elem(&reached, &rule);
 	struct thalweg_policy_flow *flow = bpf_map_lookup_elem(&actions, &rule);
-	__u32 i, family, *arms, remote[4] = {}, local[4] = {};
+	__u32 i, family, remote[4] = {}, local[4] = {};
 
 	if (!count || !flow)
 		return 0;
@@ -321,13 +321,7 @@ static __noinline int give_rule(struct tcp_sock *tp, __u32 rule)
 	/* Later operations of an earlier policy are cancelled. */
 	bpf_sk_storage_delete(&flows, tp);
 	if (flow->flags & THALWEG_FLOW_NEVER) {
-		/* The learner does not touch it either; an application's choice stays its own. */
-		arms = bpf_sk_storage_get(&owned, tp, 0, 0);
-		if (arms && !*arms)
-			return 0;
-		arms = bpf_sk_storage_get(&owned, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
-		if (arms)
-			*arms = THALWEG_OWNED_BY_POLICY;
+		let_alone(tp);
 		return 0;
 	}
 	if (flow->flags & THALWEG_FLOW_KEEPS)

@@ -86,10 +86,13 @@ struct {
 	__type(value, __u64); /* bpf_ktime_get_ns() of the first connection */
 } strangers SEC(".maps");
 
-/* Remote prefixes where arms that need ECN may be chosen. Written by the agent. */
+/*
+ * Remote prefixes where arms that need ECN may be chosen; 0: they may not. One more keeps IPv4
+ * out of ::/0. Written by the agent.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, THALWEG_ECN_PREFIXES);
+	__uint(max_entries, THALWEG_ECN_PREFIXES + 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct thalweg_policy_key6);
 	__type(value, __u32);
@@ -493,7 +496,7 @@ static __always_inline __u32 permitted_arms(struct context *c)
 	return arms ? *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW) : ~0u;
 }
 
-/* Whether a policy bounds the socket's initial window. */
+/* Whether a policy bounds the socket's window, or lets the socket alone. */
 static __always_inline int owned_window(struct context *c)
 {
 	__u32 *arms = owner_mark(c);

@@ -139,9 +139,11 @@ static __noinline int note_overridden(struct learn_handle *ops)
 static __noinline int has_ecn_prefix(struct learn_handle *ops)
 {
 	struct thalweg_policy_key6 key = { 128, {} };
+	const __u32 *allows;
 
 	host_of(ops, (__u32 *)key.addr);
-	return bpf_map_lookup_elem(&ecn_prefixes, &key) != 0;
+	allows = bpf_map_lookup_elem(&ecn_prefixes, &key);
+	return allows && *allows;
 }
 
 /*

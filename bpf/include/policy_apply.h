@@ -32,16 +32,6 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 		*arms = THALWEG_OWNED_BY_POLICY | (*arms & THALWEG_OWNED_WINDOW);
 }
 
-/* Likewise for a flow that is let alone. What the application chose stays its own. */
-static __always_inline void let_alone(struct bpf_sock_ops *ops)
-{
-	struct bpf_sock *sk = ops->sk;
-	__u32 *arms = sk ? bpf_sk_storage_get(&owned, sk, 0, 0) : 0;
-
-	if (!arms || *arms)
-		own(ops);
-}
-
 /* From now on the learner does not touch the socket's initial window. */
 static __always_inline void own_window(struct bpf_sock_ops *ops)
 {
@@ -55,23 +45,27 @@ static __always_inline void own_window(struct bpf_sock_ops *ops)
 		*arms |= THALWEG_OWNED_WINDOW;
 }
 
-/* Restricts the learner to a set of arms for the socket, unless the application has chosen. */
-static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
+/*
+ * Restricts the learner to a set of arms for the socket, unless the application has chosen.
+ * Returns whether it did.
+ */
+static __always_inline int learn_from(struct bpf_sock_ops *ops, __u32 set)
 {
 	struct bpf_sock *sk = ops->sk;
 	__u32 *from, mask;
 
 	from = bpf_map_lookup_elem(&arm_sets, &set);
 	if (!from || !sk)
-		return;
+		return 0;
 	mask = *from;
 	from = bpf_sk_storage_get(&owned, sk, 0, 0);
-	/* A mark that leaves all arms is that of a window. */
-	if (from && (*from & ANY_ARM) != ANY_ARM)
-		return;
+	if (from && is_applications(*from))
+		return 0;
 	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (from)
-		*from = mask | THALWEG_OWNED_BY_POLICY | (*from & THALWEG_OWNED_WINDOW);
+	if (!from)
+		return 0;
+	*from = mask | THALWEG_OWNED_BY_POLICY | (*from & THALWEG_OWNED_WINDOW);
+	return 1;
 }
 
 static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
@@ -216,7 +210,8 @@ VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_
 		error = reflect_tos(ops, flow);
 		break;
 	case THALWEG_OP_LEARN_FROM:
-		learn_from(ops, op->value);
+		if (!learn_from(ops, op->value))
+			return 0;
 		error = 0;
 		break;
 	case THALWEG_OP_STATISTICS:

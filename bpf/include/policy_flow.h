@@ -77,7 +77,7 @@ struct {
 
 /*
  * learn's map of that name: sockets that it must not touch (0), or whose arms are
- * restricted (a mask).
+ * restricted (a mask), with flags of policies.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -85,6 +85,31 @@ struct {
 	__type(key, int);
 	__type(value, __u32);
 } owned SEC(".maps");
+
+/*
+ * Whether a mark says that the application chose its congestion control. A policy's window may
+ * stand beside it.
+ */
+static __always_inline int is_applications(__u32 mark)
+{
+	return !(mark & ~THALWEG_OWNED_WINDOW);
+}
+
+/*
+ * From now on the learner touches neither the socket's congestion control nor its windows.
+ * What the application chose stays its own.
+ */
+static __always_inline void let_alone(void *sk)
+{
+	__u32 initial = THALWEG_OWNED_BY_POLICY, *mark;
+
+	if (!sk)
+		return;
+	mark = bpf_sk_storage_get(&owned, sk, &initial, BPF_SK_STORAGE_GET_F_CREATE);
+	if (mark)
+		*mark = (is_applications(*mark) ? 0 : THALWEG_OWNED_BY_POLICY) |
+			THALWEG_OWNED_WINDOW;
+}
 
 #define COUNT_MISSED(what)                                                             \
 	do {                                                                           \

@@ -42,7 +42,10 @@
  * application.
  */
 #define THALWEG_OWNED_BY_POLICY (1u << 31)
-/* Likewise: a policy set the initial window, or a clamp that bounds it. */
+/*
+ * Likewise: a policy set the initial window, or a clamp that bounds it, or lets the socket alone.
+ * Beside an application's mark, too, which is 0 without it.
+ */
 #define THALWEG_OWNED_WINDOW (1u << 30)
 /*
  * Initial windows that may be chosen: 10 segments, which is the kernel's own, 12, 14 and

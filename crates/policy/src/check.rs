@@ -43,16 +43,30 @@ pub enum WarningKind {
 impl Policy {
     /// Warnings, in the order of the text.
     pub fn warnings(&self) -> Vec<Warning> {
+        self.warnings_where(None)
+    }
+
+    /// Warnings on a machine whose connections begin with this least retransmission timeout, in
+    /// microseconds (`net.ipv4.tcp_rto_min_us`); `None`: with the kernel's default.
+    pub fn warnings_where(&self, rto_min_us: Option<u32>) -> Vec<Warning> {
         let mut warnings = Vec::new();
         self.traps(&mut warnings);
         self.shadows(&mut warnings);
         for rule in &self.rules {
             rule.nothing(&mut warnings);
             rule.incomplete(&mut warnings);
-            rule.timers(&mut warnings);
+            rule.timers(rto_min_us, &mut warnings);
         }
         warnings.sort_by_key(|warning| (warning.at, warning.kind));
         once(warnings)
+    }
+
+    /// Whether a rule sets something on listeners, which they keep, and pass on to the connections that
+    /// they accept, whatever becomes of the policy.
+    pub fn sets_listeners(&self) -> bool {
+        self.rules.iter().any(|rule| {
+            rule.conditions.may_listen() && rule.actions.iter().any(Action::sets_listener)
+        })
     }
 
     /// Warns of each trap once, where the key is first used.
@@ -321,12 +335,8 @@ impl Rule {
             warnings.push(self.warning(WarningKind::Incomplete, at, message.to_owned()));
         };
         for action in &self.actions {
-            let is_set = matches!(
-                action.key.does,
-                Does::SetNumber { .. } | Does::SetText { .. }
-            );
-            let of_listener = is_set && action.stages & Stage::Listen.bit() != 0;
-            if of_listener && self.conditions.sample.is_some() && self.conditions.may_listen() {
+            let draws = action.sets_listener() && self.conditions.sample.is_some();
+            if draws && self.conditions.may_listen() {
                 warn(
                     action.at,
                     "a listener draws for itself: all connections that it accepts have what is set \
@@ -374,6 +384,14 @@ impl Rule {
                 _ => {}
             }
         }
+    }
+}
+
+impl Action {
+    /// Whether a listener's socket has it, from which accepted connections inherit.
+    fn sets_listener(&self) -> bool {
+        let is_set = matches!(self.key.does, Does::SetNumber { .. } | Does::SetText { .. });
+        is_set && self.stages & Stage::Listen.bit() != 0
     }
 }
 

@@ -24,6 +24,13 @@ const TEXTS_MAX: usize = 1 << 16;
 /// A range of ports that contains none.
 const NO_PORTS: raw::thalweg_policy_ports = raw::thalweg_policy_ports { first: 1, last: 0 };
 
+/// Whether a rule sets the congestion control of flows before the learner would choose it.
+fn sets_congestion(rule: &Rule) -> bool {
+    let early = Stage::Connect.bit() | Stage::Listen.bit() | Stage::Established.bit();
+    let mut actions = rule.actions.iter();
+    actions.any(|action| action.key.name == "congestion" && action.stages & early != 0)
+}
+
 impl Policy {
     /// Compiles the tables of this policy.
     ///
@@ -226,6 +233,8 @@ impl<'p> Compiler<'p> {
                 op.text = cap.map_or(0, |none| none + 1);
             }
             Value::Text(text) => op.text = self.text(rule, text),
+            // The rule's own congestion control stays, whatever their order: set 0 has no arms.
+            Value::Names(_) if sets_congestion(rule) => op.value = 0,
             Value::Names(names) => op.value = self.arm_set(rule, names),
             Value::Congestion => {}
         }

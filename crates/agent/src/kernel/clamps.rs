@@ -14,9 +14,10 @@ use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_control::iterator::Visit;
-use thalweg_control::{batch, object, system};
+use thalweg_control::{batch, memory, object, system};
 use thalweg_learner::Mode;
 
+use super::maps::trie_entries;
 use super::open::{Iterator, unless_passing};
 use super::{Kernel, Setup, pins};
 
@@ -129,12 +130,8 @@ impl Kernel {
             true => self.setup.clamp_prefixes.as_slice(),
             false => &[],
         };
-        for prefix in wanted {
-            let key = raw::thalweg_policy_key6 {
-                prefix_len: prefix.length128().into(),
-                addr: prefix.bits().to_be_bytes(),
-            };
-            map.update(bytes_of(&key), &1u32.to_ne_bytes(), MapFlags::ANY)
+        for (key, value) in trie_entries(wanted) {
+            map.update(bytes_of(&key), &value.to_ne_bytes(), MapFlags::ANY)
                 .context("writing the prefixes of [clamp]")?;
         }
         Ok(())
@@ -249,16 +246,21 @@ impl Kernel {
 }
 
 /// The connections with clamps of a learner that is to go, whatever has become of its agent.
-pub(super) struct Leftover(MapHandle);
+pub(super) struct Leftover {
+    clamped: MapHandle,
+    /// Whether a host has a clamp. An agent that is killed amid the lift leaves connections alone.
+    has_hosts: bool,
+}
 
 impl Leftover {
-    /// `None`: no host has a clamp.
+    /// `None`: no learner is pinned.
     pub(super) fn find(pin: &Path) -> Option<Self> {
-        let hosts = pins::find_map(pin, names::CLAMPS)?;
-        let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
-        has_clamps
-            .then(|| pins::find_map(pin, names::CLAMPED))?
-            .map(Self)
+        let hosts = pins::find_map(pin, names::CLAMPS);
+        let keys = hosts.and_then(|hosts| batch::keys(&hosts).ok());
+        Some(Self {
+            clamped: pins::find_map(pin, names::CLAMPED)?,
+            has_hosts: keys.is_some_and(|keys| !keys.is_empty()),
+        })
     }
 
     /// Gives the connections of all network namespaces their own windows back. The programs must
@@ -274,13 +276,16 @@ impl Leftover {
         }
         for mut map in object.maps_mut() {
             match map.name() == names::CLAMPED {
-                true => map.reuse_fd(self.0.as_fd())?,
+                true => map.reuse_fd(self.clamped.as_fd())?,
                 false => map.set_autocreate(false)?,
             }
         }
-        let object = object
-            .load()
-            .context("loading the program that lifts them")?;
+        let loaded = object.load();
+        let object = match loaded.context("loading the program that lifts them") {
+            // A kernel without such programs has set no clamp.
+            Err(error) if !self.has_hosts && !memory::is_passing(&error) => return Ok(()),
+            loaded => loaded?,
+        };
         let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
         let link = Arc::new(link.as_fd().try_clone_to_owned()?);
         let mut refused = 0;

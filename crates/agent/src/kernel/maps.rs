@@ -34,6 +34,21 @@ fn namespace_slot(netns: u64) -> u32 {
     (netns as u32).wrapping_mul(raw::THALWEG_NAMESPACE_FACTOR) >> raw::THALWEG_NAMESPACE_SHIFT
 }
 
+/// Entries of a trie of prefixes: 1 for each of them. An entry of 0 keeps IPv4 out of IPv6 prefixes
+/// that cover its form.
+pub(super) fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)> {
+    let ipv4 = Prefix::all(true);
+    let guard = (!prefixes.contains(&ipv4)).then_some((ipv4, 0));
+    let own = prefixes.iter().map(|prefix| (*prefix, 1));
+    let key = |prefix: Prefix| raw::thalweg_policy_key6 {
+        prefix_len: prefix.length128().into(),
+        addr: prefix.bits().to_be_bytes(),
+    };
+    // The guard first: IPv4 is in ::/0 at no time.
+    let all = guard.into_iter().chain(own);
+    all.map(|(prefix, value)| (key(prefix), value)).collect()
+}
+
 /// A batch of records.
 pub type HostBatch = Vec<(HostKey, Host)>;
 
@@ -452,20 +467,14 @@ impl Kernel {
     /// Sets the prefixes for which arms that need ECN may be chosen.
     pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
         let map = self.map(names::ECN_PREFIXES);
-        let wanted: Vec<raw::thalweg_policy_key6> = prefixes
-            .iter()
-            .map(|prefix| raw::thalweg_policy_key6 {
-                prefix_len: prefix.length128().into(),
-                addr: prefix.bits().to_be_bytes(),
-            })
-            .collect();
+        let wanted = trie_entries(prefixes);
         for key in batch::keys(map)? {
-            if !wanted.iter().any(|prefix| bytes_of(prefix) == key) {
+            if !wanted.iter().any(|(prefix, _)| bytes_of(prefix) == key) {
                 map.delete(&key)?;
             }
         }
-        for prefix in &wanted {
-            map.update(bytes_of(prefix), &1u32.to_ne_bytes(), MapFlags::ANY)?;
+        for (prefix, value) in &wanted {
+            map.update(bytes_of(prefix), &value.to_ne_bytes(), MapFlags::ANY)?;
         }
         Ok(())
     }
@@ -496,6 +505,24 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+
+    #[test]
+    fn trie_entries_keep_ipv4_out_of_ipv6_prefixes() {
+        let entries = |texts: &[&str]| -> Vec<(u32, u32)> {
+            let prefixes: Vec<_> = texts.iter().map(|it| Prefix::parse(it).unwrap()).collect();
+            let entries = trie_entries(&prefixes);
+            entries
+                .iter()
+                .map(|(key, value)| (key.prefix_len, *value))
+                .collect()
+        };
+        assert_eq!(entries(&["::/0"]), [(96, 0), (0, 1)]);
+        assert_eq!(
+            entries(&["10.0.0.0/8", "::/0"]),
+            [(96, 0), (104, 1), (0, 1)]
+        );
+        assert_eq!(entries(&["::/0", "0.0.0.0/0"]), [(0, 1), (96, 1)]);
+    }
 
     /// Copies of a record with this number of connections, during the write with this sequence
     /// number.

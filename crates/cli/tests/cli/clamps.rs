@@ -1,11 +1,12 @@
 //! Learned clamps of congestion windows, on real connections.
 
+use libbpf_rs::{MapCore as _, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_lab::host::{PairOptions, Side};
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, Traffic, plain, wait_for};
+use crate::support::{Bed, Traffic, plain, privileged, wait_for};
 
 const ENABLED: &str = "[arms]\nallow = [\"cubic\"]\n[control]\nshare = 0.0\npermanent = 0.0\n[clamp]\nprefixes = [\"10.0.0.0/8\"]\n";
 
@@ -161,6 +162,20 @@ fn detach_without_an_agent_lifts_them() {
     fills_the_queue(&mut flow);
 }
 
+fn detach_lifts_what_an_agent_left_that_was_killed_amid_its_lift() {
+    let (mut bed, _sink, mut flow) = running("halflift", ENABLED);
+    clamped(&bed, 1);
+    bed.end(Signal::SIGKILL);
+    // The lift begins with the hosts.
+    let hosts = MapHandle::from_pinned_path(bed.pin.join("clamps")).unwrap();
+    for host in hosts.keys().collect::<Vec<_>>() {
+        hosts.delete(&host).unwrap();
+    }
+    is_bounded(&mut flow);
+    assert_eq!(bed.json(&["detach"])["left"], json!([]));
+    fills_the_queue(&mut flow);
+}
+
 fn a_reload_without_the_prefix_lifts_them() {
     let (bed, _sink, mut flow) = running("reload", ENABLED);
     clamped(&bed, 1);
@@ -194,6 +209,109 @@ fn what_a_policy_bounds_is_left_alone() {
     wait_for("the policy's clamp", || {
         (window(&mut flow) == 100).then_some(())
     });
+}
+
+fn what_a_policy_lets_alone_has_its_own_window_again() {
+    let (bed, _sink, mut flow) = running("never", ENABLED);
+    clamped(&bed, 1);
+    is_bounded(&mut flow);
+    apply_existing(&bed, NEVER);
+    fills_the_queue(&mut flow);
+    let mut new = endless(&bed);
+    fills_the_queue(&mut new);
+    let found = host_where(&bed, "two that are left", |host| host["left"] == 2);
+    assert_eq!(found["clamped"], 0, "{found}");
+}
+
+const NEVER: &str =
+    "name = \"mine\"\n[[rule]]\nname = \"all\"\nmatch.remote = \"10.0.0.0/8\"\nnever = true\n";
+
+/// Puts a policy in force, for open connections too.
+fn apply_existing(bed: &Bed, policy: &str) {
+    let file = bed.directory.path().join("existing.toml");
+    std::fs::write(&file, policy).unwrap();
+    bed.json(&["policy", "apply", file.to_str().unwrap(), "--existing"]);
+}
+
+/// Opens a connection that stays idle, with a congestion control if there is a second argument.
+/// Chooses one for each line of input.
+const IDLE: &str = r#"
+import socket, sys
+connection = socket.socket()
+def choose():
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+if len(sys.argv) > 2:
+    choose()
+connection.connect((sys.argv[1], 5001))
+print("up")
+for line in sys.stdin:
+    choose()
+    print("chosen")
+"#;
+
+fn idle(bed: &Bed, arguments: &[&str]) -> Traffic {
+    let mut flow = bed.python(Side::Client, IDLE, arguments);
+    assert_eq!(flow.line(), "up");
+    flow
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn connections_that_a_policy_lets_alone_are_left() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("clampnever", ENABLED);
+    let server = bed.server_address();
+    let _sink = bed.sink(&server);
+    let _old = idle(&bed, &[&server]);
+    let is_left = |number: u64| {
+        host_where(&bed, "connections that are left", |host| {
+            host["connections"] == 3 && host["left"] == number
+        });
+    };
+    bed.apply(NEVER);
+    let mut new = idle(&bed, &[&server]);
+    let _own = idle(&bed, &[&server, "chooses"]);
+    is_left(2);
+    apply_existing(&bed, NEVER);
+    is_left(3);
+    // A later choice, of a policy or of the application, is none of the window.
+    apply_existing(
+        &bed,
+        "name = \"mine\"\n[[rule]]\nname = \"all\"\nset = { congestion = \"reno\" }\n",
+    );
+    new.go_on();
+    assert_eq!(new.line(), "chosen");
+    let looks = || bed.json(&["status"])["clamps"]["looks"]["number"].as_u64();
+    let until = looks().unwrap() + 3;
+    wait_for("looks", || (looks() >= Some(until)).then_some(()));
+    is_left(3);
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn ipv6_prefixes_have_no_ipv4() {
+    if !privileged() {
+        return;
+    }
+    let mut options = plain("clampfamily");
+    options.further_addresses = 1;
+    let mut bed = Bed::new(&options, "");
+    let addresses = bed.pair.server_addresses();
+    let (other, named) = (addresses[0].to_string(), addresses[1].to_string());
+    bed.configure(&ENABLED.replace("10.0.0.0/8", &format!("::/0\", \"{named}")));
+    bed.start();
+    let _sink = bed.sink("0.0.0.0");
+    let _other = idle(&bed, &[&other]);
+    let _named = idle(&bed, &[&named]);
+    // A look that sees the later connection would see the earlier one, too.
+    let hosts = wait_for("a host", || {
+        let hosts = bed.json(&["clamps"])["hosts"].as_array().unwrap().clone();
+        (!hosts.is_empty()).then_some(hosts)
+    });
+    assert_eq!(hosts.len(), 1, "{hosts:?}");
+    assert_eq!(hosts[0]["address"], named.as_str(), "{hosts:?}");
 }
 
 fn what_is_not_in_the_agents_cgroup_is_left_alone() {
@@ -263,9 +381,11 @@ in_virtual_time!(
     #[ignore = "slow: more cases in virtual time"]
     [],
     detach_without_an_agent_lifts_them,
+    detach_lifts_what_an_agent_left_that_was_killed_amid_its_lift,
     clamps_outlive_a_killed_agent_and_the_next_one_knows_them,
     a_reload_without_the_prefix_lifts_them,
     what_a_policy_bounds_is_left_alone,
+    what_a_policy_lets_alone_has_its_own_window_again,
     what_is_not_in_the_agents_cgroup_is_left_alone,
     the_control_group_keeps_its_windows,
     a_dry_run_tells_and_sets_nothing,

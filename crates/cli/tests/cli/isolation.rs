@@ -488,7 +488,7 @@ fn dctcp_stays_within_the_prefixes_that_are_named() {
     let name = &loaded.name;
     bed.configure(&format!(
         "[arms]\nallow = [\"cubic\", {name:?}]\nneeds_ecn = [{name:?}]\n\
-         ecn_prefixes = [\"{datacenter}\"]\n"
+         ecn_prefixes = [\"::/0\", \"{datacenter}\"]\n"
     ));
     bed.start();
     let _sink = bed.sink("0.0.0.0");

@@ -479,7 +479,7 @@ print(connection.getsockopt(6, 13, 16).rstrip(b"\0").decode())
 "#;
 
 /// The mark of an application's choice lies at the MPTCP socket, and outlasts a rule that lets the
-/// connection alone.
+/// connection alone or sets its window.
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn what_an_application_chose_before_it_connected_stays() {
@@ -488,10 +488,15 @@ fn what_an_application_chose_before_it_connected_stays() {
     }
     const MPTCP: &str = "262";
     let never = "[[rule]]\nname = \"first\"\nmatch.remote_port = 5001\nnever = true\n";
+    let window = "[[rule]]\nname = \"first\"\nmatch.remote_port = 5001\n\
+                  set = { initial_window = 20 }\n";
+    let learn = "[[rule]]\nname = \"then\"\nmatch = { remote_port = 5001, direction = \"active\" }\n\
+                 set = { learn_from = [\"cubic\", \"bbr\"] }\n";
     let choose = "[[rule]]\nname = \"then\"\nmatch = { remote_port = 5001, direction = \"active\" }\n\
                   set = { congestion = \"bbr\" }\n";
     for (label, protocol, before) in [
         ("earlynever", "0", Some(never)),
+        ("earlywindow", "0", Some(window)),
         ("earlymptcp", MPTCP, None),
     ] {
         if protocol == MPTCP && !fs::exists("/proc/sys/net/mptcp/enabled").unwrap() {
@@ -509,6 +514,10 @@ fn what_an_application_chose_before_it_connected_stays() {
         assert_eq!(client.line(), "connected");
         apply(&bed, &rules(choose), &["--existing"]);
         assert_eq!(existing(&bed, "then"), [1, 0, 0, 1, 0], "{label}");
+        if protocol != MPTCP {
+            apply(&bed, &rules(learn), &["--existing"]);
+            assert_eq!(existing(&bed, "then"), [1, 0, 0, 1, 0], "{label}");
+        }
         assert_eq!(ask(&mut client), "reno", "{label}");
     }
 }

@@ -100,6 +100,52 @@ fn the_learner_chooses_from_the_arms_of_the_rule() {
     assert_eq!(bed.counter("app_owned"), 0);
 }
 
+/// Accepts connections one by one, and says so; chooses a congestion control if told to.
+const CHOOSER: &str = r#"
+import socket, sys
+listener = socket.create_server(("", 5001))
+if sys.argv[1] == "chooses":
+    listener.setsockopt(6, 13, b"reno")
+print("listening")
+while True:
+    connection = listener.accept()[0]
+    print("accepted")
+    while connection.recv(1 << 20):
+        pass
+    connection.close()
+"#;
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn learn_from_leaves_an_applications_choice_and_replaces_an_earlier_policys() {
+    if !privileged() {
+        return;
+    }
+    for (chooses, done, owned) in [("chooses", 0u64, 3), ("does not", 3, 0)] {
+        let bed = Bed::running("learnleft", "");
+        bed.apply(&policy(
+            "[[rule]]\nname = \"listener\"\non.listen = { congestion = \"reno\" }\n",
+        ));
+        let mut server = bed.python(Side::Server, CHOOSER, &[chooses]);
+        assert_eq!(server.line(), "listening");
+        bed.apply(&policy(
+            "[[rule]]\nname = \"two\"\nmatch.direction = \"passive\"\n\
+             set = { learn_from = [\"cubic\", \"bbr\"] }\n",
+        ));
+        bed.connect(&bed.server_address(), 3, 1000);
+        for _ in 0..3 {
+            assert_eq!(server.line(), "accepted");
+        }
+        let rule = bed.rule("two");
+        assert_eq!(
+            (&rule["matched"], &rule["done"], &rule["failed"]),
+            (&3.into(), &done.into(), &0.into()),
+            "{chooses}: {rule}"
+        );
+        assert_eq!(bed.counter("app_owned"), owned, "{chooses}");
+    }
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn half_of_the_flows_are_sampled() {

@@ -80,8 +80,9 @@ impl Rule {
         })
     }
 
-    /// Warns of timers that end a handshake sooner, and of windows that restart sooner.
-    pub(super) fn timers(&self, warnings: &mut Vec<Warning>) {
+    /// Warns of timers that end a handshake sooner, of windows that restart sooner, and of a timeout
+    /// that is not taken back to the machine's own.
+    pub(super) fn timers(&self, rto_min_us: Option<u32>, warnings: &mut Vec<Warning>) {
         let direction = self.conditions.direction;
         if direction != Some(Direction::Passive) {
             self.connect_patience(warnings);
@@ -90,7 +91,12 @@ impl Rule {
             self.accept_patience(warnings);
         }
         self.data_patience(warnings);
-        self.idle_restart(warnings);
+        let rto_min_us = rto_min_us.unwrap_or(RTO_MIN_US);
+        if rto_min_us != RTO_MIN_US {
+            self.taken_back(rto_min_us, warnings);
+        }
+        // No rule can set more.
+        self.idle_restart(rto_min_us.min(RTO_MIN_US), warnings);
     }
 
     /// The longest timeout at a stage, and the setting of it.
@@ -193,12 +199,37 @@ impl Rule {
         warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
     }
 
+    /// A timeout that is shortened for repairs is taken back at the first measured round trip, whether or
+    /// not there was anything to repair.
+    fn taken_back(&self, rto_min_us: u32, warnings: &mut Vec<Warning>) {
+        let Some((action, us)) = self.number_at("rto_min", Stage::Rtt) else {
+            return;
+        };
+        let mut repairs = [Stage::Retransmission, Stage::Rto].into_iter();
+        if us == rto_min_us || !repairs.any(|it| self.number_at("rto_min", it).is_some()) {
+            return;
+        }
+        let text = |us: u32| duration_text(Duration::from_micros(us.into()));
+        // The range of the key.
+        let remedy = match (2_000..=RTO_MIN_US).contains(&rto_min_us) {
+            true => format!("put \"{}\" there", text(rto_min_us)),
+            false => "no rule can set that".to_owned(),
+        };
+        let message = format!(
+            "rto_min = \"{}\" from the first measured round trip on, where this machine's own is {} \
+             (net.ipv4.tcp_rto_min_us): {remedy}",
+            text(us),
+            text(rto_min_us)
+        );
+        warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
+    }
+
     /// After a pause longer than the retransmission timeout the congestion window restarts.
-    fn idle_restart(&self, warnings: &mut Vec<Warning>) {
+    fn idle_restart(&self, rto_min_us: u32, warnings: &mut Vec<Warning>) {
         let repairs = Stage::Retransmission.bit() | Stage::Rto.bit();
         let taken_back = self
             .number_at("rto_min", Stage::Rtt)
-            .is_some_and(|(_, us)| us == RTO_MIN_US);
+            .is_some_and(|(_, us)| us >= rto_min_us);
         // bbr has a window of its own at all times: the kernel does not restart it.
         let exempt = self.actions.iter().any(|action| {
             action.key.name == "congestion"
@@ -213,17 +244,18 @@ impl Rule {
                 continue;
             };
             if action.key.name != "rto_min"
-                || us >= RTO_MIN_US
+                || us >= rto_min_us
                 || (taken_back && action.stages & !repairs == 0)
             {
                 continue;
             }
             let time = duration_text(Duration::from_micros(us.into()));
+            let own = duration_text(Duration::from_micros(rto_min_us.into()));
             let message = format!(
                 "rto_min = \"{time}\" for good: the congestion window restarts after each pause \
                  longer than the timeout that it shortens (unless \
                  net.ipv4.tcp_slow_start_after_idle is 0); `on.retransmission = {{ rto_min = \
-                 \"{time}\" }}` with `on.rtt = {{ rto_min = \"200ms\" }}` leaves connections \
+                 \"{time}\" }}` with `on.rtt = {{ rto_min = \"{own}\" }}` leaves connections \
                  alone that lose nothing"
             );
             warnings.push(self.warning(WarningKind::Incomplete, action.at, message));

@@ -128,7 +128,8 @@ fn operations_say_what_the_file_says() {
     assert_eq!(op(1), (raw::THALWEG_OP_SET_TEXT, established, 6, 13, 0));
     let opening = established | Stage::Connect.bit();
     assert_eq!(op(2), (raw::THALWEG_OP_SET_INT, opening, 1, 47, 1_000_000));
-    assert_eq!(op(3), (raw::THALWEG_OP_LEARN_FROM, established, 0, 0, 1));
+    // Its rule sets the congestion control itself: set 0, of no arms.
+    assert_eq!(op(3), (raw::THALWEG_OP_LEARN_FROM, established, 0, 0, 0));
     assert_eq!(
         op(4),
         (raw::THALWEG_OP_SET_TEXT, Stage::Rto.bit(), 6, 13, 0)

@@ -419,6 +419,60 @@ fn a_longest_timeout_ends_connections_sooner() {
     assert_eq!(warnings(&rule("r", "direction = \"active\"", settings)), []);
 }
 
+/// Messages on a machine with this `net.ipv4.tcp_rto_min_us`, without traps.
+fn messages_where(rto_min_us: u32, settings: &str) -> Vec<String> {
+    let warnings = rules(&rule("r", "", settings)).warnings_where(Some(rto_min_us));
+    let real = warnings
+        .into_iter()
+        .filter(|warning| warning.kind != WarningKind::Trap);
+    real.map(|warning| warning.message).collect()
+}
+
+#[test]
+fn timeout_is_taken_back_to_the_machines_own() {
+    let repair = "on.retransmission = { rto_min = \"8ms\" }\n";
+    let back = |time: &str| format!("{repair}on.rtt = {{ rto_min = \"{time}\" }}");
+    let told = "rto_min = \"200ms\" from the first measured round trip on, where this machine's own \
+                is 10ms (net.ipv4.tcp_rto_min_us): put \"10ms\" there";
+    assert_eq!(messages_where(10_000, &back("200ms")), [told]);
+    assert_eq!(messages_where(10_000, &back("10ms")), [""; 0]);
+    // A rule cannot set more than 200 ms.
+    let seen = messages_where(1_000_000, &back("200ms"));
+    assert!(
+        seen.len() == 1 && seen[0].ends_with("no rule can set that"),
+        "{seen:?}"
+    );
+    // What is for good takes nothing back, and what is for good and shorter names the machine's own.
+    assert_eq!(
+        messages_where(10_000, "set = { rto_min = \"20ms\" }"),
+        [""; 0]
+    );
+    let seen = messages_where(10_000, "set = { rto_min = \"8ms\" }");
+    assert!(
+        seen[0].contains("on.rtt = { rto_min = \"10ms\" }"),
+        "{seen:?}"
+    );
+    assert_eq!(messages_where(200_000, &back("200ms")), [""; 0]);
+}
+
+#[test]
+fn listeners_keep_what_is_set_on_them() {
+    let sets = |conditions: &str, rest: &str| rules(&rule("r", conditions, rest)).sets_listeners();
+    assert!(sets("", "set = { max_segment = 1000 }"));
+    assert!(sets(
+        "local_port = 80",
+        "on.listen = { congestion = \"reno\" }"
+    ));
+    assert!(!sets("", SET));
+    // These rules hold for no listener; an option of the SYN-ACK ends with the policy.
+    assert!(!sets("remote_port = 80", "set = { max_segment = 1000 }"));
+    assert!(!sets(
+        "direction = \"active\"",
+        "set = { max_segment = 1000 }"
+    ));
+    assert!(!sets("", "set = { send_option = 7 }"));
+}
+
 #[test]
 fn a_short_timeout_for_good_restarts_windows() {
     for settings in [
