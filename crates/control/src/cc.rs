@@ -28,13 +28,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::pins::{self, Kept, Locked, entries, remove_file};
-use crate::{links, privileges, system};
+use crate::{leftovers, links, privileges, system};
 
 pub use flows::{Use, count};
 pub use list::{Control, State, faults, list, loaded, look, needing_ecn, put_back};
@@ -372,14 +372,19 @@ impl Controls {
 
     /// Unregisters the name from TCP, so that no new connection gets it.
     fn unregister(&self, name: &str) -> Result<()> {
-        let path = self.0.own(name).join(LINK);
-        if !path.exists() {
+        let own = self.0.own(name);
+        let path = own.join(LINK);
+        // Where pins cannot be removed, as from a read-only file system, nothing stays registered.
+        let link = links::open(&path).map_err(|error| {
+            let _ = detach_by_callbacks(&own);
+            with_outcome(error, name)
+        })?;
+        let Some(link) = link else {
             return Ok(());
-        }
-        let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
-        remove_file(&self.0.own(name).join(WANTED)).inspect_err(|_| {
-            // Where pins cannot be removed, as from a read-only file system, nothing stays registered.
+        };
+        remove_file(&own.join(WANTED)).map_err(|error| {
             let _ = link.detach();
+            with_outcome(error, name)
         })?;
         fail_point!("cc::unwanted");
         remove_file(&path)?;
@@ -403,6 +408,31 @@ impl Controls {
     fn clear(&self, name: &str) -> Result<()> {
         clear(&self.0.own(name))
     }
+}
+
+/// Detaches the link of pinned callbacks. Where the whole file system is read-only, maps alone can be
+/// opened.
+fn detach_by_callbacks(own: &Path) -> Result<usize> {
+    let id = leftovers::pinned_map(&own.join(OPS)).context("its callbacks cannot be opened")?;
+    leftovers::detach_found(|link| registers(link, id))
+}
+
+/// Whether a link keeps the callbacks of a map registered.
+fn registers(link: &LinkInfo, map: u32) -> bool {
+    matches!(&link.info, LinkTypeInfo::StructOps(it) if it.map_id == map)
+}
+
+/// Adds to a fault of pins whether TCP still has the name.
+fn with_outcome(error: anyhow::Error, name: &str) -> anyhow::Error {
+    // Kernels before 6.11 detach no link of callbacks.
+    let is_gone = system::available_ccs().is_ok_and(|names| names.iter().all(|have| have != name));
+    error.context(match is_gone {
+        true => {
+            "it is no longer registered, but its pins stay, and an agent that runs registers it \
+             again: mend this, and unload it again"
+        }
+        false => "it is still registered: mend this, and unload it again",
+    })
 }
 
 /// The map of callbacks.

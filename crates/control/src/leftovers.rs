@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgramInfo};
-use libbpf_rs::{Link, Program};
+use libbpf_rs::{Link, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::programs::POLICY_SOCKOPS;
 use thalweg_bpf_objects::names::policy_mark::programs::POLICY_MARK;
 use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
@@ -44,6 +44,8 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Learner {
     cgroups: BTreeSet<u64>,
     programs: BTreeSet<u32>,
+    /// Pinned maps.
+    maps: BTreeSet<u32>,
 }
 
 impl Learner {
@@ -53,8 +55,9 @@ impl Learner {
         self.cgroups.extend(id);
     }
 
-    /// Notes cgroups and programs of the pinned links.
+    /// Notes cgroups and programs of the pinned links, and the pinned maps.
     pub fn note_pins(&mut self, pin: &Path) {
+        self.maps.extend(maps_below(pin));
         for (_, file, _) in LINKS {
             let Ok(Some(link)) = links::open(&pin.join(file)) else {
                 continue;
@@ -74,25 +77,26 @@ impl Learner {
         self.programs.extend(held.into_iter().filter(is_own));
     }
 
-    /// Detaches links of the noted programs, and those on the noted cgroups that no pin keeps, waits until the kernel has freed the
-    /// noted programs, and says what is still there.
+    /// Detaches links of the noted programs, and those on the noted cgroups that no pin keeps and no
+    /// other agent can have made. Waits until the kernel has freed the noted programs, and says what is
+    /// still there.
     pub fn remove_rest(&self) -> Vec<String> {
         let mut left = Vec::new();
         let names = privileges::raised(program_names);
         let pinned = pinned_links();
+        let is_unclaimed = unclaimed_beside(&self.maps);
         let links: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
-        // A pin on a file system that is read-only cannot go; the link can.
-        let is_to_go = |link: &LinkInfo| {
-            !pinned.contains_key(&link.id) || self.programs.contains(&link.prog_id)
-        };
-        for link in links.iter().filter(|link| is_to_go(link)) {
+        for link in &links {
             let LinkTypeInfo::Cgroup(about) = &link.info else {
                 continue;
             };
             let name = names.get(&link.prog_id).filter(|name| is_own_name(name));
-            let is_noted =
-                self.programs.contains(&link.prog_id) || self.cgroups.contains(&about.cgroup_id);
-            let (Some(name), true) = (name, is_noted) else {
+            // A pin on a file system that is read-only cannot go; the link can.
+            let is_to_go = self.programs.contains(&link.prog_id)
+                || self.cgroups.contains(&about.cgroup_id)
+                    && !pinned.contains_key(&link.id)
+                    && is_unclaimed(link);
+            let (Some(name), true) = (name, is_to_go) else {
                 continue;
             };
             if let Err(error) = detach_link(link.id) {
@@ -185,6 +189,47 @@ fn search(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
     }
 }
 
+/// Numbers of the maps that are pinned below a directory. Where a whole file system is read-only, no
+/// other pin can be opened.
+pub(crate) fn maps_below(directory: &Path) -> BTreeSet<u32> {
+    let mut maps = BTreeSet::new();
+    let mut waiting = Vec::new();
+    if system::has_pins(directory) {
+        waiting.push(directory.to_owned());
+    }
+    while let Some(next) = waiting.pop() {
+        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_file() => maps.extend(pinned_map(&entry.path())),
+                _ => {}
+            }
+        }
+    }
+    maps
+}
+
+/// Number of a pinned map, also on a read-only file system.
+pub(crate) fn pinned_map(path: &Path) -> Option<u32> {
+    let map = MapHandle::from_pinned_path_with_file_flags(path, libbpf_sys::BPF_F_RDONLY).ok()?;
+    // Kernels before 5.13 open programs and links in this way, too.
+    let is_map = kind_of(map.as_fd()).is_ok_and(|kind| kind == "bpf-map");
+    is_map.then(|| map_id(map.as_fd())).flatten()
+}
+
+/// A test of links: no agent but the one with these pinned maps has made it. Where pins may be
+/// hidden, every link may be another agent's.
+fn unclaimed_beside(own: &BTreeSet<u32>) -> impl Fn(&LinkInfo) -> bool {
+    let sees_all = system::sees_all_pins();
+    let mounts = system::bpffs_mounts().into_iter();
+    let mut of_others: BTreeSet<u32> = mounts.flat_map(|mount| maps_below(&mount)).collect();
+    of_others.retain(|id| !own.contains(id));
+    move |link| {
+        let used = map_ids_of(link.prog_id);
+        sees_all && used.is_some_and(|ids| ids.iter().all(|id| !of_others.contains(id)))
+    }
+}
+
 /// Directories of pins in the BPF file systems that can be seen: those of agents, and those that have
 /// a policy, a congestion control or a sockops object alone.
 pub fn pin_directories() -> BTreeSet<PathBuf> {
@@ -224,8 +269,9 @@ fn needs_no_agent(pin: &Path) -> bool {
         || has(sockops::DIRECTORY, "cgroup")
 }
 
-/// Detaches policies from a cgroup where no pin that can be opened keeps them: another BPF file system
-/// is mounted over theirs, or theirs is read-only. Returns the number of links.
+/// Detaches policies from a cgroup where no pin that can be opened keeps them, and that are no other
+/// agent's: another BPF file system is mounted over theirs, or theirs is read-only. Returns the number
+/// of links; 0 where pins of other agents may be hidden.
 ///
 /// # Errors
 /// Links that cannot be detached.
@@ -253,8 +299,8 @@ pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
     detached.map(|()| lost.len())
 }
 
-/// Numbers of the links of policies on a cgroup that no pin keeps, and of those that mark sockets of
-/// other cgroups for them.
+/// Numbers of the links of policies on a cgroup that no pin keeps and that are no other agent's, and of
+/// those that mark sockets of other cgroups for them.
 fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
     let mut directories = pin_directories();
     directories.insert(pin.to_owned());
@@ -267,9 +313,11 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
     let names = privileges::raised(program_names);
     let is_named =
         |link: &LinkInfo, name: &str| names.get(&link.prog_id).is_some_and(|it| it == name);
+    let own = maps_below(pin);
+    let is_unclaimed = unclaimed_beside(&own);
     let is_lost = |link: &LinkInfo| {
         let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);
-        is_on && is_named(link, POLICY_SOCKOPS) && !pinned.contains(&link.id)
+        is_on && is_named(link, POLICY_SOCKOPS) && !pinned.contains(&link.id) && is_unclaimed(link)
     };
     let lost: Vec<&LinkInfo> = all.iter().filter(|link| is_lost(link)).collect();
     let maps = lost.iter().filter_map(|link| map_ids_of(link.prog_id));
@@ -284,6 +332,17 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
         .chain(marking)
         .map(|link| link.id)
         .collect()
+}
+
+/// Detaches the links that a test finds, whoever holds them; returns their number.
+///
+/// # Errors
+/// One that cannot be detached.
+pub(crate) fn detach_found(is_wanted: impl Fn(&LinkInfo) -> bool) -> Result<usize> {
+    let all: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
+    let wanted: Vec<&LinkInfo> = all.iter().filter(|link| is_wanted(link)).collect();
+    wanted.iter().try_for_each(|link| detach_link(link.id))?;
+    Ok(wanted.len())
 }
 
 /// Detaches a link, whoever holds it.

@@ -123,8 +123,12 @@ impl Attachment<'_> {
             None if programs_of(cgroup, self.hook, 0)?.contains(&self.id) => {
                 bail!("the link of {} cannot be opened (CAP_SYS_ADMIN)", self.name)
             }
-            None => create(self.program, cgroup, self.hook)
-                .with_context(|| format!("attaching {} to the cgroup", self.name))?,
+            None => {
+                // Without a pin it would run for a moment at each try.
+                remove_file(&beside(self.pin))?;
+                create(self.program, cgroup, self.hook)
+                    .with_context(|| format!("attaching {} to the cgroup", self.name))?
+            }
         };
         pin_over(link.as_fd(), self.pin)
     }

@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Program, ProgramType,
 };
@@ -23,7 +24,7 @@ use crate::attempts::Attempts;
 use crate::links::{self, Attachment, Fault, cgroup_path};
 use crate::object::{self, last_line, last_words, take_said};
 use crate::pins::{self, Kept, Locked, entries};
-use crate::{privileges, system};
+use crate::{leftovers, privileges, system};
 use thalweg_units::printable;
 
 pub(crate) const DIRECTORY: &str = "sockops";
@@ -294,8 +295,15 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     let own = all.0.own(name);
     fs::rename(&own, &old)
         .with_context(|| format!("renaming {}", own.display()))
-        .inspect_err(|_| detach_links(&own))
-        .context("its pins stay: mend this, and unload it again")?;
+        .map_err(|error| match detach_links(&own) {
+            Ok(()) => error.context(
+                "its programs are detached, but its pins stay, and an agent that runs attaches them \
+                 again: mend this, and unload it again",
+            ),
+            Err(why) => error.context(format!(
+                "its programs stay attached ({why:#}): mend this, and unload it again"
+            )),
+        })?;
     clear(&old)?;
     all.0.finish(pin);
     Ok(())
@@ -303,15 +311,27 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 
 /// Detaches the links of an object whose pins cannot be removed, as where the file system is
 /// read-only.
-fn detach_links(own: &Path) {
-    for file in entries(own).unwrap_or_default() {
-        if file.starts_with(LINK)
-            && let Ok(Some(link)) = links::open(&own.join(file))
-        {
-            // The error of the pins tells enough.
-            let _ = link.detach();
+fn detach_links(own: &Path) -> Result<()> {
+    let detach = |file: &String| -> Result<()> {
+        match links::open(&own.join(file))? {
+            Some(link) => Ok(link.detach()?),
+            None => Ok(()),
         }
+    };
+    let files = entries(own)?;
+    let mut pinned = files.iter().filter(|file| file.starts_with(LINK));
+    if pinned.try_for_each(detach).is_ok() {
+        return Ok(());
     }
+    // Where the whole file system is read-only, maps alone can be opened.
+    let maps = leftovers::maps_below(own);
+    let is_own = |link: &LinkInfo| {
+        let used = || leftovers::map_ids_of(link.prog_id).unwrap_or_default();
+        matches!(link.info, LinkTypeInfo::Cgroup(_)) && used().iter().any(|id| maps.contains(id))
+    };
+    let detached = leftovers::detach_found(is_own)?;
+    ensure!(detached > 0, "no link is found by the maps of the object");
+    Ok(())
 }
 
 /// Prefixes of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.

@@ -42,6 +42,8 @@ const SO_NETNS_COOKIE: i32 = 71;
 struct Mount {
     /// Major and minor number of the file system's device.
     device: String,
+    /// The directory of the file system that is mounted.
+    root: String,
     point: PathBuf,
     kind: String,
 }
@@ -51,9 +53,11 @@ fn mounts_in(mountinfo: &str) -> impl Iterator<Item = Mount> {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(2);
         let device = left.next()?.to_owned();
-        let point = left.nth(1)?;
+        let root = left.next()?.to_owned();
+        let point = left.next()?;
         Some(Mount {
             device,
+            root,
             point: PathBuf::from(point.replace("\\040", " ")),
             kind: right.split(' ').next()?.to_owned(),
         })
@@ -72,6 +76,26 @@ pub fn bpffs_mounts() -> Vec<PathBuf> {
     let mounts = mounts_of("self").unwrap_or_default().into_iter();
     let bpffs = mounts.filter(|mount| mount.kind == "bpf");
     bpffs.map(|mount| mount.point).collect()
+}
+
+/// Whether this process sees all pins of the machine: each BPF file system that it or the machine's
+/// first process has is mounted here as a whole. False where there is none.
+pub fn sees_all_pins() -> bool {
+    // A file system that goes between the two lists is in neither the second time.
+    (0..2).any(|_| {
+        let of_init = mounts_of("1").unwrap_or_default();
+        mounts_of("self").is_ok_and(|own| has_whole_bpffs(&of_init, &own))
+    })
+}
+
+fn has_whole_bpffs(of_init: &[Mount], own: &[Mount]) -> bool {
+    let is_whole = |mount: &Mount| {
+        let mut same = own.iter().filter(|it| it.device == mount.device);
+        same.any(|it| it.root == "/")
+    };
+    let all = of_init.iter().chain(own);
+    let bpffs: Vec<&Mount> = all.filter(|mount| mount.kind == "bpf").collect();
+    !bpffs.is_empty() && bpffs.into_iter().all(is_whole)
 }
 
 /// Mount point of cgroup v2, from `/proc/self/mountinfo`.
@@ -207,6 +231,11 @@ fn monotonic_offset_ns(offsets: &str) -> i64 {
 /// Wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
+}
+
+/// Wall clock at which the machine started, ns since 1970, by the clock as it is set now.
+pub fn boot_wall_ns() -> u64 {
+    wall_ns().saturating_sub(clock_ns(libc::CLOCK_BOOTTIME))
 }
 
 /// Processor time of the calling thread, ns.
@@ -649,10 +678,37 @@ mod tests {
         assert_eq!(kinds, ["tmpfs", "cgroup", "cgroup2"]);
         let expected = Mount {
             device: "0:24".to_owned(),
+            root: "/".to_owned(),
             point: PathBuf::from("/sys/fs/cgroup/uni fied"),
             kind: "cgroup2".to_owned(),
         };
         assert_eq!(mounts[2], expected);
+    }
+
+    #[test]
+    fn pins_are_all_seen_where_every_bpffs_is_mounted_whole() {
+        let mounts = |lines: &[&str]| -> Vec<Mount> {
+            let lines = lines
+                .iter()
+                .map(|line| format!("1 2 {line} rw - bpf bpf rw\n"));
+            mounts_in(&lines.collect::<String>()).collect()
+        };
+        let (whole, part) = ("0:39 / /sys/fs/bpf", "0:39 /a /sys/fs/bpf/a");
+        let other = "0:40 / /run/bpf";
+        let cases: [(&[&str], &[&str], bool); 7] = [
+            (&[whole], &[whole], true),
+            (&[whole], &[whole, part, other], true),
+            (&[], &[whole], true),
+            (&[whole], &[part], false),
+            (&[whole, other], &[whole], false),
+            // The first process of a container is not the machine's.
+            (&[part], &[part], false),
+            (&[], &[], false),
+        ];
+        for (of_init, own, expected) in cases {
+            let sees = has_whole_bpffs(&mounts(of_init), &mounts(own));
+            assert_eq!(sees, expected, "{of_init:?} {own:?}");
+        }
     }
 
     #[test]

@@ -32,6 +32,9 @@ struct Removed {
     /// Why the records since the last snapshot are not in the store.
     #[serde(default)]
     unsaved: Option<String>,
+    /// Why open connections keep learned clamps.
+    #[serde(default)]
+    clamped: Option<String>,
 }
 
 /// The field of an agent's status that is needed here.
@@ -50,6 +53,9 @@ struct Outcome {
     /// Why the records since the last snapshot are not in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsaved: Option<String>,
+    /// Why open connections keep learned clamps; `left` has it, too.
+    #[serde(skip)]
+    clamped: Option<String>,
     /// What of the agent's is still in the kernel, or may put it back.
     left: Vec<String>,
     /// What else of Thalweg's is in the kernel.
@@ -94,9 +100,7 @@ pub fn run(global: &Global) -> Result<()> {
         match kernel::detach(pin) {
             Ok(removed) => {
                 outcome.removed.extend(removed.pins);
-                outcome.left.extend(removed.clamped.map(|why| {
-                    format!("learned clamps of open connections, which last until these end: {why}")
-                }));
+                outcome.clamped = outcome.clamped.take().or(removed.clamped);
             }
             Err(error) => outcome.left.push(format!(
                 "pins below {} ({error:#}): mend that, and detach again",
@@ -109,6 +113,9 @@ pub fn run(global: &Global) -> Result<()> {
             break;
         }
     }
+    outcome.left.extend(outcome.clamped.as_ref().map(|why| {
+        format!("learned clamps of open connections, which last until these end: {why}")
+    }));
     if outcome.left.is_empty()
         && let Some(Agent { pid, .. }) = agents.first()
     {
@@ -150,6 +157,7 @@ fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<
         Ok(answer) => {
             outcome.removed = answer.removed;
             outcome.unsaved = answer.unsaved;
+            outcome.clamped = answer.clamped;
         }
     }
     // A later start must not meet this agent.

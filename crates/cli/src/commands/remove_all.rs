@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use thalweg_agent::config::Config;
-use thalweg_control::{cc, leftovers, sockops};
+use thalweg_control::{cc, leftovers, sockops, system};
 
 use crate::commands::{detach, policy};
 use crate::failure;
@@ -69,8 +69,16 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
         left.extend(result.err().map(told));
     };
     note(detach::run(global));
-    note(policy::run(global, &policy::What::Remove));
-    match sockops::list(pin) {
+    note(match global.other_pin {
+        None => policy::run(global, &policy::What::Remove),
+        Some(_) => remove_other_policy(global, pin),
+    });
+    // Without pins no privilege is needed.
+    let objects = match pin.join("sockops").exists() {
+        true => sockops::list(pin),
+        false => Ok(Vec::new()),
+    };
+    match objects {
         Ok(all) => all
             .iter()
             .for_each(|it| note(sockops::unload(pin, &it.name))),
@@ -84,10 +92,23 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
     }
 }
 
-/// Withdraws a congestion control from new connections; those that have it keep it.
+/// Removes the policy of another agent, whose state directory is unknown.
+fn remove_other_policy(global: &Global, pin: &Path) -> Result<()> {
+    system::check_sees_pins(pin)?;
+    let config = global.readable_or_warn()?;
+    let removed = thalweg_control::policy::remove(pin);
+    // Without a hierarchy of cgroups nothing else can be seen.
+    if let Ok(cgroup) = config.cgroup.map_or_else(system::cgroup2_mount, Ok) {
+        leftovers::detach_policies(pin, &cgroup)?;
+    }
+    removed.map(drop)
+}
+
+/// Withdraws a congestion control from new connections; those that have it keep it. Warns where a
+/// network namespace goes on giving it to new ones: a second call would not find it.
 ///
 /// # Errors
-/// It cannot be withdrawn, or a network namespace goes on giving it to new connections.
+/// It cannot be withdrawn.
 fn remove_control(pin: &Path, name: &str) -> Result<()> {
     let Err(refused) = cc::unload(pin, name) else {
         return Ok(());
@@ -105,12 +126,13 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
         let _ = fs::remove_dir(directory);
     }
     if used.default_in > 0 {
-        bail!(
+        output::warn(&format!(
             "{name} is the default of {} network namespace{}, where new connections get it until \
              another is named, with: sysctl net.ipv4.tcp_congestion_control=cubic",
             used.default_in,
             if used.default_in == 1 { "" } else { "s" }
-        );
+        ));
+        return Ok(());
     }
     output::print(&format!(
         "{name} is withdrawn: {} keep it until they end\n",

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
-use libbpf_rs::{Link, Program};
+use libbpf_rs::libbpf_sys::{BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS};
+use libbpf_rs::{Link, ObjectBuilder, Program};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use thalweg_control::{links, system};
+use thalweg_control::links::{self, Attachment};
+use thalweg_control::system;
 
-use crate::cc::{failure, is_offered, success};
+use crate::cc::{failure, is_offered, row, success};
 use crate::support::{Bed, THALWEG, compile, manifest_path, plain, privileged, unique, wait_for};
 
 /// Whether a program is in the kernel.
@@ -93,6 +94,15 @@ impl Drop for Unit {
 /// Detaches beside a `systemctl` that answers as these cases of a shell say; returns exit code, both
 /// outputs, and what `systemctl` was asked.
 fn detach_beside_systemd(bed: &Bed, cases: &str) -> (Option<i32>, String, String) {
+    detach_beside_systemd_as(Command::new(THALWEG), bed, cases)
+}
+
+/// The same by a command that runs `thalweg` with the arguments that it is given.
+fn detach_beside_systemd_as(
+    mut command_line: Command,
+    bed: &Bed,
+    cases: &str,
+) -> (Option<i32>, String, String) {
     let [source, command, log] =
         ["source", "systemctl", "asked"].map(|name| bed.directory.path().join(name));
     let script = format!(
@@ -108,7 +118,7 @@ fn detach_beside_systemd(bed: &Bed, cases: &str) -> (Option<i32>, String, String
     assert!(installed.unwrap().success());
     let _ = fs::remove_file(&log);
     let path = std::env::var("PATH").unwrap();
-    let output = Command::new(THALWEG)
+    let output = command_line
         .arg("--config")
         .arg(bed.configuration())
         .arg("detach")
@@ -182,6 +192,32 @@ fn unit_of_an_agent_that_ends_well_is_left_alone() {
     assert_eq!(code, Some(0), "{said}");
     assert!(asked.contains("MainPID"), "{asked}");
     assert!(!asked.contains("ActiveState"), "{asked}");
+}
+
+/// A stop of systemd's would cancel the start that follows.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn unit_that_detaches_while_it_is_stopped_is_left_alone() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("detachinside", "");
+    let unit = Unit::with_agent(&bed);
+    let cases = format!(
+        "*MainPID*) echo {} ;;\n*ActiveState*) echo deactivating ;;\nstop*) ;;",
+        bed.pid()
+    );
+    let mut inside = Command::new("sh");
+    inside
+        .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
+        .arg(unit.cgroup.join("cgroup.procs"))
+        .arg(THALWEG);
+    let agent = bed.leave();
+    let (code, said, asked) = detach_beside_systemd_as(inside, &bed, &cases);
+    bed.collect(agent);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(asked.contains("ActiveState"), "{asked}");
+    assert!(!asked.contains("stop"), "{asked}");
 }
 
 /// Between two tries of a unit there is no process.
@@ -309,26 +345,63 @@ fn unloading_from_a_read_only_file_system_stops_the_programs() {
     }
     let mut bed = Bed::new(&plain("unloadro"), "");
     let own = OwnFileSystem::mount(&mut bed);
-    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    // Where the whole file system is read-only, links are found by the object's maps.
+    let object = compile("probe", bed.directory.path(), "probe.o", &[]);
     let object = object.to_str().unwrap();
     let cgroup = bed.pair.cgroup().to_str().unwrap();
-    success(&bed, &["sockops", "load", object, "--cgroup", cgroup]);
     let name = unique("ro");
-    success(&bed, &["cc", "load", "htcp", "--name", &name]);
-    assert_eq!(attached(&bed).len(), 1);
-    own.remount("bind,ro");
-    let commands = [["sockops", "unload", "silencer"], ["cc", "unload", &name]];
-    for command in &commands {
-        let said = failure(&bed, command, 1);
-        assert!(said.contains("Read-only file system"), "{said}");
+    let commands = [["sockops", "unload", "probe"], ["cc", "unload", &name]];
+    // The mount alone, and the whole file system.
+    for options in ["bind,ro", "ro"] {
+        success(&bed, &["sockops", "load", object, "--cgroup", cgroup]);
+        success(&bed, &["cc", "load", "htcp", "--name", &name]);
+        assert_eq!(attached(&bed).len(), 1, "{options}");
+        own.remount(options);
+        let listed = row(&bed, &name);
+        assert_eq!(listed["state"], "loaded", "{options}: {listed}");
+        for (command, done) in commands.iter().zip(["detached", "no longer registered"]) {
+            let said = failure(&bed, command, 1);
+            assert!(said.contains("Read-only file system"), "{options}: {said}");
+            assert!(said.contains(done), "{options}: {said}");
+        }
+        assert_eq!(attached(&bed), [0u32; 0], "{options}");
+        wait_for("the end of the name", || (!is_offered(&name)).then_some(()));
+        own.remount("rw");
+        for command in &commands {
+            success(&bed, command);
+        }
+        assert!(!bed.pin.exists(), "{options}");
     }
-    assert_eq!(attached(&bed), [0u32; 0]);
-    wait_for("the end of the name", || (!is_offered(&name)).then_some(()));
-    own.remount("rw");
-    for command in &commands {
-        success(&bed, command);
+}
+
+/// A try that cannot pin the new link is not to attach the program for a moment.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn nothing_is_attached_that_cannot_be_pinned() {
+    if !privileged() {
+        return;
     }
-    assert!(!bed.pin.exists());
+    let mut bed = Bed::new(&plain("unpinnable"), "");
+    let own = OwnFileSystem::mount(&mut bed);
+    let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
+    let object = ObjectBuilder::default().open_file(object).unwrap();
+    let object = object.load().unwrap();
+    let program = object.progs_mut().next().unwrap();
+    let pin = own.0.join("link");
+    let attachment = Attachment {
+        name: "silencer",
+        program: program.as_fd(),
+        id: Program::id_from_fd(program.as_fd()).unwrap(),
+        // The kernel would refuse it there.
+        hook: BPF_CGROUP_SETSOCKOPT,
+        pin: &pin,
+    };
+    let cgroup = links::open_cgroup(bed.pair.cgroup()).unwrap();
+    for (options, words) in [("rw", "attaching"), ("bind,ro", "removing")] {
+        own.remount(options);
+        let said = format!("{:#}", attachment.put_back(&cgroup).unwrap_err());
+        assert!(said.contains(words), "{options}: {said}");
+    }
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //! fail; pins and files of a policy that are gone or are others'.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use libbpf_rs::{Link, MapCore, MapHandle, ObjectBuilder, libbpf_sys};
 use nix::sys::signal::Signal;
-use serde_json::json;
-use thalweg_control::links;
+use serde_json::{Value, json};
+use thalweg_control::{links, system};
+use thalweg_lab::host::Side;
 
 use crate::health::{Service, checked, is_well};
 use crate::support::policies::{bed, one_rule, policy};
@@ -173,6 +175,56 @@ fn removal_detaches_where_pins_are_read_only() {
     }
 }
 
+/// Applies two policies to one cgroup, the second below pins of another agent; returns their links.
+fn apply_beside_another(bed: &mut Bed, bpffs: &Path) -> [Link; 2] {
+    let own = std::mem::replace(&mut bed.pin, bpffs.join("other"));
+    bed.configure("");
+    bed.apply(&one_rule("mark = 2"));
+    let other = open_link(bed);
+    bed.pin = own;
+    bed.configure("");
+    bed.apply(&one_rule("mark = 1"));
+    [open_link(bed), other]
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn removal_leaves_policy_of_another_agent_whose_pins_are_read_only() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, bpffs, _mounted) = bed_on_own_bpffs("roother");
+    let [own, other] = apply_beside_another(&mut bed, &bpffs);
+    mount(&["-o", "remount,ro"], &bpffs);
+    let (code, said) = told(&bed.thalweg(&["policy", "remove"]));
+    mount(&["-o", "remount,rw"], &bpffs);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(is_detached(&own), "{said}");
+    assert!(!is_detached(&other), "{said}");
+}
+
+/// As a container that has the pins of its own agent alone.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn removal_leaves_policy_of_another_agent_whose_pins_are_hidden() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, bpffs, _mounted) = bed_on_own_bpffs("hidother");
+    let [own, other] = apply_beside_another(&mut bed, &bpffs);
+    let aside = bed.directory.path().join("aside");
+    fs::create_dir(&aside).unwrap();
+    let line = format!(
+        "mount --bind \"$0/thalweg\" {aside} && umount -l \"$0\" && mkdir \"$0/thalweg\" && \
+         mount --bind {aside} \"$0/thalweg\"",
+        aside = aside.display()
+    );
+    let (code, said) = remove_with_mounts(&bed, &line, &bpffs);
+    assert!(is_detached(&own), "{said}");
+    assert!(!is_detached(&other), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn removal_reaches_policy_below_another_bpffs() {
@@ -263,6 +315,65 @@ fn other_programs_and_maps_in_place_of_a_policys_are_a_problem() {
     wait_for("the repairs", || is_well(&bed));
     assert_eq!(map_id(&counters), id);
     assert_eq!(bed.json(&["policy", "show"])["faults"], json!([]));
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn head_of_a_policy_is_put_back_and_blocks_no_other() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = bed("head");
+    bed.apply(&one_rule("mark = 1"));
+    let head = |number: u32| bed.pin.join(format!("policy/{number}/head"));
+    fs::remove_file(head(1)).unwrap();
+    bed.apply(&one_rule("mark = 2"));
+    let head = head(2);
+    let id = map_id(&head);
+    let other = MapHandle::from_pinned_path(bed.pin.join("policy/2/rules")).unwrap();
+    bed.start();
+    assert!(is_well(&bed).is_some(), "{:?}", checked(&bed));
+    for is_replaced in [false, true] {
+        match is_replaced {
+            true => links::pin_over(other.as_fd(), &head).unwrap(),
+            false => fs::remove_file(&head).unwrap(),
+        }
+        wait_for("the head's pin", || {
+            (head.exists() && map_id(&head) == id).then_some(())
+        });
+        wait_for("the end of the problem", || is_well(&bed));
+    }
+}
+
+/// A version before `boot_id` wrote none.
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn cookie_of_an_earlier_version_is_void_only_after_a_restart() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed("oldentry");
+    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let cookie = system::netns_cookie_of(&client).unwrap();
+    let rule = format!("name = \"one\"\nmatch.netns = {cookie}\nset = {{ mark = 1 }}\n");
+    bed.apply(&policy(&format!("[[rule]]\n{rule}")));
+    // Each rollback writes a number of its own.
+    for (number, applied_ms, is_void) in [(1, None, false), (3, Some(1), true)] {
+        let file = bed.state().join(format!("policy/{number:08}.json"));
+        let mut entry: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert!(entry.as_object_mut().unwrap().remove("boot_id").is_some());
+        if let Some(applied_ms) = applied_ms {
+            entry["applied_ms"] = json!(applied_ms);
+        }
+        fs::write(&file, entry.to_string()).unwrap();
+        bed.apply(&one_rule("mark = 2"));
+        let notes = bed.json(&["policy", "rollback"])["notes"].to_string();
+        let is_told = notes.contains("match nothing");
+        assert_eq!(is_told, is_void, "{number}: {notes}");
+    }
+    // The time of a rollback is not that of its file.
+    let last = fs::read_to_string(bed.state().join("policy/00000005.json")).unwrap();
+    assert!(!last.contains("\"boot_id\": \"\""), "{last}");
 }
 
 #[test]

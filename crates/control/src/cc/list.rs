@@ -6,17 +6,18 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::{
     BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WANTED, check,
-    count, map_of, names, rate,
+    count, map_of, names, rate, registers,
 };
 use crate::attempts::Attempts;
-use crate::pins::{Kept, entries};
-use crate::{links, privileges, system};
+use crate::pins::{Kept, entries, remove_file};
+use crate::{leftovers, links, privileges, system};
 
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
 const TCP_CONG_NEEDS_ECN: u32 = 2;
@@ -97,9 +98,14 @@ fn state(own: &Path) -> State {
 
 /// The callbacks that the pinned link keeps registered with TCP, by the number of their map.
 fn registered(own: &Path) -> Option<u32> {
-    let link = Link::open(own.join(LINK)).ok()?;
-    // A link that was detached has number 0.
-    map_of(&link).ok()?.filter(|id| *id != 0)
+    match links::open(&own.join(LINK)) {
+        // A link that was detached has number 0.
+        Ok(link) => map_of(&link?).ok()?.filter(|id| *id != 0),
+        // Where the whole file system is read-only, maps alone can be opened.
+        Err(_) => pinned(own).filter(|id| {
+            privileges::raised(|| LinkInfoIter::default().any(|link| registers(&link, *id)))
+        }),
+    }
 }
 
 /// What is not as it was loaded, a sentence each.
@@ -164,8 +170,7 @@ fn is_locked(directory: &Path) -> bool {
 
 /// The number of the pinned map of callbacks.
 fn pinned(own: &Path) -> Option<u32> {
-    let map = MapHandle::from_pinned_path(own.join(OPS)).ok()?;
-    Some(map.info().ok()?.info.id)
+    leftovers::pinned_map(&own.join(OPS))
 }
 
 /// Pins callbacks whose pin is gone and that are registered still, and registers those whose link is
@@ -217,8 +222,11 @@ fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
 fn register_again(own: &Path) -> Result<()> {
     let map = MapHandle::from_pinned_path(own.join(OPS))
         .context("its callbacks are gone, too: load it again")?;
+    let path = own.join(LINK);
+    // Without a pin it would be registered for a moment at each try.
+    remove_file(&links::beside(&path))?;
     let link = links::create_struct_ops(map.as_fd())?;
-    links::pin_over(link.as_fd(), &own.join(LINK))
+    links::pin_over(link.as_fd(), &path)
 }
 
 /// As [`list`], but changes nothing and waits for nobody.

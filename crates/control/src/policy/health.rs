@@ -96,10 +96,7 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             place.cgroup.display()
         ));
     }
-    let mut gone: Vec<&str> = missing(&pins, linked.number)
-        .iter()
-        .map(|pin| pin.1)
-        .collect();
+    let mut gone: Vec<&str> = missing(&pins, &linked).iter().map(|pin| pin.1).collect();
     // Another version of Thalweg may pin under other names.
     if linked.pinned.is_none() && linked.number != 0 {
         gone.push(PROGRAM);
@@ -234,9 +231,11 @@ impl Linked {
 
 /// Pins of the maps of a policy and of the shared ones; none of a policy that another version of Thalweg
 /// has pinned.
-fn map_pins(pins: &Pins, number: u32) -> Vec<MapPin> {
-    let own = pins.generation(number);
-    if number == 0 || matches!(super::pins::read_head(&own.join(HEAD)), Ok(None)) {
+fn map_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
+    let own = pins.generation(linked.number);
+    let has_other_head = || matches!(super::pins::read_head(&own.join(HEAD)), Ok(None));
+    // Another map may have the pin of a head of this version.
+    if linked.number == 0 || has_other_head() && !runs_this_version(linked) {
         return Vec::new();
     }
     let head = (own.join(HEAD), maps::RODATA_HEAD);
@@ -245,9 +244,16 @@ fn map_pins(pins: &Pins, number: u32) -> Vec<MapPin> {
     own.chain([head]).chain(shared).collect()
 }
 
+/// Whether the head among the maps of the policy's program has this version.
+fn runs_this_version(linked: &Linked) -> bool {
+    let used = maps_of(linked.pinned.unwrap_or(linked.runs));
+    let head = find_map(&used, maps::RODATA_HEAD).map(super::pins::head_of);
+    matches!(head, Some(Ok(Some(_))))
+}
+
 /// Pins of maps that are gone.
-fn missing(pins: &Pins, number: u32) -> Vec<MapPin> {
-    let mut all = map_pins(pins, number);
+fn missing(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
+    let mut all = map_pins(pins, linked);
     all.retain(|(path, _)| fs::symlink_metadata(path).is_err());
     all
 }
@@ -256,7 +262,7 @@ fn missing(pins: &Pins, number: u32) -> Vec<MapPin> {
 fn replaced(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     let used = maps_of(linked.pinned.unwrap_or(linked.runs));
     let id_of = |map: &MapHandle| leftovers::map_id(map.as_fd());
-    let mut all = map_pins(pins, linked.number);
+    let mut all = map_pins(pins, linked);
     all.retain(|(path, name)| {
         let own = find_map(&used, name).and_then(id_of);
         let pinned = MapHandle::from_pinned_path(path).ok();
@@ -320,7 +326,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
 
 /// Pins the program and the maps of the policy that the link runs, where pins are gone.
 fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
-    let mut gone = missing(pins, linked.number);
+    let mut gone = missing(pins, linked);
     gone.extend(replaced(pins, linked));
     if gone.is_empty() && linked.pinned.is_some() {
         return Ok(Vec::new());

@@ -24,6 +24,8 @@ use crate::system;
 /// Number of policies kept.
 const KEPT: usize = 20;
 const IN_FORCE: &str = "in-force";
+/// Boot of a policy that was applied before this boot of the machine.
+const EARLIER_BOOT: &str = "earlier";
 /// Prefix of files that are not completely written.
 const DRAFT: &str = ".draft-";
 
@@ -54,6 +56,15 @@ impl Entry {
         How {
             dry_run: self.dry_run,
             existing: false,
+        }
+    }
+
+    /// Whether its file was applied in this boot of the machine. The time tells where an earlier version
+    /// applied it.
+    fn is_of_boot(&self, boot_id: &str) -> bool {
+        match self.boot_id.is_empty() {
+            true => self.applied_ms > (system::boot_wall_ns() / 1_000_000) as i64,
+            false => self.boot_id == boot_id,
         }
     }
 }
@@ -195,14 +206,18 @@ impl History {
 
     /// Puts a policy of the history in force under a new number.
     fn put_kept(&self, place: &Place, entry: &Entry) -> Result<Outcome> {
-        let kept = self.read_kept(entry, &system::boot_id()?)?;
+        let boot_id = system::boot_id()?;
+        let kept = self.read_kept(entry, &boot_id)?;
         let candidate = Candidate {
             bytes: &kept.bytes,
             compiled: kept.compiled,
             file: &entry.file,
             how: entry.how(),
             previous: entry.previous,
-            boot_id: entry.boot_id.clone(),
+            boot_id: match entry.is_of_boot(&boot_id) {
+                true => boot_id,
+                false => EARLIER_BOOT.to_owned(),
+            },
         };
         let mut outcome = self.put(place, candidate)?;
         outcome.applied.notes.extend(kept.notes);
@@ -215,7 +230,7 @@ impl History {
         let bytes = self.text(entry.number)?;
         let mut compiled = compile(&bytes, &entry.file)?;
         let mut notes = Vec::new();
-        if entry.boot_id != boot_id {
+        if !entry.is_of_boot(boot_id) {
             notes.extend(super::void_in_words(&compiled.void_cookies()));
         }
         Ok(KeptPolicy {

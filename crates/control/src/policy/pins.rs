@@ -30,7 +30,7 @@ const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
 pub(super) struct Running {
     /// Its number.
     pub generation: u32,
-    /// `None` if another version of Thalweg has pinned it.
+    /// `None` if another version of Thalweg has pinned it, or its pin is gone.
     pub head: Option<raw::thalweg_policy_head>,
 }
 
@@ -188,7 +188,8 @@ impl Pins {
                 continue;
             };
             if id == link.prog_id {
-                let head = read_head(&directory.join(HEAD))?;
+                // A pin that is gone or is something else hides no policy: it is put back.
+                let head = read_head(&directory.join(HEAD)).unwrap_or_default();
                 return Ok(Some(Running { generation, head }));
             }
         }
@@ -211,8 +212,9 @@ impl Pins {
             }) => Ok(Some(head)),
             Some(Running { generation, .. }) => bail!(
                 "the policy in force (number {generation}) was applied by another version of \
-                 Thalweg, whose counters this one cannot read; it stays in force until `thalweg \
-                 policy apply` replaces it or `thalweg policy remove` takes it away (pinned under {})",
+                 Thalweg, whose counters this one cannot read, or its pin {HEAD} is gone, which an \
+                 agent that runs puts back; it stays in force until `thalweg policy apply` replaces \
+                 it or `thalweg policy remove` takes it away (pinned under {})",
                 self.directory.display()
             ),
         }

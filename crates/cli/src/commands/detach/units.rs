@@ -57,6 +57,8 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
     loop {
         match property("ActiveState", unit).as_deref() {
             Some("inactive" | "failed") => return Ok(false),
+            // systemd stops it already. Another stop would cancel a restart.
+            Some("deactivating") if is_inside => return Ok(false),
             // Its process may have ended just now.
             Some("active" | "deactivating") if Instant::now() < deadline => {
                 std::thread::sleep(POLL);
