@@ -326,7 +326,7 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 }
 
 /// Saves, removes everything from the kernel, and ends the agent. A failed save does not stop the
-/// removal: `unsaved` has the reason.
+/// removal: `unsaved` has the reason. `clamped` says why connections keep learned clamps.
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();
@@ -338,14 +338,17 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
             // Pins that can be neither removed nor opened keep links; the answer names the pins.
             let mut learner = Learner::default();
             learner.note_cgroup(&shared.kernel.setup().cgroup);
+            learner.note_pins(&shared.kernel.setup().pin);
             privileges::raised(|| learner.remove_rest());
         }
         fail_point!("detach::removed");
         // It has let go, and repairs nothing any more.
         shared.end();
-        let removed = removed?.pins;
+        let kernel::Removed { pins, clamped } = removed?;
         let unsaved = unsaved.map(|error| format!("{error:#}"));
-        Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
+        Ok(Json(
+            json!({ "removed": pins, "unsaved": unsaved, "clamped": clamped }),
+        ))
     })
     .await
 }

@@ -14,12 +14,12 @@ use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_control::{cc, policy, system};
-use thalweg_units::address::Nat64;
+use thalweg_units::address::{Nat64, WELL_KNOWN};
 
 use crate::causes::Causes;
 use crate::clamps;
 use crate::config::Config;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, has_ipv6_route};
 use crate::events::{self, Decoder};
 use crate::health;
 use crate::kernel::{ArmSpec, Candidates};
@@ -253,8 +253,9 @@ impl Keeper {
             Err(error) => self.long_faults.note_outcome(SLOTS, Err(error)),
             Ok(candidates) => {
                 self.long_faults.note_outcome(SLOTS, Ok(()));
-                // Without a visit nobody knows whether one would work.
-                if !candidates.are_none() {
+                // Without a visit nobody knows whether one would work. After a failure the own namespace
+                // is visited also without candidates: those of the failure may be gone.
+                if !candidates.are_none() || self.long_faults.is_failing(VISIT) {
                     let visited = self.visit_long(candidates, &mut watch, &take_all);
                     self.long_faults.note_outcome(VISIT, visited);
                 }
@@ -287,23 +288,21 @@ impl Keeper {
 
     /// Counts ends of flows that a rule's share took or left.
     fn take_outcomes(&mut self, ring: &mut policy::Outcomes) {
-        let outcome = ring
-            .take(&self.shared.kernel.setup().pin)
-            .and_then(|ended| {
-                let Some(last) = ended.last() else {
-                    return Ok(());
-                };
-                let known = |policy: &policy::Trials| policy.number == last.generation;
-                if !self
-                    .shared
-                    .gain(|gain| gain.rules.policy().is_some_and(known))
-                {
-                    self.shared.adopt_policy(&self.policies)?;
-                }
-                self.shared.gain(|gain| gain.rules.take(&ended));
-                Ok(())
-            });
-        self.note_rules(OUTCOMES, outcome);
+        let ended = match ring.take(&self.shared.kernel.setup().pin) {
+            Ok(ended) => ended,
+            Err(error) => return self.note_rules(OUTCOMES, Err(error)),
+        };
+        self.note_rules(OUTCOMES, Ok(()));
+        let Some(last) = ended.last() else { return };
+        let known = |policy: &policy::Trials| policy.number == last.generation;
+        if !self
+            .shared
+            .gain(|gain| gain.rules.policy().is_some_and(known))
+            && let Err(error) = self.shared.adopt_policy(&self.policies)
+        {
+            return self.note_rules(ADOPTED, Err(error));
+        }
+        self.shared.gain(|gain| gain.rules.take(&ended));
     }
 
     fn note_rules(&mut self, cause: &'static str, outcome: Result<()>) {
@@ -446,10 +445,24 @@ impl Keeper {
     /// Tells the programs of NAT64's prefixes that the resolver tells.
     fn discover_nat64(&mut self) {
         let discovery = self.discovery.as_mut();
-        let Some(found) = discovery.and_then(|it| it.poll(Instant::now())) else {
+        let Some(answer) = discovery.and_then(|it| it.poll(Instant::now())) else {
             return;
         };
         let kernel = &self.shared.kernel;
+        let found = match answer {
+            Ok(found) => found,
+            Err(error) => {
+                let is_unknown = kernel.nat64() == Nat64::default() && has_ipv6_route();
+                let text = || {
+                    format!(
+                        "the resolver does not say whether there is NAT64 ({error}): until it \
+                         answers for ipv4only.arpa, hosts behind another prefix than {WELL_KNOWN} \
+                         share records; mend it, or set hosts.nat64"
+                    )
+                };
+                return self.shared.problem("nat64", is_unknown.then(text));
+            }
+        };
         let mut fault = None;
         if kernel.nat64() != Nat64::new(&found) {
             let texts: Vec<String> = found.iter().map(ToString::to_string).collect();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use thalweg_agent::view::{Host, HostArm, Hosts};
+use thalweg_agent::view::{Explanation, Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_report::PUBLISHED_HOSTS;
 use thalweg_units::address::{self, Nat64};
@@ -13,6 +13,7 @@ use thalweg_units::grammar::is_congestion_control;
 use thalweg_units::prefix::bits;
 use thalweg_units::printable;
 
+use crate::client::{Client, encode};
 use crate::options::Global;
 use crate::output::{self, milliseconds, percent, rate};
 
@@ -96,10 +97,28 @@ fn overlap(host: &str, prefix: Prefix) -> bool {
     parse_prefix(host).is_some_and(|host| host.overlaps(prefix))
 }
 
+/// A filter with the agent's form of its address: IPv4 behind each of its prefixes of NAT64.
+fn in_agents_form(client: &Client, filter: &Filter) -> Result<Filter> {
+    let Filter::Within(prefix) = filter else {
+        return Ok(filter.clone());
+    };
+    let mut own = None;
+    if !prefix.is_ipv4() && prefix.length() == 128 {
+        let path = format!("/v1/hosts/{}", encode(&prefix.address().to_string()));
+        let found: Option<Vec<Explanation>> = client.find(&path)?;
+        let first = found.into_iter().flatten().next();
+        own = first.and_then(|it| parse_prefix(&it.host.address));
+    }
+    Ok(Filter::Within(own.unwrap_or(*prefix)))
+}
+
 /// Lists the records of remote hosts.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut hosts: Hosts = global.client()?.get("/v1/hosts")?;
-    choose(&mut hosts.hosts, options);
+    let client = global.client()?;
+    let mut hosts: Hosts = client.get("/v1/hosts")?;
+    let filters = options.filter.iter();
+    let filters: Result<Vec<Filter>> = filters.map(|it| in_agents_form(&client, it)).collect();
+    choose(&mut hosts.hosts, &filters?, options);
     output::show(global, &hosts, || match options.classic {
         true => published(&hosts.hosts),
         false => table(&hosts.hosts),
@@ -107,10 +126,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// Filters, sorts and cuts.
-fn choose(hosts: &mut Vec<Host>, options: &Options) {
+fn choose(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options) {
     let mut prefixes = Vec::new();
     let mut arms = Vec::new();
-    for filter in &options.filter {
+    for filter in filters {
         match filter {
             Filter::Within(prefix) => prefixes.push(prefix),
             Filter::Arm(name) => arms.push(name),

@@ -167,6 +167,27 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
     }
 }
 
+/// A note where the policy in force has set something on listeners: nothing takes that back.
+fn kept_by_listeners(history: &History, pin: &Path) -> Option<String> {
+    let entry = history.in_force(pin).ok().flatten()?;
+    let text = history.text(entry.number).ok()?;
+    let policy = Policy::parse(&text, &entry.file).ok()?;
+    let sets = !entry.dry_run && policy.sets_listeners();
+    sets.then(|| {
+        format!(
+            "services that listen go on giving what {} set on them to new connections until they \
+             are restarted",
+            entry.name
+        )
+    })
+}
+
+/// Least retransmission timeout with which this machine's connections begin; `None` before Linux 6.11.
+fn rto_min_us() -> Option<u32> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_rto_min_us").ok()?;
+    text.trim().parse().ok()
+}
+
 fn read(file: &Path) -> Result<Vec<u8>> {
     kinds::expect(file, Kind::Policy)?;
     Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
@@ -190,7 +211,7 @@ fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;
     let compiled = policy.compile().map_err(|faults| first(&faults))?;
-    let warnings = policy.warnings().into_iter();
+    let warnings = policy.warnings_where(rto_min_us()).into_iter();
     let warnings = warnings.filter(|warning| warning.kind != WarningKind::Trap);
     let text = |warning: Warning| {
         let (line, column) = (warning.at.line, warning.at.column);

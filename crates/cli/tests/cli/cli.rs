@@ -308,6 +308,21 @@ fn detaching_works_with_and_without_agent() {
 }
 
 #[test]
+fn detaching_fails_where_the_agent_could_not_lift_clamps() {
+    let agent = Agent::new(|method, path| match (method, path) {
+        ("POST", "/v1/detach") => {
+            let told = json!({ "removed": ["hosts"], "clamped": "the kernel refuses 2" });
+            (200, told.to_string())
+        }
+        _ => answer(method, path),
+    });
+    let ran = agent.run(&["detach"]);
+    let told =
+        "learned clamps of open connections, which last until these end: the kernel refuses 2";
+    assert!(ran.code == 1 && ran.error.contains(told), "{ran:?}");
+}
+
+#[test]
 fn an_absent_agent_is_code_4_and_one_line() {
     let agent = Agent::absent();
     for arguments in [

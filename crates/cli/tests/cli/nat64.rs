@@ -45,6 +45,8 @@ fn each_has_its_record(bed: &Bed, of: &[(&str, &str)]) {
         for name in [address, host] {
             let explained = bed.json(&["explain", name]);
             assert_eq!(explained[0]["host"]["address"], *host, "{explained}");
+            let listed = bed.json(&["hosts", "--filter", name]);
+            assert_eq!(listed["hosts"][0]["address"], *host, "{listed}");
         }
         wait_for("its event by either address", || {
             let events = bed.json(&["events", "--host", address]);
@@ -112,10 +114,6 @@ fn prefixes_of_the_resolver_tell_hosts_behind_nat64_apart() {
         ("2001:db8:64:ff::c000:202", "192.0.2.2"),
     ];
     let mut bed = bed("nat64dns", "", &of.map(|(address, _)| address));
-    let mut server = Command::new("python3");
-    server.args(["-u", "-c", DNS64, "20010db8006400ff00000000"]);
-    let mut server = Traffic::spawn(server);
-    assert_eq!(server.line(), "listening");
     let resolver = bed.directory.path().join("resolv.conf");
     let services = bed.directory.path().join("nsswitch.conf");
     fs::write(&resolver, "nameserver 127.0.0.153\n").unwrap();
@@ -127,14 +125,29 @@ fn prefixes_of_the_resolver_tell_hosts_behind_nat64_apart() {
         .arg("mount --bind \"$0\" /etc/resolv.conf; mount --bind \"$1\" /etc/nsswitch.conf; shift; exec \"$@\"")
         .args([&resolver, &services])
         .arg(agent.get_program())
-        .args(agent.get_args());
+        .args(agent.get_args())
+        .env("RUST_LOG", "info,thalweg_agent::discovery=debug");
     bed.start_by(command);
+    // The resolver is late.
+    wait_for("the first question's error", || {
+        bed.logged().contains("NAT64: ipv4only.arpa").then_some(())
+    });
+    let mut server = Command::new("python3");
+    server.args(["-u", "-c", DNS64, "20010db8006400ff00000000"]);
+    let mut server = Traffic::spawn(server);
+    assert_eq!(server.line(), "listening");
     wait_for("the resolver's prefix", || {
         bed.logged()
             .contains("NAT64 by the resolver: 2001:db8:64:ff::/96")
             .then_some(())
     });
     each_has_its_record(&bed, &of);
+    // A session that gets no answer goes on with that of the session before.
+    drop(server);
+    bed.configure("dry_run = true\n");
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    let explained = bed.json(&["explain", of[0].0]);
+    assert_eq!(explained[0]["host"]["address"], of[0].1, "{explained}");
     let problems = &bed.json(&["status"])["problems"];
     assert_eq!(*problems, Value::Array(Vec::new()));
 }

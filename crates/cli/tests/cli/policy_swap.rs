@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::ObjectBuilder;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thalweg_control::policy::{Place, Prepared};
 use thalweg_lab::host::Side;
 use thalweg_policy::Policy;
@@ -62,6 +62,28 @@ fn policies_come_and_go_and_come_back() {
     assert_eq!(mark(&bed), 0, "what was removed stays away");
     assert!(!bed.pin.join("policy").exists());
     assert_eq!(bed.json(&["policy", "remove"])["removed"], false);
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn removal_says_what_listeners_keep() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed("kept");
+    let listens = one_rule("max_segment = 1000");
+    let kept = "services that listen go on giving what test set on them to new connections until \
+                they are restarted";
+    bed.apply(&one_rule("nodelay = true"));
+    bed.apply(&listens);
+    let back = bed.json(&["policy", "rollback"]);
+    assert!(back["notes"].to_string().contains(kept), "{back}");
+    // No listener has what is in force now.
+    let removed = bed.json(&["policy", "remove"]);
+    assert_eq!(removed, json!({ "removed": true, "notes": [] }));
+    bed.apply(&listens);
+    let said = String::from_utf8(bed.thalweg(&["policy", "remove"]).stdout).unwrap();
+    assert!(said.contains(&format!("note: {kept}\n")), "{said}");
 }
 
 fn place(bed: &Bed) -> Place {

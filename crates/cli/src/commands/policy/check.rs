@@ -106,7 +106,8 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     if let Err(faults) = policy.compile() {
         report.faults = output::faults(&faults);
     }
-    let warnings = policy.warnings().into_iter().map(|warning| Warning {
+    let warnings = policy.warnings_where(super::rto_min_us());
+    let warnings = warnings.into_iter().map(|warning| Warning {
         line: warning.at.line,
         column: warning.at.column,
         rule: warning.rule,

@@ -11,6 +11,7 @@ pub fn run(global: &Global) -> Result<()> {
     let config = global.readable_or_warn()?;
     let history = super::visible_history(global, &config)?;
     let pin = &config.paths.pin;
+    let kept = super::kept_by_listeners(&history, pin);
     let removed = history.remove(pin);
     // Without a hierarchy of cgroups nothing else can be seen.
     let detached = match super::policy_cgroup(global, &config) {
@@ -24,8 +25,12 @@ pub fn run(global: &Global) -> Result<()> {
             true
         }
     };
+    let notes: Vec<String> = kept.filter(|_| removed).into_iter().collect();
     if global.json {
-        return output::print_json(&serde_json::json!({ "removed": removed }));
+        return output::print_json(&serde_json::json!({ "removed": removed, "notes": notes }));
+    }
+    for note in &notes {
+        output::print(&format!("note: {note}\n"))?;
     }
     output::print(if removed {
         "removed from the kernel; connections keep what they were given\n"

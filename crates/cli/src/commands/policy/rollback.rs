@@ -9,5 +9,8 @@ use crate::options::Global;
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
-    super::tell(global, &history.rollback(&place)?, None)
+    let kept = super::kept_by_listeners(&history, &place.pin);
+    let mut outcome = history.rollback(&place)?;
+    outcome.applied.notes.extend(kept);
+    super::tell(global, &outcome, None)
 }

@@ -26,16 +26,25 @@ pub struct Check {
     pub verdict: Verdict,
     /// The measured value; none if nothing was measured.
     pub measured: Option<Summary>,
+    /// Number of seeds that were run.
+    #[serde(skip)]
+    seeds: usize,
 }
 
 impl Check {
     pub fn sentence(&self) -> String {
-        let unit = self.expectation.statistic.unit();
-        let measured = match &self.measured {
-            Some(summary) => format!(", measured {}{unit}", cell(summary)),
+        let measured = match self.measured_text(self.expectation.statistic.unit()) {
+            Some(measured) => format!(", measured {measured}"),
             None => String::new(),
         };
         format!("{}: {}{measured}", self.verdict, self.text)
+    }
+
+    /// The measured value for readers, with the unit; none if nothing was measured.
+    pub fn measured_text(&self, unit: &str) -> Option<String> {
+        let summary = self.measured.as_ref()?;
+        let coverage = seed_coverage(summary, self.seeds);
+        Some(format!("{}{unit}{coverage}", cell(summary)))
     }
 }
 
@@ -65,17 +74,33 @@ fn runs_of<'a>(runs: &'a Runs, controller: &str) -> Option<&'a ControllerRuns> {
 
 fn check_one(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
     let measured = found.map(|one| one.summary(expectation.statistic));
-    let verdict = match (found, &measured) {
-        // A seed without the statistic did worst: the mean of the others keeps no bound.
-        (Some(one), Some(Some(summary))) if summary.runs < one.runs.len() => Verdict::Missed,
-        _ => expectation.verdict(measured.as_ref().map(Option::as_ref)),
+    let runs = found.map(|one| one.runs.as_slice()).unwrap_or_default();
+    let verdict = if runs.iter().any(|run| did_worst(expectation.statistic, run)) {
+        // The mean of the other seeds keeps no bound.
+        Verdict::Missed
+    } else {
+        expectation.verdict(measured.as_ref().map(Option::as_ref))
     };
     Check {
         text: expectation.to_string(),
         verdict,
         measured: measured.flatten(),
+        seeds: runs.len(),
         expectation: expectation.clone(),
     }
+}
+
+/// Whether a run lacks the statistic because it did worst. A run may also lack it by chance: no
+/// interruption ended early enough, no flow came.
+fn did_worst(statistic: Statistic, run: &Outcome) -> bool {
+    let is_worst = match statistic {
+        Statistic::Recovery => run.long_short.is_some_and(|one| one.not_recovered > 0),
+        Statistic::SlowdownP50 | Statistic::SlowdownP99 => {
+            run.offered.is_none_or(|one| one.unfinished > 0)
+        }
+        _ => true,
+    };
+    is_worst && statistic.of(run).is_none()
 }
 
 /// A sentence about the bounds that a controller that does nothing misses; none unless that one ran.
@@ -127,7 +152,7 @@ pub fn statistics(runs: &Runs) -> Vec<Statistic> {
 
 /// Mean and, for several runs, standard deviation. The mean has three digits, the deviation the
 /// same decimals.
-pub fn cell(summary: &Summary) -> String {
+fn cell(summary: &Summary) -> String {
     let mean = figure(summary.mean);
     if summary.runs == 1 {
         return mean;
@@ -159,6 +184,14 @@ fn decimals(value: f64) -> Option<usize> {
     }
 }
 
+/// How many of the seeds have a statistic, in words behind it; empty where all do.
+fn seed_coverage(summary: &Summary, seeds: usize) -> String {
+    if summary.runs == seeds {
+        return String::new();
+    }
+    format!(" ({} of {seeds} seeds)", summary.runs)
+}
+
 /// Figures by controller, and slowdowns by size if flows end.
 pub fn tables(runs: &Runs) -> Vec<Table> {
     let statistics = statistics(runs);
@@ -171,15 +204,14 @@ pub fn tables(runs: &Runs) -> Vec<Table> {
     let rows = (runs.controllers.iter())
         .map(|one| {
             let mut row = vec![one.controller.to_string()];
-            row.extend(statistics.iter().map(|statistic| {
-                match (one.summary(*statistic), one.runs.len()) {
-                    (None, _) => "–".to_owned(),
-                    (Some(summary), all) if summary.runs < all => {
-                        format!("{} ({} of {all} seeds)", cell(&summary), summary.runs)
-                    }
-                    (Some(summary), _) => cell(&summary),
-                }
-            }));
+            row.extend(
+                statistics
+                    .iter()
+                    .map(|statistic| match one.summary(*statistic) {
+                        None => "–".to_owned(),
+                        Some(summary) => cell(&summary) + &seed_coverage(&summary, one.runs.len()),
+                    }),
+            );
             row
         })
         .collect();

@@ -35,10 +35,9 @@ pub fn page(runs: &Runs) -> String {
     if !checks.is_empty() {
         let rows = (checks.iter())
             .map(|check| {
-                let measured = check.measured.as_ref().map(document::cell);
                 vec![
                     check.text.clone(),
-                    measured.unwrap_or_default(),
+                    check.measured_text("").unwrap_or_default(),
                     check.verdict.to_string(),
                 ]
             })
