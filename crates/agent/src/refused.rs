@@ -12,11 +12,15 @@ use crate::kernel::{ArmTable, error_text};
 pub(crate) struct RefusedArms(BTreeMap<String, i32>);
 
 impl RefusedArms {
-    /// Takes over the table's refusals, and forgets arms that are no longer offered.
+    /// Takes over the table's refusals, and forgets arms that are no longer offered. An arm that the
+    /// kernel did not have, and offers without a refusal, has come back.
     pub fn note_table(&mut self, table: &ArmTable) {
         let present = || table.entries().filter(|(_, arm)| arm.present);
-        self.0
-            .retain(|name, _| present().any(|(_, arm)| arm.name == *name));
+        self.0.retain(|name, errno| {
+            present().any(|(_, arm)| {
+                arm.name == *name && (arm.refused_errno != 0 || *errno != -libc::ENOENT)
+            })
+        });
         for (_, arm) in present().filter(|(_, arm)| arm.refused_errno != 0) {
             self.0.insert(arm.name.clone(), arm.refused_errno);
         }
@@ -50,7 +54,9 @@ impl RefusedArms {
 mod tests {
     use super::*;
 
-    const REFUSED: &str = "the kernel refuses bbr (No such file or directory (os error 2))";
+    const REFUSED: &str = "the kernel refuses bbr (not supported (os error 524))";
+    /// The kernel has the congestion control, and does not give it.
+    const ENOTSUPP: i32 = 524;
 
     fn decision(arm: u8, error: i32) -> raw::thalweg_event {
         raw::thalweg_event {
@@ -68,7 +74,7 @@ mod tests {
         let mut refused = RefusedArms::default();
         refused.note_table(&table);
         assert_eq!(refused.in_words(), None);
-        let refusing = table.clone().with_refusal("bbr", -libc::ENOENT);
+        let refusing = table.clone().with_refusal("bbr", -ENOTSUPP);
         refused.note_table(&refusing);
         assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
         // It may be tried again, and another arm works.
@@ -76,7 +82,7 @@ mod tests {
         refused.note_decisions(&[&decision(0, 0)], &table);
         assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
         // It is refused again: the connection keeps what it has.
-        refused.note_decisions(&[&decision(0, -libc::ENOENT)], &table);
+        refused.note_decisions(&[&decision(0, -ENOTSUPP)], &table);
         assert_eq!(refused.in_words().as_deref(), Some(REFUSED));
         refused.note_decisions(&[&decision(1, 0)], &table);
         assert_eq!(refused.in_words(), None);
@@ -86,8 +92,21 @@ mod tests {
     fn refused_arm_that_is_no_longer_offered_is_no_problem() {
         let table = ArmTable::of(&["cubic", "bbr"]);
         let mut refused = RefusedArms::default();
-        refused.note_table(&table.clone().with_refusal("bbr", -libc::ENOENT));
+        refused.note_table(&table.with_refusal("bbr", -ENOTSUPP));
         refused.note_table(&ArmTable::of(&["cubic"]));
+        assert_eq!(refused.in_words(), None);
+    }
+
+    #[test]
+    fn refused_arm_that_was_gone_and_came_back_is_no_problem() {
+        let table = ArmTable::of(&["cubic", "bbr"]);
+        let refusing = table.clone().with_refusal("bbr", -libc::ENOENT);
+        let mut refused = RefusedArms::default();
+        refused.note_table(&refusing);
+        refused.note_table(&refusing);
+        assert!(refused.in_words().is_some());
+        // The kernel lists it, and no connection is needed.
+        refused.note_table(&table);
         assert_eq!(refused.in_words(), None);
     }
 }

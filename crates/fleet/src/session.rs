@@ -43,8 +43,11 @@ const STATUS_OVERHEAD: usize = 512;
 const IDLE: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
 const AGAIN: Duration = Duration::from_secs(60);
+/// A bucket from which nothing is read holds up statuses for at most this part of the usual wait: the asker
+/// waits no longer than that.
+const BESIDE: u32 = 20;
 
-/// What the client library says where somebody else has written under a key.
+/// What a server says whose last message under a key is not the expected one, before its sequence number.
 const WRONG_SEQUENCE: &str = "wrong last sequence";
 
 /// An agent, the age of its status, and the status as it was found in the bucket.
@@ -257,7 +260,8 @@ impl Talk {
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
-                    let statuses = match check_others(link).await {
+                    let mut beside = link.beside(self.settings.pace.patience / BESIDE);
+                    let statuses = match check_others(&mut beside).await {
                         Ok(()) => statuses(link).await,
                         Err(fault) => Err(fault),
                     };
@@ -335,7 +339,8 @@ impl Talk {
             }
             Err(fault) if fault.text.contains(WRONG_SEQUENCE) => {
                 // Unless the bucket was made anew. It is published all the same, in the next round.
-                if !self.statuses.meet(&link.open(Bucket::Status).await?) {
+                let is_new = self.statuses.meet(&link.open(Bucket::Status).await?);
+                if !is_new && is_of_another(&fault.text, own) {
                     self.other_wrote = Some(Instant::now());
                     self.shared.state(|state| state.is_shared = true);
                 }
@@ -451,6 +456,20 @@ fn is_over(seen: Option<Instant>, now: Instant, silence: Duration) -> bool {
     seen.is_none_or(|at| now.saturating_duration_since(at) >= silence)
 }
 
+/// Whether another agent wrote the message that a server has in place of the one with sequence number `own`.
+/// Messages of others come later: an earlier one is what is left where a server lost its last messages.
+fn is_of_another(refusal: &str, own: Option<u64>) -> bool {
+    last_sequence(refusal).is_none_or(|last| own.is_none_or(|own| last > own))
+}
+
+/// The sequence number of the last message under a key, 0 without one, in the words of a server.
+fn last_sequence(refusal: &str) -> Option<u64> {
+    let (_, said) = refusal.rsplit_once(WRONG_SEQUENCE)?;
+    let number = said.strip_prefix(": ")?;
+    let end = number.find(|it: char| !it.is_ascii_digit());
+    number[..end.unwrap_or(number.len())].parse().ok()
+}
+
 /// The next messages. A server that others keep busy is asked again, by the same connection.
 async fn next(
     puller: &mut Puller,
@@ -542,5 +561,20 @@ mod tests {
         assert!(!is_over(Some(at), at, silence));
         assert!(!is_over(Some(at), at + silence / 2, silence));
         assert!(is_over(Some(at), at + silence, silence));
+    }
+
+    #[test]
+    fn earlier_message_is_of_no_other_agent() {
+        let refusal = |last: &str| {
+            format!(
+                "bucket thalweg-status: wrong last sequence: wrong last sequence: {last} (code 400, error \
+                 code 10071)"
+            )
+        };
+        assert!(is_of_another(&refusal("8"), Some(7)));
+        assert!(!is_of_another(&refusal("6"), Some(7)));
+        assert!(!is_of_another(&refusal("0"), Some(7)));
+        // Later servers may leave the number out while another message is on its way.
+        assert!(is_of_another("wrong last sequence (code 400)", Some(7)));
     }
 }

@@ -223,12 +223,14 @@ impl Shared {
         inner.accept(slot);
     }
 
-    /// A message was refused: it is tried again after a while. The state has the fault until then.
+    /// A message was refused: it is tried again after a while. The state has the fault until then. One
+    /// that is no longer wanted is not tried again, and its refusal is none.
     pub fn refused(&self, slot: Slot, fault: Fault, pause: Duration) {
         let mut inner = self.lock();
-        if let Some(letter) = inner.outbox.get_mut(&slot) {
-            letter.due = Instant::now() + pause;
-        }
+        let Some(letter) = inner.outbox.get_mut(&slot) else {
+            return;
+        };
+        letter.due = Instant::now() + pause;
         inner.refused.insert(slot, fault);
         inner.tell_refused();
     }
@@ -324,6 +326,9 @@ mod tests {
         shared.put(first, b"e".to_vec(), pause);
         shared.refused(first, full(), pause);
         shared.put(first, b"b".to_vec(), pause);
+        assert_eq!(refused(), None);
+        // That was so before the refusal came.
+        shared.refused(first, full(), pause);
         assert_eq!(refused(), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Two agents with one name and key.
 
+use std::fs;
 use std::time::Duration;
 
 use thalweg_fleet::{Fleet, Outgoing};
@@ -82,5 +83,28 @@ fn new_bucket_is_no_clone() {
         bed.raw("operator")
             .value("KV_thalweg-status", "$KV.thalweg-status.a")
     });
+    assert!(!a.state().is_shared);
+}
+
+#[test]
+fn status_that_the_server_lost_is_no_clone() {
+    let Some(mut bed) = Bed::new(&["a"]) else {
+        return;
+    };
+    let a = bed.agent("a");
+    publish(&a);
+    publish(&a);
+    let before = a.state().connections;
+    bed.servers[0].kill();
+    let streams = bed.servers[0].store().join("jetstream/FLEET/streams");
+    let messages = streams.join("KV_thalweg-status/msgs");
+    fs::remove_dir_all(&messages).unwrap();
+    fs::create_dir(&messages).unwrap();
+    bed.servers[0].restart();
+    wait_for("another connection", || {
+        let state = a.state();
+        (state.connections > before).then_some(state.connected?)
+    });
+    publish(&a);
     assert!(!a.state().is_shared);
 }

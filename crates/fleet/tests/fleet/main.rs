@@ -12,4 +12,5 @@ mod permissions;
 mod refusals;
 mod scale;
 mod support;
+mod unanswered;
 mod written;
