@@ -28,8 +28,8 @@ use crate::{check_tools, ip, names, nat, system};
 
 /// Number of wires per user.
 const EACH: usize = 4;
-/// Lock files of wires. Each belongs to the wire's user, and no other user can open it. A wire
-/// without one is incomplete: it is made last and removed first.
+/// Directory of the lock files of wires. Each belongs to the wire's user, and no other user can open
+/// it. A wire without one is incomplete: it is made last and removed first.
 const LOCKS: &str = "/run/thalweg-stack";
 /// The system's directory of network devices.
 const DEVICES: &str = "/sys/class/net";
@@ -47,6 +47,7 @@ pub fn setup(user: &str) -> Result<usize, Error> {
         ));
     }
     check_tools()?;
+    let _lock = lock_changes()?;
     // A key or a signal must not interrupt it half-way.
     let _signals = Signals::catch(&[])?;
     // What has lost its lock file, or was left incomplete, is made anew.
@@ -80,6 +81,7 @@ pub fn setup(user: &str) -> Result<usize, Error> {
 /// the next call resumes it.
 pub fn remove(user: &str) -> Result<(), Error> {
     let uid = may_prepare(user)?;
+    let _lock = lock_changes()?;
     let numbers = of(uid)?;
     if numbers.is_empty() {
         return Err(Error::Options(format!(
@@ -130,6 +132,20 @@ fn may_prepare(user: &str) -> Result<u32, Error> {
         ));
     }
     Ok(uid)
+}
+
+/// Waits until no other process makes or removes wires: one that is being made looks like one that
+/// was left incomplete. Users cannot open the file, and so hold nobody up.
+fn lock_changes() -> Result<Flock<File>, Error> {
+    let path = Path::new(LOCKS).join("changes");
+    let opened = fs::create_dir_all(LOCKS).and_then(|()| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        options.mode(0o600).open(&path)
+    });
+    let file = opened.map_err(Error::io("cannot open", &path))?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| Error::io("cannot lock", path)(errno.into()))
 }
 
 /// Prepares a wire.

@@ -416,6 +416,26 @@ fn wires_without_lock_files_are_made_anew_or_removed() {
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
+fn two_setups_at_once_leave_whole_wires() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let both = [(); 2].map(|()| {
+        let mut command = account.root(&["setup", "--user", USER]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    for setup in both {
+        assert_code(&setup.wait_with_output().unwrap(), 0);
+    }
+    assert_eq!(lock_files(&account.net).len(), 4);
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(account.net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn remove_all_removes_the_wires_of_all_users() {
     if !available() {
         return;
