@@ -435,6 +435,14 @@ def test_lost_probes_are_decisions():
     assert batch.outcome(0)["loss"] > 50
 
 
+def test_batch_in_which_nothing_arrived_has_the_worst_queue():
+    # The first packet is still on its way to the switch.
+    batch = Batch(many_to_one(2, duration="1us", warmup="0s"), [1])
+    assert batch.advance() is None
+    figures = batch.outcome(0)
+    assert (figures["su"], figures["ql_us"], figures["ql_p99_us"]) == (0, np.inf, np.inf)
+
+
 def test_unanswered_decisions_keep_the_rate():
     scenario = many_to_one(4)
     ones, left = Batch(scenario, [1], initial=0.2), Batch(scenario, [1], initial=0.2)

@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import re
 import subprocess
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -169,6 +170,25 @@ def test_a_summary_is_of_the_model_in_the_file(tmp_path):
         bad = dataclasses.replace(read, evaluation={"runs": [runs[0] | change]})
         with pytest.raises(model.ModelError, match=words):
             model.write(bad, file)
+
+
+def test_summary_queue_is_of_runs_in_which_something_arrived(monkeypatch):
+    def outcome(_scenario, _learned, seed):
+        # Seed 1 is dead; the others wait 10 us a seed.
+        alive = seed > 1
+        return SimpleNamespace(
+            utilisation_percent=90.0 * alive,
+            fairness_percent=100.0 * alive,
+            dropped_percent=0.0,
+            queue_latency=SimpleNamespace(mean_us=10.0 * seed * alive),
+        )
+
+    monkeypatch.setattr(evaluate, "run", outcome)
+    file = CHECKOUT / "models/adpg-plus.safetensors"
+    entry, *_ = evaluate.evaluate(file, CHECKOUT, ["many-to-one-128"], seeds=(1, 2, 3))
+    assert (entry["queue_us"], entry["utilisation_percent"]) == (25.0, 60.0)
+    with pytest.raises(ValueError, match="many-to-one-128, float: nothing arrived in any run"):
+        evaluate.evaluate(file, CHECKOUT, ["many-to-one-128"], seeds=(1,))
 
 
 def test_the_source_of_a_run_is_its_commit_or_what_was_installed(tmp_path, monkeypatch):

@@ -299,9 +299,9 @@ class Batch:
     def outcome(self, env: int) -> dict[str, float]:
         """Figures of one simulation that has ended: ``su`` (egress / line rate, %), ``fr`` and
         ``fr_host`` (smallest / largest rate of a flow and of a host, %), ``jain`` (1/n to 1),
-        ``ql_us`` and ``ql_p99_us`` (waiting, mean and 99th percentile, microseconds), ``loss``
-        (% of line rate), ``dropped_gbps``. Raises RuntimeError if it has not ended, IndexError
-        if there is none."""
+        ``ql_us`` and ``ql_p99_us`` (waiting, mean and 99th percentile, microseconds;
+        infinite where nothing arrived), ``loss`` (% of line rate), ``dropped_gbps``. Raises
+        RuntimeError if it has not ended, IndexError if there is none."""
 
     def result(self, env: int) -> Outcome:
         """All measurements of one simulation that has ended; raises as :meth:`outcome`."""

@@ -36,7 +36,8 @@ def evaluate(
     seeds: Sequence[int] = SEEDS,
 ) -> list[dict[str, Any]]:
     """Entries of ``evaluation.runs`` (docs/reference/model.md): means over the seeds, one entry for
-    each scenario and inference."""
+    each scenario and inference. The queueing delay is of the seeds in which something arrived.
+    Raises ValueError if nothing arrived in any."""
     runs = []
     for inference in model.read(file).inferences:
         learned = Learned(file, inference, None, INITIAL)
@@ -45,6 +46,13 @@ def evaluate(
                 duration_s=duration_s, warmup_s=warmup_s
             )
             outcomes = [run(scenario, learned, seed) for seed in seeds]
+            # Where nothing arrived, nothing has waited: 0 would be the best of all queues.
+            waits = [one.queue_latency.mean_us for one in outcomes if one.utilisation_percent > 0]
+            if not waits:
+                raise ValueError(
+                    f"{file}: {name}, {inference}: nothing arrived in any run, so there is no queue"
+                    " to measure; train the model further"
+                )
 
             def mean(figure: str, outcomes: list[Outcome] = outcomes) -> float:
                 return round(statistics.fmean(getattr(one, figure) for one in outcomes), 4)
@@ -59,9 +67,7 @@ def evaluate(
                     "seeds": len(outcomes),
                     "utilisation_percent": mean("utilisation_percent"),
                     "fairness_percent": mean("fairness_percent"),
-                    "queue_us": round(
-                        statistics.fmean(one.queue_latency.mean_us for one in outcomes), 4
-                    ),
+                    "queue_us": round(statistics.fmean(waits), 4),
                     "dropped_percent": mean("dropped_percent"),
                 }
             )

@@ -150,6 +150,9 @@ impl Query<'_> {
             Statistic::PageMedian => sample::median(&pages(outcome)),
             Statistic::PageP95 => sample::quantile(&pages(outcome), 0.95),
             Statistic::PageP99 => sample::quantile(&pages(outcome), 0.99),
+            Statistic::Share if has_dead_round(outcome) => {
+                return Err(NoValue::unmeasured("nothing arrived in a round"));
+            }
             Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
@@ -325,18 +328,22 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
     sample::median(&figures)
 }
 
-/// The newcomers' share of the goodput of a round's flows, 0 where nothing arrived.
+/// Whether flows competed in a round in which nothing arrived. A share of 0 there would keep every
+/// upper bound.
+fn has_dead_round(outcome: &ModeOutcome) -> bool {
+    rounds(outcome)
+        .values()
+        .any(|flows| flows.iter().any(|flow| flow.class == INCUMBENT) && share(flows).is_none())
+}
+
+/// The newcomers' share of the goodput of a round's flows; none where nothing arrived.
 fn share(flows: &[&Connection]) -> Option<f64> {
     let part = |incumbent: bool| -> f64 {
         let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
         flows.iter().filter(of).map(|flow| flow.goodput_bps).sum()
     };
     let (old, new) = (part(true), part(false));
-    Some(if old + new > 0.0 {
-        new / (old + new)
-    } else {
-        0.0
-    })
+    (old + new > 0.0).then(|| new / (old + new))
 }
 
 fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {

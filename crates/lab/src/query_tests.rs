@@ -170,7 +170,18 @@ fn rounds_in_which_nothing_arrived_count_as_unfair() {
     // One fair round, two dead ones.
     let modes = [competition("fixed:bbr", &[[30.0; 3], [0.0; 3], [0.0; 3]])];
     assert_eq!(value(Statistic::Jain, &modes[0], &modes), Ok(0.0));
-    assert_eq!(value(Statistic::Share, &modes[0], &modes), Ok(0.0));
+}
+
+#[test]
+fn share_with_a_dead_round_is_unmeasured() {
+    // A share of 0 would keep upper bounds. One such round of three is enough.
+    let modes = [competition("fixed:bbr", &[[30.0; 3], [30.0; 3], [0.0; 3]])];
+    assert_eq!(
+        Query::from(Statistic::Share).value(&modes[0], &modes),
+        Err(NoValue::unmeasured("nothing arrived in a round"))
+    );
+    let starving = [competition("fixed:bbr", &[[30.0, 30.0, 0.0]])];
+    assert_eq!(value(Statistic::Share, &starving[0], &starving), Ok(0.0));
 }
 
 /// The mode, with its incumbents failed.

@@ -81,8 +81,8 @@ thalweg_report::statistics! {
     PageP99, "page-p99", ("99th percentile of the time of a page", Microseconds, Lower),
         "99th percentile of the same";
     Share, "share", ("share of the bottleneck", Share, Higher),
-        "the newcomers' part of all goodput of a round, 0 where nothing arrived; median over the \
-         rounds (competing)";
+        "the newcomers' part of all goodput of a round, median over the rounds; not measured where \
+         nothing arrived in a round (competing)";
     Jain, "jain", ("Jain's fairness index", Number, Higher),
         "Jain's index of the goodputs of all flows of a round, 1/n to 1, 0 where nothing arrived; \
          median over the rounds (competing)";

@@ -298,8 +298,11 @@ impl Batch {
         figures.set_item("fr", outcome.fairness_percent)?;
         figures.set_item("fr_host", outcome.host_fairness_percent)?;
         figures.set_item("jain", outcome.jain)?;
-        figures.set_item("ql_us", outcome.queue_latency.mean_us)?;
-        figures.set_item("ql_p99_us", outcome.queue_latency.p99_us)?;
+        // Where nothing arrived, nothing has waited: 0 would be the best of all queues.
+        let has_arrived = outcome.utilisation_percent > 0.0;
+        let queue_us = |delay: f64| if has_arrived { delay } else { f64::INFINITY };
+        figures.set_item("ql_us", queue_us(outcome.queue_latency.mean_us))?;
+        figures.set_item("ql_p99_us", queue_us(outcome.queue_latency.p99_us))?;
         figures.set_item("loss", loss_percent(outcome, line_rate_bps))?;
         figures.set_item("dropped_gbps", outcome.dropped_gbps)?;
         Ok(figures)

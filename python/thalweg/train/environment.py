@@ -116,8 +116,8 @@ class Batch(Protocol):
 
     def outcome(self, env: int) -> Mapping[str, float]:
         """Figures of one simulation that has ended, among them ``su`` (egress / line rate, %),
-        ``fr`` (smallest / largest rate of a flow, %), ``ql_us`` (mean queueing delay, microseconds)
-        and ``loss`` (% of line rate)."""
+        ``fr`` (smallest / largest rate of a flow, %), ``ql_us`` (mean queueing delay, microseconds,
+        infinite where nothing arrived) and ``loss`` (% of line rate)."""
         ...
 
 

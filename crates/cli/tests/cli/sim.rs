@@ -244,6 +244,39 @@ fn a_missed_expectation_fails_the_run() {
     );
 }
 
+/// Flows come at random. Seed 4 has no flow in 60 µs at 5 %, and one without an end in 100 µs at 10 %.
+#[test]
+fn bound_is_missed_by_a_starved_seed_and_not_by_an_idle_one() {
+    let place = Place::new();
+    let (network, _) = SCENARIO.split_once("[workload]").unwrap();
+    let run = |duration: &str, load: &str| {
+        let network = network.replace("2ms", duration).replace("1ms", "0s");
+        let workload = format!("kind = \"poisson\"\nsizes = \"hadoop\"\nload = \"{load}\"\n");
+        let expect = "cc = \"swift\"\nstatistic = \"slowdown-p50\"\nat_most = 100\n";
+        let text = format!("{network}[workload]\n{workload}\n[[expect]]\n{expect}");
+        place.file("small.toml", &text);
+        place.thalweg(&["sim", "run", "small.toml", "--cc", "swift", "--out", "out"])
+    };
+    let measured = "(4 of 5 seeds)";
+    let idle = stdout(&run("60us", "5%"));
+    let verdict = idle.lines().find(|line| line.starts_with("met: swift"));
+    assert!(
+        verdict.is_some_and(|line| line.ends_with(measured)),
+        "{idle}"
+    );
+    let page = std::fs::read_to_string(place.directory.path().join("out/report.html")).unwrap();
+    let (_, checks) = page.split_once("Expected outcome").unwrap();
+    assert!(checks.contains(measured), "{checks}");
+    let starved = run("100us", "10%");
+    let said = String::from_utf8_lossy(&starved.stdout);
+    let verdict = said.lines().find(|line| line.starts_with("MISSED: swift"));
+    assert!(
+        verdict.is_some_and(|line| line.ends_with(measured)),
+        "{said}"
+    );
+    assert_eq!(starved.status.code(), Some(5));
+}
+
 /// Four flows at the line rate fill the link, alike, and lose packets.
 #[test]
 fn bounds_that_a_controller_that_does_nothing_meets_fail_the_run() {

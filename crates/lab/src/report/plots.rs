@@ -153,15 +153,9 @@ pub(super) fn shares(outcome: &ScenarioOutcome) -> Option<String> {
                             .sum()
                     };
                     let (old, new) = (sum(true), sum(false));
-                    let share = if old + new > 0.0 {
-                        new / (old + new)
-                    } else {
-                        0.0
-                    };
                     // Incumbents that got nothing were there.
-                    flows()
-                        .any(|one| one.class == INCUMBENT)
-                        .then_some((f64::from(round + 1), share))
+                    let is_shared = flows().any(|one| one.class == INCUMBENT) && old + new > 0.0;
+                    is_shared.then(|| (f64::from(round + 1), new / (old + new)))
                 })
                 .collect::<Vec<_>>();
             (!points.is_empty()).then(|| Series::of(index, mode, points))
