@@ -291,6 +291,6 @@ case $with in
 esac
 install_rust
 install_rust_components
-wait "$environment"
+wait "$environment" || fail 'the Python environment cannot be made, see above; mend that and run this again'
 trap - EXIT
 note "ready: $(rustc --version), clang $(clang -dumpversion)"

@@ -41,7 +41,7 @@ fi
 status=0
 logs=$(mktemp --directory)
 side=
-trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null; rm -rf "$logs"' EXIT
+trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null || true; rm -rf "$logs"' EXIT
 # They wait for each other's traffic more than for a processor.
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
 export RUST_TEST_THREADS
@@ -74,7 +74,12 @@ else
 	side=$!
 	set +m
 	# Python's module too, which is no test.
-	cargo build --locked --workspace --all-targets 2>&1 | tee "$logs/warnings" || exit 1
+	cargo build --locked --workspace --all-targets 2>&1 | tee "$logs/warnings" || {
+		wait "$side" || true
+		side=
+		cat "$logs/checks"
+		exit 1
+	}
 	wait "$side" || status=1
 	side=
 	cat "$logs/checks"

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::support::{manifest_path, privileged};
+
 const FIRST: &str = r#"name = "first"
 
 [[rule]]
@@ -131,6 +133,35 @@ fn check_names_places_and_fails_for_faults_alone() {
         "{}",
         missing.err
     );
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn check_says_where_the_machines_own_timeout_is_another() {
+    // Linux 6.11 has it, in each network namespace.
+    const OWN: &str = "/proc/sys/net/ipv4/tcp_rto_min_us";
+    if !privileged() || !Path::new(OWN).exists() {
+        return;
+    }
+    let check = |own_us: u32| {
+        let script = format!("echo {own_us} >{OWN} && exec \"$@\"");
+        let output = Command::new("unshare")
+            .args(["--net", "sh", "-c", &script, "sh"])
+            .arg(env!("CARGO_BIN_EXE_thalweg"))
+            .args(["policy", "check"])
+            .arg(manifest_path("policies/recover-fast.toml"))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = check(10_000);
+    assert!(
+        said.contains("warning: rule \"all\": rto_min = \"200ms\""),
+        "{said}"
+    );
+    assert!(said.contains("put \"10ms\" there"), "{said}");
+    let said = check(200_000);
+    assert!(!said.contains("warning"), "{said}");
 }
 
 #[test]

@@ -35,25 +35,9 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 
 /// A test that runs the cases of its module in virtual time. Models, policies and other files that
 /// it reads are named by their paths in the repository. `within` is for cases that take longer than
-/// [`LIMIT`]. Cases after `slow` are a second test, for `make test-all`: a boot takes fifteen seconds
+/// [`LIMIT`]. An attribute `ignore` leaves the test to `make test-all`: a boot takes fifteen seconds
 /// of a processor, an agent's start as many.
 macro_rules! in_virtual_time {
-    (
-        [$($file:literal),* $(,)?],
-        $($case:path),+; slow $($slow:path),+ $(,)?
-    ) => {
-        $crate::support::virtual_time::in_virtual_time!([$($file),*], $($case),+);
-        #[test]
-        #[ignore = "slow: more cases in virtual time"]
-        fn slow_in_virtual_time() {
-            $crate::support::virtual_time::run(
-                concat!(module_path!(), "::slow_in_virtual_time"),
-                $crate::support::virtual_time::LIMIT,
-                &[$($file),*],
-                &[$((stringify!($slow), $slow as fn())),+],
-            );
-        }
-    };
     ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:path),+ $(,)?) => {
         $crate::support::virtual_time::in_virtual_time!(
             $(#[$attribute])* within $crate::support::virtual_time::LIMIT,
