@@ -125,6 +125,8 @@ pub struct Keeper {
     room: Room,
     /// Prefixes of NAT64, where the operator names none.
     discovery: Option<Discovery>,
+    /// Whether it was told that the resolver does not answer.
+    is_nat64_told: bool,
     log: log::Limit,
     /// The last look at what ran instead of what was set.
     overridden_seen: Instant,
@@ -165,6 +167,7 @@ impl Keeper {
             dropped: 0,
             room: Room::default(),
             discovery: (shared.kernel.setup().nat64.is_none()).then(Discovery::new),
+            is_nat64_told: false,
             log: log::Limit::new(shared.config.events),
             overridden_seen: now,
             overridden: Overridden::new(now, ran_instead(&shared)?),
@@ -452,15 +455,16 @@ impl Keeper {
         let found = match answer {
             Ok(found) => found,
             Err(error) => {
+                // No problem: the unit may keep resolvers of other machines from the agent.
                 let is_unknown = kernel.nat64() == Nat64::default() && has_ipv6_route();
-                let text = || {
-                    format!(
+                if is_unknown && !std::mem::replace(&mut self.is_nat64_told, true) {
+                    tracing::warn!(
                         "the resolver does not say whether there is NAT64 ({error}): until it \
                          answers for ipv4only.arpa, hosts behind another prefix than {WELL_KNOWN} \
                          share records; mend it, or set hosts.nat64"
-                    )
-                };
-                return self.shared.problem("nat64", is_unknown.then(text));
+                    );
+                }
+                return;
             }
         };
         let mut fault = None;

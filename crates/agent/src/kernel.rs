@@ -281,9 +281,7 @@ impl Kernel {
         kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED))?);
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
-        // Until the resolver answers, its last answer holds.
-        let resolved = || nat64::pinned_prefixes(&kernel.setup.pin);
-        kernel.set_nat64(&kernel.setup.nat64.clone().unwrap_or_else(resolved))?;
+        kernel.set_nat64(kernel.setup.nat64.as_deref().unwrap_or_default())?;
         kernel.write_named()?;
         // A trie counts what is in it.
         let maps = kernel.maps.values();

@@ -93,6 +93,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
         // Nobody would lift them once the agent is gone, or the prefixes are others.
         let lifted = lift_clamps(&shared);
         let is_detached = shared.kernel.has_let_go();
+        let resolved = (shared.kernel.setup().nat64.is_none()).then(|| shared.kernel.nat64());
         drop(shared);
         let next = match (outcome, ground.reload.take()) {
             // What is left is known to the next session, which tries again.
@@ -128,6 +129,11 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
                 session
             }
         };
+        // Until the resolver answers again, its last answer holds.
+        let kernel = &session.shared.kernel;
+        if let Some(known) = resolved.filter(|_| kernel.setup().nat64.is_none()) {
+            kernel.set_nat64(known.prefixes())?;
+        }
     }
 }
 
