@@ -219,7 +219,7 @@ static __always_inline int set_text(struct tcp_sock *tp, const struct thalweg_po
 /* The loss rule stays within the set, unless the application has chosen. */
 static __always_inline int learn_from(struct tcp_sock *tp, __u32 set)
 {
-	__u32 *mask = bpf_map_lookup_elem(&arm_sets, &set), *arms, want;
+	__u32 *mask = set ? bpf_map_lookup_elem(&arm_sets, &set) : 0, *arms, want;
 
 	if (!mask)
 		return NOTHING;

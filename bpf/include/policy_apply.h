@@ -54,7 +54,8 @@ static __always_inline int learn_from(struct bpf_sock_ops *ops, __u32 set)
 	struct bpf_sock *sk = ops->sk;
 	__u32 *from, mask;
 
-	from = bpf_map_lookup_elem(&arm_sets, &set);
+	/* 0: the rule's own congestion control stays, refused or not. */
+	from = set ? bpf_map_lookup_elem(&arm_sets, &set) : 0;
 	if (!from || !sk)
 		return 0;
 	mask = *from;

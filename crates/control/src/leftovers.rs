@@ -57,7 +57,7 @@ impl Learner {
 
     /// Notes cgroups and programs of the pinned links, and the pinned maps.
     pub fn note_pins(&mut self, pin: &Path) {
-        self.maps.extend(maps_below(pin));
+        self.maps.extend(own_maps(pin));
         for (_, file, _) in LINKS {
             let Ok(Some(link)) = links::open(&pin.join(file)) else {
                 continue;
@@ -192,6 +192,22 @@ fn search(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
 /// Numbers of the maps that are pinned below a directory. Where a whole file system is read-only, no
 /// other pin can be opened.
 pub(crate) fn maps_below(directory: &Path) -> BTreeSet<u32> {
+    maps_of_directories(directory, |_| true)
+}
+
+/// Numbers of the maps that an agent has pinned below its directory; another's may lie below, too.
+fn own_maps(pin: &Path) -> BTreeSet<u32> {
+    let names = LINKS.iter().map(|(_, file, _)| file.to_string());
+    let links: Vec<String> = names
+        .chain([format!("{}/link", policy::DIRECTORY)])
+        .collect();
+    maps_of_directories(pin, |directory| {
+        let is_there = |link: &String| fs::symlink_metadata(directory.join(link)).is_ok();
+        !links.iter().any(is_there)
+    })
+}
+
+fn maps_of_directories(directory: &Path, enters: impl Fn(&Path) -> bool) -> BTreeSet<u32> {
     let mut maps = BTreeSet::new();
     let mut waiting = Vec::new();
     if system::has_pins(directory) {
@@ -200,7 +216,9 @@ pub(crate) fn maps_below(directory: &Path) -> BTreeSet<u32> {
     while let Some(next) = waiting.pop() {
         for entry in fs::read_dir(next).into_iter().flatten().flatten() {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_dir() => {
+                    waiting.extend(Some(entry.path()).filter(|it| enters(it)))
+                }
                 Ok(kind) if kind.is_file() => maps.extend(pinned_map(&entry.path())),
                 _ => {}
             }
@@ -313,7 +331,7 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
     let names = privileges::raised(program_names);
     let is_named =
         |link: &LinkInfo, name: &str| names.get(&link.prog_id).is_some_and(|it| it == name);
-    let own = maps_below(pin);
+    let own = own_maps(pin);
     let is_unclaimed = unclaimed_beside(&own);
     let is_lost = |link: &LinkInfo| {
         let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);

@@ -45,7 +45,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(60);
 /// A bucket from which nothing is read holds up statuses for at most this part of the usual wait: the asker
 /// waits no longer than that.
-const BESIDE: u32 = 20;
+const BESIDE: u32 = 5;
 
 /// What a server says whose last message under a key is not the expected one, before its sequence number.
 const WRONG_SEQUENCE: &str = "wrong last sequence";

@@ -14,7 +14,7 @@ use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_control::iterator::Visit;
-use thalweg_control::{batch, memory, object, system};
+use thalweg_control::{batch, object, system};
 use thalweg_learner::Mode;
 
 use super::maps::trie_entries;
@@ -228,8 +228,10 @@ impl Kernel {
     /// The kernel's.
     pub fn lift_clamps(&self, own: u64) -> Result<()> {
         let map = self.map(names::CLAMPS);
-        for key in batch::keys(map)? {
-            map.delete(&key)?;
+        let keys = batch::keys(map)?;
+        // None, but there: an agent that is killed now leaves something to find.
+        for key in &keys {
+            map.update(key, &0u32.to_ne_bytes(), MapFlags::EXIST)?;
         }
         let mut outcome = Ok(());
         // A visit may miss a socket where others of its place in the table end meanwhile.
@@ -241,26 +243,25 @@ impl Kernel {
                 break;
             }
         }
-        outcome
+        outcome?;
+        for key in &keys {
+            map.delete(key)?;
+        }
+        Ok(())
     }
 }
 
 /// The connections with clamps of a learner that is to go, whatever has become of its agent.
-pub(super) struct Leftover {
-    clamped: MapHandle,
-    /// Whether a host has a clamp. An agent that is killed amid the lift leaves connections alone.
-    has_hosts: bool,
-}
+pub(super) struct Leftover(MapHandle);
 
 impl Leftover {
-    /// `None`: no learner is pinned.
+    /// `None`: no host has a clamp.
     pub(super) fn find(pin: &Path) -> Option<Self> {
-        let hosts = pins::find_map(pin, names::CLAMPS);
-        let keys = hosts.and_then(|hosts| batch::keys(&hosts).ok());
-        Some(Self {
-            clamped: pins::find_map(pin, names::CLAMPED)?,
-            has_hosts: keys.is_some_and(|keys| !keys.is_empty()),
-        })
+        let hosts = pins::find_map(pin, names::CLAMPS)?;
+        let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
+        has_clamps
+            .then(|| pins::find_map(pin, names::CLAMPED))?
+            .map(Self)
     }
 
     /// Gives the connections of all network namespaces their own windows back. The programs must
@@ -276,16 +277,13 @@ impl Leftover {
         }
         for mut map in object.maps_mut() {
             match map.name() == names::CLAMPED {
-                true => map.reuse_fd(self.clamped.as_fd())?,
+                true => map.reuse_fd(self.0.as_fd())?,
                 false => map.set_autocreate(false)?,
             }
         }
-        let loaded = object.load();
-        let object = match loaded.context("loading the program that lifts them") {
-            // A kernel without such programs has set no clamp.
-            Err(error) if !self.has_hosts && !memory::is_passing(&error) => return Ok(()),
-            loaded => loaded?,
-        };
+        let object = object
+            .load()
+            .context("loading the program that lifts them")?;
         let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
         let link = Arc::new(link.as_fd().try_clone_to_owned()?);
         let mut refused = 0;
