@@ -146,6 +146,7 @@ def test_an_lstm_as_a_file_is_the_one_that_was_trained(tmp_path):
         export.export(tmp_path / "narrow" / "checkpoint.safetensors", "narrow", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_summary_is_of_the_model_in_the_file(tmp_path):
     file = tmp_path / "plus.safetensors"
     file.write_bytes((CHECKOUT / "models/adpg-plus.safetensors").read_bytes())

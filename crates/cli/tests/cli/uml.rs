@@ -139,7 +139,7 @@ fn it_loads_and_learns_without_kernel_btf() {
 }
 
 #[test]
-#[cfg_attr(not(privileged), ignore = "needs root")]
+#[ignore = "slow: boots a kernel twice"]
 fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
     if !available() {
         return;
