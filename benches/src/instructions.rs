@@ -29,7 +29,7 @@ const MEMORY: Size = Size::from_bytes(1500 << 20);
 const CUBIC: &str = "cubic: a megabyte through 1 Gbit/s, both ends";
 const THALWEG_RL: &str = "thalweg_rl: a megabyte through 1 Gbit/s, both ends";
 const MEGABYTE: f64 = 1.05;
-/// What the agent itself computes for most of its time: a debug build takes more than twice as much.
+/// Cost of a look, which is mostly code of the agent: a debug build takes more than twice as much.
 const SOCKET: &str = "look: an open socket";
 /// Start of the file.
 const HEAD: &str = "\

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     pub unseen: u64,
 }
 
-/// What a part of the problem is about.
+/// Subject of a part of the problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Measurements,

@@ -491,43 +491,37 @@ pub(crate) fn map_ids_of(program: u32) -> Option<Vec<u32>> {
         map_ids: ids.as_mut_ptr() as u64,
         ..Default::default()
     };
-    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: the descriptor is open, `info` has `length` bytes and `ids` has room for `nr_map_ids`
-    // numbers for the whole call.
-    let failed = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(
-            program.as_raw_fd(),
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
+    // SAFETY: the description is a program's, and `ids` has room for `nr_map_ids` numbers.
+    let is_told = unsafe { fill_info(program.as_fd(), &mut info) };
     let count = info.nr_map_ids as usize;
-    (failed == 0).then(|| ids.into_iter().take(count).collect())
+    is_told.then(|| ids.into_iter().take(count).collect())
 }
 
 /// Number of a map.
 pub(crate) fn map_id(map: BorrowedFd<'_>) -> Option<u32> {
     let mut info = libbpf_sys::bpf_map_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_map_info>() as u32;
+    // SAFETY: the description is a map's, without pointers.
+    unsafe { fill_info(map, &mut info) }.then_some(info.id)
+}
+
+/// Has the kernel fill in the description of a program or a map; whether it did.
+///
+/// # Safety
+/// `T` is libbpf's description of that kind of object, and its pointers have the room that it tells.
+unsafe fn fill_info<T>(object: BorrowedFd<'_>, info: &mut T) -> bool {
+    let mut length = size_of::<T>() as u32;
+    let info: *mut T = info;
     // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.
     let failed = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(map.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
+        libbpf_sys::bpf_obj_get_info_by_fd(object.as_raw_fd(), info.cast(), &raw mut length)
     };
-    (failed == 0).then_some(info.id)
+    failed == 0
 }
 
 fn program_name(program: BorrowedFd<'_>) -> Option<String> {
     let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.
-    let failed = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(
-            program.as_raw_fd(),
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    if failed != 0 {
+    // SAFETY: the description is a program's, and its pointers are null.
+    if !unsafe { fill_info(program, &mut info) } {
         return None;
     }
     // SAFETY: the kernel ends the name with a NUL.

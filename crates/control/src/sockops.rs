@@ -49,7 +49,7 @@ pub struct Loaded {
     pub programs: Vec<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
-    /// What is not as it was loaded, a sentence each.
+    /// Faults: what is not as it was loaded, a sentence each.
     pub faults: Vec<String>,
     /// Programs of the object that are not `sockops` programs and were left out. Known only when it
     /// is loaded.
@@ -120,7 +120,7 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What is not as it was loaded of one object, a sentence each.
+/// Faults: what is not as it was loaded of one object, a sentence each.
 fn faults_of(own: &Path, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let programs = pinned_programs(own)?;

@@ -47,7 +47,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// waits no longer than that.
 const BESIDE: u32 = 5;
 
-/// What a server says whose last message under a key is not the expected one, before its sequence number.
+/// Words of a server whose last message under a key is not the expected one, before its sequence number.
 const WRONG_SEQUENCE: &str = "wrong last sequence";
 
 /// An agent, the age of its status, and the status as it was found in the bucket.

@@ -84,7 +84,7 @@ impl ArmTable {
         table
     }
 
-    /// The same table, in which the kernel has refused an arm.
+    /// Copy of the table in which the kernel has refused an arm.
     #[cfg(test)]
     pub fn with_refusal(mut self, name: &str, errno: i32) -> Self {
         let mut arms = self.slots.iter_mut().flatten();

@@ -147,7 +147,7 @@ fn table(loaded: &[Loaded]) -> String {
     output::table(&["Name", "cgroup", "Programs", "Maps"], &[], rows.collect())
 }
 
-/// What is not as it was loaded, a line each.
+/// Faults: what is not as it was loaded, a line each.
 fn problems(loaded: &[Loaded]) -> String {
     let of = |loaded: &Loaded| {
         let faults = loaded.faults.iter();

@@ -211,7 +211,7 @@ fn systemd_takes_the_unit_and_finds_it_closed() {
     assert!(is_good, "{said}");
 }
 
-/// What a script says and prints where `thalweg` fails with its arguments on standard error.
+/// Output of a script where `thalweg` fails with its arguments on standard error.
 fn script_says(script: &Path, argument: &str) -> String {
     let line = "thalweg() { echo \"thalweg $*\" >&2; return 1; }; systemctl() { :; }; . \"$0\"";
     let output = Command::new("sh")

@@ -108,7 +108,7 @@ fn registered(own: &Path) -> Option<u32> {
     }
 }
 
-/// What is not as it was loaded, a sentence each.
+/// Faults: what is not as it was loaded, a sentence each.
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.

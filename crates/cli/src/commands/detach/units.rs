@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_process::{Error, tool};
 
-/// What the name of a service's unit ends with.
+/// End of the name of a service's unit.
 const SERVICE: &str = ".service";
 /// Characters of a unit's name beside letters and digits (systemd.unit(5)).
 const UNIT_CHARACTERS: &str = ":-_.\\@";

@@ -7,7 +7,7 @@ use crate::options::Global;
 use crate::output;
 use crate::output::count;
 
-/// What to do about a policy that is not as it was applied.
+/// Remedy where a policy is not as it was applied.
 const REMEDY: &str =
     "an agent that runs puts back what it can within seconds; otherwise apply it again";
 
