@@ -85,8 +85,7 @@ tables: ## Repeat the published results: docs/measurements (root; five hours; go
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
 	@scripts/train.sh
 
-docs: build ## Write docs/reference/cli.md, and the book of all pages to target/book (brings mdbook, minutes the first time)
-	@$(binary) manual --markdown docs/reference
+docs: ## Write the book of all pages to target/book (brings mdbook, minutes the first time)
 	@$(rust) [[ -x $(mdbook) ]] || cargo install --locked --quiet mdbook --version 0.5.4 \
 		--no-default-features --features search --root $(CARGO_TARGET_DIR)/mdbook
 	@$(mdbook) build --dest-dir $(abspath $(CARGO_TARGET_DIR))/book

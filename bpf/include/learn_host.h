@@ -20,8 +20,8 @@ struct {
 
 /*
  * What a host tells its groups, and what a group knows for the next narrower one: too much
- * for the stack. Each CPU has its own; an interrupt that uses it as well is recognised by
- * the tags.
+ * for the stack, and a program can hold one record's lock only. Each CPU has its own; an
+ * interrupt that uses it as well is recognised by the tags.
  */
 struct news {
 	__u64 tag; /* of the host; 0: nothing is told */
@@ -45,7 +45,7 @@ static __always_inline struct news *get_news(void)
 	return bpf_map_lookup_elem(&the_news, &zero);
 }
 
-/* The record of a host, or NULL. The map may recycle it for another at any time (LRU). */
+/* The record of a host, or NULL. Once the agent removes it, the map may reuse it for another. */
 static __always_inline struct thalweg_host *find_host(struct request *r)
 {
 	/* Linux 6.1 takes a key only from the function's own stack. */

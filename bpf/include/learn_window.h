@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* learn: initial windows (thalweg_window.h), chosen before the congestion control. */
+/*
+ * learn: initial windows (thalweg_window.h), chosen before the congestion control. The choice
+ * is a chain of calls apart from that of the congestion control, so each has a whole stack.
+ */
 #ifndef THALWEG_LEARN_WINDOW_H
 #define THALWEG_LEARN_WINDOW_H
 

@@ -17,6 +17,9 @@ use crate::causes::Causes;
 use crate::kernel::{Kernel, Remote, Setup};
 use crate::view;
 
+// The agent computes clamps: they follow from all connections of a host, whose sockets one iterator
+// passes anyway.
+
 /// Interval of looks.
 pub const INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of looks at all network namespaces, for those with such connections. They take 1 % of a

@@ -444,6 +444,8 @@ fn load_variant(
     params: &Params,
     reused: &BTreeMap<&'static str, MapHandle>,
 ) -> Result<Object> {
+    // `LEARN` needs only the UAPI, as in user-mode Linux, which has no BTF. `LEARN_BTF` also reads
+    // busy time and socket errors by CO-RE.
     let bytes = if setup.kernel_btf {
         thalweg_bpf_objects::LEARN_BTF
     } else {

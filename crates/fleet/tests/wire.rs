@@ -512,7 +512,7 @@ fn shards_are_even_and_stay() {
     assert_eq!(priors().shard.number(), fnv("prefix:192.0.2.0/24"));
 }
 
-/// The rule of docs/guide/fleet.md, written in another way.
+/// The rule of docs/guide/fleet-operations.md, written in another way.
 fn fnv(text: &str) -> u8 {
     let mut hash: u128 = 14_695_981_039_346_656_037;
     for byte in text.bytes() {

@@ -1,5 +1,6 @@
 //! Multi-layer perceptrons with 8-bit weights and activations.
 
+// Vectors are named: compilers for generic x86-64 do not multiply and add 16-bit pairs.
 use wide::{i16x8, i32x4, i32x8, u32x4, u64x4};
 
 use crate::{Fault, MAX_INPUTS, ONE_Q15, rounded_shift};

@@ -1,5 +1,6 @@
 //! The protocol between this process and the one inside: TCP on an interface that the command does
 //! not see. Each stream has a connection, and messages have one.
+// Consoles have a line discipline, and FIFOs and sockets of hostfs do not reach the machine.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -250,6 +250,8 @@ impl Kernel {
         let Ok(Some(Iterator { link, .. })) = &self.open else {
             return Ok(Vec::new());
         };
+        // An iterator's file sees the namespace in which it was made, and each walk passes all sockets
+        // of the machine: only namespaces with candidates are visited.
         // The usual case needs no search for namespaces.
         if candidates.are_all_in(own) {
             return Ok(vec![Visit::begin(link.as_fd())?]);

@@ -1,8 +1,6 @@
 //! `thalweg manual`: the manual pages, from the text of `--help`.
 //!
-//! Hidden: `make install` and `make docs` call it.
-
-mod markdown;
+//! Hidden: `make install` calls it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -39,9 +37,6 @@ const FILES: [(&str, &str); 4] = [
 pub struct Options {
     /// Directory for the pages; it is made if it does not exist.
     directory: PathBuf,
-    /// Write one page in Markdown, cli.md, instead.
-    #[arg(long)]
-    markdown: bool,
 }
 
 /// Writes a page for the command and one per sub-command: `thalweg.1`, `thalweg-policy-apply.1`, ….
@@ -52,11 +47,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut command = watch::offer(Cli::command()).disable_help_subcommand(true);
     // Gives sub-commands their full names and the global options.
     command.build();
-    if options.markdown {
-        let path = directory.join("cli.md");
-        let page = markdown::page(&command);
-        return replace(&path, page).with_context(|| format!("cannot write {}", path.display()));
-    }
     let pages = names(&command);
     write_pages(&command, &pages, directory)
 }
@@ -170,7 +160,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         run(&Options {
             directory: directory.path().join("man1"),
-            markdown: false,
         })
         .unwrap();
         let page = |name: &str| fs::read_to_string(directory.path().join("man1").join(name));
