@@ -1,4 +1,4 @@
-//! What a stolen agent key can and cannot do: docs/reference/security.md has the list.
+//! What a stolen agent key can and cannot do: SECURITY.md has the list.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
