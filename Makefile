@@ -17,8 +17,9 @@ INSTALL ?= install
 SECONDS_EACH ?= 60
 COUNT ?= 20
 
-completions := bash-completion/completions/thalweg zsh/site-functions/_thalweg fish/vendor_completions.d/thalweg.fish
+completions := $(foreach name,thalweg thalweg-lab,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
 binary := $(CARGO_TARGET_DIR)/release/thalweg
+laboratory := $(CARGO_TARGET_DIR)/release/thalweg-lab
 mdbook := $(CARGO_TARGET_DIR)/mdbook/bin/mdbook
 rust := source scripts/rust-env.sh; rust_use;
 
@@ -31,12 +32,11 @@ help: ## List the targets
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
 	@scripts/setup.sh
 
-build: ## Build the release binary, target/release/thalweg
-	@$(rust) cargo build --locked --release -p thalweg-cli --bin thalweg
+build: ## Build the release binaries, target/release/thalweg and thalweg-lab
+	@$(rust) cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
 
 demo: ## Set up, build and show Thalweg at work on this machine (root, a quarter of an hour after the build)
 	@scripts/setup.sh
-	@$(MAKE) --no-print-directory build
 	@$(rust) scripts/demo.sh
 
 fleet-demo: ## Set up, build and show three agents tell a new one what they know (root, a minute and a half after the build)
@@ -67,9 +67,9 @@ fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=
 
 kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/reference/kernels.md (three minutes after the build)
 	@scripts/setup.sh
-	@$(rust) cargo build --locked -p thalweg-cli -p thalweg-bench
+	@$(rust) cargo build --locked -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 	@for package in linux-image-cloud-amd64 linux-image-6.12-cloud-amd64; do \
-		$(CARGO_TARGET_DIR)/debug/thalweg lab kernels add $$package; \
+		$(CARGO_TARGET_DIR)/debug/thalweg-lab kernels add $$package; \
 	done
 	@$(CARGO_TARGET_DIR)/debug/thalweg-bench --binary $(CARGO_TARGET_DIR)/debug/thalweg kernels --write
 
@@ -79,7 +79,7 @@ bench: ## Run the benchmarks
 tables: ## Repeat the published results: docs/measurements (root; five hours; goes on where it stopped)
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
-	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
+	@$(laboratory) kernels add linux-image-6.12-cloud-amd64
 	@scripts/tables.sh
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
@@ -90,7 +90,7 @@ docs: ## Write the book of all pages to target/book (brings mdbook, minutes the 
 		--no-default-features --features search --root $(CARGO_TARGET_DIR)/mdbook
 	@$(mdbook) build --dest-dir $(abspath $(CARGO_TARGET_DIR))/book
 
-packages: ## Build the Debian and the RPM package: target/packages (brings cargo-deb, minutes the first time)
+packages: ## Build the Debian and the RPM packages: target/packages (brings cargo-deb, minutes the first time)
 	@scripts/setup.sh
 	@scripts/packages.sh
 
@@ -116,20 +116,25 @@ clean: ## Remove what was built
 
 # Builds nothing, so that `sudo make install` leaves no root-owned files here.
 # The sample goes beside the documentation: /etc/thalweg/thalweg.toml is the administrator's.
-install: ## Install what `make build` made: binary, manual pages, completions, schemas, sample configuration
-	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
-	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
-	$(binary) manual $(DESTDIR)$(MANDIR)/man1
-	$(INSTALL) -d $(addprefix $(DESTDIR)$(SHAREDIR)/,$(dir $(completions)))
-	$(binary) completions bash >$(DESTDIR)$(SHAREDIR)/$(word 1,$(completions))
-	$(binary) completions zsh >$(DESTDIR)$(SHAREDIR)/$(word 2,$(completions))
-	$(binary) completions fish >$(DESTDIR)$(SHAREDIR)/$(word 3,$(completions))
+install: ## Install what `make build` made: binaries, manual pages, completions, schemas, sample configuration
+	@for file in $(binary) $(laboratory); do \
+		[[ -x $$file ]] || { echo "error: no $$file; run 'make build' first" >&2; exit 1; }; \
+	done
+	$(INSTALL) -d $(addprefix $(DESTDIR)$(SHAREDIR)/,$(sort $(dir $(completions))))
+	@for file in $(binary) $(laboratory); do \
+		name=$${file##*/}; set -x; \
+		$(INSTALL) -D -m 0755 $$file $(DESTDIR)$(BINDIR)/$$name; \
+		$$file manual $(DESTDIR)$(MANDIR)/man1; \
+		$$file completions bash >$(DESTDIR)$(SHAREDIR)/bash-completion/completions/$$name; \
+		$$file completions zsh >$(DESTDIR)$(SHAREDIR)/zsh/site-functions/_$$name; \
+		$$file completions fish >$(DESTDIR)$(SHAREDIR)/fish/vendor_completions.d/$$name.fish; \
+	done
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR) $(DESTDIR)$(SHAREDIR)/thalweg/schemas
 	$(INSTALL) -m 0644 schemas/*.json $(DESTDIR)$(SHAREDIR)/thalweg/schemas
 	sed 's|^#:schema .*/|#:schema $(SHAREDIR)/thalweg/schemas/|' packaging/thalweg.toml >$(DESTDIR)$(DOCDIR)/thalweg.toml
 
 uninstall: ## Remove what `make install` installed
-	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1 $(DESTDIR)$(DOCDIR)/thalweg.toml
+	rm -f $(DESTDIR)$(BINDIR)/thalweg{,-lab} $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1 $(DESTDIR)$(DOCDIR)/thalweg.toml
 	rm -f $(addprefix $(DESTDIR)$(SHAREDIR)/,$(completions))
 	rm -f $(addprefix $(DESTDIR)$(SHAREDIR)/thalweg/,$(wildcard schemas/*.json))
 	for directory in $(DESTDIR)$(SHAREDIR)/thalweg/schemas $(DESTDIR)$(SHAREDIR)/thalweg; do \

@@ -33,36 +33,36 @@ for part in "${parts[@]}"; do
 		;;
 	fleet)
 		cargo bench --locked -p thalweg-learner --bench fleet || status=1
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench fleet || status=1
 		;;
 	gain)
 		cargo test --locked --release -p thalweg-gain -- --ignored --nocapture || status=1
 		;;
 	cost)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		for what in kernel rate agent store; do
 			target/release/thalweg-bench "$what" || status=1
 		done
 		;;
 	instructions)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench instructions || status=1
 		;;
 	long)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench long || status=1
 		;;
 	policy)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench policy || status=1
 		;;
 	link)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench link || status=1
 		;;
 	web)
-		cargo build --locked --release -p thalweg-cli
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
 		scripts/web.sh target/web || status=1
 		;;
 	model)
@@ -70,7 +70,7 @@ for part in "${parts[@]}"; do
 		target/release/thalweg-bench model || status=1
 		;;
 	cc)
-		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 		target/release/thalweg-bench cc || status=1
 		;;
 	sim)
@@ -78,8 +78,8 @@ for part in "${parts[@]}"; do
 		cargo bench --locked -p thalweg-sim --bench ns3 || status=1
 		;;
 	lab)
-		cargo build --locked --release -p thalweg-cli
-		target/release/thalweg lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
+		cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
+		target/release/thalweg-lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
 			scenarios/lab/loss-10.toml scenarios/lab/loss-5-silent.toml \
 			--mode baseline --mode fixed --mode classic --mode thalweg \
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1

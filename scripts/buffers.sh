@@ -64,7 +64,7 @@ until "$thalweg" --config "$work/agent.toml" status >/dev/null 2>&1; do sleep 0.
 # Transfers with this largest buffer; then what the agent says of their network, the latest.
 try() {
 	echo "net.ipv4.tcp_wmem up to $1 bytes:"
-	"$thalweg" link --delay 100ms --rate 100mbit --report "$work/link" --far "python3 $work/read.py" \
+	"$(dirname "$thalweg")/thalweg-lab" link --delay 100ms --rate 100mbit --report "$work/link" --far "python3 $work/read.py" \
 		--far-port 5001 -- python3 "$work/send.py" "$1" 2>/dev/null
 	sleep 1
 }

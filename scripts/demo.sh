@@ -16,8 +16,8 @@ if ((EUID != 0)); then
 	exit 1
 fi
 echo '== building'
-cargo build --locked --release -p thalweg-cli
-thalweg=target/release/thalweg
+cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
+thalweg=target/release/thalweg laboratory=target/release/thalweg-lab
 
 echo '== what this machine supports'
 "$thalweg" doctor || true
@@ -37,7 +37,7 @@ for ((run = 1; run <= repetitions; run++)); do
 	modes=(--mode baseline --mode classic --mode thalweg)
 	((run > 1)) || modes+=(--mode fixed)
 	ended=0
-	"$thalweg" lab run "$place"/loss-{0,5,10}.toml "${modes[@]}" \
+	"$laboratory" run "$place"/loss-{0,5,10}.toml "${modes[@]}" \
 		--reference-every 4 --out "$report/$run" || ended=$?
 	# 5: it ran, and did not meet every expectation.
 	if ((ended && ended != 5)); then exit "$ended"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Sums up repeated runs of `thalweg lab run`, given by their results.json: the default, the published
+"""Sums up repeated runs of `thalweg-lab run`, given by their results.json: the default, the published
 rule (classic) and the learner; and whether the published rule beats the learner by more than noise."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Writes the notices of everything that is linked into the packages' binary.
+"""Writes the notices of everything that is linked into a package's binary.
 
-    notices.py OUT
+    notices.py PACKAGE OUT
 
 Each crate has its version, licence and authors, and the texts that its source brings; a text that many bring stands once. The C
 libraries come from their crates, and from the copyright files of the Debian packages that they are linked from.
@@ -27,7 +27,7 @@ def linked() -> list[dict]:
     """The crates of others in the binary, by name and version."""
     host = re.search(r"^host: (.+)$", said("rustc", "-vV"), re.MULTILINE)[1]
     tree = said(
-        *("cargo", "tree", "--locked", "--package", "thalweg-cli", "--features", "static"),
+        *("cargo", "tree", "--locked", "--package", sys.argv[1], "--features", "static"),
         *("--edges", "normal"),
         *("--target", host, "--prefix", "none", "--format", "{p}"),
     )
@@ -76,7 +76,7 @@ def main() -> None:
         add(library, f"from Debian's {package}", [file.read_text().strip()])
     for text, number in seen.items():
         lines += ["", f"---- text {number} ----", "", text]
-    Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
+    Path(sys.argv[2]).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ if ! [[ $count =~ ^[1-9][0-9]*$ ]]; then
 	echo "usage: $0 [COUNT [MODULE...]]" >&2
 	exit 2
 fi
-tests=(cargo test --locked --quiet -p thalweg-cli --test cli --)
+tests=(cargo test --locked --quiet -p thalweg-cli -p thalweg-lab-cli --test cli --)
 mapfile -t names < <("${tests[@]}" --list | sed -nE 's/(::in_virtual_time): test$/\1/p')
 for module in "${modules[@]}"; do
 	if [[ " ${names[*]%%::*} " != *" $module "* ]]; then

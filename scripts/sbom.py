@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Writes the packages' software bill of materials, from that of cargo-cyclonedx.
+"""Writes a package's software bill of materials, from that of cargo-cyclonedx.
 
     sbom.py BILL BINARY OUT
 
@@ -39,8 +39,8 @@ def debian(package: str) -> str:
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
 
 
-def c_libraries() -> list[dict]:
-    """What is linked statically, each with a text that only it puts into a binary."""
+def c_libraries(name: str) -> list[dict]:
+    """What is linked statically into a command, each with a text that only it puts into a binary."""
     libbpf = crate("libbpf-sys")["version"].split("+v")[1]
     header = Path(crate("libsqlite3-sys")["manifest_path"]).parent / "sqlite3/sqlite3.h"
     sqlite, source = (
@@ -51,7 +51,7 @@ def c_libraries() -> list[dict]:
     inflate = re.sub(r"^\d+:|[+.]dfsg.*|-[^-]*$", "", zlib)
     return [
         library("libbpf", libbpf, "BTF is required, but is missing", "github/libbpf/libbpf"),
-        library("sqlite", sqlite, source, "generic/sqlite"),
+        *([library("sqlite", sqlite, source, "generic/sqlite")] if name == "thalweg" else []),
         library("libelf", libelf, "invalid `Elf' handle", "deb/debian/libelf-dev"),
         library("zlib", zlib, f"inflate {inflate} Copyright", "deb/debian/zlib1g-dev"),
     ]
@@ -77,8 +77,8 @@ def main() -> None:
     main_component = bill["metadata"]["component"]
     # The command's crates are its parts, not products of their own.
     main_component.pop("components", None)
-    main_component["name"] = "thalweg"
-    linked = c_libraries()
+    main_component["name"] = binary.name
+    linked = c_libraries(binary.name)
     for part in linked:
         if part.pop("sign").encode() not in code:
             sys.exit(f"error: {part['name']} {part['version']} is not in {binary}")

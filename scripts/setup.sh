@@ -8,7 +8,7 @@
 # setup.sh            what building, `make demo` and every other call below need
 # setup.sh --test     also what tests alone need: a browser, a Prometheus and others
 # setup.sh --fleet    also nats-server, for `make fleet-demo`
-# setup.sh --kernel   also what `thalweg lab build-kernel` needs
+# setup.sh --kernel   also what `thalweg-lab build-kernel` needs
 # setup.sh --fuzz     also clang's libFuzzer and sanitizers, for `make fuzz`
 # setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
 #

@@ -41,7 +41,7 @@ while read -r page list cache; do
 	status=0
 	"$(python_env)/bin/python" -m thalweg.results --tables "scenarios/$list.toml" --cache "$cache" \
 		--out "${TABLES_OUT:-docs/measurements}/$page.md" \
-		--binary "${CARGO_TARGET_DIR:-target}/release/thalweg" </dev/null || status=$?
+		--binary "${CARGO_TARGET_DIR:-target}/release/thalweg-lab" </dev/null || status=$?
 	# Interrupted: no further page.
 	((status != 130)) || exit 130
 	((status == 0)) || failed+=("$page")

@@ -5,7 +5,7 @@
 # without the agent, from each of the seeds 1 to SEEDS (default: 3). Reports lie in DIR/SEED/NAME.
 # Prints the times of pages and objects of each, and of all seeds together. Exits with 1 if an
 # expectation is missed.
-# Needs target/release/thalweg, `thalweg lab kernels add`, and nginx (scripts/setup.sh --test).
+# Needs target/release/thalweg, `thalweg-lab kernels add`, and nginx (scripts/setup.sh --test).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,7 +30,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
 		# The seeds of all paths, sizes, moments and draws follow from that of [path].
 		sed "s/^\[path\]$/[path]\nseed = $((seed * 1000))/" "scenarios/lab/web-$name.toml" >"$work/$seed/web-$name.toml"
 		printf '\n== %s, seed %s\n' "$name" "$seed"
-		target/release/thalweg lab run "$work/$seed/web-$name.toml" --backend qemu \
+		target/release/thalweg-lab run "$work/$seed/web-$name.toml" --backend qemu \
 			--mode baseline --mode thalweg --out "$out/$seed/$name" >"$work/log" || status=1
 		sed -n '/times of pages/,/^$/p; /Expected outcome/,/^$/p' "$work/log"
 	done

@@ -16,7 +16,7 @@ const KERNEL: [&str; 4] = [
     "thalweg-bpf-objects",
 ];
 /// Crates that build without clang, for use where no program can be loaded.
-const WITHOUT: [&str; 14] = [
+const WITHOUT: [&str; 15] = [
     "bpf-types",
     "fleet",
     "gain",
@@ -30,6 +30,7 @@ const WITHOUT: [&str; 14] = [
     "report",
     "sim",
     "stack",
+    "terminal",
     "units",
 ];
 
@@ -64,7 +65,24 @@ fn what_loads_no_program_is_built_without_clang() {
 }
 
 /// Crates, and their forbidden dependencies.
-const APART: [(&str, &[&str]); 4] = [
+const APART: [(&str, &[&str]); 6] = [
+    // A root daemon carries no laboratory,
+    (
+        "cli",
+        &[
+            "thalweg-guest",
+            "thalweg-lab",
+            "thalweg-link",
+            "thalweg-report",
+            "thalweg-sim",
+            "thalweg-stack",
+        ],
+    ),
+    // and the laboratory knows the agent as a program.
+    (
+        "lab-cli",
+        &["rusqlite", "axum", "thalweg-agent", "thalweg-control"],
+    ),
     (
         "control",
         &["rusqlite", "axum", "thalweg-agent", "thalweg-lab"],
@@ -229,13 +247,15 @@ fn resolve(all: &BTreeMap<Module, Source>, from: &[String], path: &[String]) -> 
             "self" => {}
             "super" => drop(module.pop()),
             _ if all.contains_key(&child(&module, first)) => module.push(first.clone()),
-            _ if rest.len() == path.len() => return None,
             _ => {
                 let imports = &all.get(&module)?.imports;
-                let Some((target, _)) = imports.iter().find(|(_, name)| name == first) else {
-                    break;
+                // A path of an import itself names another crate, or something of this module.
+                let import = imports.iter().find(|(target, name)| name == first && target != path);
+                return match import {
+                    Some((target, _)) => resolve(all, &module, &[target, others].concat()),
+                    None if rest.len() == path.len() => None,
+                    None => Some(module),
                 };
-                return resolve(all, &module, &[target, others].concat());
             }
         }
         rest = others;

@@ -1,4 +1,4 @@
-//! Throughput and precision of a link: `thalweg link` with iperf3 and with single packets; the
+//! Throughput and precision of a link: `thalweg-lab link` with iperf3 and with single packets; the
 //! processor time that its queues take.
 
 use std::path::Path;
@@ -158,7 +158,7 @@ fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
 /// The output of the near command, and the link's report.
 fn link(binary: &Path, path: &[&str], far: (&str, &str), near: &str) -> Result<(String, Value)> {
     let file = tempfile::NamedTempFile::new().context("a file for the report")?;
-    let output = Command::new(binary)
+    let output = Command::new(crate::kernels::laboratory(binary))
         .args(["link", "--json", "--report"])
         .arg(file.path())
         .args(path)
@@ -167,8 +167,12 @@ fn link(binary: &Path, path: &[&str], far: (&str, &str), near: &str) -> Result<(
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .context("thalweg link")?;
-    ensure!(output.status.success(), "thalweg link: {}", output.status);
+        .context("thalweg-lab link")?;
+    ensure!(
+        output.status.success(),
+        "thalweg-lab link: {}",
+        output.status
+    );
     let report = std::fs::read_to_string(file.path())?;
     let report = serde_json::from_str(&report).context("the link's report")?;
     Ok((String::from_utf8(output.stdout)?, report))

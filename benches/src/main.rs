@@ -52,7 +52,7 @@ use clap::{Parser, Subcommand};
 /// Benchmarks of Thalweg's cost.
 #[derive(Parser)]
 struct Arguments {
-    /// The `thalweg` binary to measure.
+    /// The `thalweg` binary to measure; `thalweg-lab` is beside it.
     #[arg(long, default_value = "target/release/thalweg")]
     binary: PathBuf,
     #[command(subcommand)]
@@ -83,7 +83,7 @@ enum What {
     Model,
     /// Costs in instructions of the processor, on a stock kernel in QEMU.
     Instructions {
-        /// The kernel, of `thalweg lab kernels list`, or the file of its image; the newest.
+        /// The kernel, of `thalweg-lab kernels list`, or the file of its image; the newest.
         #[arg(long)]
         kernel: Option<OsString>,
         /// Write the counts to instructions.toml instead of comparing.
@@ -100,7 +100,7 @@ enum What {
     /// Instructions of decisions with networks and initial windows against those without, and memory
     /// of maps, on a stock kernel in QEMU.
     Decisions {
-        /// The kernel, of `thalweg lab kernels list`, or the file of its image; the newest.
+        /// The kernel, of `thalweg-lab kernels list`, or the file of its image; the newest.
         #[arg(long)]
         kernel: Option<OsString>,
     },
@@ -112,7 +112,7 @@ enum What {
     },
     /// Features on Debian's kernels in QEMU and on this one, and the verifier's figures.
     Kernels {
-        /// A kernel, of `thalweg lab kernels list`, or the file of its image; may be given several
+        /// A kernel, of `thalweg-lab kernels list`, or the file of its image; may be given several
         /// times. Those of docs/reference/kernels.md, and this machine's own.
         #[arg(long)]
         kernel: Vec<OsString>,

@@ -20,8 +20,8 @@ fn nothing_costs_more_instructions_than_is_recorded() {
         "no {}: cargo build -p thalweg-cli",
         thalweg.display()
     );
-    let kernels = Command::new(&thalweg)
-        .args(["lab", "kernels", "add", PACKAGE])
+    let kernels = Command::new(bench.with_file_name("thalweg-lab"))
+        .args(["kernels", "add", PACKAGE])
         .output()
         .unwrap();
     if !kernels.status.success() {

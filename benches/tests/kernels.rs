@@ -42,8 +42,8 @@ fn said(output: &Output) -> String {
 /// Adds a package; returns its release. None if it is not available, which is a failure on Debian
 /// as root.
 fn release_of(package: &str) -> Option<String> {
-    let added = Command::new(thalweg())
-        .args(["--json", "lab", "kernels", "add", package])
+    let added = Command::new(thalweg().with_file_name("thalweg-lab"))
+        .args(["--json", "kernels", "add", package])
         .output()
         .unwrap();
     if !added.status.success() {
@@ -98,7 +98,7 @@ fn bad_input_is_refused_in_a_line() {
         assert_eq!(lines.count(), 1, "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     };
-    refused(&[], "lab kernels add linux-image-cloud-amd64");
+    refused(&[], "thalweg-lab kernels add linux-image-cloud-amd64");
     refused(&["--kernel", "7.0-none"], "no kernel \"7.0-none\"");
     refused(&["--feature", "flying"], "expected one of learning, ");
     refused(

@@ -40,8 +40,10 @@ cursor() { journalctl -t thalweg -n 1 -o cat --show-cursor | sed -n 's/^-- curso
 
 export DEBIAN_FRONTEND=noninteractive
 new=(/packages/thalweg_*.deb)
+lab=(/packages/thalweg-lab_*.deb)
 old=(/packages/old/thalweg_*.deb)
-rpm=(/packages/thalweg-*.rpm)
+rpm=(/packages/thalweg-[0-9]*.rpm)
+lab_rpm=(/packages/thalweg-lab-*.rpm)
 settings=/etc/thalweg/thalweg.toml
 shipped=/usr/share/thalweg
 
@@ -316,9 +318,11 @@ change_versions() {
 	sleep 1
 	known=$(scored)
 	from=$(cursor)
-	check "an upgrade" apt-get install -y -q "${force[@]}" "${new[0]}"
+	check "an upgrade" apt-get install -y -q "${force[@]}" "${new[0]}" "${lab[0]}"
 	check "the new version is installed" says "$(dpkg-deb -f "${new[0]}" Version)" dpkg -s thalweg
 	stays upgrade
+	check "the laboratory has its scenarios" says loss-5 thalweg-lab list $shipped/scenarios/lab
+	check "a command that moved says its name" says 'is now .thalweg-lab run x' thalweg lab run x
 	from=$(cursor)
 	check "installed again" apt-get install -y -q --reinstall "${force[@]}" "${new[0]}"
 	stays reinstall
@@ -326,6 +330,7 @@ change_versions() {
 	from=$(cursor)
 	check "a downgrade" apt-get install -y -q --allow-downgrades "${force[@]}" "${old[0]}"
 	stays downgrade
+	check "the laboratory is one package with the agent again" none /usr/bin/thalweg-lab
 	kill "$open"
 	check "the older version is purged" apt-get purge -y -q thalweg
 	nothing_is_left "purge after an upgrade"
@@ -343,6 +348,9 @@ use_rpm() {
 	check "rpm replaces it by itself" rpm -U --force --nodeps "${rpm[0]}"
 	check "it is active after that" until_true 60 systemctl is-active thalweg
 	check "the configuration stays" grep -q mine $settings
+	check "the laboratory installs beside it" rpm -i --nodeps "${lab_rpm[0]}"
+	check "its scenarios are there" says loss-5 thalweg-lab list $shipped/scenarios/lab
+	check "rpm erases the laboratory" rpm -e thalweg-lab
 	check "rpm verifies it" is "$(rpm -V --nodeps thalweg | grep -v $settings)" ""
 	check "rpm erases it" rpm -e thalweg
 	check "no pin" none /sys/fs/bpf/thalweg

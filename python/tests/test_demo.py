@@ -59,8 +59,8 @@ def test_demo_says_plainly_who_is_beaten(tmp_path, learned, word, end):
 
 
 #: Writes each scenario's document, and misses an expectation in run 3.
-THALWEG = """#!/bin/bash
-[[ $1 == lab ]] || exit 0
+LABORATORY = """#!/bin/bash
+[[ $1 == run ]] || exit 0
 out=${@: -1}
 for file; do
 	[[ $file == *.toml ]] || continue
@@ -82,7 +82,7 @@ def test_demo_repeats_and_tells_a_miss(tmp_path):
         shutil.copy(CHECKOUT / "scripts" / name, tmp_path / "scripts")
     shutil.copytree(CHECKOUT / "scenarios/demo", tmp_path / "scenarios/demo")
     (tmp_path / "scripts/rust-env.sh").write_text("rust_use() { :; }\n")
-    for name, text in (("bin/cargo", "#!/bin/sh\n"), ("target/release/thalweg", THALWEG)):
+    for name, text in (("bin/cargo", "#!/bin/sh\n"), ("target/release/thalweg", "#!/bin/sh\n"), ("target/release/thalweg-lab", LABORATORY)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     Path(written(tmp_path, 1, 300)).rename(tmp_path / "document.json")

@@ -72,7 +72,7 @@ class Bed:
         self.write(
             "thalweg",
             '#!/bin/sh\ncd "$(dirname "$0")"\n'
-            '[ "$1 $2 $3" = "lab kernels list" ] && { cat kernels.json; exit; }\n'
+            '[ "$1 $2" = "kernels list" ] && { cat kernels.json; exit; }\n'
             "echo x >>calls; for last; do :; done\n" + does,
         )
         (self.folder / "thalweg").chmod(0o755)
@@ -141,7 +141,7 @@ def test_a_page_is_made_of_results_and_made_again_without_runs(bed, capsys):
     assert f"{heads}\n| anything | 50 (50–50) | 200 (50–300) |" in page
     assert "Published: S.\n" in page and page.count("Published: ") == 1
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("[1/3] thalweg lab run ") and said[2].endswith(" left")
+    assert said[0].startswith("[1/3] thalweg-lab run ") and said[2].endswith(" left")
 
     assert bed.make() == (0, page) and bed.calls == 3
     bed.write("s.toml", 'name = "other"\n')
@@ -175,7 +175,7 @@ def test_seeds_have_medians_ranges_and_the_worst(bed, monkeypatch):
     assert f"{row} 4.00 ×; worst 2.00 (seed 2) | {half} | {half} |" in page
     # The command runs as it stands.
     [command] = re.findall("^- `(.*)`$", page, re.MULTILINE)
-    command = command.replace("; thalweg lab run", "; echo")
+    command = command.replace("; thalweg-lab run", "; echo")
     made = subprocess.run(["bash", "-e", "-c", command], capture_output=True, text=True, check=True)
     assert len(made.stdout.split()) == 3 + 10, made.stdout
     copies = sorted(Path("lab-results/seeds").iterdir())
@@ -186,6 +186,27 @@ def test_seeds_have_medians_ranges_and_the_worst(bed, monkeypatch):
     bed.write("s.toml", 'name = "no path"\n')
     with pytest.raises(ValueError, match="expected a table"):
         runs.of_seeds(bed.folder, lists.Run("s.toml", "qemu", 4), ["baseline"], 3)
+
+
+def test_commands_that_differ_in_the_scenario_share_a_line(bed):
+    stems = ("a-10", "a-100", "a-1")
+    for stem in stems:
+        bed.write(f"{stem}.toml", "")
+    same = [
+        runs.laboratory(bed.folder, lists.Run(f"{stem}.toml", "host", 2), ["m"]) for stem in stems
+    ]
+    other = runs.laboratory(bed.folder, lists.Run("a-1.toml", "host", 3), ["m"])
+    alone = [runs.timers(options) for options in ([], ["--stack"])]
+    made = runs.Runs(bed.folder / "cache", "thalweg")
+    loop, *singles = made.lines([*same, other, *alone, other])
+    assert singles == [f"- `{order.command}`" for order in (other, *alone)]
+    # Bash makes the commands of the runs of it.
+    loop = loop.removeprefix("- `").removesuffix("`").replace("do thalweg", "do echo thalweg")
+    said = subprocess.run(["bash", "-e", "-c", loop], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [order.command for order in same]
+    made.failures[same[1].name] = "no kernel"
+    *_, failed = made.lines(same)
+    assert failed == f"- `{same[1].command}`: not run: no kernel"
 
 
 def test_what_a_scenario_names_is_part_of_the_run(bed):
@@ -405,7 +426,7 @@ options = ["--early", "10"]
         "| c | – | – | – | 500 (500–500) | 500 (500–500) | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
         "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
         "- in a process: user-mode Linux 0.1 (~/linux)",
-        "- `thalweg lab timers --early 10`",
+        "- `thalweg-lab timers --early 10`",
         "![late](late.svg)",
     ):
         assert line in page.splitlines()
@@ -472,7 +493,7 @@ cc = "swift"
         "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 [93.0 … 96.0] | +5.0 | "
         "80.0 [80.0 … 80.0] | – | – | – | 1.50 [1.50 … 1.50] | – |",
         # The path is normalised, and one run serves both tables.
-        f"- `thalweg sim run {bed.folder}/s.toml --cc swift --seeds 8`",
+        f"- `thalweg-lab sim run {bed.folder}/s.toml --cc swift --seeds 8`",
     ):
         assert line in page.splitlines(), line
     assert bed.calls == 2
@@ -800,7 +821,7 @@ def test_quantiles_are_those_of_the_laboratory():
 
 
 def test_intervals_are_those_of_the_laboratory():
-    # `thalweg lab compare` of these goodputs: the same generator, the same draws.
+    # `thalweg-lab compare` of these goodputs: the same generator, the same draws.
     assert interval([50.0] * 2, [200.0, 300.0]) == (4.0, 6.0)
     a, b = [float(one) for one in range(1, 30)], [float(one) for one in range(5, 40)]
     assert interval(a, b) == pytest.approx((0.95, 2.385))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Documents of `thalweg lab run` and `sim run`: valid by their schemas, with the figures of our
+"""Documents of `thalweg-lab run` and `thalweg-lab sim run`: valid by their schemas, with the figures of our
 pages."""
 
 import json
@@ -14,7 +14,7 @@ from thalweg.results.__main__ import main
 from thalweg.results.figures import FIGURES, rounds
 
 CHECKOUT = Path(__file__).parents[2]
-BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalweg"
+BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalweg-lab"
 
 
 def needed(root=False):
@@ -22,12 +22,12 @@ def needed(root=False):
     if os.environ.get("THALWEG_REQUIRE_PRIVILEGED"):
         return
     if not BINARY.exists():
-        pytest.skip("no target/debug/thalweg: cargo build -p thalweg-cli")
+        pytest.skip("no target/debug/thalweg-lab: cargo build -p thalweg-cli -p thalweg-lab-cli")
     if root and os.geteuid() != 0:
         pytest.skip("network namespaces need root")
 
 
-def thalweg(*words):
+def laboratory(*words):
     """The document that a command prints."""
     ended = subprocess.run([BINARY, "--json", *words], capture_output=True, text=True, cwd=CHECKOUT)
     assert ended.returncode == 0, ended.stderr
@@ -86,7 +86,7 @@ def test_simulations_are_as_their_schema_says(tmp_path):
         files.append(tmp_path / f"{name}.toml")
         files[-1].write_text(SIMULATION.format(name=name, workload=workload))
     words = ["--cc", "swift", "--cc", "fixed:fraction=0.1", "--seeds", "2"]
-    document = thalweg("sim", "run", *map(str, files), *words)
+    document = laboratory("sim", "run", *map(str, files), *words)
     assert faults("sim", document) == []
     for scenario in document["scenarios"]:
         for controller in scenario["controllers"]:
@@ -123,7 +123,7 @@ def test_laboratory_runs_are_as_their_schema_says(tmp_path):
         files.append(tmp_path / f"{name}.toml")
         files[-1].write_text(LABORATORY.format(name=name, traffic=traffic))
     words = ["--backend", "link", "--mode", "fixed:reno", "--mode", "fixed:cubic"]
-    document = thalweg("lab", "run", *map(str, files), *words, "--out", str(tmp_path / "out"))
+    document = laboratory("run", *map(str, files), *words, "--out", str(tmp_path / "out"))
     assert faults("lab", document) == []
     # The files have the same, a scenario each.
     written = json.loads((tmp_path / "out/meet/results.json").read_text())
@@ -197,7 +197,7 @@ def test_a_page_of_real_runs(tmp_path, monkeypatch):
     assert beside[2] == used and beside[3] == "80.0 [80.0 … 80.0]"
     assert float(beside[4]) == pytest.approx(float(used.split()[0]) - 80.0, abs=0.11)
     assert page.count("**missed**") == 1
-    assert page.count("- `thalweg lab run two.toml --backend link --connections 1") == 2
+    assert page.count("- `thalweg-lab run two.toml --backend link --connections 1") == 2
     made = {path: path.stat().st_mtime_ns for path in Path("cache").glob("*/results.json")}
     assert len(made) == 2
     assert main([*words, "--binary", str(BINARY)]) == 0

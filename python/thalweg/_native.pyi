@@ -34,7 +34,7 @@ class Scenario:
         keys: Sequence[str] | None = None,
     ) -> Scenario:
         """The same with other times, in seconds, and other ``keys``, each ``"KEY=VALUE"`` as for
-        ``thalweg sim run --set``: ``"network.base_rtt=5ms"``. Times stay where keys name them.
+        ``thalweg-lab sim run --set``: ``"network.base_rtt=5ms"``. Times stay where keys name them.
         Raises ValueError as :meth:`load`, also where times do not fit each other or make more
         packets and samples than a run can keep."""
 

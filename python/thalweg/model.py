@@ -3,7 +3,7 @@
 format.
 
 The Rust crate `thalweg-rate` reads the same files and checks them more closely;
-`thalweg model check FILE` asks it.
+`thalweg-lab model check FILE` asks it.
 """
 
 from __future__ import annotations

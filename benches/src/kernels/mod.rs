@@ -8,7 +8,7 @@ pub mod probe;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -127,8 +127,13 @@ fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
     };
     let found = all.iter().rfind(fits).cloned();
     found.with_context(|| {
-        format!("no kernel {series}x: add its package, thalweg lab kernels add {package}")
+        format!("no kernel {series}x: add its package, thalweg-lab kernels add {package}")
     })
+}
+
+/// The laboratory's command, beside the agent's.
+pub fn laboratory(agent: &Path) -> PathBuf {
+    agent.with_file_name("thalweg-lab")
 }
 
 /// The JSON that a sub-command of this program prints on a stock kernel in QEMU. Its arguments are
@@ -143,7 +148,7 @@ pub fn inside<T: DeserializeOwned>(
 ) -> Result<T> {
     let model = Path::new(model);
     let program = Program {
-        thalweg: binary,
+        laboratory: &laboratory(binary),
         program: &std::env::current_exe().context("this program's path")?,
         arguments: ["--binary", "/usr/bin/thalweg", command]
             .map(Into::into)
@@ -153,7 +158,7 @@ pub fn inside<T: DeserializeOwned>(
             .collect(),
         environment: Vec::new(),
         data: &[model],
-        files: BTreeMap::new(),
+        files: BTreeMap::from([("/usr/bin/thalweg".into(), binary.to_owned())]),
         memory: Some(memory),
     };
     let text = qemu::execute(stock, &program)?;

@@ -24,10 +24,9 @@ make kernels
 ```
 
 which tries every feature on Debian's stock kernels in QEMU ([lab.md](lab.md#stock-kernels-in-virtual-time)) and on the
-machine's own (three minutes). `make test-all` says where the page no longer holds. *works*: it was done there. Learning
-scored connections, in the first row with the kernel's types hidden from the agent. Settings of a policy were seen on a
-socket. htcp, dctcp, adpg-plus and each path carried a transfer. `thalweg-bench kernels --kernel NAME` tries another
-kernel of `thalweg lab kernels list`, `--feature NAME` one row. `thalweg doctor` checks the running kernel.
+machine's own. *works*: it was done there, in the first row with the kernel's types hidden from the agent.
+`thalweg-bench kernels --kernel NAME` tries another kernel of `thalweg-lab kernels list`, `--feature NAME` one row.
+`thalweg doctor` checks the running kernel.
 
 ";
 const SINCE: &str = "

@@ -371,10 +371,10 @@ impl Bench<'_> {
 
     /// A command behind a path.
     fn link(&self) -> Result<String> {
-        let output = std::process::Command::new(self.binary)
+        let output = std::process::Command::new(super::laboratory(self.binary))
             .args(["link", "--delay", "5ms", "--", "ip", "route"])
             .output()
-            .context("starting thalweg link")?;
+            .context("starting thalweg-lab link")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}", said.trim_end());
         ensure!(!output.stdout.is_empty(), "no route behind the link");

@@ -60,7 +60,7 @@ pub enum Id {
     Delays,
     /// The laboratory's ECN marks.
     Marks,
-    /// `thalweg link`.
+    /// `thalweg-lab link`.
     Link,
 }
 
@@ -137,7 +137,7 @@ features! {
         "programs are not interpreted, which takes several times as long",
         "as learning; on arm64 5.18, whose JIT has all atomic operations";
     Laboratory, "lab: rates and losses", (5, 15), [TcFilter, Qdisc("tbf")],
-        "`thalweg lab run` on this kernel",
+        "`thalweg-lab run` on this kernel",
         "as learning; nothing newer than 5.11";
     Delays, "lab: delays", (5, 15), [TcFilter, Qdisc("tbf"), Qdisc("netem")],
         "`delay` of a scenario on this kernel",
@@ -146,7 +146,7 @@ features! {
         "`aqm = \"red\"` of a scenario on this kernel",
         "as above";
     Link, "links", (5, 15), [Tun],
-        "`thalweg link`: a command behind an emulated path",
+        "`thalweg-lab link`: a command behind an emulated path",
         "as learning; nothing newer than 5.11";
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use thalweg_process::http::{Answer, Connection};
 
-use crate::failure::{Failure, Pinned};
+use thalweg_terminal::Failure;
 
 /// Longest wait for a response to begin, and for more of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -159,12 +159,9 @@ impl Client {
 
     fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
         match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::AgentDown {
-                socket: self.socket.clone(),
-                pin: self.pin.clone(),
-                pinned: pinned(&self.pin),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                Failure::coded(4, agent_down(&self.socket, &self.pin)).into()
             }
-            .into(),
             ErrorKind::PermissionDenied => anyhow::Error::from(error).context(format!(
                 "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
                 self.socket.display()
@@ -195,13 +192,25 @@ struct Refused {
     error: String,
 }
 
-/// Whether programs are pinned in a directory, as far as this user can tell.
-pub fn pinned(pin: &Path) -> Pinned {
-    match std::fs::read_dir(pin) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Pinned::Unknown,
-        _ if thalweg_control::learner::is_attached(pin) => Pinned::Yes,
-        _ => Pinned::No,
-    }
+/// Nobody listens on the socket; what is in the kernel, as far as this user can tell.
+fn agent_down(socket: &Path, pin: &Path) -> String {
+    let is_hidden =
+        std::fs::read_dir(pin).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let (socket, shown) = (socket.display(), pin.display());
+    let state = if is_hidden {
+        format!(
+            "this user may not see whether programs are pinned in {shown}; start it with \
+             `thalweg run` as root"
+        )
+    } else if thalweg_control::learner::is_attached(pin) {
+        format!(
+            "its programs are still attached (pinned in {shown}) and go on choosing; start it with \
+             `thalweg run`, or remove them with `thalweg detach`"
+        )
+    } else {
+        format!("no programs are pinned in {shown}; start it with `thalweg run`")
+    };
+    format!("the agent is not running (nobody answers on {socket}); {state}")
 }
 
 /// Warns where what a command pins may end with it.
@@ -210,7 +219,7 @@ pub fn pinned(pin: &Path) -> Pinned {
 /// The pins certainly would.
 pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
     if let Some(doubt) = thalweg_control::system::doubt_about_pins(pin)? {
-        crate::output::warn(&doubt);
+        thalweg_terminal::output::warn(&doubt);
     }
     Ok(())
 }

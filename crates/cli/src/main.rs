@@ -1,44 +1,49 @@
-//! `thalweg`: the agent, the commands that query it, and the laboratory.
+//! `thalweg`: the agent, and the commands that query it and act on the kernel.
 
 use std::process::ExitCode;
 
+mod cli;
 mod client;
 mod commands;
-mod failure;
-mod groups;
-mod journal;
-mod kinds;
 mod options;
-mod output;
 mod watch;
 
 use clap::FromArgMatches as _;
-use options::{Cli, Command};
+use cli::{Cli, Command};
+use thalweg_terminal::{completions, failure, manual, output};
 
 fn main() -> ExitCode {
+    thalweg_terminal::set_program("thalweg");
     thalweg_control::object::silence_libbpf();
-    let parsed = groups::command().try_get_matches().and_then(|matches| {
+    let parsed = cli::command().try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, watch::interval(&matches)))
     });
     let (mut cli, interval) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return failure::report_usage(&error),
+        Err(error) => return report_usage(&error),
     };
-    output::choose(match (cli.global.json_lines, interval) {
-        (true, _) => output::Json::Lines,
-        (false, Some(_)) => output::Json::Line,
-        (false, None) => output::Json::Pretty,
-    });
-    cli.global.json |= cli.global.json_lines;
+    cli.global.format.apply(interval.is_some());
     let ended = match interval {
         Some(interval) => watch::run(&cli.global, interval, || dispatch(&cli)),
         None => dispatch(&cli),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error, cli.global.json),
+        Err(error) => failure::report(&error, cli.global.format.json),
     }
+}
+
+/// Reports arguments that cannot be parsed. For a monitoring system, exit code 2 of `status --check`
+/// would be CRITICAL.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && failure::has_argument("status") && failure::has_argument("--check") {
+        let line = failure::usage_line(error).replace('|', "/");
+        // If standard output is closed, nobody can be told.
+        let _ = output::print(&format!("THALWEG UNKNOWN - {line}\n"));
+        return ExitCode::from(3);
+    }
+    failure::report_usage(error)
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
@@ -67,18 +72,18 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::RemoveAll(options) => commands::remove_all::run(global, options),
         Command::Config(what) => commands::config::run(global, what),
         Command::Doctor => commands::doctor::run(global),
-        Command::Lab(options) => commands::lab::run(global, options),
         Command::Policy(options) => commands::policy::run(global, options),
         Command::Fleet(what) => commands::fleet::run(global, what),
-        Command::Model(what) => commands::model::run(global, what),
-        Command::Link(options) => commands::link::run(global, options),
-        Command::Stack(options) => commands::stack::run(global, options),
-        Command::Limit(options) => commands::limit::run(options),
-        Command::Sim(what) => commands::sim::run(global, what),
+        Command::Limit(_) => commands::moved::limit(),
+        Command::Lab(words) => commands::moved::to_laboratory("lab", words),
+        Command::Sim(words) => commands::moved::to_laboratory("sim", words),
+        Command::Link(words) => commands::moved::to_laboratory("link", words),
+        Command::Stack(words) => commands::moved::to_laboratory("stack", words),
+        Command::Model(words) => commands::moved::to_laboratory("model", words),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
         Command::Schema(options) => commands::schema::run(options),
-        Command::Completions(options) => commands::completions::run(options),
-        Command::Manual(options) => commands::manual::run(options),
+        Command::Completions(options) => completions::run(options, cli::command()),
+        Command::Manual(options) => manual::run(options, cli::command(), &cli::PAGES),
     }
 }

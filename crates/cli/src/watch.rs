@@ -9,9 +9,9 @@ use console::Term;
 
 use thalweg_units::printable_lines;
 
-use crate::failure::{self, Failure};
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
+use thalweg_terminal::{Failure, failure};
 
 /// The commands that have it.
 const LISTS: [&[&str]; 9] = [
@@ -87,7 +87,7 @@ pub fn interval(matches: &ArgMatches) -> Option<Duration> {
 /// # Errors
 /// Standard output cannot be written, or has been closed.
 pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) -> Result<()> {
-    let paints = std::io::stdout().is_terminal() && !global.json;
+    let paints = std::io::stdout().is_terminal() && !global.format.json;
     let mut is_first = true;
     loop {
         let start = Instant::now();
@@ -101,10 +101,14 @@ pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) 
             let text = text + &printable_lines(&failed.unwrap_or_default());
             output::write(painted(&title(interval), &text, Term::stdout().size()).as_bytes())?;
         } else {
-            let gap = if is_first || global.json { "" } else { "\n" };
+            let gap = if is_first || global.format.json {
+                ""
+            } else {
+                "\n"
+            };
             output::write(format!("{gap}{text}").as_bytes())?;
             if let Some(error) = failed {
-                failure::report(&error, global.json);
+                failure::report(&error, global.format.json);
             }
         }
         is_first = false;
@@ -136,7 +140,7 @@ fn painted(title: &str, text: &str, (height, width): (u16, u16)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Cli;
+    use crate::cli::Cli;
     use clap::CommandFactory as _;
 
     #[test]

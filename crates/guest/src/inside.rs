@@ -34,7 +34,7 @@ const JOB: &str = "job.json";
 const ANSWER: &str = "result.json";
 const ERROR: &str = "error";
 /// The arguments with which this program calls [`main`]; the work directory follows.
-pub(crate) const WORDS: [&str; 2] = ["lab", "guest"];
+pub(crate) const WORDS: [&str; 1] = ["guest"];
 /// A kernel boots with timers that wait for ticks, and switches to others at one of its first
 /// ticks. In simulated time those ticks are still to come after booting.
 const SETTLING: Duration = Duration::from_millis(100);
@@ -111,7 +111,7 @@ pub fn main<E: Display + From<Error>>(
         _ if system::is_user_mode() => Kind::UserMode,
         Ok(RAMFS) if work.join(JOB).is_file() => Kind::Qemu,
         _ => {
-            let why = "`lab guest` is what the laboratory starts in a kernel of its own; it is of \
+            let why = "`thalweg-lab guest` is what the laboratory starts in a kernel of its own; it is of \
                        no use elsewhere";
             return Err(Error::Options(why.to_owned()).into());
         }

@@ -190,7 +190,7 @@ pub fn find(asked: Option<&OsStr>) -> Result<Stock, Error> {
             .rfind(|stock| stock.fault.is_none())
             .ok_or_else(|| {
                 wrong(format!(
-                    "no kernel: add a package, as `thalweg lab kernels add {EXAMPLE}`"
+                    "no kernel: add a package, as `thalweg-lab kernels add {EXAMPLE}`"
                 ))
             });
     };
@@ -203,7 +203,7 @@ pub fn find(asked: Option<&OsStr>) -> Result<Stock, Error> {
         None => {
             let names: Vec<&str> = all.iter().map(|stock| stock.name.as_str()).collect();
             return Err(wrong(format!(
-                "no kernel {asked:?}: expected a file with a `/`, or one of `thalweg lab kernels \
+                "no kernel {asked:?}: expected a file with a `/`, or one of `thalweg-lab kernels \
                  list` ({})",
                 if names.is_empty() {
                     "none".to_owned()
@@ -265,7 +265,7 @@ pub fn remove(name: &str) -> Result<(), Error> {
         let of_machine = in_root(Path::new("/"), None);
         let why = match of_machine.iter().any(|stock| stock.name == name) {
             true => "it is this machine's own",
-            false => "there is none of that name (thalweg lab kernels list)",
+            false => "there is none of that name (thalweg-lab kernels list)",
         };
         return Err(Error::Options(format!(
             "cannot remove the kernel {name:?}: {why}"

@@ -170,7 +170,7 @@ fn absent(cache: &Path, built: &[PathBuf], hz: u32) -> String {
         ticks::DEFAULT => String::new(),
         other => format!(" --hz {other}"),
     };
-    let build = format!("`thalweg lab build-kernel{option}` (some ten minutes on two CPUs)");
+    let build = format!("`thalweg-lab build-kernel{option}` (some ten minutes on two CPUs)");
     let mut programs = built.iter().map(|directory| directory.join(PROGRAM));
     match programs.find(|program| has_rate(program, hz)) {
         Some(old) => format!(

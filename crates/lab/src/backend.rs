@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     inside::uml::run(&kernel, &options, &scenarios)
 }
 
-/// Runs the job of a work directory, inside a kernel of its own (`thalweg lab guest`, see
+/// Runs the job of a work directory, inside a kernel of its own (`thalweg-lab guest`, see
 /// [`thalweg_guest::main`]).
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! `lab compare`: two runs, compared.
+//! `thalweg-lab compare`: two runs, compared.
 //!
 //! The medians of each scenario, mode and measure that both runs have are compared by a bootstrap
 //! (Efron 1979). Both samples are resampled with replacement. The interval lies between percentiles

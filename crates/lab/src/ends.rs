@@ -1,4 +1,4 @@
-//! Ends of a path that are stacks (`sender = "stack"`, `receiver = "stack"`): `thalweg stack` on a
+//! Ends of a path that are stacks (`sender = "stack"`, `receiver = "stack"`): `thalweg-lab stack` on a
 //! TAP device of the laboratory.
 
 use std::io::{BufRead, BufReader, Write};
@@ -119,7 +119,7 @@ impl Stacks {
             Side::Server => "receiver",
         })?;
         let entrance = cgroup.entrance()?;
-        let mut command = tool::command(&options.agent_binary.to_string_lossy());
+        let mut command = tool::command(&options.program.to_string_lossy());
         command.args(["stack", "end", &end, "--"]).args(words);
         thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only write(2) is called, of one byte of a constant, to a
@@ -156,7 +156,7 @@ impl Stacks {
         mode: &Mode,
     ) -> Result<Sender, Error> {
         let program = inside::program(options)?;
-        let words = [&*program.to_string_lossy(), "lab", "worker", "turns"];
+        let words = [&*program.to_string_lossy(), "worker", "turns"];
         let (command, cgroup) =
             self.command(options, scenario, pair, mode, Side::Client, &words)?;
         Sender::start(command, cgroup)

@@ -212,7 +212,7 @@ pub(crate) fn transfer(
         false => (pair.command_in(Side::Client, &worker)?, "send"),
     };
     command
-        .args(["lab", "worker", job])
+        .args(["worker", job])
         .arg(result)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -123,7 +123,7 @@ impl Measure {
         }
     }
 
-    /// One value per connection, the median of several. `lab compare` resamples these.
+    /// One value per connection, the median of several. `thalweg-lab compare` resamples these.
     pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
         sample::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thalweg_process::tool::quote;
+use thalweg_process::tool::{self, quote};
 
 use crate::host::WireKind;
 use crate::mode::Mode;
@@ -26,10 +26,11 @@ pub struct Options {
     /// Directory of the report; none: a new one below `lab-results`. Several scenarios get a
     /// subdirectory each.
     pub out: Option<PathBuf>,
-    /// The `thalweg` command. The agent is `BINARY --socket PATH run --config PATH`. A kernel of
-    /// its own starts `BINARY lab guest DIRECTORY`. All traffic but bulk is made by `BINARY lab
-    /// worker …`, see [`crate::worker`].
+    /// The agent's command, `thalweg`: `AGENT --socket PATH run --config PATH`.
     pub agent_binary: PathBuf,
+    /// The laboratory's command, `thalweg-lab`. A kernel of its own starts `PROGRAM guest DIRECTORY`.
+    /// All traffic but bulk is made by `PROGRAM worker …`, see [`crate::worker`].
+    pub program: PathBuf,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
     /// The kernel for [`crate::backend::run`]. [`crate::run()`] always uses the kernel that it is
@@ -93,7 +94,8 @@ impl Default for Options {
             connections: None,
             reference_every: 1,
             out: None,
-            agent_binary: PathBuf::from("thalweg"),
+            agent_binary: tool::find_agent().unwrap_or_else(|| tool::AGENT.into()),
+            program: PathBuf::from("thalweg-lab"),
             progress: true,
             kernel: KernelOptions::default(),
             origin: Origin::default(),

@@ -91,7 +91,7 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
             "the number of rounds must be at least 1".into(),
         ));
     }
-    let load = |(index, file): (usize, &PathBuf)| {
+    let load = |(index, file): (usize, &PathBuf)| -> Result<Scenario, Error> {
         let scenario = match options.origin.policy_folders.get(index) {
             Some(folder) => Scenario::load_in(file, folder)?,
             None => Scenario::load(file)?,
@@ -105,7 +105,21 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
         }
         Ok(scenario)
     };
-    options.scenarios.iter().enumerate().map(load).collect()
+    let scenarios = options.scenarios.iter().enumerate().map(load);
+    let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
+    if needs_agent(options, &scenarios) && !options.agent_binary.is_file() {
+        return Err(Error::Preconditions(vec![format!(
+            "{}: no such program; modes with an agent or a policy, and congestion controls of a \
+             scenario, need the agent: install the package thalweg",
+            options.agent_binary.display()
+        )]));
+    }
+    Ok(scenarios)
+}
+
+/// Whether a mode or a scenario needs the agent's command.
+pub(crate) fn needs_agent(options: &Options, scenarios: &[Scenario]) -> bool {
+    options.modes.iter().any(Mode::pins) || scenarios.iter().any(|one| !one.arms.is_empty())
 }
 
 /// A scenario and the means to run it.

@@ -94,7 +94,7 @@ pub enum End {
     /// The kernel that the run is on.
     #[default]
     Native,
-    /// A kernel that is a process, as in `thalweg stack`.
+    /// A kernel that is a process, as in `thalweg-lab stack`.
     Stack,
 }
 

@@ -1,7 +1,7 @@
 //! The tables of a run, as text for a terminal and as rows for the page.
 
-use thalweg_report::PUBLISHED_HOSTS;
 pub use thalweg_report::Table;
+use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::figures::{rate, three};
 
 use crate::figure::Unit;

@@ -21,7 +21,7 @@ use crate::worker::timers::{self, Lateness};
 /// Options of a measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Measure on the kernel of `thalweg stack`.
+    /// Measure on the kernel of `thalweg-lab stack`.
     pub stack: bool,
     /// Use real-time priority (`SCHED_FIFO`).
     pub real_time: bool,
@@ -45,7 +45,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
         command.args(["stack", "--"]).arg(&options.program);
     }
     command
-        .args(["lab", "worker", "timers"])
+        .args(["worker", "timers"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     // The lateness of a stack's own timers is recorded outside its kernel.

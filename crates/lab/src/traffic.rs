@@ -77,7 +77,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let address = SocketAddr::new(remote.listening(), port);
         let mut command = pair.command_on(remote, &program.to_string_lossy())?;
-        command.args(["lab", "worker", "serve", &address.to_string()]);
+        command.args(["worker", "serve", &address.to_string()]);
         Self::start(command, worker::LISTENING, mode, START)
     }
 

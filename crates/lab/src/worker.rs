@@ -1,5 +1,5 @@
 //! The laboratory's own traffic: a server that receives, and a client that opens flows by a plan.
-//! Both are processes inside the two hosts, started by the hidden command `thalweg lab worker`.
+//! Both are processes inside the two hosts, started by the hidden command `thalweg-lab worker`.
 //!
 //! iperf3's control connection would outweigh a short flow. A flow is one TCP connection: the
 //! client sends and closes its side, then the server answers with bytes and times. Or a flow is one

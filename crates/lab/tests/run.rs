@@ -140,6 +140,7 @@ fn without_timestamps_there_are_no_round_trip_times() {
         let text = format!("{text}{timestamps}\n");
         let mut options = options(directory.path(), &text, &["baseline"]);
         options.agent_binary = fake_agent(directory.path(), "obeys");
+        options.program = options.agent_binary.clone();
         let outcome = run(&options).unwrap();
         for connection in &outcome.scenarios[0].modes[0].connections {
             assert_eq!(connection.error, None);
@@ -220,10 +221,10 @@ fn fake_agent_process() {
     };
     let words: Vec<&str> = arguments.split(' ').collect();
     let job = match words[..] {
-        [_, "lab", "worker", "serve", address] => Some(Job::Serve {
+        [_, "worker", "serve", address] => Some(Job::Serve {
             address: address.parse().unwrap(),
         }),
-        [_, "lab", "worker", "send", result] => Some(Job::Send {
+        [_, "worker", "send", result] => Some(Job::Send {
             result: result.into(),
         }),
         _ => None,
@@ -288,6 +289,7 @@ fn an_agent_is_configured_asked_and_told_to_go() {
         &["classic", "baseline", "thalweg"],
     );
     options.agent_binary = fake_agent(directory.path(), "obeys");
+    options.program = options.agent_binary.clone();
     options.reference_every = 2;
     let outcome = run(&options).unwrap();
     let modes = &outcome.scenarios[0].modes;
@@ -304,6 +306,7 @@ fn an_agent_is_configured_asked_and_told_to_go() {
 fn run_flows(directory: &Path, text: &str, modes: &[&str]) -> Outcome {
     let mut options = options(directory, text, modes);
     options.agent_binary = fake_agent(directory, "obeys");
+    options.program = options.agent_binary.clone();
     let outcome = run(&options).unwrap();
     assert_eq!(own_leftovers(), Vec::<String>::new());
     outcome
@@ -355,6 +358,7 @@ fn an_agent_that_ends_is_quoted() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path(), "", &["baseline", "thalweg"]);
     options.agent_binary = fake_agent(directory.path(), "dies");
+    options.program = options.agent_binary.clone();
     let error = run(&options).unwrap_err().to_string();
     assert!(
         error.contains("mode thalweg") && error.contains("no such policy"),
@@ -378,6 +382,7 @@ fn a_policy_that_cannot_be_applied_is_an_error_that_leaves_nothing() {
     let mut options = options(directory.path(), text, &["baseline", "policy:p"]);
     // This agent knows no `policy apply` and says so.
     options.agent_binary = fake_agent(directory.path(), "obeys");
+    options.program = options.agent_binary.clone();
     let error = run(&options).unwrap_err().to_string();
     assert!(
         error.contains("the policy p: ") && error.contains("unexpected arguments"),
@@ -419,6 +424,7 @@ fn an_agent_that_does_not_go_is_ended_and_reported() {
         &["thalweg"],
     );
     options.agent_binary = fake_agent(directory.path(), "stays");
+    options.program = options.agent_binary.clone();
     let error = run(&options).unwrap_err().to_string();
     assert!(error.contains("asked to detach"), "{error}");
     assert_eq!(own_leftovers(), Vec::<String>::new());
@@ -456,6 +462,7 @@ fn long_run_process() {
         &["baseline", "thalweg"],
     );
     options.agent_binary = fake_agent(&directory, "obeys");
+    options.program = options.agent_binary.clone();
     match run(&options) {
         Err(error) if error.is_interruption() => std::process::exit(42),
         other => panic!("{other:?}"),

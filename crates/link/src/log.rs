@@ -73,7 +73,7 @@ impl LogFile {
             .map_or("droptail".to_owned(), |aqm| aqm.to_string());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let head = format!(
-            "# thalweg link ({name})\n# queue: {queue} [bytes={}]\n# init timestamp: {}\n\
+            "# thalweg-lab link ({name})\n# queue: {queue} [bytes={}]\n# init timestamp: {}\n\
              # base timestamp: 0\n",
             direction.queue_bytes,
             now.map_or(0, |it| it.as_millis())

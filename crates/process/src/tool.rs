@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use crate::error::Error;
 
-pub use thalweg_units::program::{command, find};
+pub use thalweg_units::program::{AGENT, command, find, find_agent};
 
 /// Runs `ip` or `tc` with the words of one string.
 ///

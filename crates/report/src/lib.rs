@@ -13,5 +13,5 @@ mod verdict;
 pub use chart::{Chart, Line};
 pub use page::{FOOT, escape, head, html_table};
 pub use svg::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, grid, open};
-pub use table::{PUBLISHED_HOSTS, Table};
+pub use table::Table;
 pub use verdict::Verdict;

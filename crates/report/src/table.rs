@@ -9,18 +9,6 @@ const FRAME: usize = 3;
 /// Tables with this many columns or fewer are never split.
 const WORDY: usize = 4;
 
-/// Columns in which tables of a tuner's remote hosts have been published. They have a row per host
-/// and congestion control, times in µs, rates in bytes per µs.
-pub const PUBLISHED_HOSTS: [&str; 7] = [
-    "IPAddress",
-    "CongAlg",
-    "Metric",
-    "Count",
-    "Greedy",
-    "MinRtt",
-    "MaxRtDlvr",
-];
-
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {

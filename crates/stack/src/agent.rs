@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use thalweg_process::http;
+use thalweg_process::tool::AGENT;
 
 use crate::control::{self, FromInside, Job};
 use crate::error::Error;
@@ -65,10 +66,14 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
     );
     fs::write(CONFIGURATION, text).map_err(Error::io("cannot write", CONFIGURATION))?;
     if job.learn {
-        start_agent()?;
+        start_agent(job)?;
         let known = work.join(KNOWN);
         if known.exists() {
-            thalweg("what was learned", [OsStr::new("import"), known.as_ref()])?;
+            thalweg(
+                job,
+                "what was learned",
+                [OsStr::new("import"), known.as_ref()],
+            )?;
         }
         // The user may query the agent, as `thalweg hosts` does.
         chown(SOCKET, Some(job.user), None).map_err(Error::io("cannot give away", SOCKET))?;
@@ -76,7 +81,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
     let mut notes = Vec::new();
     if let Some(policy) = &job.policy {
         let words = [OsStr::new("policy"), OsStr::new("apply"), policy.as_ref()];
-        let said = thalweg("the policy", words)?;
+        let said = thalweg(job, "the policy", words)?;
         let lines = said.lines().filter_map(|line| line.strip_prefix("note: "));
         notes.extend(lines.map(|note| format!("policy: {note}")));
     }
@@ -88,20 +93,23 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
     Ok((Some(procs.into()), notes))
 }
 
-/// This program with the agent's configuration and an empty environment.
-fn command() -> Result<Command, Error> {
-    let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
-    let mut command = Command::new(program);
+/// The agent's program with its configuration and an empty environment.
+fn command(job: &Job) -> Command {
+    let mut command = Command::new(job.agent.as_deref().unwrap_or(Path::new(AGENT)));
     command
         .env_clear()
         .args(["--config", CONFIGURATION])
         .stdin(Stdio::null());
-    Ok(command)
+    command
 }
 
 /// Runs a command of the agent's and returns its output.
-fn thalweg<const N: usize>(what: &'static str, arguments: [&OsStr; N]) -> Result<String, Error> {
-    let output = command()?.args(arguments).output();
+fn thalweg<const N: usize>(
+    job: &Job,
+    what: &'static str,
+    arguments: [&OsStr; N],
+) -> Result<String, Error> {
+    let output = command(job).args(arguments).output();
     let output = output.map_err(Error::system(what))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -121,13 +129,13 @@ fn failed(what: &'static str, said: &str, status: std::process::ExitStatus) -> E
 
 /// Starts the agent and waits until it answers; its programs are then attached. It ends with the
 /// kernel.
-fn start_agent() -> Result<(), Error> {
+fn start_agent(job: &Job) -> Result<(), Error> {
     let what = "the agent";
     let log = File::create(LOG).map_err(Error::io("cannot create", LOG))?;
     let errors = log
         .try_clone()
         .map_err(Error::io("cannot duplicate", LOG))?;
-    let mut child = command()?
+    let mut child = command(job)
         .arg("run")
         .stdout(log)
         .stderr(errors)

@@ -55,6 +55,8 @@ pub(crate) struct Job {
     pub(crate) learn: bool,
     /// The policy for the command's connections.
     pub(crate) policy: Option<PathBuf>,
+    /// The agent's program.
+    pub(crate) agent: Option<PathBuf>,
     pub(crate) streams: Streams,
     pub(crate) terminal: Option<Terminal>,
 }
@@ -170,7 +172,7 @@ mod tests {
         for (streams, raw, terminal, which) in [
             ([true, true, true], true, true, [true, true, true]),
             ([true, true, false], true, true, [true, true, false]),
-            // `thalweg stack -- curl … | less`: less reads the keys.
+            // `thalweg-lab stack -- curl … | less`: less reads the keys.
             ([true, false, true], false, true, [false, false, true]),
             ([true, false, false], false, false, [false; 3]),
             ([false, true, true], false, true, [false, true, true]),

@@ -116,7 +116,7 @@ fn lock(file: &Path) -> Result<Flock<File>, Error> {
             // The holder's number helps, but is not needed.
             let _ = open.read_to_string(&mut holder);
             Err(refused(file)(io::Error::other(format!(
-                "another `thalweg stack` (pid {}) learns into it; wait for its end, or name \
+                "another `thalweg-lab stack` (pid {}) learns into it; wait for its end, or name \
                  another file with --store",
                 holder.trim()
             ))))
@@ -183,7 +183,7 @@ mod tests {
         let pid = std::process::id();
         let refusal = take(&file).unwrap_err();
         assert!(
-            refusal.contains(&format!("another `thalweg stack` (pid {pid}) learns")),
+            refusal.contains(&format!("another `thalweg-lab stack` (pid {pid}) learns")),
             "{refusal}"
         );
         // Nothing has come back yet, so the file is not created.

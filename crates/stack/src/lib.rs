@@ -1,4 +1,4 @@
-//! `thalweg stack`: a program on the TCP of a Linux kernel that is a process, on a real wire.
+//! `thalweg-lab stack`: a program on the TCP of a Linux kernel that is a process, on a real wire.
 //!
 //! The kernel is user-mode Linux. Its network interface is a TAP device in a network namespace of
 //! its own. A veth pair joins that to the machine, which translates addresses (`nat`). The kernel
@@ -98,6 +98,8 @@ pub struct Options {
     pub rules: Option<Rules>,
     /// This program's file.
     pub program: PathBuf,
+    /// The agent's file; needed for what is learned, and for a policy.
+    pub agent: Option<PathBuf>,
 }
 
 /// The result of a command.
@@ -120,12 +122,17 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     };
     for word in options.command.iter().filter(|word| is_fifo(word)) {
         eprintln!(
-            "thalweg stack: note: {} is a FIFO: who opens it inside waits for another end inside, whatever opens \
+            "thalweg-lab stack: note: {} is a FIFO: who opens it inside waits for another end inside, whatever opens \
              it on the machine; use a pipe",
             word.display()
         );
     }
     publish::check(&options.publish)?;
+    if options.agent.is_none() && (options.store.is_some() || options.rules.is_some()) {
+        let why = "--learn and --policy need the agent: found no `thalweg` beside this program or on \
+                   PATH; install the package thalweg";
+        return Err(Error::Missing(why.to_owned()));
+    }
     let kernel = kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
     thalweg_guest::check_available(Kind::UserMode, memory, "--memory")?;
@@ -142,6 +149,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         congestion_controls: rules.map_or_else(Vec::new, |it| it.congestion_controls().to_vec()),
         learn: options.store.is_some(),
         policy,
+        agent: options.agent.clone(),
         qdisc: options.qdisc.clone(),
         sysctls: publish::reserved(&options.publish)
             .into_iter()
@@ -214,6 +222,7 @@ impl Bed {
             congestion_controls: Vec::new(),
             learn: false,
             policy: None,
+            agent: None,
             qdisc: None,
             sysctls: Vec::new(),
             ends: None,

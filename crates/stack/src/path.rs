@@ -1,4 +1,4 @@
-//! A path to a far end in place of the machine's network, as of `thalweg link`, without root.
+//! A path to a far end in place of the machine's network, as of `thalweg-lab link`, without root.
 //!
 //! ```text
 //!  kernel                near                                far

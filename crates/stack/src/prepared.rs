@@ -127,7 +127,7 @@ fn may_prepare(user: &str) -> Result<u32, Error> {
     })?;
     if !may_administrate() {
         return Err(Error::Missing(
-            "only root prepares wires (CAP_NET_ADMIN, CAP_SYS_ADMIN): sudo thalweg stack …"
+            "only root prepares wires (CAP_NET_ADMIN, CAP_SYS_ADMIN): sudo thalweg-lab stack …"
                 .to_owned(),
         ));
     }
@@ -271,8 +271,8 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     if numbers.is_empty() {
         return Err(Error::Missing(
             "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run it \
-             as root (sudo thalweg stack …), or have root prepare wires for this user once (sudo \
-             thalweg stack setup --user NAME)"
+             as root (sudo thalweg-lab stack …), or have root prepare wires for this user once (sudo \
+             thalweg-lab stack setup --user NAME)"
                 .to_owned(),
         ));
     }
@@ -294,7 +294,7 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     if let Some(name) = incomplete {
         return Err(Error::Missing(format!(
             "{name} has no lock file in {LOCKS}, and no other device is free: have root prepare it \
-             again (sudo thalweg stack setup --user NAME)"
+             again (sudo thalweg-lab stack setup --user NAME)"
         )));
     }
     Err(Error::Options(busy.map_or_else(
@@ -342,7 +342,7 @@ fn ends(number: Number) -> Result<Ends, Error> {
     });
     let machine = machine.ok_or_else(|| {
         Error::Missing(format!(
-            "{name} has no address: have root prepare it again (sudo thalweg stack remove --user \
+            "{name} has no address: have root prepare it again (sudo thalweg-lab stack remove --user \
              NAME, and setup)"
         ))
     })?;

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes read from a stream at once.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The begin of an error message of the process inside, on the console.
-pub(crate) const COMPLAINT: &str = "thalweg stack: ";
+pub(crate) const COMPLAINT: &str = "thalweg-lab stack: ";
 
 /// A running kernel with its connections. Dropped, it is killed with all its processes.
 pub(crate) struct Session<'a> {

@@ -128,7 +128,7 @@ impl Wire {
         let (number, lock, ends) = prepared::take()?;
         if !publish.is_empty() {
             return Err(Error::Missing(
-                "--publish: this user may not publish ports: run it as root (sudo thalweg stack …)"
+                "--publish: this user may not publish ports: run it as root (sudo thalweg-lab stack …)"
                     .to_owned(),
             ));
         }

@@ -1,5 +1,17 @@
 //! Figures for a reader: three significant digits and a unit.
 
+/// Columns in which tables of a tuner's remote hosts have been published. They have a row per host
+/// and congestion control, times in µs, rates in bytes per µs.
+pub const PUBLISHED_HOSTS: [&str; 7] = [
+    "IPAddress",
+    "CongAlg",
+    "Metric",
+    "Count",
+    "Greedy",
+    "MinRtt",
+    "MaxRtDlvr",
+];
+
 /// Units with their factors, the largest first.
 type Units = [(f64, &'static str)];
 

@@ -7,6 +7,9 @@ use std::process::Command;
 /// `su` and cron start.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
+/// The name of the agent's command.
+pub const AGENT: &str = "thalweg";
+
 /// The full path of a program, searched on PATH and in the system directories.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -17,6 +20,13 @@ fn find_in(program: &str, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf
     path.chain(SYSTEM_DIRECTORIES.iter().map(Into::into))
         .map(|directory| directory.join(program))
         .find(|candidate| candidate.is_file())
+}
+
+/// The agent's command, `thalweg`: beside this program, else found as [`find`] does.
+pub fn find_agent() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let beside = own.map(|own| own.with_file_name(AGENT));
+    beside.filter(|file| file.is_file()).or_else(|| find(AGENT))
 }
 
 /// A command for a program, found as [`find`] does.

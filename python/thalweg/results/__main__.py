@@ -38,9 +38,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--binary",
-        default="thalweg",
+        default="thalweg-lab",
         metavar="FILE",
-        help="the program that is run; default: %(default)s of PATH",
+        help="the laboratory's program; default: %(default)s of PATH",
     )
     simulator = parser.add_argument_group("tables of rate controllers in the simulator")
     simulator.add_argument(

@@ -34,7 +34,7 @@ def median(values: Sequence[float]) -> float | None:
     return quantile(values, 0.5)
 
 
-# `lab compare` has the same interval, for the same mode in two documents. Tables also set two modes
+# `thalweg-lab compare` has the same interval, for the same mode in two documents. Tables also set two modes
 # of one document beside each other, and the last halves of their connections.
 def interval(base: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the ratio of two medians, ours / base: percentiles of 10,000 draws of

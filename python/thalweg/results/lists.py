@@ -184,7 +184,7 @@ class Simulated(Head):
 
 @dataclass(frozen=True)
 class TimersRow:
-    """A condition, and its options of ``thalweg lab timers``."""
+    """A condition, and its options of ``thalweg-lab timers``."""
 
     condition: str
     options: tuple[str, ...] = ()

@@ -97,14 +97,13 @@ def render(
     for table in page.table:
         of = list(_orders(table, folder))
         results = iter([made.of(order) for order in of])
-        foot = dict.fromkeys(made.line(order) for order in of)
         for order in of:
             kernels.update(dict.fromkeys(_kernels(order, made)))
         blocks = [f"## {table.title}"]
         if table.source is not None:
             blocks.append(f"Published: {table.source}.")
         blocks += [table.note.strip(), "\n".join(_body(table, results, judged, pictures))]
-        blocks.append("\n".join(foot))
+        blocks.append("\n".join(made.lines(of)))
         sections.append("\n" + "\n\n".join(filter(None, blocks)) + "\n")
     text = f"# {page.title}\n\n{page.introduction.strip()}\n"
     if kernels:

@@ -70,13 +70,13 @@ class Order:
     @property
     def command(self) -> str:
         """For readers, in bash."""
-        return self.before + " ".join(("thalweg", *self.words))
+        return self.before + " ".join(("thalweg-lab", *self.words))
 
 
 def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order:
-    """A run of ``thalweg lab run``; its scenario lies in the folder. Raises OSError."""
+    """A run of ``thalweg-lab run``; its scenario lies in the folder. Raises OSError."""
     scenario = Path(os.path.normpath(folder / run.scenario))
-    words = ["lab", "run", str(scenario), "--backend", run.backend]
+    words = ["run", str(scenario), "--backend", run.backend]
     words += ["--connections", str(run.connections)]
     for mode in modes:
         words += ["--mode", mode]
@@ -91,19 +91,19 @@ def of_seeds(folder: Path, run: Run, modes: Sequence[str], seeds: int) -> Order:
     """The same with each of the seeds from 1 on, in one boot. Raises OSError, and ValueError for a
     scenario without `[path]` or with a seed of its own."""
     one = laboratory(folder, run, modes)
-    scenario = Path(one.words[2])
+    scenario = Path(one.words[1])
     text = _content(scenario)
     if not re.search(r"(?m)^\[path\]$", text) or re.search(r"(?m)^seed\b", text):
         raise ValueError(f"{scenario}: expected a table [path] without a seed")
     copies = f"{SEEDED}/{scenario.stem}"
     edit = f'sed "s/^\\[path\\]$/&\\nseed = $seed/" {scenario} >{copies}-$seed.toml'
     before = f"mkdir -p {SEEDED}; for seed in {{1..{seeds}}}; do {edit}; done; "
-    words = (*one.words[:2], f"{copies}-{{1..{seeds}}}.toml", *one.words[3:])
+    words = (*one.words[:1], f"{copies}-{{1..{seeds}}}.toml", *one.words[2:])
     return Order(f"{one.name}-seeds-{seeds}", words, one.inputs, one.backend, before, one.stack)
 
 
 def _scenario_texts(scenario: str) -> Iterator[str]:
-    """All values of a scenario that are texts. ``lab run`` reports its faults."""
+    """All values of a scenario that are texts. ``thalweg-lab run`` reports its faults."""
 
     def texts_within(value: Any) -> Iterator[str]:
         match value:
@@ -148,7 +148,7 @@ def _digest_once(file: Path, *_version: int) -> str:
 
 
 def simulation(folder: Path, scenario: str, cc: str) -> Order:
-    """A run of ``thalweg sim run``; the scenario lies in the folder. Raises OSError."""
+    """A run of ``thalweg-lab sim run``; the scenario lies in the folder. Raises OSError."""
     file = Path(os.path.normpath(folder / scenario))
     words = ("sim", "run", str(file), "--cc", cc, "--seeds", SEEDS)
     name = f"sim-{file.stem}-{re.sub('[^A-Za-z0-9]', '-', cc)}"
@@ -157,9 +157,9 @@ def simulation(folder: Path, scenario: str, cc: str) -> Order:
 
 
 def timers(options: Sequence[str]) -> Order:
-    """A run of ``thalweg lab timers``."""
-    words = ("lab", "timers", *options)
-    return Order("-".join(words[1:]).replace("--", "-"), words, stack="--stack" in options)
+    """A run of ``thalweg-lab timers``."""
+    words = ("timers", *options)
+    return Order("-".join(words).replace("--", "-"), words, stack="--stack" in options)
 
 
 def _kernels_in_process() -> Iterator[Path]:
@@ -183,8 +183,10 @@ class Runs:
         self.failures: dict[str, str] = {}
 
     def _build_digest(self) -> str:
-        """Digest of the program. Raises OSError."""
-        return _digest(Path(shutil.which(self.binary) or self.binary))
+        """Digests of the program, and of the agent beside it. Raises OSError."""
+        program = Path(shutil.which(self.binary) or self.binary)
+        agent = program.with_name("thalweg")
+        return " ".join(_digest(one) for one in (program, agent) if one == program or one.is_file())
 
     def _kernel_identity(self, order: Order) -> str:
         """The kernel that a run is of, as far as it is known beforehand. The simulator needs none.
@@ -203,7 +205,7 @@ class Runs:
         """The kernel that backend qemu takes, the newest usable one that the program lists: its
         release, and a digest of its image. Raises OSError."""
         listed = subprocess.run(
-            [self.binary, "lab", "kernels", "list", "--json"],
+            [self.binary, "kernels", "list", "--json"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
@@ -297,10 +299,36 @@ class Runs:
             raise ValueError(f"{file}: expected results of format {FORMAT}, found {format_!r}")
         return result
 
-    def line(self, order: Order) -> str:
-        """The page's line for the run."""
-        why = self.failures.get(order.name)
-        return f"- `{order.command}`" + (f": not run: {why}" if why is not None else "")
+    def lines(self, orders: Iterable[Order]) -> list[str]:
+        """The page's lines for runs: those of a command that differ in the scenario alone have one."""
+        failed, alike = [], dict[tuple[str, ...], list[Order]]()
+        for order in dict.fromkeys(orders):
+            why = self.failures.get(order.name)
+            if why is not None:
+                failed.append(f"- `{order.command}`: not run: {why}")
+                continue
+            takes_scenario = order.words[1] == "run" and not order.before
+            key = (*order.words[:2], "", *order.words[3:]) if takes_scenario else (order.command,)
+            alike.setdefault(key, []).append(order)
+        return [f"- `{_command(of)}`" for of in alike.values()] + failed
+
+
+def _command(orders: Sequence[Order]) -> str:
+    """The command, for readers, of runs that differ in the scenario alone."""
+    first = orders[0]
+    if len(orders) == 1:
+        return first.command
+    each = " ".join(("thalweg", *first.words[:2], "$scenario", *first.words[3:]))
+    return f"for scenario in {_braces([one.words[2] for one in orders])}; do {each}; done"
+
+
+def _braces(paths: Sequence[str]) -> str:
+    """Paths of files as one word, which bash expands."""
+    files = [Path(path) for path in paths]
+    if len({(file.parent, file.suffix) for file in files}) > 1:
+        return " ".join(paths)
+    stems = ",".join(file.stem for file in files)
+    return f"{files[0].parent}/{{{stems}}}{files[0].suffix}"
 
 
 def _merge(directory: Path) -> None:

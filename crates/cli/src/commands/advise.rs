@@ -8,7 +8,7 @@ use thalweg_units::figures::three;
 use super::{gain, networks};
 use crate::client::encode;
 use crate::options::{Global, host};
-use crate::output::{self, span};
+use thalweg_terminal::output::{self, span};
 
 /// What to say more of.
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         true => client.get("/v1/advise")?,
         false => client.get(&format!("/v1/advise?{}", query.join("&")))?,
     };
-    output::show(global, &advice, || {
+    output::show(&global.format, &advice, || {
         text(&advice, options.by == Some(By::Arm))
     })
 }

@@ -4,12 +4,12 @@ use anyhow::Result;
 use thalweg_agent::view::Arm;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Lists the congestion controls to choose from.
 pub fn run(global: &Global) -> Result<()> {
     let arms: Vec<Arm> = global.client()?.get("/v1/arms")?;
-    if global.json {
+    if global.format.json {
         return output::print_json(&arms);
     }
     let rows = arms.iter().map(row).collect();

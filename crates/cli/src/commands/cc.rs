@@ -11,9 +11,9 @@ use thalweg_control::system;
 use thalweg_units::{Delay, Rate, printable};
 
 use crate::client::check_pins_last;
-use crate::failure::Failure;
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::output;
 
 /// Sub-commands for congestion controls in BPF.
 #[derive(Debug, Args)]
@@ -135,7 +135,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
             let all = cc::list(pin)?;
-            output::show(global, &all, || table(&all))
+            output::show(&global.format, &all, || table(&all))
         }
         Command::Load(load) => {
             let program = load.what.program()?;
@@ -171,7 +171,7 @@ fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
         options.name.as_deref(),
         remote,
         |decision| {
-            if global.json {
+            if global.format.json {
                 return output::print_json_line(decision);
             }
             output::print(&line(decision))
@@ -224,7 +224,7 @@ fn line(decision: &Decision) -> String {
 }
 
 fn done(global: &Global, what: &str, name: &str) -> Result<()> {
-    output::show(global, &serde_json::json!({ what: name }), || {
+    output::show(&global.format, &serde_json::json!({ what: name }), || {
         format!("{what} {name}\n")
     })
 }

@@ -6,7 +6,7 @@ use thalweg_agent::view::{Clamps, HostClamp};
 use thalweg_units::printable;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Which hosts.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut found: Clamps = global.client()?.get("/v1/clamps")?;
     found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(global, &found, || table(&found))
+    output::show(&global.format, &found, || table(&found))
 }
 
 fn table(found: &Clamps) -> String {

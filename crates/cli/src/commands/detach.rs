@@ -15,8 +15,8 @@ use thalweg_control::system::{self, Process};
 
 use crate::client::{Client, is_forbidden};
 use crate::options::Global;
-use crate::output;
 use agents::Agent;
+use thalweg_terminal::output;
 
 /// Longest wait for the end of an agent that was asked for it.
 const END: Duration = Duration::from_secs(15);
@@ -126,7 +126,7 @@ pub fn run(global: &Global) -> Result<()> {
     }
     outcome.left.extend(learner.remove_rest());
     outcome.others = leftovers::others(pin);
-    output::show(global, &outcome, || text(&outcome))?;
+    output::show(&global.format, &outcome, || text(&outcome))?;
     if !outcome.left.is_empty() {
         bail!("still in the kernel: {}", outcome.left.join("; "));
     }

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
 
 use crate::client::{Client, encode};
-use crate::options::{Global, host, whole};
-use crate::output::{self, bytes, milliseconds, percent, rate};
+use crate::options::{Global, host};
+use thalweg_terminal::output::{self, bytes, milliseconds, percent, rate};
+use thalweg_terminal::whole;
 
 /// Which events.
 #[derive(Debug, Args)]
@@ -52,7 +53,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if !options.follow {
         let mut events: Vec<Event> = client.get(&latest)?;
         events.reverse();
-        return output::show(global, &events, || events.iter().map(line).collect());
+        return output::show(&global.format, &events, || {
+            events.iter().map(line).collect()
+        });
     }
     // An event between the two requests is in both responses.
     let seen = std::cell::RefCell::new(HashSet::new());
@@ -62,7 +65,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         |events: Vec<Event>| {
             events.iter().rev().try_for_each(|event| {
                 seen.borrow_mut().insert(identity(event));
-                show(event, global.json)
+                show(event, global.format.json)
             })
         },
         |text| {
@@ -70,8 +73,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                 .with_context(|| format!("the agent sent what is not an event: {text}"))?;
             match parsed {
                 Line::Event(event) if seen.borrow_mut().remove(&identity(&event)) => Ok(()),
-                Line::Event(event) => show(&event, global.json),
-                Line::Missed { missed } if global.json => {
+                Line::Event(event) => show(&event, global.format.json),
+                Line::Missed { missed } if global.format.json => {
                     output::print_json_line(&serde_json::json!({ "missed": missed }))
                 }
                 Line::Missed { missed } => output::print(&format!("... {missed} events missed\n")),

@@ -9,7 +9,7 @@ use thalweg_units::printable;
 use super::{events, networks, windows};
 use crate::client::encode;
 use crate::options::{Global, host};
-use crate::output::{self, milliseconds, percent, rate, span};
+use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
 
 /// Which host.
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let explanations: Vec<Explanation> = global.client()?.get(&path)?;
     let several = explanations.len() > 1;
     let texts = explanations.iter().map(|one| text(one, several));
-    output::show(global, &explanations, || {
+    output::show(&global.format, &explanations, || {
         texts.collect::<Vec<_>>().join("\n")
     })
 }

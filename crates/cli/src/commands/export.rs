@@ -7,7 +7,7 @@ use clap::Args;
 use thalweg_units::file::Draft;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 mod decisions;
 

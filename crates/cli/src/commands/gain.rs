@@ -8,7 +8,7 @@ use thalweg_gain::CLUSTERS_MIN;
 use thalweg_units::figures::three;
 
 use crate::options::Global;
-use crate::output::{self, span};
+use thalweg_terminal::output::{self, span};
 
 /// What to compare.
 #[derive(Debug, Args)]
@@ -63,7 +63,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let client = global.client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
-        return output::show(global, &answer, || match answer.resumed {
+        return output::show(&global.format, &answer, || match answer.resumed {
             0 => "nothing was taken back\n".to_owned(),
             _ => "learner and rules go on as before\n".to_owned(),
         });
@@ -87,7 +87,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
     let no_source =
         options.by == Some(By::Source) && gain.groups.iter().all(|group| group.by != "source");
-    output::show(global, &gain, || {
+    output::show(&global.format, &gain, || {
         let note = match no_source {
             true => {
                 "\nNo connection of an agent with `[fleet]` has ended yet: there are no sources.\n"

@@ -7,15 +7,15 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Explanation, Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
-use thalweg_report::PUBLISHED_HOSTS;
 use thalweg_units::address::{self, Nat64};
+use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
 use thalweg_units::prefix::bits;
 use thalweg_units::printable;
 
 use crate::client::{Client, encode};
 use crate::options::Global;
-use crate::output::{self, milliseconds, percent, rate};
+use thalweg_terminal::output::{self, milliseconds, percent, rate};
 
 /// Which hosts, and in which order.
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let filters = options.filter.iter();
     let filters: Result<Vec<Filter>> = filters.map(|it| in_agents_form(&client, it)).collect();
     choose(&mut hosts.hosts, &filters?, options);
-    output::show(global, &hosts, || match options.classic {
+    output::show(&global.format, &hosts, || match options.classic {
         true => published(&hosts.hosts),
         false => table(&hosts.hosts),
     })

@@ -10,7 +10,7 @@ use thalweg_agent::store::HOST_MAX_BYTES;
 use thalweg_units::file;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Where from.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     thalweg_agent::store::check_document(from_start)
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
     let answer: Imported = global.client()?.post_file("/v1/import", document)?;
-    if global.json {
+    if global.format.json {
         return output::print_json(&answer);
     }
     let left_out = match answer.left_out {

@@ -7,7 +7,7 @@ use thalweg_units::figures::three;
 use thalweg_units::printable;
 
 use crate::options::Global;
-use crate::output::{self, percent, rate};
+use thalweg_terminal::output::{self, percent, rate};
 
 /// Which networks.
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         limits.retain(|network| network.level == level.name());
     }
     limits.truncate(most);
-    output::show(global, &found, || {
+    output::show(&global.format, &found, || {
         match (options.limits, &found.limits_untold) {
             (false, _) => table(&found.networks),
             (true, Some(why)) => format!("{why}\n"),

@@ -25,10 +25,10 @@ use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_units::file::MAX_FILE_BYTES;
 
-use crate::failure;
-use crate::kinds::{self, Kind};
 use crate::options::Global;
-use crate::output::{self, count};
+use thalweg_terminal::failure;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output::{self, count};
 
 /// Sub-commands for policies.
 #[derive(Debug, Subcommand)]
@@ -112,7 +112,7 @@ fn cgroup_beside_learner(global: &Global, pin: &Path, configured: PathBuf) -> Pa
     );
     // A command with --watch comes here again and again.
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| failure::note(&note, global.json));
+    TOLD.call_once(|| failure::note(&note, global.format.json));
     cgroup
 }
 
@@ -136,7 +136,7 @@ fn own_place(global: &Global) -> Result<(Place, History)> {
 /// Prints the policy now in force; with a report if open connections were covered.
 fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
     let reached = outcome.applied.reached.as_ref();
-    if global.json {
+    if global.format.json {
         return output::print_json(&serde_json::json!({
             "policy": outcome.entry,
             "rules": outcome.rules,

@@ -9,7 +9,7 @@ use thalweg_agent::view::Status;
 
 use crate::client::Client;
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// How long the agent may take to go on with another configuration.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub fn run(global: &Global) -> Result<()> {
     if answer.changed {
         wait(&client, answer.session)?;
     }
-    if global.json {
+    if global.format.json {
         return output::print_json(&answer);
     }
     output::print(match answer.changed {

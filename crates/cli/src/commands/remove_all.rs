@@ -9,21 +9,20 @@ use thalweg_agent::config::Config;
 use thalweg_control::{cc, leftovers, sockops, system};
 
 use crate::commands::{detach, policy};
-use crate::failure;
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::failure;
+use thalweg_terminal::output;
 
 /// The directories of pins.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Directories of pins to clear. Default: the configured one and all that are found, and prepared
-    /// wires of stacks.
+    /// Directories of pins to clear. Default: the configured one and all that are found.
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
 }
 
-/// Ends agents and removes their programs, policies, sockops objects and congestion controls, and
-/// prepared wires of stacks. Goes on after a failure.
+/// Ends agents and removes their programs, policies, sockops objects and congestion controls.
+/// Goes on after a failure.
 ///
 /// # Errors
 /// A configuration that cannot be read; otherwise at the end, with all that is still in force.
@@ -36,7 +35,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         // The last: what it says of others is then true.
         directories.retain(|pin| !is_same(pin, &paths.pin));
         directories.push(paths.pin.clone());
-        remove_wires(&mut left);
     }
     for pin in &directories {
         let is_configured = is_same(pin, &paths.pin);
@@ -49,7 +47,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if paths.state != Config::default().paths.state && paths.state.exists() {
         let state = paths.state.display();
         let note = format!("{state} stays, with what was learned: `rm -r {state}` removes it");
-        failure::note(&note, global.json);
+        failure::note(&note, global.format.json);
     }
     if !left.is_empty() {
         bail!("still in force: {}", left.join("; "));
@@ -138,16 +136,4 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
         "{name} is withdrawn: {} keep it until they end\n",
         cc::sockets(used)
     ))
-}
-
-/// Removes the wires that `thalweg stack setup` has prepared.
-fn remove_wires(left: &mut Vec<String>) {
-    match thalweg_stack::users() {
-        Ok(users) => left.extend(users.iter().filter_map(|user| {
-            let removed = thalweg_stack::remove(&user.to_string());
-            let error = removed.err()?;
-            Some(format!("prepared stacks of the user {user}: {error}"))
-        })),
-        Err(error) => left.push(format!("prepared stacks: {error}")),
-    }
 }

@@ -13,7 +13,7 @@ use thalweg_gain::replay::{
 use thalweg_learner::{Mode, Params};
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 pub mod file;
 mod windows;
@@ -113,7 +113,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         }
         document
     };
-    output::show(global, &document(), || {
+    output::show(&global.format, &document(), || {
         let mut text = match &outcome {
             Ok(outcome) => text(name, outcome, moved),
             Err(why) => format!("Not known what {name} takes: {why}.\n"),

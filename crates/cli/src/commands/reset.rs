@@ -7,9 +7,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::client::encode;
-use crate::failure::Failure;
 use crate::options::{Global, host};
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::output;
 
 /// Which host.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         None => "/v1/hosts".to_owned(),
     };
     let answer: Removed = global.client()?.delete(&path)?;
-    output::show(global, &answer, || {
+    output::show(&global.format, &answer, || {
         format!("{} host records forgotten\n", answer.removed)
     })
 }

@@ -14,9 +14,9 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::failure::Failure;
-use crate::journal;
 use crate::options::{Global, cgroup};
+use thalweg_terminal::Failure;
+use thalweg_terminal::journal;
 
 /// Options that override the configuration.
 #[derive(Clone, Debug, Args)]
@@ -64,7 +64,7 @@ impl Options {
                 .config()
                 .map_err(|error| match error.downcast_ref::<ConfigError>() {
                     Some(fault) if fault.may_pass() => error,
-                    _ => Failure::Configuration(format!("{error:#}")).into(),
+                    _ => unusable(format!("{error:#}")),
                 })?;
         match &self.cgroup {
             Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
@@ -84,10 +84,16 @@ impl Options {
         }
         let checked = config.advise.check(config.mode, config.dry_run);
         checked.map_err(|(found, expected)| {
-            Failure::Configuration(format!("advise.only: found {found}, expected {expected}"))
+            unusable(format!("advise.only: found {found}, expected {expected}"))
         })?;
         Ok(config)
     }
+}
+
+/// A configuration that the agent cannot use, however often it is started: EX_CONFIG of sysexits(3).
+/// systemd shows its name, and the unit does not start again.
+fn unusable(why: String) -> anyhow::Error {
+    Failure::coded(78, why).into()
 }
 
 /// Runs the agent in the foreground.
@@ -104,7 +110,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
         None if !is_of_fleet(&error) => error,
         Some(fault) if fault.may_pass() => error,
-        _ => Failure::Configuration(format!("{error:#}")).into(),
+        _ => unusable(format!("{error:#}")),
     })
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::output;
+use thalweg_terminal::{Failure, output};
 
 /// The kind of file.
 #[derive(Debug, Args)]
@@ -19,9 +19,11 @@ enum Kind {
     Configuration,
     /// Of `thalweg policy`.
     Policy,
-    /// Scenarios of `thalweg lab run`.
+    /// Moved to `thalweg-lab`.
+    #[value(hide = true)]
     Lab,
-    /// Scenarios of `thalweg sim run`.
+    /// Moved to `thalweg-lab`.
+    #[value(hide = true)]
     Sim,
 }
 
@@ -30,7 +32,12 @@ pub fn run(options: &Options) -> Result<()> {
     output::print(match options.kind {
         Kind::Configuration => include_str!("../../../../schemas/configuration.json"),
         Kind::Policy => include_str!("../../../../schemas/policy.json"),
-        Kind::Lab => include_str!("../../../../schemas/lab.json"),
-        Kind::Sim => include_str!("../../../../schemas/sim.json"),
+        Kind::Lab => return moved("lab"),
+        Kind::Sim => return moved("sim"),
     })
+}
+
+fn moved(kind: &str) -> Result<()> {
+    let message = format!("`thalweg schema {kind}` is now `thalweg-lab schema {kind}`");
+    Err(Failure::Usage(message).into())
 }

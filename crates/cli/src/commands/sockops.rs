@@ -12,9 +12,9 @@ use thalweg_control::system;
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
 use crate::client::check_pins_last;
-use crate::failure::Failure;
 use crate::options::{Global, cgroup};
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::output;
 
 /// Sub-commands for programs of others.
 #[derive(Debug, Args)]
@@ -100,7 +100,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             let cgroup = cgroup(&load.cgroup)?;
             check_pins_last(pin)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;
-            if global.json {
+            if global.format.json {
                 return output::print_json(&loaded);
             }
             let mut text = format!(
@@ -118,14 +118,14 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         Command::Unload(name) => {
             sockops::unload(pin, &name.name)?;
             output::show(
-                global,
+                &global.format,
                 &serde_json::json!({ "unloaded": name.name }),
                 || format!("unloaded {}\n", name.name),
             )
         }
         Command::List => {
             let loaded = sockops::list(pin)?;
-            output::show(global, &loaded, || match loaded.is_empty() {
+            output::show(&global.format, &loaded, || match loaded.is_empty() {
                 true => "nothing is loaded\n".to_owned(),
                 false => table(&loaded) + &problems(&loaded),
             })
@@ -173,7 +173,7 @@ fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
         if !prefixes.is_empty() && !prefixes.iter().any(is_wanted) {
             continue;
         }
-        if global.json {
+        if global.format.json {
             output::print_json_line(&Line { task, text })?;
         } else {
             output::print(&format!("{line}\n"))?;

@@ -8,9 +8,9 @@ use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
 use crate::client::Client;
-use crate::failure::Failure;
 use crate::options::{Global, Readable, in_words};
-use crate::output::{self, bytes, span};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output::{self, bytes, span};
 
 /// The form of the answer.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         output::print(&line)?;
         return match code {
             0 => Ok(()),
-            code => Err(Failure::Check(code).into()),
+            code => Err(Failure::Silent(code).into()),
         };
     }
     let status: Status = global.client()?.get("/v1/status")?;
@@ -50,7 +50,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         status: &status,
         configuration_fault: fault.as_deref(),
     };
-    output::show(global, &answer, || text(&status))
+    output::show(&global.format, &answer, || text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.

@@ -11,13 +11,13 @@ use nix::sys::signal::Signal;
 use thalweg_process::signals::Signals;
 use thalweg_units::Delay;
 
-use crate::failure::Failure;
 use crate::options::Global;
 use asker::Want;
 use choice::{Act, Choice};
 use scene::Paint;
 use seen::{Known, Round};
 use terminal::Screen;
+use thalweg_terminal::Failure;
 
 mod asker;
 mod choice;
@@ -61,7 +61,7 @@ struct Top {
 
 /// Shows the agent at work until the user has seen enough.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    if global.json {
+    if global.format.json {
         let text =
             "top draws on a terminal; use `thalweg status --json` and `thalweg hosts --json`";
         return Err(Failure::Usage(text.to_owned()).into());

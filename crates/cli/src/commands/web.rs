@@ -8,7 +8,7 @@ use serde_json::json;
 use thalweg_agent::web::Web;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Where the page is.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let socket = global.client()?.socket().to_owned();
     let web = Web::bind(options.listen)?;
-    match global.json {
+    match global.format.json {
         true => output::print_json_line(&json!({ "url": web.url() }))?,
         false => output::print(&format!("{}\nCtrl-C ends it.\n", web.url()))?,
     }

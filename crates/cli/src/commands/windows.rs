@@ -7,7 +7,7 @@ use thalweg_units::figures::three;
 use thalweg_units::printable;
 
 use crate::options::Global;
-use crate::output::{self, percent};
+use thalweg_terminal::output::{self, percent};
 
 /// Which networks.
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let networks = &mut found.networks;
     networks.retain(|network| network.decides || !options.decides);
     networks.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(global, &found, || table(&found))
+    output::show(&global.format, &found, || table(&found))
 }
 
 fn table(found: &Windows) -> String {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::THALWEG;
+use crate::support::LABORATORY;
 use crate::support::loaded::Loaded;
 use crate::support::virtual_time::in_virtual_time;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn marked_path(directory: &Path, name: &str) -> Value {
     let ecn = "echo 1 >/proc/sys/net/ipv4/tcp_ecn";
     let far = format!("{ecn}; exec python3 {} {name}", sink.display());
     let near = format!("{ecn}; exec python3 {} {name}", send.display());
-    let output = Command::new(THALWEG)
+    let output = Command::new(LABORATORY)
         .args(["link", "--json", "--rate", "20mbit", "--delay", "10ms"])
         .args(["--queue", "4bdp", "--ecn", "3ms", "--far-port", "5001"])
         .args(["--far", &far, "--", "sh", "-c", &near])

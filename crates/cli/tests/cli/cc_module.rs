@@ -1,5 +1,5 @@
 //! htcp and dctcp in BPF against the kernel's own modules, on one stock kernel in virtual time.
-//! Path, `thalweg link` arguments, and the programs that send and measure are the same.
+//! Path, `thalweg-lab link` arguments, and the programs that send and measure are the same.
 //! Measurements of long bursts need the laboratory's user-mode kernel, in simulated time: a Gbit/s
 //! packet by packet is too much for QEMU.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::loaded::Loaded;
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, guest, privileged, skip_unpackaged};
+use crate::support::{LABORATORY, guest, privileged, skip_unpackaged};
 use serde_json::Value;
 
 const SINK: &str = r#"
@@ -102,7 +102,7 @@ fn command(
         ecn += &format!("; ip link set thalweg0 gso_max_segs {segments}");
     }
     format!(
-        "{THALWEG} link {link} --report /dev/null --far-port 5001 \
+        "{LABORATORY} link {link} --report /dev/null --far-port 5001 \
          --far '{ecn}; exec python3 {directory}/sink.py {control}' -- sh -c \
          '{ecn}; exec python3 {directory}/measure.py {control} {flows} {seconds}'\n"
     )
@@ -224,8 +224,8 @@ fn kernel() -> Option<PathBuf> {
             return None;
         }
     }
-    let output = Command::new(THALWEG)
-        .args(["lab", "build-kernel"])
+    let output = Command::new(LABORATORY)
+        .args(["build-kernel"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");

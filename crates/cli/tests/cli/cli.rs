@@ -375,9 +375,9 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
         &["explain"],
         &["hosts", "--sort", "colour"],
         &["run", "--mode", "fast"],
-        &["lab", "run"],
-        &["lab", "run", "x.toml", "--mode", "fixed:"],
-        &["lab", "run", "x.toml", "--connections", "0"],
+        &["thalweg-lab", "run"],
+        &["thalweg-lab", "run", "x.toml", "--mode", "fixed:"],
+        &["thalweg-lab", "run", "x.toml", "--connections", "0"],
     ] {
         assert_eq!(agent.run(arguments).code, 2, "{arguments:?}");
     }
@@ -538,24 +538,26 @@ fn a_worse_run_is_code_6() {
         file.to_str().unwrap().to_owned()
     };
     let (fast, slow) = (write("fast.json", 2e6), write("slow.json", 1e6));
-    let same = agent.run(&["lab", "compare", &fast, &fast]).ok();
+    let same = agent.run(&["thalweg-lab", "compare", &fast, &fast]).ok();
     assert!(same.contains("not shown"), "{same}");
-    agent.run(&["lab", "compare", &slow, &fast]).ok();
-    let worse = agent.run(&["lab", "compare", &fast, &slow]);
+    agent.run(&["thalweg-lab", "compare", &slow, &fast]).ok();
+    let worse = agent.run(&["thalweg-lab", "compare", &fast, &slow]);
     assert_eq!(worse.code, 6, "{}", worse.error);
-    assert_eq!(worse.error, "thalweg: B is worse than A\n");
+    assert_eq!(worse.error, "thalweg-lab: B is worse than A\n");
     assert!(worse.out.contains("WORSE"), "{}", worse.out);
     agent
-        .run(&["lab", "compare", &fast, &slow, "--tolerance", "0.6"])
+        .run(&["thalweg-lab", "compare", &fast, &slow, "--tolerance", "0.6"])
         .ok();
-    let better = agent.run(&["--json", "lab", "compare", &slow, &fast]).ok();
+    let better = agent
+        .run(&["thalweg-lab", "--json", "compare", &slow, &fast])
+        .ok();
     let value: Value = serde_json::from_str(&better).unwrap();
     assert_eq!(value["rows"][0]["verdict"], "better");
     let missing = agent
-        .run(&["lab", "compare", &fast, "/nonexistent"])
+        .run(&["thalweg-lab", "compare", &fast, "/nonexistent"])
         .failed(1);
     assert!(missing.contains("cannot read /nonexistent"), "{missing}");
-    let wrong = agent.run(&["lab", "compare", &fast, &slow, "--measure", "speed"]);
+    let wrong = agent.run(&["thalweg-lab", "compare", &fast, &slow, "--measure", "speed"]);
     assert_eq!(wrong.code, 2);
 }
 

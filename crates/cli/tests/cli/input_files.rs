@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{THALWEG, wait_for};
+use crate::support::{THALWEG, command_of, wait_for};
 use nix::sys::resource::{Resource, setrlimit};
 
 /// Memory limit of a command, in bytes.
@@ -20,17 +20,17 @@ const TEXTS: [&[&str]; 12] = [
     &["policy", "test", "FILE", "--remote", "192.0.2.1"],
     &["policy", "diff", "FILE", "FILE"],
     &["--config", "config.toml", "policy", "apply", "FILE"],
-    &["lab", "run", "FILE"],
-    &["lab", "compare", "FILE", "FILE"],
-    &["link", "--trace", "FILE", "--", "true"],
-    &["sim", "run", "FILE"],
+    &["thalweg-lab", "run", "FILE"],
+    &["thalweg-lab", "compare", "FILE", "FILE"],
+    &["thalweg-lab", "link", "--trace", "FILE", "--", "true"],
+    &["thalweg-lab", "sim", "run", "FILE"],
     &["--config", "config.toml", "import", "FILE"],
 ];
 
 /// Commands that read other files.
 const OTHERS: [&[&str]; 4] = [
-    &["model", "check", "FILE"],
-    &["model", "show", "FILE"],
+    &["thalweg-lab", "model", "check", "FILE"],
+    &["thalweg-lab", "model", "show", "FILE"],
     &["--config", "config.toml", "cc", "load", "FILE"],
     &[
         "--config",
@@ -58,9 +58,10 @@ fn directory() -> tempfile::TempDir {
 
 /// Runs a command within [`MEMORY`]; a command that does not end fails the test.
 fn run(directory: &Path, command: &[&str], file: &str) -> Output {
-    let mut process = Command::new(THALWEG);
+    let words: Vec<String> = command.iter().map(|it| it.replace("FILE", file)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut process = command_of(&words);
     process
-        .args(command.iter().map(|word| word.replace("FILE", file)))
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(File::create(directory.join("stdout")).unwrap())
@@ -190,7 +191,7 @@ fn what_takes_much_memory_is_read_within_bounds() {
         (
             "{\"format\":1,\"environment\":",
             "[{\"a\":0},",
-            &["lab", "compare", "FILE", "FILE"],
+            &["thalweg-lab", "compare", "FILE", "FILE"],
             bound,
         ),
     ];
@@ -244,7 +245,7 @@ fn output_replaces_regular_files_only() {
     let directory = directory();
     let target: PathBuf = directory.path().join("report");
     let socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
-    let command = ["link", "--report", "FILE", "--", "true"];
+    let command = ["thalweg-lab", "link", "--report", "FILE", "--", "true"];
     assert_refused(directory.path(), &command, "report", "found a socket");
     drop(socket);
     let kind = fs::symlink_metadata(&target).unwrap().file_type();

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, privileged, skip};
+use crate::support::{LABORATORY, privileged, skip};
 use serde_json::Value;
 
 /// Runs the scenario on a backend; its result.
@@ -12,7 +12,7 @@ fn run(backend: &str, scenario: &str, mode: &str) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("scenario.toml");
     std::fs::write(&file, scenario).unwrap();
-    let output = Command::new(THALWEG)
+    let output = Command::new(LABORATORY)
         .args([
             "--json",
             "lab",
@@ -105,8 +105,8 @@ fn timers_that_this_machine_does_not_have_are_refused_with_the_backends_that_do(
     let file = directory.path().join("scenario.toml");
     std::fs::write(&file, format!("{BOTTLENECK}[system]\ntimers = \"tick\"\n")).unwrap();
     for backend in ["host", "link"] {
-        let output = Command::new(THALWEG)
-            .args(["lab", "run", "--backend", backend])
+        let output = Command::new(LABORATORY)
+            .args(["run", "--backend", backend])
             .arg(&file)
             .output()
             .unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, manifest_path, stock};
+use crate::support::{LABORATORY, THALWEG, manifest_path, stock};
 use thalweg_lab::outcome::ScenarioOutcome;
 use thalweg_lab::scenario::{Expectation, Reference, Scenario};
 use thalweg_lab::statistic::Statistic;
@@ -40,6 +40,7 @@ fn instead_of_the_learner(scenario: &str, mode: &str, rounds: u32) -> ScenarioOu
         out: Some(place.path().join("out")),
         progress: false,
         agent_binary: THALWEG.into(),
+        program: LABORATORY.into(),
         ..Options::default()
     };
     run(&options).unwrap().scenarios.remove(0)
@@ -86,8 +87,8 @@ in_virtual_time!(
 /// The exit code of a whole run beside the default: 5 if a bound was missed.
 fn whole(files: &[PathBuf], modes: &[&str]) -> Option<i32> {
     let place = tempfile::tempdir().unwrap();
-    let output = Command::new(THALWEG)
-        .args(["lab", "run"])
+    let output = Command::new(LABORATORY)
+        .args(["run"])
         .args(files)
         .args(["--backend", "qemu", "--mode", "fixed:cubic"])
         .args(modes.iter().flat_map(|mode| ["--mode", mode]))
@@ -189,8 +190,8 @@ fn met_by_null(file: &Path) -> bool {
     let changes = Scenario::load(file).unwrap().changes;
     // What depends on a change is known after it.
     let rounds = 12 + changes.last().map_or(0, |change| change.at);
-    let output = Command::new(THALWEG)
-        .args(["--json", "lab", "run", "--backend", "qemu"])
+    let output = Command::new(LABORATORY)
+        .args(["--json", "run", "--backend", "qemu"])
         .arg(file)
         // The best of the fixed ones is among these.
         .args(["--mode", "baseline", "--mode", "fixed:cubic"])

@@ -1,4 +1,4 @@
-//! `thalweg lab kernels`: packages of kernels, unpacked into a cache. The tests make the packages,
+//! `thalweg-lab kernels`: packages of kernels, unpacked into a cache. The tests make the packages,
 //! of images that have only a header.
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::place::{Place, assert_code, finish, on_small_disk, said};
 use crate::support::stock::image;
-use crate::support::{THALWEG, privileged, wait_for};
+use crate::support::{LABORATORY, privileged, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -34,9 +34,9 @@ impl Packages {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(LABORATORY);
         command
-            .args(["--json", "lab", "kernels"])
+            .args(["--json", "kernels"])
             .args(arguments)
             .env("XDG_CACHE_HOME", self.path("cache"))
             .stdin(Stdio::null())

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::support::THALWEG;
 use crate::support::virtual_time::in_virtual_time;
+use crate::support::{LABORATORY, THALWEG};
 use thalweg_lab::outcome::{Connection, ModeOutcome};
 use thalweg_lab::query::Query;
 use thalweg_lab::statistic::Statistic;
@@ -20,6 +20,7 @@ fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
         out: Some(directory.join("out")),
         progress: false,
         agent_binary: THALWEG.into(),
+        program: LABORATORY.into(),
         ..Options::default()
     }
 }

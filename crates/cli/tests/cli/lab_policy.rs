@@ -1,4 +1,4 @@
-//! `thalweg lab run --mode policy:NAME`: a policy in force in the laboratory.
+//! `thalweg-lab run --mode policy:NAME`: a policy in force in the laboratory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, manifest_path, privileged, skip_unpackaged, wait_for};
+use crate::support::{LABORATORY, manifest_path, privileged, skip_unpackaged, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -61,8 +61,8 @@ impl Place {
     }
 
     fn start(&self, backend: &str, modes: &[&str]) -> Child {
-        let mut command = Command::new(THALWEG);
-        command.args(["lab", "run", "--backend", backend]);
+        let mut command = Command::new(LABORATORY);
+        command.args(["run", "--backend", backend]);
         for mode in modes {
             command.args(["--mode", mode]);
         }

@@ -1,4 +1,4 @@
-//! `thalweg lab run --backend qemu`: whole runs on a distribution's kernel, in virtual time.
+//! `thalweg-lab run --backend qemu`: whole runs on a distribution's kernel, in virtual time.
 //!
 //! Tests that boot a kernel need QEMU and a kernel of a package, and no privilege.
 
@@ -14,7 +14,7 @@ use crate::support::place::{
     on_small_disk, said,
 };
 use crate::support::{
-    THALWEG, copy_of_command, manifest_path, privileged, skip, stock, tell_skipped,
+    LABORATORY, copy_of_command, manifest_path, privileged, skip, stock, tell_skipped,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -29,7 +29,7 @@ const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
 /// A run of the scenario in QEMU on a kernel.
 fn qemu(place: &Place, kernel: &str, arguments: &[&str]) -> Command {
     let arguments = [&["--backend", "qemu", "--kernel", kernel], arguments].concat();
-    place.command(Path::new(THALWEG), &arguments)
+    place.command(Path::new(LABORATORY), &arguments)
 }
 
 fn run(command: &mut Command) -> Output {
@@ -320,7 +320,7 @@ fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
         let mut command = qemu(&place, name, &["--memory", "512mib"]);
         let output = run(command.env("PATH", &path));
         assert_code(&output, 1);
-        let expected = format!("thalweg: in QEMU: {recorded}\n");
+        let expected = format!("thalweg-lab: in QEMU: {recorded}\n");
         assert_eq!(said(&output), expected, "{emulator}, {version}");
     }
 }
@@ -403,7 +403,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         ),
     ] {
         let place = Place::new("");
-        let output = with_qemu(&place, &mut place.command(Path::new(THALWEG), arguments));
+        let output = with_qemu(&place, &mut place.command(Path::new(LABORATORY), arguments));
         assert_refused(&place, &output, code, words);
     }
     let place = Place::new("");
@@ -434,9 +434,9 @@ fn no_kernel_at_all_says_how_to_add_one() {
         tell_skipped("this machine has kernels of its own");
         return;
     }
-    let mut command = place.command(Path::new(THALWEG), &["--backend", "qemu"]);
+    let mut command = place.command(Path::new(LABORATORY), &["--backend", "qemu"]);
     let output = with_qemu(&place, command.env("XDG_CACHE_HOME", place.path("cache")));
-    assert_refused(&place, &output, 1, "`thalweg lab kernels add linux-image-");
+    assert_refused(&place, &output, 1, "`thalweg-lab kernels add linux-image-");
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn an_image_that_only_root_may_read() {
     let file = stock::no_kernel(place.directory());
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     // Others may not read the directory of this test's own binary.
-    let program = place.path("thalweg");
+    let program = place.path("thalweg-lab");
     copy_of_command(&program);
     for path in [place.directory(), &program] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();

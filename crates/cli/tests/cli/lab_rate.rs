@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{THALWEG, manifest_path, privileged, unique};
+use crate::support::{LABORATORY, manifest_path, privileged, unique};
 
 const MODEL: &str = "models/adpg-plus.safetensors";
 
@@ -43,8 +43,8 @@ fn the_learned_controller_keeps_the_queue_short_beside_reno() {
         .replace("MODEL", model.to_str().unwrap());
     fs::write(&file, linux).unwrap();
     let modes = [format!("fixed:{arm}"), "fixed:reno".to_owned()];
-    let output = Command::new(THALWEG)
-        .args(["--json", "lab", "run", "--backend", "host"])
+    let output = Command::new(LABORATORY)
+        .args(["--json", "run", "--backend", "host"])
         .args(modes.iter().flat_map(|mode| ["--mode", mode]))
         .arg(&file)
         .arg("--out")
@@ -94,8 +94,8 @@ fn a_model_is_not_taken_for_another_of_its_name() {
         .replace("ARM", "reno")
         .replace("MODEL", model.to_str().unwrap());
     fs::write(&file, text).unwrap();
-    let output = Command::new(THALWEG)
-        .args(["lab", "run", "--backend", "host", "--mode", "fixed:reno"])
+    let output = Command::new(LABORATORY)
+        .args(["run", "--backend", "host", "--mode", "fixed:reno"])
         .arg(&file)
         .arg("--out")
         .arg(directory.path().join("out"))

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::{THALWEG, privileged, skip, wait_within};
+use crate::support::{LABORATORY, privileged, skip, wait_within};
 
 /// A scenario in its own directory, which also has the temporary files.
 struct Bed(tempfile::TempDir);
@@ -26,8 +26,8 @@ impl Bed {
     }
 
     fn start(&self, arguments: &[&str]) -> Child {
-        Command::new(THALWEG)
-            .args(["--json", "lab", "run", "--connections", "1"])
+        Command::new(LABORATORY)
+            .args(["--json", "run", "--connections", "1"])
             .args(arguments)
             .arg("--out")
             .arg(self.path("out"))
@@ -229,7 +229,7 @@ fn the_timers_of_a_stack_are_measured() {
         return;
     }
     let bed = Bed::new("");
-    let output = Command::new(THALWEG)
+    let output = Command::new(LABORATORY)
         .args(["lab", "timers", "--stack", "--out"])
         .arg(bed.path("out"))
         .env("TMPDIR", bed.path("tmp"))

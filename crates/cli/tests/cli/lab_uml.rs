@@ -1,4 +1,4 @@
-//! `thalweg lab run --backend uml`: whole runs in a kernel of their own.
+//! `thalweg-lab run --backend uml`: whole runs in a kernel of their own.
 //!
 //! They need Debian's package user-mode-linux. Only the test that drops privileges needs any.
 
@@ -12,7 +12,7 @@ use crate::support::place::{
     DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
     finish, said,
 };
-use crate::support::{THALWEG, copy_of_command, skip, wait_for};
+use crate::support::{LABORATORY, copy_of_command, skip, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn an_ordinary_user_runs_the_agent() {
     }
     let place = Place::new(DELAYED);
     // Others may not read the directory of this test's own binary.
-    let program = place.path("thalweg");
+    let program = place.path("thalweg-lab");
     copy_of_command(&program);
     for path in [place.directory(), &program] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -164,13 +164,13 @@ fn ticks_that_the_packaged_kernel_does_not_have() {
     let place = Place::new("[path]\nrate = \"20mbit\"\n[system]\nhz = 250\n");
     for backend in ["uml", "virtual"] {
         let output = place
-            .command(Path::new(THALWEG), &["--backend", backend])
+            .command(Path::new(LABORATORY), &["--backend", backend])
             .env("XDG_CACHE_HOME", place.path("cache"))
             .output()
             .unwrap();
         assert_code(&output, 1);
         let said = said(&output);
-        let command = "`thalweg lab build-kernel --hz 250`";
+        let command = "`thalweg-lab build-kernel --hz 250`";
         assert!(said.contains(command), "{said}");
     }
 }
@@ -187,7 +187,7 @@ fn a_kernel_that_another_version_built_is_not_taken() {
     let run = |hz: u32| {
         executable(&old, &format!("echo CONFIG_HZ={hz}"));
         let output = place
-            .command(Path::new(THALWEG), &["--backend", "virtual"])
+            .command(Path::new(LABORATORY), &["--backend", "virtual"])
             .env("XDG_CACHE_HOME", place.path("cache"))
             .output()
             .unwrap();
@@ -198,7 +198,7 @@ fn a_kernel_that_another_version_built_is_not_taken() {
     for words in [
         old.to_str().unwrap(),
         "was built by another version of Thalweg",
-        "build it anew with `thalweg lab build-kernel --hz 250`",
+        "build it anew with `thalweg-lab build-kernel --hz 250`",
     ] {
         assert!(said.contains(words), "{said}");
     }
@@ -216,7 +216,7 @@ fn a_fault_inside_is_reported_outside() {
     assert_code(&output, 1);
     let said = said(&output);
     assert!(
-        said.starts_with("thalweg: in user-mode Linux: cannot set net.ipv4.nosuch to \"1\""),
+        said.starts_with("thalweg-lab: in user-mode Linux: cannot set net.ipv4.nosuch to \"1\""),
         "{said}"
     );
     assert_eq!(place.leftovers(), Vec::<String>::new());
@@ -239,7 +239,7 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
     ] {
         let place = Place::new("");
         let arguments = ["--backend", "uml", "--boot-limit", "1"];
-        let mut command = place.command(Path::new(THALWEG), &arguments);
+        let mut command = place.command(Path::new(LABORATORY), &arguments);
         command.env("PATH", place.fake_kernel(script));
         assert_ended(&place, command, &words);
     }
@@ -252,7 +252,7 @@ fn a_signal_while_it_boots_leaves_nothing() {
     }
     let place = Place::new("");
     let child = place
-        .command(Path::new(THALWEG), &["--backend", "uml"])
+        .command(Path::new(LABORATORY), &["--backend", "uml"])
         .env("PATH", place.fake_kernel("echo booting; sleep 1000"))
         .spawn()
         .unwrap();
@@ -297,7 +297,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert!(place.leftovers().len() > 1);
     let output = place
         .command(
-            Path::new(THALWEG),
+            Path::new(LABORATORY),
             &["--backend", "uml", "--boot-limit", "1"],
         )
         .env("PATH", place.fake_kernel("exit 1"))
@@ -340,9 +340,9 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (&["--mode", "fixed:prague"], "has no module tcp_prague"),
     ] {
         let place = Place::new("");
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(LABORATORY);
         command
-            .args(["lab", "run"])
+            .args(["run"])
             .arg(place.path("scenario.toml"))
             .args(["--backend", "uml"])
             .args(arguments)

@@ -1,4 +1,4 @@
-//! `thalweg lab run` in the kernels of `thalweg lab build-kernel`. The tests build missing ones, in
+//! `thalweg-lab run` in the kernels of `thalweg-lab build-kernel`. The tests build missing ones, in
 //! some ten minutes each.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::support::place::{assert_same, files};
-use crate::support::{self, THALWEG, guest, skip_unpackaged};
+use crate::support::{self, LABORATORY, guest, skip_unpackaged};
 use serde_json::Value;
 
 /// Loss, queue and delay, so that runs can differ.
@@ -24,7 +24,7 @@ fn available() -> bool {
 }
 
 fn thalweg(arguments: &[&str]) -> Command {
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(LABORATORY);
     command
         .args(arguments)
         .stdin(Stdio::null())
@@ -46,7 +46,7 @@ fn assert_success(output: &Output) {
 fn build(hz: &str) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock();
-    let arguments = ["lab", "build-kernel", "--hz", hz];
+    let arguments = ["build-kernel", "--hz", hz];
     assert_success(&thalweg(&arguments).output().unwrap());
 }
 
@@ -66,7 +66,7 @@ fn run_with(
     let file = place.join("scenario.toml");
     fs::write(&file, format!("name = \"test\"\n{scenario}")).unwrap();
     let out = place.join(out);
-    let mut command = thalweg(&["lab", "run"]);
+    let mut command = thalweg(&["run"]);
     command.arg(file).args(arguments).arg("--out").arg(&out);
     // Named after the report, so that the kernel's command line differs, too.
     let temporary = out.with_extension("tmp");
@@ -246,7 +246,7 @@ fn the_learner_finds_what_is_better_under_random_loss() {
 /// A missed expectation gives exit code 5, and the table names it.
 fn expectations_are_met(files: &[PathBuf], modes: &[&str]) {
     let place = tempfile::tempdir().unwrap();
-    let output = thalweg(&["lab", "run"])
+    let output = thalweg(&["run"])
         .args(files)
         .args(["--backend", "virtual"])
         .args(modes)

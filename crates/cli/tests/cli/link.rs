@@ -1,4 +1,4 @@
-//! `thalweg link` end to end: real namespaces, TCP and iperf3. No root needed.
+//! `thalweg-lab link` end to end: real namespaces, TCP and iperf3. No root needed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,11 +9,11 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::support::virtual_time::in_virtual_time;
-use crate::support::{PATIENCE, THALWEG, skip};
+use crate::support::{LABORATORY, PATIENCE, skip};
 use serde_json::Value;
 
 fn link(arguments: &[&str]) -> Output {
-    Command::new(THALWEG)
+    Command::new(LABORATORY)
         .arg("link")
         .args(arguments)
         .stdin(Stdio::null())
@@ -466,7 +466,7 @@ fn forbidden_user_namespaces_are_named() {
     // A user namespace that allows no nested ones, and a process in it without capabilities.
     let line = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all \
-         --inh-caps=-all {THALWEG} link -- true"
+         --inh-caps=-all {LABORATORY} link -- true"
     );
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c", &line])
@@ -485,7 +485,7 @@ fn forbidden_user_namespaces_are_named() {
 #[test]
 fn a_missing_tun_device_is_named() {
     // A mount namespace in which another file is mounted over it.
-    let line = format!("mount --bind /dev/null /dev/net/tun && exec {THALWEG} link -- true");
+    let line = format!("mount --bind /dev/null /dev/net/tun && exec {LABORATORY} link -- true");
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", &line])
         .output()
@@ -520,7 +520,7 @@ fn standard_input_and_output_are_the_commands() {
     if !available() {
         return;
     }
-    let mut child = Command::new(THALWEG)
+    let mut child = Command::new(LABORATORY)
         .args(["link", "--delay", "1ms", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

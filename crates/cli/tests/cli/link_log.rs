@@ -1,4 +1,4 @@
-//! `thalweg link --log`: what `mm-link` of Mahimahi would have written.
+//! `thalweg-lab link --log`: what `mm-link` of Mahimahi would have written.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -6,12 +6,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::link::available;
-use crate::support::THALWEG;
+use crate::support::LABORATORY;
 
 /// A second of iperf3 over a path, with reno, which fills any queue.
 fn iperf(path: &[&str]) -> Output {
     let line = "exec iperf3 -c $THALWEG_LINK_FAR -C reno -t 1 >/dev/null";
-    Command::new(THALWEG)
+    Command::new(LABORATORY)
         .args(["link", "--json", "--far-port", "5201", "--far"])
         .arg("exec iperf3 -s -1 >/dev/null 2>&1")
         .args(path)
@@ -125,7 +125,7 @@ fn a_full_disk_costs_the_log_alone() {
     // The disk is full later: the run goes on, and its report is whole.
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=16k none {0} && exec {THALWEG} link --rate 100mbit --json \
+        "mount -t tmpfs -o size=16k none {0} && exec {LABORATORY} link --rate 100mbit --json \
          --log {0}/up -- bash -c 'i=0; while [ $i -lt 3000 ]; do echo x >/dev/udp/$THALWEG_LINK_FAR/9; i=$((i+1)); done; \
          echo whole'",
         directory.path().display()
@@ -165,7 +165,7 @@ fn what_cannot_be_logged_is_refused_before_anything_runs() {
             "cannot write /no/such/log",
         ),
     ] {
-        let output = Command::new(THALWEG)
+        let output = Command::new(LABORATORY)
             .arg("link")
             .args(options)
             .args(["--", "echo", "ran"])

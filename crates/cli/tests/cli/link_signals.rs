@@ -1,4 +1,4 @@
-//! Signals to `thalweg link`: how it ends, and what ends with it.
+//! Signals to `thalweg-lab link`: how it ends, and what ends with it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::link::available;
-use crate::support::{THALWEG, wait_for};
+use crate::support::{LABORATORY, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -30,7 +30,7 @@ impl Running {
             file.display()
         );
         let near = format!("readlink /proc/self/ns/net; {line}");
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(LABORATORY);
         command
             .args(["link", "--far", &far, "--", "sh", "-c", &near])
             .stdin(Stdio::null())

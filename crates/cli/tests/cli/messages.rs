@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::fake::{Agent, Ran, answer};
+use crate::support::command_of;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -14,8 +15,8 @@ fn root() -> PathBuf {
 
 /// Runs the command in the root of the repository.
 fn run(arguments: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-    command.current_dir(root()).args(arguments);
+    let mut command = command_of(arguments);
+    command.current_dir(root());
     Ran::from(command.stdin(Stdio::null()).output().unwrap())
 }
 
@@ -33,8 +34,8 @@ fn unseen_characters_of_others_are_escaped() {
     let checks: [&[&str]; 4] = [
         &["policy", "check"],
         &["config", "check"],
-        &["model", "check"],
-        &["sim", "run"],
+        &["thalweg-lab", "model", "check"],
+        &["thalweg-lab", "sim", "run"],
     ];
     for words in checks {
         for json in [false, true] {
@@ -119,16 +120,16 @@ fn files_of_another_kind_are_named_with_the_command_that_takes_them() {
     let sample = "packaging/thalweg.toml";
     for (arguments, message) in [
         (
-            &["sim", "run", lab][..],
+            &["thalweg-lab", "sim", "run", lab][..],
             "found a scenario of the laboratory, expected a scenario of the simulator; \
-             `thalweg lab run scenarios/lab/loss-5.toml` takes it",
+             `thalweg-lab run scenarios/lab/loss-5.toml` takes it",
         ),
         (
-            &["lab", "run", sim],
-            "`thalweg sim run scenarios/sim/many-to-one-1024.toml` takes it",
+            &["thalweg-lab", "run", sim],
+            "`thalweg-lab sim run scenarios/sim/many-to-one-1024.toml` takes it",
         ),
         (
-            &["lab", "run", policy],
+            &["thalweg-lab", "run", policy],
             "found a policy, expected a scenario of the laboratory",
         ),
         (
@@ -152,11 +153,11 @@ fn files_of_another_kind_are_named_with_the_command_that_takes_them() {
             "`python -m thalweg.results --tables ",
         ),
         (
-            &["model", "show", "README.md"],
+            &["thalweg-lab", "model", "show", "README.md"],
             "README.md: found a text, expected a model",
         ),
         (
-            &["model", "show", lab],
+            &["thalweg-lab", "model", "show", lab],
             "found a scenario of the laboratory, expected a model",
         ),
     ] {
@@ -172,12 +173,13 @@ fn words_that_are_nearly_right_have_a_suggestion() {
     assert!(out.contains("the unknown key \"rules\""), "{out}");
     assert!(out.contains("; perhaps `rule`\n"), "{out}");
     let (_keep, lab) = file("lab.toml", "name = \"x\"\n[path]\ndely = \"1ms\"\n");
-    let Ran { code, out, error } = run(&["lab", "run", &lab]);
+    let Ran { code, out, error } = run(&["thalweg-lab", "run", &lab]);
     assert_eq!((code, &*out), (1, ""), "{error}");
     let excerpt = "; perhaps `delay`\n  | dely = \"1ms\"\n  | ^\n";
     assert!(error.ends_with(excerpt), "{error}");
     let sim = |cc: &str| {
         run(&[
+            "thalweg-lab",
             "sim",
             "run",
             "scenarios/sim/many-to-one-1024.toml",
@@ -197,15 +199,16 @@ fn one_kind_of_fault_has_one_exit_code() {
     let learned = format!("learned:model={absent}");
     for arguments in [
         &[
+            "thalweg-lab",
             "sim",
             "run",
             "scenarios/sim/many-to-one-1024.toml",
             "--cc",
             &learned,
         ][..],
-        &["model", "show", absent],
-        &["sim", "run", absent],
-        &["lab", "run", absent],
+        &["thalweg-lab", "model", "show", absent],
+        &["thalweg-lab", "sim", "run", absent],
+        &["thalweg-lab", "run", absent],
         &["policy", "check", absent],
         &["config", "check", absent],
     ] {
@@ -257,7 +260,7 @@ fn errors_are_objects_where_answers_are_json() {
             "found nothing, expected a name",
         ),
         (
-            &["--json", "model", "show", "/nonexistent"],
+            &["thalweg-lab", "--json", "model", "show", "/nonexistent"],
             1,
             "No such file",
         ),
@@ -270,10 +273,10 @@ fn errors_are_objects_where_answers_are_json() {
         assert!(!message.starts_with("error:"), "{message}");
     }
     // Arguments after -- belong to the other command.
-    let help = run(&["link", "--json", "--help"]);
+    let help = run(&["thalweg-lab", "link", "--json", "--help"]);
     assert_eq!((help.code, &*help.error), (0, ""));
-    let usage = run(&["link", "--rate", "x", "--", "true", "--json"]);
-    assert!(usage.error.starts_with("thalweg: "), "{}", usage.error);
+    let usage = run(&["thalweg-lab", "link", "--rate", "x", "--", "true", "--json"]);
+    assert!(usage.error.starts_with("thalweg-lab: "), "{}", usage.error);
 }
 
 #[test]
@@ -323,11 +326,21 @@ fn lists_fit_a_hundred_columns() {
         agent.run(arguments).ok();
     }
     for arguments in [
-        &["sim", "list"][..],
-        &["sim", "controllers"],
-        &["lab", "list"],
-        &["model", "show", "models/adpg-plus.safetensors"],
-        &["model", "show", "models/adpg-plus-tree.safetensors"],
+        &["thalweg-lab", "sim", "list"][..],
+        &["thalweg-lab", "sim", "controllers"],
+        &["thalweg-lab", "list"],
+        &[
+            "thalweg-lab",
+            "model",
+            "show",
+            "models/adpg-plus.safetensors",
+        ],
+        &[
+            "thalweg-lab",
+            "model",
+            "show",
+            "models/adpg-plus-tree.safetensors",
+        ],
         &["--help"],
     ] {
         let text = run(arguments).ok();
@@ -337,9 +350,9 @@ fn lists_fit_a_hundred_columns() {
 
 #[test]
 fn scenarios_and_controllers_are_listed() {
-    let text = run(&["lab", "list"]).ok();
+    let text = run(&["thalweg-lab", "list"]).ok();
     assert!(text.contains("scenarios/lab/loss-5.toml"), "{text}");
-    let told = run(&["--json", "sim", "list", "scenarios/sim"]).ok();
+    let told = run(&["thalweg-lab", "--json", "sim", "list", "scenarios/sim"]).ok();
     let all: Value = serde_json::from_str(&told).unwrap();
     let one = all.as_array().unwrap().iter();
     let one = one.clone().find(|one| one["name"] == "many-to-one-1024");
@@ -350,15 +363,15 @@ fn scenarios_and_controllers_are_listed() {
             .unwrap()
             .starts_with("1024 endless flows")
     );
-    let told = run(&["--json", "lab", "list", "examples"]).ok();
+    let told = run(&["thalweg-lab", "--json", "list", "examples"]).ok();
     let all: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(all[0]["name"], "branch-office", "{told}");
-    run(&["sim", "list", "/nonexistent"]).failed(1);
+    run(&["thalweg-lab", "sim", "list", "/nonexistent"]).failed(1);
     assert_eq!(
-        run(&["sim", "list", "policies"]).ok(),
+        run(&["thalweg-lab", "sim", "list", "policies"]).ok(),
         "no scenarios in policies\n"
     );
-    let told = run(&["--json", "sim", "controllers"]).ok();
+    let told = run(&["thalweg-lab", "--json", "sim", "controllers"]).ok();
     let all: Value = serde_json::from_str(&told).unwrap();
     let all = all.as_array().unwrap();
     let swift = all.iter().find(|one| one["name"] == "swift").unwrap();
@@ -469,7 +482,7 @@ fn completions_name_every_command() {
         let ran = run(&["completions", shell]);
         assert_eq!((ran.code, &*ran.error), (0, ""));
         let text = ran.out;
-        for command in ["status", "reload", "policy", "lab"] {
+        for command in ["status", "reload", "policy", "sockops"] {
             assert!(text.contains(command), "{shell}: {command}");
         }
     }

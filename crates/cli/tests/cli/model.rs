@@ -1,4 +1,4 @@
-//! `thalweg model show` and `check`: no agent, no privilege.
+//! `thalweg-lab model show` and `check`: no agent, no privilege.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ struct Ran {
 }
 
 fn run(directory: &Path, arguments: &[&str]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_thalweg"))
+    let output = Command::new(crate::support::LABORATORY)
         .current_dir(directory)
         .arg("model")
         .args(arguments)
@@ -148,7 +148,7 @@ fn files_that_are_no_models_are_told() {
         "{}",
         ran.out
     );
-    assert_eq!(ran.err, "thalweg: 2 files are no models\n");
+    assert_eq!(ran.err, "thalweg-lab: 2 files are no models\n");
     let ran = run(directory.path(), &[&["--json"], &all[..]].concat());
     let told: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(

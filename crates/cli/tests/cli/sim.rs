@@ -1,4 +1,4 @@
-//! `thalweg sim` from end to end.
+//! `thalweg-lab sim` from end to end.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -47,7 +47,7 @@ impl Place {
     }
 
     fn thalweg(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_thalweg"))
+        Command::new(crate::support::LABORATORY)
             .args(arguments)
             .current_dir(self.directory.path())
             .output()
@@ -318,7 +318,7 @@ fn an_interrupted_run_ends_cleanly() {
         .replace("\"small\"", "\"long\"")
         .replace("\"2ms\"", "\"100s\"");
     place.file("long.toml", &long);
-    let child = Command::new(env!("CARGO_BIN_EXE_thalweg"))
+    let child = Command::new(crate::support::LABORATORY)
         .args([
             "sim",
             "run",

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{THALWEG, skip_unpackaged};
+use crate::support::{LABORATORY, skip_unpackaged};
 use serde_json::Value;
 
 /// Payload of a frame of 1514 bytes: less 14 of Ethernet, 20 of IP, 32 of TCP with time stamps.
@@ -28,7 +28,7 @@ fn scenario(name: &str) -> PathBuf {
 
 /// Runs the command and reads its document.
 fn json(arguments: &[&str], file: &str) -> Value {
-    let output = Command::new(THALWEG)
+    let output = Command::new(LABORATORY)
         .args(arguments)
         .arg(scenario(file))
         .stdin(Stdio::null())
@@ -48,8 +48,8 @@ fn dctcp_fares_as_on_linux() {
     if !available() {
         return;
     }
-    let built = Command::new(THALWEG)
-        .args(["lab", "build-kernel"])
+    let built = Command::new(LABORATORY)
+        .args(["build-kernel"])
         .output()
         .unwrap();
     assert!(

@@ -114,7 +114,7 @@ fn what_one_run_learns_the_next_one_knows() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     let expected = format!(
-        "thalweg: cannot use {}: another `thalweg stack` (pid {}) learns into it; wait for its \
+        "thalweg-lab: cannot use {}: another `thalweg-lab stack` (pid {}) learns into it; wait for its \
          end, or name another file with --store\n",
         store.display(),
         child.id()
@@ -230,7 +230,7 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
     // Ending the agent prints the consequence; the exit code is the command's.
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{said}");
-    let begin = "thalweg stack: what was learned is not kept: the agent does not answer: ";
+    let begin = "thalweg-lab stack: what was learned is not kept: the agent does not answer: ";
     assert!(
         said.starts_with(begin) && said.lines().count() == 1,
         "{said}"
@@ -298,7 +298,7 @@ fn what_cannot_be_learned_or_obeyed_is_said_before_a_kernel_boots() {
         said(net.stack(&options, &["true"]))
     };
     let text = refused(&["--policy", &path("bad.toml")]);
-    let begin = format!("thalweg: {}:5:", path("bad.toml"));
+    let begin = format!("thalweg-lab: {}:5:", path("bad.toml"));
     assert!(text.starts_with(&begin) && text.contains("port"), "{text}");
     let text = refused(&["--policy", &path("absent.toml")]);
     assert!(
@@ -307,7 +307,7 @@ fn what_cannot_be_learned_or_obeyed_is_said_before_a_kernel_boots() {
     );
     let text = refused(&["--learn", "--store", &path("store.json")]);
     let begin = format!(
-        "thalweg: cannot use {}: version: found 99, ",
+        "thalweg-lab: cannot use {}: version: found 99, ",
         path("store.json")
     );
     assert!(text.starts_with(&begin), "{text}");

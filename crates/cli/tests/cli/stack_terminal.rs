@@ -1,4 +1,4 @@
-//! Terminals and signals of `thalweg stack`: both reach the command inside.
+//! Terminals and signals of `thalweg-lab stack`: both reach the command inside.
 
 use std::fs;
 use std::io::{Read, Write};

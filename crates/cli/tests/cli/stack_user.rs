@@ -1,4 +1,4 @@
-//! `thalweg stack` as an ordinary user, on wires prepared by root.
+//! `thalweg-lab stack` as an ordinary user, on wires prepared by root.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -39,7 +39,7 @@ impl Account {
         for (path, mode) in [(directory.path(), 0o755), (net.temporary.path(), 0o1777)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let command = directory.path().join("thalweg");
+        let command = directory.path().join("thalweg-lab");
         copy_of_command(&command);
         let device = directory.path().join("tun");
         let status = Command::new("mknod")
@@ -339,8 +339,8 @@ fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
         (
             user(&["--", "true"]),
             3,
-            "run it as root (sudo thalweg stack …), or have root prepare wires for this user \
-             once (sudo thalweg stack setup --user NAME)",
+            "run it as root (sudo thalweg-lab stack …), or have root prepare wires for this user \
+             once (sudo thalweg-lab stack setup --user NAME)",
         ),
     ] {
         let said = one_line(command, code);
@@ -529,7 +529,7 @@ fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
     assert_eq!(fs::read_to_string(&mine).unwrap(), "of the user\nwritten\n");
     let table = said(&output);
     // The far command may print its own last message there.
-    assert!(table.contains("thalweg link  "), "{table}");
+    assert!(table.contains("thalweg-lab link  "), "{table}");
     assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }
 

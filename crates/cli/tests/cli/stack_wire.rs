@@ -1,4 +1,4 @@
-//! The wire of `thalweg stack`: packets that it accepts from inside, and published ports of servers
+//! The wire of `thalweg-lab stack`: packets that it accepts from inside, and published ports of servers
 //! inside, with clients on a host and on the machine itself.
 
 use std::fs;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::stack::{HOST, HOST_V6, MACHINE, Net, available, written};
-use crate::support::{THALWEG, wait_for};
+use crate::support::{LABORATORY, wait_for};
 
 const MACHINE_V6: &str = "2001:db8:5::1";
 
@@ -295,7 +295,7 @@ fn what_the_machine_lacks_is_named_with_the_remedy() {
         ),
     ] {
         let mut command = net.on_the_machine("sh");
-        command.args(["-c", &format!("{hidden}; exec \"$@\""), "sh", THALWEG]);
+        command.args(["-c", &format!("{hidden}; exec \"$@\""), "sh", LABORATORY]);
         let output = command.args(["stack", "--", "true"]).output().unwrap();
         let said = refused(&output, 3);
         assert!(said.contains(words), "{said}");
@@ -315,7 +315,7 @@ fn limits_are_the_callers() {
         "--nofile=333:4444",
         "--core=0:7168",
         "--nproc=2222",
-        THALWEG,
+        LABORATORY,
     ]);
     let script = "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; ulimit -Su";
     command.args(["stack", "--", "bash", "-c", script]);

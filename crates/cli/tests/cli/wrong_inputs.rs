@@ -6,9 +6,9 @@
 //! # a rate in bytes
 //! @ l.toml
 //! | name = "l"
-//! $ lab run l.toml
+//! $ thalweg-lab run l.toml
 //! ? 1
-//! > thalweg: l.toml:3:8: …
+//! > thalweg-lab: l.toml:3:8: …
 //! ```
 //!
 //! With `THALWEG_GENERATE=1` codes and output are written anew; read them before you commit.
@@ -16,9 +16,9 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::support::privileged;
+use crate::support::{command_of, privileged};
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Case {
@@ -83,8 +83,8 @@ impl Case {
         for (name, content) in &self.files {
             fs::write(directory.path().join(name), content).unwrap();
         }
-        let output = Command::new(env!("CARGO_BIN_EXE_thalweg"))
-            .args(self.command.split(' '))
+        let words: Vec<&str> = self.command.split(' ').collect();
+        let output = command_of(&words)
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .output()

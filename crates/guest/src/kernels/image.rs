@@ -21,7 +21,7 @@ pub(super) fn release(image: &Path) -> Result<String, String> {
             let name = image.display();
             let remedy = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => {
-                    " (chmod a+r as root, or a package by `thalweg lab kernels add`)"
+                    " (chmod a+r as root, or a package by `thalweg-lab kernels add`)"
                 }
                 _ => "",
             };

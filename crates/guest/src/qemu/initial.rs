@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/sys", "/tmp"]
 
 /// This program's path in the guest.
 pub fn program() -> PathBuf {
-    Path::new(PROGRAMS).join("thalweg")
+    Path::new(PROGRAMS).join("thalweg-lab")
 }
 
 /// A module's path in the guest.

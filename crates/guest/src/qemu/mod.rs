@@ -226,9 +226,9 @@ impl Machine<'_> {
 /// A program to run alone on a kernel in QEMU.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// The `thalweg` binary, the first process there.
-    pub thalweg: &'a Path,
-    /// The program. `thalweg`, iproute2 and iperf3 are in its `PATH`.
+    /// The `thalweg-lab` binary, the first process there.
+    pub laboratory: &'a Path,
+    /// The program. iproute2 and iperf3 are in its `PATH`.
     pub program: &'a Path,
     /// Its arguments.
     pub arguments: Vec<OsString>,
@@ -288,7 +288,7 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
         silence: Duration::ZERO,
     };
     let nothing = &mut |_| Ok(());
-    let work = machine.work(what.thalweg, task, needs, limits, nothing)?;
+    let work = machine.work(what.laboratory, task, needs, limits, nothing)?;
     written(work.path())
 }
 
@@ -315,7 +315,7 @@ mod tests {
              chardev:console -chardev file,id=messages,path=messages,append=on -serial \
              chardev:messages -kernel vmlinuz-6.12.1 -initrd initial.cpio -append 'console=ttyS0 \
              quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off mitigations=off \
-             rootfstype=ramfs highres=off thalweg.seed=7 rdinit=/usr/bin/thalweg -- lab guest /job'"
+             rootfstype=ramfs highres=off thalweg.seed=7 rdinit=/usr/bin/thalweg-lab -- guest /job'"
         );
     }
 }

@@ -22,7 +22,7 @@ use crate::running::Running;
 use crate::{Job, Kind, workdir};
 
 /// The kernel's first process: a link in the work directory.
-const INIT: &str = "thalweg";
+const INIT: &str = "thalweg-lab";
 /// The calling thread, for sched_setaffinity(2).
 const THIS: Pid = Pid::from_raw(0);
 
@@ -232,7 +232,7 @@ mod tests {
             machine.command_line(),
             "/usr/bin/linux.uml mem=524288K root=/dev/root rootfstype=hostfs rootflags=/ rw quiet \
              console=tty0 con=null con0=null,fd:1 uml_dir=DIR/ umid=kernel \
-             time-travel=inf-cpu init=DIR/thalweg -- lab guest DIR"
+             time-travel=inf-cpu init=DIR/thalweg-lab -- guest DIR"
         );
     }
 

@@ -27,9 +27,20 @@ pub(crate) fn read<T: DeserializeOwned>(document: Value) -> Result<T, Error> {
     serde_json::from_value(document).map_err(|error| Error::system("what came out")(error.into()))
 }
 
-/// The program that runs inside, from the options.
+/// The laboratory's program, which runs inside, from the options.
 pub(crate) fn program(options: &Options) -> Result<PathBuf, Error> {
-    fs::canonicalize(&options.agent_binary)
+    fs::canonicalize(&options.program)
+        .map_err(Error::io("cannot find the laboratory", &options.program))
+}
+
+/// The agent's program, from the options; none if no mode and no scenario needs it.
+pub(crate) fn agent(options: &Options, scenarios: &[Scenario]) -> Result<Option<PathBuf>, Error> {
+    if !crate::run::needs_agent(options, scenarios) {
+        return Ok(None);
+    }
+    let found = fs::canonicalize(&options.agent_binary);
+    found
+        .map(Some)
         .map_err(Error::io("cannot find the agent", &options.agent_binary))
 }
 

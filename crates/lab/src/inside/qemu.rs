@@ -41,7 +41,10 @@ pub(crate) fn run(
     let copies: Vec<Copy> = files
         .map(|(index, (file, scenario))| copy(index, file, scenario))
         .collect();
-    let needs = needs(options, scenarios, &copies)?;
+    let mut needs = needs(options, scenarios, &copies)?;
+    if let Some(agent) = super::agent(options, scenarios)? {
+        needs.programs.push((agent_inside(), agent));
+    }
     machine.modules(&needs)?;
     let own = super::program(options)?;
     // Checked now, so that a fault does not appear after a minute.
@@ -51,7 +54,8 @@ pub(crate) fn run(
     let inner = Options {
         scenarios: copies.iter().map(|copy| copy.file.clone()).collect(),
         out: Some(Path::new(JOB).join(OUT)),
-        agent_binary: program(),
+        agent_binary: agent_inside(),
+        program: program(),
         progress: false,
         kernel: KernelOptions {
             name: None,
@@ -83,6 +87,11 @@ pub(crate) fn run(
         &directories,
         &command,
     )
+}
+
+/// The agent's program in the guest.
+fn agent_inside() -> PathBuf {
+    program().with_file_name(tool::AGENT)
 }
 
 /// Files and modules that the run needs.

@@ -27,6 +27,7 @@ pub(crate) fn run(
 ) -> Result<Finished, Error> {
     let memory = super::memory(Kind::UserMode, options, scenarios)?;
     let program = super::program(options)?;
+    let agent = super::agent(options, scenarios)?;
     let out = options
         .out
         .clone()
@@ -45,7 +46,8 @@ pub(crate) fn run(
     let files = options.scenarios.iter();
     let inner = Options {
         scenarios: copy_scenarios(&options.scenarios, surroundings.work.path())?,
-        agent_binary: program,
+        agent_binary: agent.unwrap_or_else(|| options.agent_binary.clone()),
+        program,
         progress: false,
         origin: Origin {
             place: Place {

@@ -437,7 +437,7 @@ fn transfer(
         };
         let mut connections = match flows::plan(&scenario.traffic, &round) {
             Some(plan) => {
-                let worker = &options.agent_binary;
+                let worker = &options.program;
                 flows::transfer((pair, way.remote), worker, &plan, number, raw, pauses)?
             }
             None => {
@@ -501,7 +501,7 @@ fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result
     }
     match scenario.traffic.kind {
         Kind::Bulk => Server::iperf3(pair, remote, &name, PORT),
-        _ => Server::worker(pair, remote, &name, PORT, &options.agent_binary),
+        _ => Server::worker(pair, remote, &name, PORT, &options.program),
     }
 }
 

@@ -30,7 +30,7 @@ use nat::{Nat, OWNED};
 const DEVICE: &str = "thalweg-l";
 /// Most such links on one machine.
 const MOST: u32 = 4096;
-/// Address ranges, eight addresses a link, beside those of `thalweg stack`: shared address space
+/// Address ranges, eight addresses a link, beside those of `thalweg-lab stack`: shared address space
 /// (RFC 6598), benchmarks (RFC 2544), private. The later ones serve if routes of the machine
 /// overlap the first.
 const RANGES: [Ipv4Addr; 3] = [

@@ -11,10 +11,10 @@ use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
 use thalweg_units::reader::text;
 use thalweg_units::{Faults, excerpt};
 
-use crate::failure::Failure;
-use crate::kinds::{self, Kind};
 use crate::options::Global;
-use crate::output::{self, count};
+use thalweg_terminal::Failure;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output::{self, count};
 
 /// Which files.
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             reports.push(told(global, &table, &bytes, faults.as_ref())?);
         }
     }
-    if global.json {
+    if global.format.json {
         output::print_json(&reports)?;
     }
     match reports.iter().map(|report| report.faults.len()).sum() {
@@ -70,7 +70,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 
 /// The report of a file; as text it is printed at once.
 fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> Result<Report> {
-    if !global.json {
+    if !global.format.json {
         output::print(&report(file, bytes, faults))?;
     }
     Ok(Report {

@@ -9,7 +9,7 @@ use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::reader::text;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// One key.
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ pub fn run(global: &Global) -> Result<()> {
         .into_iter()
         .map(|key| described(key, file, global))
         .collect();
-    output::show(global, &keys, || toml(&keys))
+    output::show(&global.format, &keys, || toml(&keys))
 }
 
 fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {

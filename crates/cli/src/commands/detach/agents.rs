@@ -198,7 +198,7 @@ mod tests {
         for other in [
             "thalweg",
             "thalweg status",
-            "thalweg lab run x.toml",
+            "thalweg-lab run x.toml",
             "thalweg --config run status",
             "thalweg --json detach",
         ] {

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use thalweg_agent::fleet::Statuses;
 
 use super::access::Access;
-use crate::failure::Failure;
 use crate::options::Global;
+use thalweg_terminal::Failure;
 
 /// Without a directory it is the agent.
 #[derive(Debug, Args)]

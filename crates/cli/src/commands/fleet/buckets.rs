@@ -10,8 +10,9 @@ use thalweg_fleet::{Made, Wanted};
 use thalweg_units::grammar;
 
 use super::access::{self, Access};
-use crate::options::{Global, whole};
-use crate::output;
+use crate::options::Global;
+use thalweg_terminal::output;
+use thalweg_terminal::whole;
 
 /// Where, and with which limits.
 #[derive(Debug, Args)]
@@ -55,7 +56,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Made::Same => "as it was",
         Made::Changed => "changed",
     };
-    if global.json {
+    if global.format.json {
         let row = |(bucket, made): &(thalweg_fleet::Bucket, Made)| json!({ "bucket": bucket.name(), "outcome": word(made) });
         return output::print_json(&made.iter().map(row).collect::<Vec<_>>());
     }

@@ -8,7 +8,7 @@ use thalweg_units::printable;
 use super::ask::Ask;
 use crate::commands::gain::comparison;
 use crate::options::Global;
-use crate::output::{self, count, span};
+use thalweg_terminal::output::{self, count, span};
 
 /// Agents, rules or reasons that are named; `--json` has all.
 const NAMED: usize = 20;
@@ -25,7 +25,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let found = options
         .ask
         .get(global, "/v1/fleet/gain", |statuses| statuses.gain())?;
-    output::show(global, &found, || text(&found))
+    output::show(&global.format, &found, || text(&found))
 }
 
 fn text(gain: &FleetGain) -> String {

@@ -10,9 +10,9 @@ use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
 
-use crate::failure::Failure;
 use crate::options::Global;
-use crate::output::{self, count};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output::{self, count};
 
 /// What is to be set up.
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         renew: options.renew,
     };
     let report = setup::setup(&options.directory, &plan)?;
-    if global.json {
+    if global.format.json {
         return output::print_json(&json!({
             "servers": report.servers,
             "agents": report.agents,

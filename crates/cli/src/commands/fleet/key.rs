@@ -8,7 +8,7 @@ use serde_json::json;
 use thalweg_fleet::keys::SigningKey;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Which file.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct Options {
 /// Makes a key, or reads it, and prints its public half.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let public = SigningKey::keep(&options.file)?.public().to_string();
-    match global.json {
+    match global.format.json {
         true => output::print_json(&json!({ "key": public })),
         false => output::print(&format!("{public}\n")),
     }

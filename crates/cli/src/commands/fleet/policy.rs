@@ -15,7 +15,7 @@ use thalweg_units::{Probability, file};
 use super::access::{self, Access};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
-use crate::output::{self, count};
+use thalweg_terminal::output::{self, count};
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
@@ -137,7 +137,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
     let first = first(&agents, &label.to, ppm)?;
     let number = operator.publish(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
-    if global.json {
+    if global.format.json {
         return output::print_json(&json!({
             "label": label.to,
             "number": number,
@@ -225,7 +225,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
             .collect();
         policies.push((label, signed, agents));
     }
-    if global.json {
+    if global.format.json {
         let agent = |(agent, progress): &(Name, Option<Progress>)| json!({ "agent": agent, "progress": progress });
         let policies: Vec<Value> = policies
             .iter()

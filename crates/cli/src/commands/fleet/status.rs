@@ -10,7 +10,7 @@ use thalweg_units::printable;
 
 use super::ask::Ask;
 use crate::options::Global;
-use crate::output::{self, count, span};
+use thalweg_terminal::output::{self, count, span};
 
 /// Who is asked.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ struct Shown {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     if let Some(statuses) = options.ask.servers()? {
         let agents = statuses.agents();
-        return output::show(global, &agents, || all(&agents));
+        return output::show(&global.format, &agents, || all(&agents));
     }
     let client = global.client()?;
     let found: Option<FleetPlace> = client.get("/v1/fleet")?;
@@ -48,7 +48,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             fleet_fault,
         }
     });
-    output::show(global, &found, || match &found {
+    output::show(&global.format, &found, || match &found {
         None => "this agent is in no fleet ([fleet] servers = [])\n".to_owned(),
         Some(shown) => {
             let others = match (&shown.fleet, &shown.fleet_fault) {

@@ -10,9 +10,9 @@ use serde::Serialize;
 use thalweg_policy::{Policy, WarningKind};
 use thalweg_units::{Position, excerpt};
 
-use crate::failure::Failure;
 use crate::options::Global;
-use crate::output::{self, Fault, count};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output::{self, Fault, count};
 
 /// Which files.
 #[derive(Debug, Args)]
@@ -60,12 +60,12 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         if options.here && report.faults.is_empty() {
             report.faults = here::lacking(&bytes, file)?;
         }
-        if !global.json {
+        if !global.format.json {
             output::print(&text(&report, &String::from_utf8_lossy(&bytes)))?;
         }
         reports.push(report);
     }
-    if global.json {
+    if global.format.json {
         output::print_json(&reports)?;
     }
     let faults: usize = reports.iter().map(|report| report.faults.len()).sum();

@@ -7,7 +7,7 @@ use clap::Args;
 use thalweg_policy::{Change, Difference};
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Which policies.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
     let difference = Difference::between(&before, &after);
-    output::show(global, &difference, || text(&difference))
+    output::show(&global.format, &difference, || text(&difference))
 }
 
 fn text(difference: &Difference) -> String {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use thalweg_control::policy::{Reached, Report, RuleReport};
 
 use super::show;
-use crate::output;
-use crate::output::count;
+use thalweg_terminal::output;
+use thalweg_terminal::output::count;
 
 /// For scripts.
 pub fn json(reached: &Reached, report: Option<&Report>) -> Value {

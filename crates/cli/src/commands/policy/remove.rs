@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use thalweg_control::leftovers;
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// Removes the policy.
 pub fn run(global: &Global) -> Result<()> {
@@ -26,7 +26,7 @@ pub fn run(global: &Global) -> Result<()> {
         }
     };
     let notes: Vec<String> = kept.filter(|_| removed).into_iter().collect();
-    if global.json {
+    if global.format.json {
         return output::print_json(&serde_json::json!({ "removed": removed, "notes": notes }));
     }
     for note in &notes {

@@ -4,8 +4,8 @@ use anyhow::{Result, bail};
 use thalweg_control::policy::{self, Report, RuleReport};
 
 use crate::options::Global;
-use crate::output;
-use crate::output::count;
+use thalweg_terminal::output;
+use thalweg_terminal::output::count;
 
 /// Remedy where a policy is not as it was applied.
 const REMEDY: &str =
@@ -32,7 +32,7 @@ pub fn run(global: &Global) -> Result<()> {
     if report.is_none() && !faults.is_empty() {
         eprintln!("warning: {}; {REMEDY}", faults.join("; "));
     }
-    output::show(global, &report, || match &report {
+    output::show(&global.format, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
         Some(report) => text(report),
     })

@@ -8,7 +8,7 @@ use clap::Args;
 use thalweg_control::policy::{self, FlowStatistics};
 
 use crate::options::Global;
-use crate::output;
+use thalweg_terminal::output;
 
 /// How long.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             return Ok(());
         }
         left.set(left.get() - 1);
-        if global.json {
+        if global.format.json {
             output::print_json_line(&flow)
         } else {
             output::print(&line(&flow))

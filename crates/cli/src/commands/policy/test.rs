@@ -10,9 +10,10 @@ use thalweg_policy::catalogue::stages;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
 use thalweg_units::grammar::share_text;
 
-use crate::failure::Failure;
-use crate::options::{Global, address, whole};
-use crate::output;
+use crate::options::{Global, address};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output;
+use thalweg_terminal::whole;
 
 /// Number of rejected rules in the table.
 const ROWS: usize = 20;
@@ -136,7 +137,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(usage("--local is missing: rules of this policy look at it"));
     }
     let answer = answer(&policy, &flow, options);
-    output::show(global, &answer, || text(&answer, options.all))
+    output::show(&global.format, &answer, || text(&answer, options.all))
 }
 
 fn usage(message: &str) -> anyhow::Error {

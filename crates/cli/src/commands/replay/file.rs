@@ -12,7 +12,7 @@ use thalweg_learner::{End, Sample, window};
 use thalweg_units::file;
 use thalweg_units::prefix::{MAPPED, Prefix};
 
-use crate::output;
+use thalweg_terminal::output;
 
 /// Name of the format.
 pub const FORMAT: &str = "thalweg-decisions";

@@ -5,7 +5,7 @@ use thalweg_gain::replay::{First, Interval, Judged, OfWindow, Size, Windows};
 use thalweg_learner::window;
 
 use super::{counted, estimate, percent, sentence};
-use crate::output;
+use thalweg_terminal::output;
 
 /// What a log tells of initial windows.
 pub struct Section {

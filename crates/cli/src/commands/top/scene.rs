@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use super::choice::Choice;
 use super::seen::Known;
 use super::table::Table;
-use crate::output::wrap;
+use thalweg_terminal::output::wrap;
 use thalweg_units::printable;
 
 /// What a view is made from.

@@ -12,7 +12,7 @@ use super::scene::{Body, Paint, Scene};
 use super::seen::{Known, Seen};
 use super::table::{columns_of, padded};
 use super::views;
-use crate::output::{self, span, wrap};
+use thalweg_terminal::output::{self, span, wrap};
 use thalweg_units::printable;
 
 /// The smallest terminal that shows figures.

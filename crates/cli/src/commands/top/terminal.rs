@@ -19,7 +19,7 @@ use ratatui::crossterm::terminal::{
 };
 use thalweg_process::signals::Signals;
 
-use crate::failure::Failure;
+use thalweg_terminal::Failure;
 
 /// Terminals that cannot place the cursor, or know neither a second screen nor its attributes.
 const UNFIT: [&str; 5] = ["", "dumb", "unknown", "vt52", "vt100"];

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
+use crate::support::command_of;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -72,6 +73,11 @@ impl Agent {
         let pin = self.directory.path().join("pin");
         let text = format!("[paths]\nsocket = {:?}\npin = {pin:?}\n", self.socket());
         std::fs::write(&config, text).unwrap();
+        if arguments.first() == Some(&"thalweg-lab") {
+            let mut command = command_of(arguments);
+            command.stdin(Stdio::null());
+            return command;
+        }
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
         command
             .arg("--config")

@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::support::command_of;
 use kinds::{Form, Inputs, KINDS, Kind};
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
@@ -216,9 +217,9 @@ fn the_command_refuses_what_the_readers_refuse() {
     let commands: [(&str, &[&str]); 5] = [
         ("configuration", &["config", "check", file]),
         ("policy", &["policy", "check", file]),
-        ("sim", &["sim", "run", file]),
-        ("model", &["model", "check", file]),
-        ("results", &["lab", "compare", good, file]),
+        ("sim", &["thalweg-lab", "sim", "run", file]),
+        ("model", &["thalweg-lab", "model", "check", file]),
+        ("results", &["thalweg-lab", "compare", good, file]),
     ];
     for (name, arguments) in commands {
         let kind = KINDS.iter().find(|kind| kind.name == name).unwrap();
@@ -230,10 +231,7 @@ fn the_command_refuses_what_the_readers_refuse() {
         });
         for (number, bytes) in refused.take(12) {
             fs::write(file, bytes).unwrap();
-            let output = Command::new(env!("CARGO_BIN_EXE_thalweg"))
-                .args(arguments)
-                .output()
-                .unwrap();
+            let output = command_of(arguments).output().unwrap();
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
             assert_eq!(output.status.code(), Some(1), "{name} {number}: {said}");

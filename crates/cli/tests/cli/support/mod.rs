@@ -26,16 +26,35 @@ pub use traffic::{COLLECTOR, CONNECTIONS, Load, SINK, Traffic};
 
 /// The command under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
+/// The laboratory's command; cargo builds it beside the other.
+pub const LABORATORY: &str = concat!(env!("CARGO_BIN_EXE_thalweg"), "-lab");
 
-/// Copies the command, so that others may start it, by a process of its own. If this process had
+/// The command of some words: the laboratory's if the first is `thalweg-lab`.
+pub fn command_of(words: &[&str]) -> Command {
+    let (program, words) = match words {
+        ["thalweg-lab", words @ ..] => (LABORATORY, words),
+        words => (THALWEG, words),
+    };
+    let mut command = Command::new(program);
+    command.args(words);
+    command
+}
+
+/// Copies the command, so that others may start it, by a process of its own; the laboratory's with
+/// the agent's beside it. If this process had
 /// the file open for writing, a program that another test starts would inherit it. Until that
 /// program ends, the file could not be executed.
 pub fn copy_of_command(to: &std::path::Path) {
-    let copied = std::process::Command::new("cp")
-        .arg(THALWEG)
-        .arg(to)
-        .status();
-    assert!(copied.unwrap().success(), "{}", to.display());
+    let (program, beside) = match to.ends_with("thalweg-lab") {
+        true => (LABORATORY, Some(to.with_file_name("thalweg"))),
+        false => (THALWEG, None),
+    };
+    let mut copies = vec![(program, to.to_owned())];
+    copies.extend(beside.map(|place| (THALWEG, place)));
+    for (from, to) in copies {
+        let copied = Command::new("cp").arg(from).arg(&to).status();
+        assert!(copied.unwrap().success(), "{}", to.display());
+    }
 }
 
 /// Longest wait for an expected event.

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{THALWEG, skip_unpackaged, wait_for};
+use super::{LABORATORY, skip_unpackaged, wait_for};
 
 pub const KERNEL: &str = "/usr/bin/linux.uml";
 /// Each of these runs takes much less, on a busy machine, too.
@@ -56,11 +56,11 @@ impl Place {
         self.path("tmp")
     }
 
-    /// `thalweg lab run` of the scenario, with the report in `out`.
+    /// `thalweg-lab run` of the scenario, with the report in `out`.
     pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
-            .args(["lab", "run"])
+            .args(["run"])
             .arg(self.path("scenario.toml"))
             .arg("--out")
             .arg(self.path("out"))
@@ -73,7 +73,9 @@ impl Place {
     }
 
     pub fn start(&self, arguments: &[&str]) -> Child {
-        self.command(Path::new(THALWEG), arguments).spawn().unwrap()
+        self.command(Path::new(LABORATORY), arguments)
+            .spawn()
+            .unwrap()
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {

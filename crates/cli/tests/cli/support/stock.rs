@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::{THALWEG, skip_unpackaged};
+use super::{LABORATORY, skip_unpackaged};
 
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 /// Downloaded if there is no kernel yet.
@@ -58,14 +58,14 @@ pub fn several() -> Vec<Value> {
     all
 }
 
-/// Output of `thalweg lab kernels list`.
+/// Output of `thalweg-lab kernels list`.
 pub fn all() -> Vec<Value> {
     serde_json::from_slice(&kernels(&["list"]).stdout).unwrap()
 }
 
 fn kernels(arguments: &[&str]) -> std::process::Output {
-    Command::new(THALWEG)
-        .args(["--json", "lab", "kernels"])
+    Command::new(LABORATORY)
+        .args(["--json", "kernels"])
         .args(arguments)
         .output()
         .unwrap()

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use thalweg_guest::kernels;
 use thalweg_guest::qemu::{self, Program};
 
-use super::{THALWEG, manifest_path, stock};
+use super::{LABORATORY, THALWEG, manifest_path, stock};
 
 /// Set in the guest.
 const INSIDE: &str = "THALWEG_TEST_GUEST";
 /// The one case to run, by its name; none: all.
 const CASE: &str = "THALWEG_TEST_CASE";
-/// The kernel, by its name in `thalweg lab kernels list`; none: the newest.
+/// The kernel, by its name in `thalweg-lab kernels list`; none: the newest.
 const KERNEL: &str = "THALWEG_TEST_KERNEL";
 /// Any text, in the environment of every program of the guest. Another length gives another order
 /// of events, while equal runs are equal to the digit (`scripts/repeat.sh`).
@@ -88,7 +88,7 @@ pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) 
     let executed = qemu::execute(
         &kernels::find(Some(kernel.as_ref())).expect("the kernel that was found"),
         &Program {
-            thalweg: Path::new(THALWEG),
+            laboratory: Path::new(LABORATORY),
             program: &own,
             arguments: ["--exact", name, "--nocapture", "--include-ignored"]
                 .map(Into::into)
@@ -139,9 +139,11 @@ fn passed(name: &str) -> String {
 fn inside(limit: Duration, cases: &[(&str, fn())]) {
     // Paths that were compiled in.
     std::fs::create_dir_all(env!("CARGO_MANIFEST_DIR")).expect("a directory");
-    let binary = Path::new(THALWEG);
-    std::fs::create_dir_all(binary.parent().expect("it has one")).expect("a directory");
-    symlink("/usr/bin/thalweg", binary).expect("a link");
+    for binary in [THALWEG, LABORATORY].map(Path::new) {
+        std::fs::create_dir_all(binary.parent().expect("it has one")).expect("a directory");
+        let name = binary.file_name().expect("it has one");
+        symlink(Path::new("/usr/bin").join(name), binary).expect("a link");
+    }
     // Scripts name their interpreter this way.
     symlink("/usr/bin", "/bin").expect("a link");
     // The output of a guest that succeeds is its standard output.
@@ -172,6 +174,7 @@ fn inside(limit: Duration, cases: &[(&str, fn())]) {
 /// Files of this machine that cases need, by their path in the guest.
 fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
     let mut needed = python();
+    needed.insert("/usr/bin/thalweg".into(), THALWEG.into());
     for program in PROGRAMS {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut places = std::env::split_paths(&path).map(|place| place.join(program));

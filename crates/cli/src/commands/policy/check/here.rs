@@ -6,7 +6,7 @@ use anyhow::Result;
 use thalweg_control::system;
 use thalweg_policy::{Policy, Position, Rule, Value};
 
-use crate::output::Fault;
+use thalweg_terminal::output::Fault;
 
 /// Cgroups that do not exist, and congestion controls that the kernel does not offer. None for a
 /// policy with faults.

@@ -9,7 +9,7 @@ use crate::commands::top::figures::{NONE, count, per_second};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::seen::Seen;
 use crate::commands::top::table::{Cell, Column, Table};
-use crate::output::span;
+use thalweg_terminal::output::span;
 
 /// In place of what an older agent has none of.
 pub const NOT_REPORTED: &str = "Not reported by this agent: it has no /v1/kernel. It is of an \

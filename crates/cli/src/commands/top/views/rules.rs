@@ -8,7 +8,7 @@ use crate::commands::top::figures::{count, per_second};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::seen::Seen;
 use crate::commands::top::table::{Cell, Column, Table};
-use crate::output;
+use thalweg_terminal::output;
 
 /// The columns.
 pub const HELP: [&str; 4] = [

@@ -1,4 +1,4 @@
-//! `thalweg link`.
+//! `thalweg-lab link`.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -12,9 +12,9 @@ use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
 use thalweg_units::{Delay, Probability, Rate, printable_json};
 
-use crate::failure::Failure;
-use crate::options::{Global, whole};
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::output;
+use thalweg_terminal::{Format, whole};
 
 /// The path, the commands at its ends, and the report.
 #[derive(Debug, Args)]
@@ -131,7 +131,7 @@ fn logs(text: &str) -> Result<[Option<PathBuf>; 2], String> {
 }
 
 /// Runs a command behind an emulated path, and returns its exit code.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
+pub fn run(format: &Format, options: &Options) -> Result<()> {
     let settings = options.path.settings();
     let task = Task {
         command: options.command.clone(),
@@ -152,7 +152,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     });
     let draft = draft.transpose()?;
     let finished = link::run(&settings, &task).map_err(classified)?;
-    let text = text(global, &finished.report)?;
+    let text = text(format, &finished.report)?;
     match draft {
         Some((path, draft)) => {
             let written = draft.replace(text.as_bytes());
@@ -164,7 +164,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     finished.log.map_err(classified)?;
     match finished.exit {
         0 => Ok(()),
-        code => Err(Failure::Command(code).into()),
+        code => Err(Failure::Silent(code).into()),
     }
 }
 
@@ -176,19 +176,23 @@ pub fn classified(error: Error) -> anyhow::Error {
         Error::Start {
             ref program,
             ref why,
-        } => Failure::Start {
-            program: program.to_string_lossy().into_owned(),
-            why: why.to_string(),
-            found: why.kind() != ErrorKind::NotFound,
+        } => {
+            // As in env(1) and the shells.
+            let code = if why.kind() == ErrorKind::NotFound {
+                127
+            } else {
+                126
+            };
+            let program = program.to_string_lossy();
+            Failure::coded(code, format!("cannot start {program}: {why}")).into()
         }
-        .into(),
         other => other.into(),
     }
 }
 
 /// The text of the report.
-pub fn text(global: &Global, report: &Report) -> Result<String> {
-    Ok(if global.json {
+pub fn text(format: &Format, report: &Report) -> Result<String> {
+    Ok(if format.json {
         printable_json(&serde_json::to_string(report)?).into_owned() + "\n"
     } else {
         table(report)
@@ -237,16 +241,16 @@ fn table(report: &Report) -> String {
         }),
     ];
     let [near, far] = report.directions().map(|(name, _)| name);
-    let mut text = output::table(&["thalweg link", near, far], &[1, 2], rows);
+    let mut text = output::table(&["thalweg-lab link", near, far], &[1, 2], rows);
     if report.outside.is_some_and(|it| !it.tcp_end_to_end) {
-        text += "thalweg: note: pasta ended TCP behind the path and connected to the servers itself: \
+        text += "thalweg-lab: note: pasta ended TCP behind the path and connected to the servers itself: \
                  end to end only as root\n";
     }
     if let Some(how) = &report.far_command_failed {
-        text += &format!("thalweg: note: the command at the far end ended by itself ({how})\n");
+        text += &format!("thalweg-lab: note: the command at the far end ended by itself ({how})\n");
     }
     for warning in &report.warnings {
-        text += &format!("thalweg: warning: {warning}\n");
+        text += &format!("thalweg-lab: warning: {warning}\n");
     }
     text
 }

@@ -1,22 +1,21 @@
-//! `thalweg limit`, which earlier versions had: what to use instead.
+//! Commands that earlier versions had: what to use instead.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
+use thalweg_terminal::Failure;
 
-use crate::failure::Failure;
-
-/// Any arguments of the removed command.
+/// Any arguments of a command that is no more here.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
-pub struct Options {
-    /// Ignored.
+pub struct Arguments {
+    /// Shown in the new command.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _arguments: Vec<OsString>,
+    words: Vec<OsString>,
 }
 
-const INSTEAD: &str = "\
+const INSTEAD_OF_LIMIT: &str = "\
 `thalweg limit` was removed. Instead:
 - tc and nftables limit a cgroup, here system.slice/backup.service on eth0, to 100 Mbit/s:
     tc qdisc replace dev eth0 root handle 1: htb
@@ -34,10 +33,27 @@ A limit that an earlier version has set is in force until it is taken off:
     thalweg detach                       the learner and the limits
 Open connections keep the pacing that it gave them until they close.";
 
-/// Says what to use instead.
+/// Says what `thalweg limit` was replaced by.
 ///
 /// # Errors
 /// Always.
-pub fn run(_: &Options) -> Result<()> {
-    Err(Failure::Usage(INSTEAD.to_owned()).into())
+pub fn limit() -> Result<()> {
+    Err(Failure::Usage(INSTEAD_OF_LIMIT.to_owned()).into())
+}
+
+/// Says the name of a command that moved to `thalweg-lab`.
+///
+/// # Errors
+/// Always.
+pub fn to_laboratory(name: &str, arguments: &Arguments) -> Result<()> {
+    let words = arguments.words.iter().map(|word| word.to_string_lossy());
+    let words: String = words.map(|word| format!(" {word}")).collect();
+    let (old, new) = match name {
+        "lab" => (format!("lab{words}"), words),
+        _ => (format!("{name}{words}"), format!(" {name}{words}")),
+    };
+    let message = format!(
+        "`thalweg {old}` is now `thalweg-lab{new}`, of the package thalweg-lab; nothing was done"
+    );
+    Err(Failure::Usage(message).into())
 }

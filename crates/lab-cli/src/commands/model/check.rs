@@ -1,4 +1,4 @@
-//! `thalweg model check`.
+//! `thalweg-lab model check`.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_rate::models::ModelFile;
 
-use crate::failure::Failure;
-use crate::kinds::{self, Kind};
-use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::Format;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output;
 
 /// Which files.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ struct Report {
 }
 
 /// Checks all files before it reports a failure.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
+pub fn run(format: &Format, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
         let other = kinds::expect(file, Kind::Model).err();
@@ -40,7 +40,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             (None, Err(error)) => (Some(error.to_string()), false),
         };
         let file = file.display().to_string();
-        if !global.json {
+        if !format.json {
             output::print(&match &fault {
                 Some(fault) => format!("error: {fault}\n"),
                 None if integer => format!("{file}: good\n"),
@@ -53,7 +53,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             integer,
         });
     }
-    if global.json {
+    if format.json {
         output::print_json(&reports)?;
     }
     match reports
@@ -62,7 +62,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .count()
     {
         0 => Ok(()),
-        1 => Err(Failure::Model("1 file is no model".into()).into()),
-        count => Err(Failure::Model(format!("{count} files are no models")).into()),
+        1 => Err(Failure::Faults("1 file is no model".into()).into()),
+        count => Err(Failure::Faults(format!("{count} files are no models")).into()),
     }
 }

@@ -12,7 +12,7 @@ use thalweg_units::figures::{self, three};
 use thalweg_units::{Faults, printable, printable_json, printable_lines};
 
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::Format;
 
 /// Largest width of a table.
 pub const WIDTH: u16 = 100;
@@ -107,8 +107,8 @@ fn lines(document: Value) -> String {
 }
 
 /// Shows a value: as JSON where that was asked for, otherwise as text.
-pub fn show(global: &Global, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-    match global.json {
+pub fn show(format: &Format, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    match format.json {
         true => print_json(value),
         false => print(&text()),
     }
@@ -210,10 +210,15 @@ pub fn count(number: impl ToString, what: &str) -> String {
 /// A fault of a file, for `--json`.
 #[derive(Serialize)]
 pub struct Fault {
+    /// Line, from 1.
     pub line: usize,
+    /// Column, from 1.
     pub column: usize,
+    /// The key, if one has the fault.
     pub key: Option<String>,
+    /// What the file has.
     pub found: String,
+    /// What would be valid.
     pub expected: String,
 }
 

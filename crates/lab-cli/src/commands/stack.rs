@@ -1,4 +1,4 @@
-//! `thalweg stack`.
+//! `thalweg-lab stack`.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Arg, Args, CommandFactory as _, Parser, Subcommand};
-use thalweg_agent::store::check_document;
+use serde_json::Value;
 use thalweg_link::Settings;
+use thalweg_policy::Policy;
 use thalweg_stack::{Error, Publish, Rules, Store};
+use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_units::program::find_agent;
 use thalweg_units::reader::quoted;
-use thalweg_units::{Size, nearest};
+use thalweg_units::{Faults, Size, nearest};
 
 use crate::commands::link::{self, PathOptions};
-use crate::commands::policy;
-use crate::failure::Failure;
-use crate::options::{Global, whole};
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output;
+use thalweg_terminal::{Format, whole};
 
 /// The command, and the kernel that it runs on.
 #[derive(Debug, Args)]
@@ -41,7 +44,7 @@ pub struct Options {
     /// Memory of the kernel, 128mib to 4000mb. Default: 1 GiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// A user-mode kernel, as of `thalweg lab build-kernel`. Default: that of Debian's package
+    /// A user-mode kernel, as of `thalweg-lab build-kernel`. Default: that of Debian's package
     /// user-mode-linux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -60,7 +63,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// A path to a far end instead of this machine's network: link:KEY=VALUE,... with the options
-    /// of `thalweg link`, as link:rate=100mbit,delay=20ms.
+    /// of `thalweg-lab link`, as link:rate=100mbit,delay=20ms.
     #[arg(long, value_name = "link:SPEC", value_parser = wire, conflicts_with = "publish")]
     wire: Option<Settings>,
     /// A line for `sh -c` at the far end of --wire; starts first, ends last.
@@ -121,7 +124,7 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The words of `thalweg link`, as one.
+/// The words of `thalweg-lab link`, as one.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Words {
@@ -191,11 +194,16 @@ fn store(options: &Options) -> Result<Store> {
             directory.join("stack.json")
         }
     };
-    let check = |bytes: &[u8]| match check_document(|| Ok(bytes)) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    };
-    Ok(Store::take(&file, check)?)
+    Ok(Store::take(&file, check_records)?)
+}
+
+/// The fault of a document that is certainly none of `thalweg export`; the agent checks the rest.
+fn check_records(bytes: &[u8]) -> Result<(), String> {
+    let document: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match &document["format"] {
+        Value::String(format) if format == "thalweg-hosts" => Ok(()),
+        other => Err(format!("format: found {other}, expected \"thalweg-hosts\"")),
+    }
 }
 
 /// Directory for the state of this user's programs (XDG Base Directory Specification).
@@ -212,12 +220,16 @@ fn state_directory() -> Result<PathBuf> {
 }
 
 fn rules(file: &Path) -> Result<Rules> {
-    let (text, policy) = policy::load_with_text(file)?;
+    kinds::expect(file, Kind::Policy)?;
+    let text = file::read(file, MAX_FILE_BYTES)?;
+    let first = |faults: Faults| anyhow!("{}", faults.first("thalweg policy check"));
+    let policy = Policy::parse(&text, file).map_err(first)?;
+    policy.compile().map_err(first)?;
     Ok(Rules::new(file, text, &policy))
 }
 
 /// Runs a command on a kernel of its own, and returns its exit code.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
+pub fn run(format: &Format, options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     match &options.what {
         Some(What::Guest { work }) => return Ok(thalweg_stack::guest(work)?),
@@ -250,11 +262,12 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             }),
         rules: options.policy.as_deref().map(rules).transpose()?,
         program,
+        agent: find_agent(),
     };
     let finished = thalweg_stack::run(&task).map_err(classified)?;
     if let Some(report) = &finished.report {
         // If standard error is closed, nobody can be told.
-        drop(std::io::stderr().write_all(link::text(global, report)?.as_bytes()));
+        drop(std::io::stderr().write_all(link::text(format, report)?.as_bytes()));
     }
     exit(finished.exit)
 }
@@ -272,14 +285,14 @@ fn classified(error: Error) -> anyhow::Error {
 fn exit(code: u8) -> Result<()> {
     match code {
         0 => Ok(()),
-        code => Err(Failure::Command(code).into()),
+        code => Err(Failure::Silent(code).into()),
     }
 }
 
 fn setup(user: &str) -> Result<()> {
     let count = thalweg_stack::setup(user).map_err(classified)?;
     output::print(&format!(
-        "{user} can run {count} stacks at a time without root, until `thalweg stack remove --user \
+        "{user} can run {count} stacks at a time without root, until `thalweg-lab stack remove --user \
          {user}` or until this machine is restarted\n"
     ))
 }

@@ -1,4 +1,4 @@
-//! Lists of scenario files, for `lab list` and `sim list`.
+//! Lists of scenario files, for `thalweg-lab list` and `thalweg-lab sim list`.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::kinds::{self, Kind};
-use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Format;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output;
 
 /// One file.
 #[derive(Serialize)]
@@ -25,7 +25,7 @@ struct Entry {
 /// # Errors
 /// The directory cannot be read.
 pub fn list<E: Display>(
-    global: &Global,
+    format: &Format,
     directory: &Path,
     kind: Kind,
     load: impl Fn(&Path) -> Result<(String, String), E>,
@@ -54,7 +54,7 @@ pub fn list<E: Display>(
             },
         })
         .collect();
-    if global.json {
+    if format.json {
         return output::print_json(&entries);
     }
     if entries.is_empty() {

@@ -1,4 +1,4 @@
-//! `thalweg model show`.
+//! `thalweg-lab model show`.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use thalweg_rate::Decider;
 use thalweg_rate::models::{Document, ModelFile, Policy, Run};
 use thalweg_units::figures;
 
-use crate::kinds::{self, Kind};
-use crate::options::Global;
-use crate::output::{self, decimal};
+use thalweg_terminal::Format;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output::{self, decimal};
 
 /// Which file.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ struct Report<'a> {
 }
 
 /// Shows the model.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
+pub fn run(format: &Format, options: &Options) -> Result<()> {
     kinds::expect(&options.file, Kind::Model)?;
     let file = ModelFile::read(&options.file)?;
     let report = Report {
@@ -48,7 +48,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         // A file with unreadable runs was refused.
         runs: file.document.runs().unwrap_or_default(),
     };
-    if global.json {
+    if format.json {
         return output::print_json(&report);
     }
     output::print(&output::pairs(rows(&file, &report)))?;

@@ -1,4 +1,4 @@
-//! `thalweg model`, one sub-command a file.
+//! `thalweg-lab model`, one sub-command a file.
 
 mod check;
 mod show;
@@ -6,7 +6,7 @@ mod show;
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::options::Global;
+use thalweg_terminal::Format;
 
 /// Sub-commands for model files.
 #[derive(Debug, Subcommand)]
@@ -18,9 +18,9 @@ pub enum What {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(format: &Format, what: &What) -> Result<()> {
     match what {
-        What::Show(options) => show::run(global, options),
-        What::Check(options) => check::run(global, options),
+        What::Show(options) => show::run(format, options),
+        What::Check(options) => check::run(format, options),
     }
 }

@@ -1,13 +1,13 @@
-//! `thalweg lab kernels`.
+//! `thalweg-lab kernels`.
 
 use anyhow::Result;
 use clap::Subcommand;
 use thalweg_guest::kernels::{self, Stock};
 
-use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Format;
+use thalweg_terminal::output;
 
-/// Sub-commands for kernels of `lab run --backend qemu`.
+/// Sub-commands for kernels of `thalweg-lab run --backend qemu`.
 #[derive(Debug, Subcommand)]
 pub enum Kernels {
     /// List them, the newest last, which is the default.
@@ -30,12 +30,12 @@ pub enum Kernels {
 }
 
 /// Lists, adds and removes kernels.
-pub fn run(global: &Global, what: &Kernels) -> Result<()> {
+pub fn run(format: &Format, what: &Kernels) -> Result<()> {
     match what {
-        Kernels::List => list(global, &kernels::list()?),
+        Kernels::List => list(format, &kernels::list()?),
         Kernels::Add { package } => {
             let added = kernels::add(package)?;
-            if global.json {
+            if format.json {
                 return output::print_json(&serde_json::json!({
                     "name": added.name,
                     "package": added.package,
@@ -54,13 +54,13 @@ pub fn run(global: &Global, what: &Kernels) -> Result<()> {
     }
 }
 
-fn list(global: &Global, all: &[Stock]) -> Result<()> {
-    if global.json {
+fn list(format: &Format, all: &[Stock]) -> Result<()> {
+    if format.json {
         return output::print_json(&all);
     }
     if all.is_empty() {
         return output::print(
-            "no kernels; thalweg lab kernels add linux-image-6.12-cloud-amd64 adds one\n",
+            "no kernels; thalweg-lab kernels add linux-image-6.12-cloud-amd64 adds one\n",
         );
     }
     let known = |what: Option<bool>| match what {

@@ -1,4 +1,4 @@
-//! `thalweg sim run`.
+//! `thalweg-lab sim run`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use thalweg_units::file::replace;
 
 use super::batch::{Batch, Common, Runs, measure};
 use super::{document, report};
-use crate::failure::Failure;
-use crate::kinds::{self, Kind};
-use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Failure;
+use thalweg_terminal::Format;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -33,7 +33,7 @@ pub struct Options {
     out: Option<PathBuf>,
 }
 
-pub fn run(global: &Global, options: &Options) -> Result<()> {
+pub fn run(format: &Format, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
         .map(|file| {
             kinds::expect(file, Kind::SimScenario)?;
@@ -61,7 +61,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         write(&directory.join("results.json"), &(results + "\n"))?;
         write(&directory.join("report.html"), &report::page(runs))?;
     }
-    if global.json {
+    if format.json {
         output::print_json(&document::document(&batch.scenarios, batch.done)?)?;
     } else {
         output::print(&text(&batch, &directories))?;
@@ -71,7 +71,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         bail!("interrupted: {done} of {total} runs were done");
     }
     if !batch.scenarios.iter().all(document::passed) {
-        return Err(Failure::Expectation.into());
+        return Err(Failure::coded(5, "an expectation was not met").into());
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ fn as_expected(mut scenario: Scenario, settings: &[Setting]) -> Scenario {
     if !settings.is_empty() && !scenario.expect.is_empty() {
         scenario.expect.clear();
         eprintln!(
-            "thalweg: note: {}: its expectations are not checked, as --set makes another scenario of it",
+            "thalweg-lab: note: {}: its expectations are not checked, as --set makes another scenario of it",
             scenario.name
         );
     }

@@ -8,11 +8,17 @@ use thalweg_units::file::{self, MAX_FILE_BYTES};
 /// Kinds of files that users write or name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// The agent's configuration.
     Configuration,
+    /// A policy.
     Policy,
+    /// A scenario of the laboratory.
     LabScenario,
+    /// A scenario of the simulator.
     SimScenario,
+    /// A list of tables of results.
     Tables,
+    /// A model of the learned rate controller.
     Model,
 }
 
@@ -22,10 +28,10 @@ impl Kind {
         match self {
             Self::Configuration => ("a configuration", "thalweg config check"),
             Self::Policy => ("a policy", "thalweg policy check"),
-            Self::LabScenario => ("a scenario of the laboratory", "thalweg lab run"),
-            Self::SimScenario => ("a scenario of the simulator", "thalweg sim run"),
+            Self::LabScenario => ("a scenario of the laboratory", "thalweg-lab run"),
+            Self::SimScenario => ("a scenario of the simulator", "thalweg-lab sim run"),
             Self::Tables => ("a list of tables", "python -m thalweg.results --tables"),
-            Self::Model => ("a model", "thalweg model show"),
+            Self::Model => ("a model", "thalweg-lab model show"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `thalweg sim`.
+//! `thalweg-lab sim`.
 
 mod batch;
 mod document;
@@ -14,9 +14,9 @@ use thalweg_sim::cc::Kind;
 use thalweg_sim::{Scenario, cc};
 
 use super::scenarios;
-use crate::kinds;
-use crate::options::Global;
-use crate::output;
+use thalweg_terminal::Format;
+use thalweg_terminal::kinds;
+use thalweg_terminal::output;
 
 /// Sub-commands for the simulator.
 #[derive(Debug, Subcommand)]
@@ -43,19 +43,19 @@ struct Controller {
 }
 
 /// Simulates datacenter networks.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(format: &Format, what: &What) -> Result<()> {
     match what {
-        What::Run(options) => run::run(global, options),
+        What::Run(options) => run::run(format, options),
         What::List { directory } => {
-            scenarios::list(global, directory, kinds::Kind::SimScenario, |file| {
+            scenarios::list(format, directory, kinds::Kind::SimScenario, |file| {
                 Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
             })
         }
-        What::Controllers => controllers(global),
+        What::Controllers => controllers(format),
     }
 }
 
-fn controllers(global: &Global) -> Result<()> {
+fn controllers(format: &Format) -> Result<()> {
     let of_file = Controller {
         name: cc::LEARNED,
         description: "what a model file holds: learned:model=FILE",
@@ -71,7 +71,7 @@ fn controllers(global: &Global) -> Result<()> {
         .chain([of_file])
         .collect();
     let row = |one: &Controller| vec![one.name.to_owned(), one.description.to_owned()];
-    output::show(global, &all, || {
+    output::show(format, &all, || {
         let rows = all.iter().map(row).collect();
         output::table(&["Controller", "What it does"], &[], rows)
     })
