@@ -249,8 +249,10 @@ fn resolve(all: &BTreeMap<Module, Source>, from: &[String], path: &[String]) -> 
             _ if all.contains_key(&child(&module, first)) => module.push(first.clone()),
             _ => {
                 let imports = &all.get(&module)?.imports;
-                // A path of an import itself names another crate, or something of this module.
-                let import = imports.iter().find(|(target, name)| name == first && target != path);
+                // An import that begins with its own name is of another crate.
+                let import = imports
+                    .iter()
+                    .find(|(target, name)| name == first && target.first() != Some(first));
                 return match import {
                     Some((target, _)) => resolve(all, &module, &[target, others].concat()),
                     None if rest.len() == path.len() => None,

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use thalweg_process::interrupt;
 
+use crate::agent;
 use crate::arms;
 use crate::ends::Stacks;
 use crate::error::Error;
@@ -107,7 +108,7 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
     };
     let scenarios = options.scenarios.iter().enumerate().map(load);
     let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
-    if needs_agent(options, &scenarios) && !options.agent_binary.is_file() {
+    if agent::is_needed(options, &scenarios) && !options.agent_binary.is_file() {
         return Err(Error::Preconditions(vec![format!(
             "{}: no such program; modes with an agent or a policy, and congestion controls of a \
              scenario, need the agent: install the package thalweg",
@@ -115,11 +116,6 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
         )]));
     }
     Ok(scenarios)
-}
-
-/// Whether a mode or a scenario needs the agent's command.
-pub(crate) fn needs_agent(options: &Options, scenarios: &[Scenario]) -> bool {
-    options.modes.iter().any(Mode::pins) || scenarios.iter().any(|one| !one.arms.is_empty())
 }
 
 /// A scenario and the means to run it.

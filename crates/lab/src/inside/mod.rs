@@ -35,7 +35,7 @@ pub(crate) fn program(options: &Options) -> Result<PathBuf, Error> {
 
 /// The agent's program, from the options; none if no mode and no scenario needs it.
 pub(crate) fn agent(options: &Options, scenarios: &[Scenario]) -> Result<Option<PathBuf>, Error> {
-    if !crate::run::needs_agent(options, scenarios) {
+    if !crate::agent::is_needed(options, scenarios) {
         return Ok(None);
     }
     let found = fs::canonicalize(&options.agent_binary);
