@@ -14,13 +14,6 @@ use thalweg_units::random::mix;
 
 use crate::error::Error;
 use crate::mode::Mode;
-use crate::options::Options;
-use crate::scenario::Scenario;
-
-/// Whether a mode or a scenario needs the agent's command.
-pub(crate) fn is_needed(options: &Options, scenarios: &[Scenario]) -> bool {
-    options.modes.iter().any(Mode::pins) || scenarios.iter().any(|one| !one.arms.is_empty())
-}
 
 /// The agent's socket in its directory.
 const SOCKET: &str = "agent.sock";

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use thalweg_process::interrupt;
 
-use crate::agent;
 use crate::arms;
 use crate::ends::Stacks;
 use crate::error::Error;
@@ -108,7 +107,9 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
     };
     let scenarios = options.scenarios.iter().enumerate().map(load);
     let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
-    if agent::is_needed(options, &scenarios) && !options.agent_binary.is_file() {
+    if scenarios.iter().any(|one| one.needs_agent(&options.modes))
+        && !options.agent_binary.is_file()
+    {
         return Err(Error::Preconditions(vec![format!(
             "{}: no such program; modes with an agent or a policy, and congestion controls of a \
              scenario, need the agent: install the package thalweg",

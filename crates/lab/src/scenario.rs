@@ -180,6 +180,11 @@ impl Scenario {
         }
     }
 
+    /// Whether the agent's command is needed: by a mode, or for congestion controls of the scenario.
+    pub(crate) fn needs_agent(&self, modes: &[Mode]) -> bool {
+        !self.arms.is_empty() || modes.iter().any(Mode::pins)
+    }
+
     /// The policy that a mode runs under.
     pub(crate) fn policy(&self, mode: &Mode) -> Option<&PolicyFile> {
         match mode {

@@ -35,7 +35,7 @@ pub(crate) fn program(options: &Options) -> Result<PathBuf, Error> {
 
 /// The agent's program, from the options; none if no mode and no scenario needs it.
 pub(crate) fn agent(options: &Options, scenarios: &[Scenario]) -> Result<Option<PathBuf>, Error> {
-    if !crate::agent::is_needed(options, scenarios) {
+    if !scenarios.iter().any(|one| one.needs_agent(&options.modes)) {
         return Ok(None);
     }
     let found = fs::canonicalize(&options.agent_binary);
