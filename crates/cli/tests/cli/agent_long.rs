@@ -86,7 +86,12 @@ fn believe(bed: &Bed, arm: &str, bits: i64) {
 
 /// A bed whose agent knows the host by one connection.
 fn known(label: &str, settings: &str) -> (Bed, Traffic) {
-    let bed = running(label, settings);
+    known_on(&path(label), settings)
+}
+
+fn known_on(path: &PairOptions, settings: &str) -> (Bed, Traffic) {
+    let mut bed = Bed::new(path, settings);
+    bed.start();
     let address = bed.server_address();
     let sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
@@ -183,7 +188,11 @@ fn a_flow_leaves_a_bad_arm_at_once() {
 }
 
 fn a_flow_goes_to_a_better_arm_and_then_stays_for_an_hour() {
-    let (bed, _sink) = known("better", LOOKS);
+    // Where the default fills a long queue, a higher rate is taken from others.
+    let mut path = path("better");
+    path.path.delay = "100ms".parse().unwrap();
+    path.path.queue = Some("36kb".parse().unwrap());
+    let (bed, _sink) = known_on(&path, LOOKS);
     // Half a bit: too little to leave cubic at once.
     let mut flow = endless(&bed, &[]);
     assert_eq!(ask(&mut flow), "cubic");

@@ -461,16 +461,33 @@ fn addresses_may_have_brackets() {
 
 #[test]
 fn the_help_has_groups_with_examples() {
-    let help = run(&["--help"]).ok();
+    for (program, groups) in [("thalweg", 5), ("thalweg-lab", 4)] {
+        has_groups_with_examples(program, groups);
+    }
+}
+
+fn has_groups_with_examples(program: &str, groups: usize) {
+    let words = |rest: &[&'static str]| -> Vec<String> {
+        let own = (program != "thalweg").then_some(program);
+        own.into_iter()
+            .chain(rest.iter().copied())
+            .map(str::to_owned)
+            .collect()
+    };
+    let run = |words: &[String]| run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let help = run(&words(&["--help"])).ok();
+    let start = format!("  Example: {program} ");
     let examples: Vec<&str> = help
         .lines()
-        .filter_map(|line| line.strip_prefix("  Example: thalweg "))
+        .filter_map(|line| line.strip_prefix(&*start))
         .collect();
-    assert_eq!(examples.len(), 7, "{help}");
+    assert_eq!(examples.len(), groups, "{help}");
     // Each example is valid: its command has a help.
     for example in examples {
         let command = example.split_whitespace().next().unwrap();
-        run(&[command, "--help"]).ok_but_wide();
+        let mut words = words(&[]);
+        words.extend([command.to_owned(), "--help".to_owned()]);
+        run(&words).ok_but_wide();
     }
     assert!(help.contains("Options of every command:"), "{help}");
     assert!(help.contains("Exit codes:"), "{help}");

@@ -18,9 +18,10 @@ use crate::support::{Bed, THALWEG, compile, plain, privileged, skip, unique, wai
 const MOST_EXPOSED: &str = "40";
 
 /// What lies in these folders and is not for users.
-const NOT_SHIPPED: [&str; 4] = [
+const NOT_SHIPPED: [&str; 5] = [
     "packaging/Containerfile",
     "packaging/deb/",
+    "packaging/deb-lab/",
     "packaging/test/",
     // How a model was made.
     "models/proportional.py",
@@ -79,8 +80,12 @@ fn expand(source: &str, destination: &str) -> Vec<(String, String)> {
     found
 }
 
-fn metadata(of: &str) -> Table {
-    let text = fs::read_to_string(root().join("crates/cli/Cargo.toml")).unwrap();
+/// The crates of the packages `thalweg` and `thalweg-lab`.
+const CRATES: [&str; 2] = ["cli", "lab-cli"];
+
+fn metadata(of: &str, name: &str) -> Table {
+    let manifest = format!("crates/{name}/Cargo.toml");
+    let text = fs::read_to_string(root().join(manifest)).unwrap();
     let mut manifest: Table = text.parse().unwrap();
     for key in ["package", "metadata", of] {
         manifest = manifest[key].as_table().unwrap().clone();
@@ -92,27 +97,29 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// The files of the Debian package, each with its place.
-fn of_deb() -> BTreeMap<String, String> {
-    let metadata = metadata("deb");
+/// The files of a crate's Debian package, each with its place.
+fn of_deb(name: &str) -> BTreeMap<String, String> {
+    let metadata = metadata("deb", name);
     let assets = metadata["assets"].as_array().unwrap();
     let mut found: BTreeMap<_, _> = (assets.iter())
         .flat_map(|asset| expand(text(&asset[0]), text(&asset[1])))
         .collect();
     let licence = text(&metadata["license-file"]).trim_start_matches("../../");
-    let place = "usr/share/doc/thalweg/copyright".to_owned();
+    let place = format!("usr/share/doc/{}/copyright", text(&metadata["name"]));
     found.insert(licence.to_owned(), place);
     // cargo-deb finds it by its name.
-    let unit = metadata["systemd-units"]["unit-name"].as_str().unwrap();
-    found.insert(
-        format!("packaging/{unit}.service"),
-        format!("usr/lib/systemd/system/{unit}.service"),
-    );
+    if let Some(units) = metadata.get("systemd-units") {
+        let unit = text(&units["unit-name"]);
+        found.insert(
+            format!("packaging/{unit}.service"),
+            format!("usr/lib/systemd/system/{unit}.service"),
+        );
+    }
     found
 }
 
-fn of_rpm() -> BTreeMap<String, String> {
-    let metadata = metadata("generate-rpm");
+fn of_rpm(name: &str) -> BTreeMap<String, String> {
+    let metadata = metadata("generate-rpm", name);
     let assets = metadata["assets"].as_array().unwrap();
     (assets.iter())
         .flat_map(|asset| expand(text(&asset["source"]), text(&asset["dest"])))
@@ -121,24 +128,37 @@ fn of_rpm() -> BTreeMap<String, String> {
 
 #[test]
 fn both_packages_have_the_same_files() {
-    let (mut deb, mut rpm) = (of_deb(), of_rpm());
-    // zsh's folder, which the distributions name differently.
-    for list in [&mut deb, &mut rpm] {
-        let zsh = list.remove("target/package/completions/_thalweg");
-        assert!(zsh.is_some_and(|place| place.starts_with("usr/share/zsh/")));
+    for (name, command) in CRATES.into_iter().zip(["thalweg", "thalweg-lab"]) {
+        let (mut deb, mut rpm) = (of_deb(name), of_rpm(name));
+        // zsh's folder, which the distributions name differently.
+        for list in [&mut deb, &mut rpm] {
+            let script = format!("target/package/{command}/completions/_{command}");
+            let zsh = list.remove(&script);
+            assert!(zsh.is_some_and(|place| place.starts_with("usr/share/zsh/")));
+        }
+        assert_eq!(deb, rpm, "{name}");
     }
-    assert_eq!(deb, rpm);
+}
+
+#[test]
+fn no_file_is_in_two_packages() {
+    let [agent, laboratory] = CRATES.map(|name| -> BTreeSet<String> {
+        let built = |place: &String| place.contains('*');
+        let places = of_deb(name).into_values();
+        places.filter(|place| !built(place)).collect()
+    });
+    assert_eq!(agent.intersection(&laboratory).next(), None);
 }
 
 #[test]
 fn what_is_for_users_ships() {
-    let shipped = of_deb();
+    let shipped: BTreeMap<_, _> = CRATES.into_iter().flat_map(of_deb).collect();
     let mut missing = Vec::new();
     for folder in ["packaging", "policies", "models", "scenarios", "schemas"] {
         missing.extend(files(folder).into_iter().filter(|file| {
             let is_left_out = NOT_SHIPPED.iter().any(|start| file.starts_with(start));
             // The sample names its schema where the package puts it.
-            let built = file.replace("packaging/", "target/package/");
+            let built = file.replace("packaging/", "target/package/thalweg/");
             !is_left_out && !shipped.contains_key(file) && !shipped.contains_key(&built)
         }));
     }
@@ -228,7 +248,7 @@ fn script_says(script: &Path, argument: &str) -> String {
 fn package_removal_runs_remove_all_and_shows_what_stays() {
     let folder = tempfile::tempdir().unwrap();
     let rpm = folder.path().join("pre_uninstall");
-    let metadata = metadata("generate-rpm");
+    let metadata = metadata("generate-rpm", "cli");
     fs::write(&rpm, text(&metadata["pre_uninstall_script"])).unwrap();
     let deb = root().join("packaging/deb/prerm");
     for (script, removal, upgrade) in [(&deb, "remove", "upgrade"), (&rpm, "0", "1")] {

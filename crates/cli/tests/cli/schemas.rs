@@ -7,7 +7,6 @@ mod validate;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 use thalweg_agent::config::Config;
@@ -17,7 +16,7 @@ use thalweg_sim::scenario::Scenario as SimScenario;
 use thalweg_units::schema;
 
 use crate::inputs::kinds::{Inputs, KINDS};
-use crate::support::THALWEG;
+use crate::support::command_of;
 use crate::wrong_inputs::Case;
 
 fn root() -> PathBuf {
@@ -179,10 +178,11 @@ fn files_are_those_of_the_readers() {
 #[test]
 fn the_command_prints_them() {
     for (kind, _, _) in all() {
-        let said = Command::new(THALWEG)
-            .args(["schema", kind])
-            .output()
-            .unwrap();
+        let words = match kind {
+            "lab" | "sim" => &["thalweg-lab", "schema", kind][..],
+            kind => &["schema", kind],
+        };
+        let said = command_of(words).output().unwrap();
         let file = fs::read(root().join(format!("schemas/{kind}.json"))).unwrap();
         assert!(said.status.success() && said.stdout == file, "{kind}");
     }
