@@ -68,6 +68,11 @@ class Order:
     stack: bool = False
 
     @property
+    def scenario_at(self) -> int | None:
+        """The index of the scenario among the words; None: runs of timers have none."""
+        return {"run": 1, "sim": 2}.get(self.words[0])
+
+    @property
     def command(self) -> str:
         """For readers, in bash."""
         return self.before + " ".join(("thalweg-lab", *self.words))
@@ -294,8 +299,8 @@ class Runs:
         except ValueError as why:
             raise ValueError(f"{file}: {why}; remove it and run again") from why
         result: Result = found if isinstance(found, dict) else {}
-        # Results of `lab timers` have no schema.
-        if order.words[1] == "run" and (format_ := result.get("format")) != FORMAT:
+        # Results of `thalweg-lab timers` have no schema.
+        if order.scenario_at is not None and (format_ := result.get("format")) != FORMAT:
             raise ValueError(f"{file}: expected results of format {FORMAT}, found {format_!r}")
         return result
 
@@ -307,8 +312,8 @@ class Runs:
             if why is not None:
                 failed.append(f"- `{order.command}`: not run: {why}")
                 continue
-            takes_scenario = order.words[1] == "run" and not order.before
-            key = (*order.words[:2], "", *order.words[3:]) if takes_scenario else (order.command,)
+            at = None if order.before else order.scenario_at
+            key = (order.command,) if at is None else (*order.words[:at], *order.words[at + 1 :])
             alike.setdefault(key, []).append(order)
         return [f"- `{_command(of)}`" for of in alike.values()] + failed
 
@@ -318,8 +323,10 @@ def _command(orders: Sequence[Order]) -> str:
     first = orders[0]
     if len(orders) == 1:
         return first.command
-    each = " ".join(("thalweg", *first.words[:2], "$scenario", *first.words[3:]))
-    return f"for scenario in {_braces([one.words[2] for one in orders])}; do {each}; done"
+    at = first.scenario_at
+    assert at is not None
+    each = " ".join(("thalweg-lab", *first.words[:at], "$scenario", *first.words[at + 1 :]))
+    return f"for scenario in {_braces([one.words[at] for one in orders])}; do {each}; done"
 
 
 def _braces(paths: Sequence[str]) -> str:
