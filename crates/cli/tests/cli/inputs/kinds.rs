@@ -42,10 +42,10 @@ pub const KINDS: [Kind; 9] = [
     Kind { name: "lab", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/lab", "scenarios/demo", "scenarios/rate"], "toml"), read: lab },
     Kind { name: "sim", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/sim", "scenarios/train"], "toml"), read: sim },
     Kind { name: "model", share: 100_000, form: Form::Model, seeds: || in_folders(&["models", "crates/rate/tests/data"], "safetensors"), read: model },
-    Kind { name: "trace", share: 80_000, form: Form::Lines, seeds: traces, read: trace },
-    Kind { name: "export", share: 80_000, form: Form::Json, seeds: exports, read: export },
+    Kind { name: "trace", share: 100_000, form: Form::Lines, seeds: traces, read: trace },
+    Kind { name: "export", share: 120_000, form: Form::Json, seeds: exports, read: export },
     Kind { name: "results", share: 40_000, form: Form::Json, seeds: results, read: comparison },
-    Kind { name: "object", share: 20_000, form: Form::Object, seeds: objects, read: object },
+    Kind { name: "object", share: 40_000, form: Form::Object, seeds: objects, read: object },
 ];
 
 /// All inputs of a kind, by number: first the special ones, then the requested number of mutated
