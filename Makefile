@@ -30,7 +30,7 @@ help: ## List the targets
 	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), SHAREDIR (PREFIX/share), MANDIR (SHAREDIR/man), DOCDIR (SHAREDIR/doc/thalweg)"
 
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
-	@scripts/setup.sh
+	@scripts/setup.sh --test
 
 build: ## Build the release binaries, target/release/thalweg and thalweg-lab
 	@$(rust) cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
@@ -66,7 +66,7 @@ fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=
 	@scripts/fuzz.sh --seconds $(SECONDS_EACH)
 
 kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/reference/kernels.md (three minutes after the build)
-	@scripts/setup.sh
+	@scripts/setup.sh --kernel
 	@$(rust) cargo build --locked -p thalweg-cli -p thalweg-lab-cli -p thalweg-bench
 	@for package in linux-image-cloud-amd64 linux-image-6.12-cloud-amd64; do \
 		$(CARGO_TARGET_DIR)/debug/thalweg-lab kernels add $$package; \

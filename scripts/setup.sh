@@ -6,9 +6,9 @@
 # only then, and may be run any number of times.
 #
 # setup.sh            what building, `make demo` and every other call below need
-# setup.sh --test     also what tests alone need: a browser, a Prometheus and others
+# setup.sh --test     also what tests alone need: Python's packages, a browser, kernels, a Prometheus and others
 # setup.sh --fleet    also nats-server, for `make fleet-demo`
-# setup.sh --kernel   also what `thalweg-lab build-kernel` needs
+# setup.sh --kernel   also user-mode Linux, QEMU, and what `thalweg-lab build-kernel` needs
 # setup.sh --fuzz     also clang's libFuzzer and sanitizers, for `make fuzz`
 # setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
 #
@@ -26,18 +26,20 @@ source scripts/python-env.sh
 required=(
 	# Build: BPF programs, generated types, the vendored libbpf and SQLite.
 	clang llvm libelf-dev zlib1g-dev pkg-config gcc make libc6-dev
-	# The laboratory; nftables for programs on a stack of their own.
-	iperf3 iproute2 kmod nftables
-	# Tests: a disk that fails.
-	e2fsprogs
-	# Tests: programs on a stack of their own. None of these starts a server.
-	openssh-client dropbear-bin rsync
-	# Checks and downloads.
-	clang-format python3 python3-venv git ca-certificates curl
+	# The laboratory.
+	iperf3 iproute2 kmod
+	# Downloads, and small scripts.
+	python3 python3-venv git ca-certificates curl
 )
 
 # Tests alone. None of these starts a server when it is installed.
 tests=(
+	# Checks.
+	clang-format
+	# A disk that fails.
+	e2fsprogs
+	# Programs on a stack of their own.
+	nftables openssh-client dropbear-bin rsync
 	# Screens of `thalweg top`.
 	tmux
 	# The page in a browser; Ubuntu does not carry it.
@@ -268,16 +270,17 @@ install_rust_components() {
 }
 
 install_packages
-# What pip fetches and what apt fetches do not meet.
-set -m
-python_env_make &
-environment=$!
-set +m
-trap 'kill -- "-$environment" 2>/dev/null || true' EXIT
-install_user_mode_linux
-install_qemu
+environment=
+trap '[[ -z $environment ]] || kill -- "-$environment" 2>/dev/null || true' EXIT
 case $with in
 --test)
+	# What pip fetches and what apt fetches do not meet.
+	set -m
+	python_env_make &
+	environment=$!
+	set +m
+	install_user_mode_linux
+	install_qemu
 	install_tests
 	for server in "${servers[@]}"; do
 		# shellcheck disable=SC2086 # two words
@@ -285,12 +288,18 @@ case $with in
 	done
 	;;
 --fleet) unpack_server nats-server usr/sbin/nats-server ;;
---kernel) install_kernel_sources ;;
+--kernel)
+	install_user_mode_linux
+	install_qemu
+	install_kernel_sources
+	;;
 --fuzz) install_fuzzing ;;
 --peers) install_peers ;;
 esac
 install_rust
-install_rust_components
-wait "$environment" || fail 'the Python environment cannot be made, see above; mend that and run this again'
+if [[ $with == --test ]]; then install_rust_components; fi
+if [[ -n $environment ]]; then
+	wait "$environment" || fail 'the Python environment cannot be made, see above; mend that and run this again'
+fi
 trap - EXIT
 note "ready: $(rustc --version), clang $(clang -dumpversion)"
