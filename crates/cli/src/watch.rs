@@ -7,11 +7,10 @@ use anyhow::Result;
 use clap::{Arg, ArgMatches, Command};
 use console::Term;
 
+use thalweg_terminal::{Failure, failure, output};
 use thalweg_units::printable_lines;
 
 use crate::options::Global;
-use thalweg_terminal::output;
-use thalweg_terminal::{Failure, failure};
 
 /// The commands that have it.
 const LISTS: [&[&str]; 9] = [

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
+use thalweg_terminal::output::{self, span};
 use thalweg_units::figures::three;
 
 use super::{gain, networks};
 use crate::client::encode;
 use crate::options::{Global, host};
-use thalweg_terminal::output::{self, span};
 
 /// What to say more of.
 #[derive(Debug, Args)]

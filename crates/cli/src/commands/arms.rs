@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use thalweg_agent::view::Arm;
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Lists the congestion controls to choose from.
 pub fn run(global: &Global) -> Result<()> {

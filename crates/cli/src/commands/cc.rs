@@ -8,12 +8,11 @@ use clap::{Args, Subcommand};
 use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::system;
+use thalweg_terminal::{Failure, output};
 use thalweg_units::{Delay, Rate, printable};
 
 use crate::client::check_pins_last;
 use crate::options::Global;
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
 
 /// Sub-commands for congestion controls in BPF.
 #[derive(Debug, Args)]

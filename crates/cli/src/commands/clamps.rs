@@ -3,10 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Clamps, HostClamp};
+use thalweg_terminal::output;
 use thalweg_units::printable;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Which hosts.
 #[derive(Debug, Args)]

@@ -6,17 +6,17 @@ mod units;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use agents::Agent;
 use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::kernel;
 use thalweg_control::leftovers::{self, Learner, Other};
 use thalweg_control::system::{self, Process};
+use thalweg_terminal::output;
 
 use crate::client::{Client, is_forbidden};
 use crate::options::Global;
-use agents::Agent;
-use thalweg_terminal::output;
 
 /// Longest wait for the end of an agent that was asked for it.
 const END: Duration = Duration::from_secs(15);

@@ -4,11 +4,10 @@ use anyhow::Result;
 use thalweg_agent::config::Config;
 use thalweg_agent::doctor::{Check, CheckState};
 use thalweg_agent::view::{Newcomers, Status};
+use thalweg_terminal::{Failure, output};
 
 use crate::client::Client;
 use crate::options::{Global, Readable};
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
 
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {

@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
+use thalweg_terminal::output::{self, bytes, milliseconds, percent, rate};
+use thalweg_terminal::whole;
 
 use crate::client::{Client, encode};
 use crate::options::{Global, host};
-use thalweg_terminal::output::{self, bytes, milliseconds, percent, rate};
-use thalweg_terminal::whole;
 
 /// Which events.
 #[derive(Debug, Args)]

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
+use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
 use thalweg_units::figures::three;
 use thalweg_units::printable;
 
 use super::{events, networks, windows};
 use crate::client::encode;
 use crate::options::{Global, host};
-use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
 
 /// Which host.
 #[derive(Debug, Args)]

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use thalweg_terminal::output;
 use thalweg_units::file::Draft;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 mod decisions;
 

@@ -5,10 +5,10 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use thalweg_agent::view::{Gain, GainGroup, GainRow};
 use thalweg_gain::CLUSTERS_MIN;
+use thalweg_terminal::output::{self, span};
 use thalweg_units::figures::three;
 
 use crate::options::Global;
-use thalweg_terminal::output::{self, span};
 
 /// What to compare.
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Explanation, Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
+use thalweg_terminal::output::{self, milliseconds, percent, rate};
 use thalweg_units::address::{self, Nat64};
 use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
@@ -15,7 +16,6 @@ use thalweg_units::printable;
 
 use crate::client::{Client, encode};
 use crate::options::Global;
-use thalweg_terminal::output::{self, milliseconds, percent, rate};
 
 /// Which hosts, and in which order.
 #[derive(Debug, Args)]

@@ -7,10 +7,10 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::store::HOST_MAX_BYTES;
+use thalweg_terminal::output;
 use thalweg_units::file;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Where from.
 #[derive(Debug, Args)]

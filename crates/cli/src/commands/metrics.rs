@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use thalweg_terminal::output;
 use thalweg_units::file::Draft;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Where to.
 #[derive(Debug, Args)]

@@ -3,11 +3,11 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
+use thalweg_terminal::output::{self, percent, rate};
 use thalweg_units::figures::three;
 use thalweg_units::printable;
 
 use crate::options::Global;
-use thalweg_terminal::output::{self, percent, rate};
 
 /// Which networks.
 #[derive(Debug, Args)]

@@ -23,12 +23,12 @@ use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{Place, Report};
 use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
-use thalweg_units::file::MAX_FILE_BYTES;
-
-use crate::options::Global;
 use thalweg_terminal::failure;
 use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::output::{self, count};
+use thalweg_units::file::MAX_FILE_BYTES;
+
+use crate::options::Global;
 
 /// Sub-commands for policies.
 #[derive(Debug, Subcommand)]

@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use thalweg_agent::shared::NOT_TAKEN;
 use thalweg_agent::view::Status;
+use thalweg_terminal::output;
 
 use crate::client::Client;
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// How long the agent may take to go on with another configuration.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,11 +7,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use thalweg_agent::config::Config;
 use thalweg_control::{cc, leftovers, sockops, system};
+use thalweg_terminal::{failure, output};
 
 use crate::commands::{detach, policy};
 use crate::options::Global;
-use thalweg_terminal::failure;
-use thalweg_terminal::output;
 
 /// The directories of pins.
 #[derive(Debug, Args)]

@@ -11,9 +11,9 @@ use thalweg_gain::replay::{
     TooSmall,
 };
 use thalweg_learner::{Mode, Params};
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 pub mod file;
 mod windows;

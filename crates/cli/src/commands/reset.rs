@@ -5,11 +5,10 @@ use std::io::{BufRead, IsTerminal, Write};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use thalweg_terminal::{Failure, output};
 
 use crate::client::encode;
 use crate::options::{Global, host};
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
 
 /// Which host.
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ use clap::Args;
 use thalweg_agent::config::{Config, ConfigError};
 use thalweg_fleet::StartError;
 use thalweg_learner::Mode;
+use thalweg_terminal::{Failure, journal};
 use thalweg_units::printable;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::debug_fn;
@@ -15,8 +16,6 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::options::{Global, cgroup};
-use thalweg_terminal::Failure;
-use thalweg_terminal::journal;
 
 /// Options that override the configuration.
 #[derive(Clone, Debug, Args)]

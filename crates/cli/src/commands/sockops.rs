@@ -9,12 +9,11 @@ use serde::Serialize;
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
 use thalweg_control::system;
+use thalweg_terminal::{Failure, output};
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
 use crate::client::check_pins_last;
 use crate::options::{Global, cgroup};
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
 
 /// Sub-commands for programs of others.
 #[derive(Debug, Args)]

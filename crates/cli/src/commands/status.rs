@@ -4,13 +4,13 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output::{self, bytes, span};
 use thalweg_units::figures::three;
 use thalweg_units::one_line;
 
 use crate::client::Client;
 use crate::options::{Global, Readable, in_words};
-use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, bytes, span};
 
 /// The form of the answer.
 #[derive(Debug, Args)]

@@ -6,18 +6,18 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use clap::Args;
-use nix::sys::signal::Signal;
-use thalweg_process::signals::Signals;
-use thalweg_units::Delay;
-
-use crate::options::Global;
 use asker::Want;
 use choice::{Act, Choice};
+use clap::Args;
+use nix::sys::signal::Signal;
 use scene::Paint;
 use seen::{Known, Round};
 use terminal::Screen;
+use thalweg_process::signals::Signals;
 use thalweg_terminal::Failure;
+use thalweg_units::Delay;
+
+use crate::options::Global;
 
 mod asker;
 mod choice;

@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use thalweg_agent::web::Web;
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Where the page is.
 #[derive(Debug, Args)]

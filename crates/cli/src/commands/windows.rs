@@ -3,11 +3,11 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
+use thalweg_terminal::output::{self, percent};
 use thalweg_units::figures::three;
 use thalweg_units::printable;
 
 use crate::options::Global;
-use thalweg_terminal::output::{self, percent};
 
 /// Which networks.
 #[derive(Debug, Args)]

@@ -5,8 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{THALWEG, command_of, wait_for};
 use nix::sys::resource::{Resource, setrlimit};
+
+use crate::support::{THALWEG, command_of, wait_for};
 
 /// Memory limit of a command, in bytes.
 const MEMORY: u64 = 256 << 20;

@@ -4,8 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use thalweg_guest::kernels::{self, Stock};
 
-use thalweg_terminal::Format;
-use thalweg_terminal::output;
+use thalweg_terminal::{Format, output};
 
 /// Sub-commands for kernels of `thalweg-lab run --backend qemu`.
 #[derive(Debug, Subcommand)]

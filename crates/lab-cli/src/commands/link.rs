@@ -12,9 +12,7 @@ use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
 use thalweg_units::{Delay, Probability, Rate, printable_json};
 
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
-use thalweg_terminal::{Format, whole};
+use thalweg_terminal::{Failure, Format, output, whole};
 
 /// The path, the commands at its ends, and the report.
 #[derive(Debug, Args)]

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use thalweg_terminal::Format;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output;
+use thalweg_terminal::{Format, output};
 
 /// One file.
 #[derive(Serialize)]

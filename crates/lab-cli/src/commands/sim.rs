@@ -12,11 +12,9 @@ use clap::Subcommand;
 use serde::Serialize;
 use thalweg_sim::cc::Kind;
 use thalweg_sim::{Scenario, cc};
+use thalweg_terminal::{Format, kinds, output};
 
 use super::scenarios;
-use thalweg_terminal::Format;
-use thalweg_terminal::kinds;
-use thalweg_terminal::output;
 
 /// Sub-commands for the simulator.
 #[derive(Debug, Subcommand)]

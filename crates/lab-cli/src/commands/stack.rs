@@ -13,16 +13,14 @@ use serde_json::Value;
 use thalweg_link::Settings;
 use thalweg_policy::Policy;
 use thalweg_stack::{Error, Publish, Rules, Store};
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::{Failure, Format, output, whole};
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::program::find_agent;
 use thalweg_units::reader::quoted;
 use thalweg_units::{Faults, Size, nearest};
 
 use crate::commands::link::{self, PathOptions};
-use thalweg_terminal::Failure;
-use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output;
-use thalweg_terminal::{Format, whole};
 
 /// The command, and the kernel that it runs on.
 #[derive(Debug, Args)]

@@ -7,14 +7,14 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_agent::named::Named;
+use thalweg_terminal::Failure;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::output::{self, count};
 use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
 use thalweg_units::reader::text;
 use thalweg_units::{Faults, excerpt};
 
 use crate::options::Global;
-use thalweg_terminal::Failure;
-use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, count};
 
 /// Which files.
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use thalweg_agent::config::{Config, DEFAULT_FILE, KeyDescription};
+use thalweg_terminal::output;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::reader::text;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// One key.
 #[derive(Serialize)]

@@ -6,10 +6,10 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use thalweg_agent::fleet::Statuses;
+use thalweg_terminal::Failure;
 
 use super::access::Access;
 use crate::options::Global;
-use thalweg_terminal::Failure;
 
 /// Without a directory it is the agent.
 #[derive(Debug, Args)]

@@ -7,12 +7,11 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use thalweg_fleet::{Made, Wanted};
+use thalweg_terminal::{output, whole};
 use thalweg_units::grammar;
 
 use super::access::{self, Access};
 use crate::options::Global;
-use thalweg_terminal::output;
-use thalweg_terminal::whole;
 
 /// Where, and with which limits.
 #[derive(Debug, Args)]

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{FleetComparison, FleetGain};
+use thalweg_terminal::output::{self, count, span};
 use thalweg_units::printable;
 
 use super::ask::Ask;
 use crate::commands::gain::comparison;
 use crate::options::Global;
-use thalweg_terminal::output::{self, count, span};
 
 /// Agents, rules or reasons that are named; `--json` has all.
 const NAMED: usize = 20;

@@ -9,10 +9,10 @@ use clap::Args;
 use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
-
-use crate::options::Global;
 use thalweg_terminal::Failure;
 use thalweg_terminal::output::{self, count};
+
+use crate::options::Global;
 
 /// What is to be set up.
 #[derive(Debug, Args)]

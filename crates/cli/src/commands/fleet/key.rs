@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use thalweg_fleet::keys::SigningKey;
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Which file.
 #[derive(Debug, Args)]

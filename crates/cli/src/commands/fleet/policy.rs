@@ -9,13 +9,13 @@ use thalweg_fleet::keys::{PublicKey, SigningKey};
 use thalweg_fleet::wire::policy::{ALL_PPM, Signed, turn};
 use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Member, Name};
+use thalweg_terminal::output::{self, count};
 use thalweg_units::printable;
 use thalweg_units::{Probability, file};
 
 use super::access::{self, Access};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
-use thalweg_terminal::output::{self, count};
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
+use thalweg_terminal::output::{self, count, span};
 use thalweg_units::printable;
 
 use super::ask::Ask;
 use crate::options::Global;
-use thalweg_terminal::output::{self, count, span};
 
 /// Who is asked.
 #[derive(Debug, Args)]

@@ -8,11 +8,11 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_policy::{Policy, WarningKind};
+use thalweg_terminal::Failure;
+use thalweg_terminal::output::{self, Fault, count};
 use thalweg_units::{Position, excerpt};
 
 use crate::options::Global;
-use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, Fault, count};
 
 /// Which files.
 #[derive(Debug, Args)]

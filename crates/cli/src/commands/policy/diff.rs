@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use thalweg_policy::{Change, Difference};
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Which policies.
 #[derive(Debug, Args)]

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 use thalweg_control::policy::{Reached, Report, RuleReport};
-
-use super::show;
 use thalweg_terminal::output;
 use thalweg_terminal::output::count;
+
+use super::show;
 
 /// For scripts.
 pub fn json(reached: &Reached, report: Option<&Report>) -> Value {

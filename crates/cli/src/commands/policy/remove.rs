@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use thalweg_control::leftovers;
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// Removes the policy.
 pub fn run(global: &Global) -> Result<()> {

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, bail};
 use thalweg_control::policy::{self, Report, RuleReport};
-
-use crate::options::Global;
 use thalweg_terminal::output;
 use thalweg_terminal::output::count;
+
+use crate::options::Global;
 
 /// Remedy where a policy is not as it was applied.
 const REMEDY: &str =

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use thalweg_control::policy::{self, FlowStatistics};
+use thalweg_terminal::output;
 
 use crate::options::Global;
-use thalweg_terminal::output;
 
 /// How long.
 #[derive(Debug, Args)]

@@ -8,12 +8,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use thalweg_policy::catalogue::stages;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
+use thalweg_terminal::{Failure, output, whole};
 use thalweg_units::grammar::share_text;
 
 use crate::options::{Global, address};
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
-use thalweg_terminal::whole;
 
 /// Number of rejected rules in the table.
 const ROWS: usize = 20;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use thalweg_gain::replay::{First, Interval, Judged, OfWindow, Size, Windows};
 use thalweg_learner::window;
+use thalweg_terminal::output;
 
 use super::{counted, estimate, percent, sentence};
-use thalweg_terminal::output;
 
 /// What a log tells of initial windows.
 pub struct Section {

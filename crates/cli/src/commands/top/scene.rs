@@ -2,12 +2,12 @@
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
+use thalweg_terminal::output::wrap;
+use thalweg_units::printable;
 
 use super::choice::Choice;
 use super::seen::Known;
 use super::table::Table;
-use thalweg_terminal::output::wrap;
-use thalweg_units::printable;
 
 /// What a view is made from.
 pub struct Scene<'a> {

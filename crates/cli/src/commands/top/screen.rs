@@ -5,6 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use thalweg_agent::view::Status;
+use thalweg_terminal::output::{self, span, wrap};
+use thalweg_units::printable;
 
 use super::choice::{Choice, VIEWS, View};
 use super::figures::{count, per_second};
@@ -12,8 +14,6 @@ use super::scene::{Body, Paint, Scene};
 use super::seen::{Known, Seen};
 use super::table::{columns_of, padded};
 use super::views;
-use thalweg_terminal::output::{self, span, wrap};
-use thalweg_units::printable;
 
 /// The smallest terminal that shows figures.
 const LEAST: (u16, u16) = (40, 8);

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::support::command_of;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::support::command_of;
 
 /// A request as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]

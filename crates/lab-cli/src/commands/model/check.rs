@@ -7,10 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_rate::models::ModelFile;
 
-use thalweg_terminal::Failure;
-use thalweg_terminal::Format;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output;
+use thalweg_terminal::{Failure, Format, output};
 
 /// Which files.
 #[derive(Debug, Args)]

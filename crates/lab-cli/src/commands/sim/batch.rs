@@ -12,9 +12,7 @@ use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
 use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
-use thalweg_terminal::Failure;
-use thalweg_terminal::output;
-use thalweg_terminal::whole;
+use thalweg_terminal::{Failure, output, whole};
 
 /// Options of all simulations.
 #[derive(Debug, Args)]

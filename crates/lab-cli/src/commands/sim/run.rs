@@ -7,14 +7,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use thalweg_sim::Scenario;
 use thalweg_sim::scenario::Setting;
+use thalweg_terminal::kinds::{self, Kind};
+use thalweg_terminal::{Failure, Format, output};
 use thalweg_units::file::replace;
 
 use super::batch::{Batch, Common, Runs, measure};
 use super::{document, report};
-use thalweg_terminal::Failure;
-use thalweg_terminal::Format;
-use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output;
 
 #[derive(Debug, Args)]
 pub struct Options {

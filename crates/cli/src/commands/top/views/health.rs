@@ -3,13 +3,13 @@
 use ratatui::style::Style;
 use thalweg_agent::view::Status;
 use thalweg_control::inventory::{Inventory, Running};
+use thalweg_terminal::output::span;
 use thalweg_units::figures::{bytes, three};
 
 use crate::commands::top::figures::{NONE, count, per_second};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::seen::Seen;
 use crate::commands::top::table::{Cell, Column, Table};
-use thalweg_terminal::output::span;
 
 /// In place of what an older agent has none of.
 pub const NOT_REPORTED: &str = "Not reported by this agent: it has no /v1/kernel. It is of an \

@@ -3,12 +3,12 @@
 use ratatui::style::Style;
 use thalweg_control::inventory::Inventory;
 use thalweg_control::policy::{Report, RuleReport};
+use thalweg_terminal::output;
 
 use crate::commands::top::figures::{count, per_second};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::seen::Seen;
 use crate::commands::top::table::{Cell, Column, Table};
-use thalweg_terminal::output;
 
 /// The columns.
 pub const HELP: [&str; 4] = [
