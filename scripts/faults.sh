@@ -61,6 +61,8 @@ put_through() {
 		--skip a_million_inputs --skip ten_thousand_mutated "$@"
 }
 
+# Tests in virtual time boot it.
+cargo build --quiet --locked -p thalweg-lab-cli
 status=0
 for kind in "${kinds[@]}"; do
 	printf '\n== %s\n' "$kind"

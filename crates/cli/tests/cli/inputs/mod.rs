@@ -1,7 +1,7 @@
 //! Mutated files of every kind. Each is read or refused within limits, whatever its content.
 //!
 //! Workers are separate processes. So an input that ends or hangs a process fails the test and is
-//! named. `THALWEG_INPUTS=KIND:N-N cargo test -p thalweg-cli --test cli -- --ignored
+//! named. `THALWEG_INPUTS=KIND:N-N cargo test -p thalweg-cli -p thalweg-lab-cli --test cli -- --ignored
 //! --exact inputs::worker` repeats one.
 
 pub mod kinds;
