@@ -9,6 +9,7 @@ pub mod api;
 mod causes;
 mod clamps;
 pub mod config;
+mod counters;
 mod discovery;
 mod disk;
 pub mod doctor;

@@ -348,55 +348,7 @@ impl Kernel {
         for bytes in per_cpu {
             let one: raw::thalweg_counters =
                 from_bytes(&bytes).context("the counters have an unexpected size")?;
-            let outcome = |index: raw::thalweg_outcome| one.outcomes[index as usize];
-            for (total, part) in [
-                (&mut sum.established, one.established),
-                (&mut sum.decided, one.decided),
-                (&mut sum.changed, one.changed),
-                (&mut sum.refused, one.refused),
-                (&mut sum.closed, one.closed),
-                (&mut sum.scored, outcome(raw::THALWEG_SCORED)),
-                (&mut sum.skipped_small, outcome(raw::THALWEG_SKIPPED_SMALL)),
-                (
-                    &mut sum.skipped_app_limited,
-                    outcome(raw::THALWEG_SKIPPED_APP_LIMITED),
-                ),
-                (
-                    &mut sum.skipped_not_tracked,
-                    outcome(raw::THALWEG_SKIPPED_NOT_TRACKED),
-                ),
-                (
-                    &mut sum.skipped_timeout,
-                    outcome(raw::THALWEG_SKIPPED_TIMEOUT),
-                ),
-                (
-                    &mut sum.skipped_overridden,
-                    outcome(raw::THALWEG_SKIPPED_OVERRIDDEN),
-                ),
-                (&mut sum.switched, one.switched),
-                (&mut sum.withdrawn, one.withdrawn),
-                (&mut sum.app_owned, one.app_owned),
-                (&mut sum.events, one.events),
-                (&mut sum.events_dropped, one.events_dropped),
-                (&mut sum.hosts_created, one.hosts_created),
-                (&mut sum.hosts_missed, one.hosts_missed),
-                (&mut sum.conns_missed, one.conns_missed),
-                (&mut sum.outside, one.outside),
-                (&mut sum.control, one.control),
-                (&mut sum.by_group, one.by_group),
-                (&mut sum.visited, one.visited),
-                (&mut sum.stretches, one.stretches),
-                (&mut sum.anew, one.anew),
-                (&mut sum.moved, one.moved),
-                (&mut sum.windows, one.windows),
-                (&mut sum.windows_raised, one.windows_raised),
-                (&mut sum.windows_refused, one.windows_refused),
-                (&mut sum.windows_left, one.windows_left),
-                (&mut sum.windows_scored, one.windows_scored),
-                (&mut sum.windows_overridden, one.windows_overridden),
-            ] {
-                *total += part;
-            }
+            sum.add(&one);
         }
         Ok(sum)
     }
