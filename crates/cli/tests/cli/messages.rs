@@ -460,6 +460,31 @@ fn addresses_may_have_brackets() {
 }
 
 #[test]
+fn commands_that_moved_say_their_new_name() {
+    for (words, new) in [
+        (
+            &["lab", "run", "x.toml", "--mode", "baseline"][..],
+            "thalweg-lab run x.toml --mode baseline",
+        ),
+        (&["lab", "--help"], "thalweg-lab --help"),
+        (&["sim", "run", "x.toml"], "thalweg-lab sim run x.toml"),
+        (
+            &["link", "--delay", "1ms", "--", "true"],
+            "thalweg-lab link --delay 1ms",
+        ),
+        (
+            &["stack", "setup", "--user", "me"],
+            "thalweg-lab stack setup --user me",
+        ),
+        (&["model", "show", "m"], "thalweg-lab model show m"),
+        (&["schema", "sim"], "thalweg-lab schema sim"),
+    ] {
+        let error = run(words).failed(2);
+        assert!(error.contains(new), "{words:?}: {error}");
+    }
+}
+
+#[test]
 fn the_help_has_groups_with_examples() {
     for (program, groups) in [("thalweg", 5), ("thalweg-lab", 4)] {
         has_groups_with_examples(program, groups);
