@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 pub use thalweg_units::figures::bytes;
 use thalweg_units::figures::{self, three};
-use thalweg_units::{Faults, printable, printable_json, printable_lines};
+use thalweg_units::{Faults, one_line, printable, printable_json, printable_lines};
 
 use crate::failure::Failure;
 use crate::options::Format;
@@ -228,7 +228,7 @@ pub fn faults(faults: &Faults) -> Vec<Fault> {
         line: fault.at.line,
         column: fault.at.column,
         key: fault.key.clone(),
-        found: fault.found.clone(),
+        found: one_line(&fault.found),
         expected: fault.expected.clone(),
     });
     faults.collect()

@@ -33,9 +33,11 @@ impl fmt::Display for Fault {
         let Position { line, column } = self.at;
         write!(f, "{}:{line}:{column}: ", self.file.display())?;
         if let Some(key) = &self.key {
-            write!(f, "{key}: ")?;
+            write!(f, "{}: ", one_line(key))?;
         }
-        write!(f, "found {}, expected {}", self.found, self.expected)
+        // Either may quote the file, which may hold anything.
+        let (found, expected) = (one_line(&self.found), bounded(&self.expected, LONGEST_LIST));
+        write!(f, "found {found}, expected {expected}")
     }
 }
 
@@ -108,21 +110,29 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
 
 /// Characters of a message that [`one_line`] keeps.
 const LONGEST: usize = 400;
+/// Characters of accepted values that a fault shows: lists of names are long.
+const LONGEST_LIST: usize = 1500;
 
 /// A parser's message as one line that a terminal can show. Its quotes from the text may contain
 /// anything, and be long.
 pub fn one_line(message: &str) -> String {
-    let mut line = String::new();
-    for (place, character) in message.trim().chars().enumerate() {
+    bounded(message, LONGEST)
+}
+
+fn bounded(message: &str, longest: usize) -> String {
+    let (mut line, mut count) = (String::new(), 0);
+    for character in message.trim().chars() {
+        if count >= longest {
+            line.push('…');
+            break;
+        }
+        let start = line.len();
         match character {
-            _ if place == LONGEST => {
-                line.push('…');
-                break;
-            }
             '\n' => line.push_str(", "),
             character if is_unseen(character) => line.extend(character.escape_default()),
             character => line.push(character),
         }
+        count += line[start..].chars().count();
     }
     line
 }
@@ -131,6 +141,20 @@ pub fn one_line(message: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
+
+    #[test]
+    fn faults_are_one_short_line_whatever_they_quote() {
+        let fault = Fault {
+            file: "f.toml".into(),
+            at: Position { line: 1, column: 2 },
+            key: Some("a\u{9b}".repeat(300)),
+            found: "\0x\n".repeat(1 << 16),
+            expected: format!("no controller `{}`", "\u{1b}".repeat(1 << 16)),
+        };
+        let line = fault.to_string();
+        assert!(!line.chars().any(is_unseen), "{line:?}");
+        assert!(line.len() < 4000, "{}", line.len());
+    }
 
     #[test]
     fn messages_become_one_line_of_limited_length() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
 use thalweg_units::one_line;
-use thalweg_units::reader::Table;
+use thalweg_units::reader::{Table, quoted};
 use thalweg_units::schema;
 
 use super::congestion_control;
@@ -66,12 +66,16 @@ pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
         };
         table.finish();
         if !arm.name.is_empty() && arms.iter().any(|other| other.name == arm.name) {
-            table.wrong("name", format!("{:?} again", arm.name), "each [[arm]] once");
+            table.wrong(
+                "name",
+                format!("{} again", quoted(&arm.name)),
+                "each [[arm]] once",
+            );
         }
         if arm.load.contains(['/', '.']) {
             let file = folder.join(&arm.load);
             if let Err(error) = read_file(&file, MAX_FILE_BYTES) {
-                let found = format!("{:?} ({})", arm.load, one_line(&error.to_string()));
+                let found = format!("{} ({})", quoted(&arm.load), one_line(&error.to_string()));
                 table.wrong("load", found, "a file that can be read");
             }
             arm.file = Some(file);
