@@ -82,7 +82,11 @@ def test_demo_repeats_and_tells_a_miss(tmp_path):
         shutil.copy(CHECKOUT / "scripts" / name, tmp_path / "scripts")
     shutil.copytree(CHECKOUT / "scenarios/demo", tmp_path / "scenarios/demo")
     (tmp_path / "scripts/rust-env.sh").write_text("rust_use() { :; }\n")
-    for name, text in (("bin/cargo", "#!/bin/sh\n"), ("target/release/thalweg", "#!/bin/sh\n"), ("target/release/thalweg-lab", LABORATORY)):
+    for name, text in (
+        ("bin/cargo", "#!/bin/sh\n"),
+        ("target/release/thalweg", "#!/bin/sh\n"),
+        ("target/release/thalweg-lab", LABORATORY),
+    ):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     Path(written(tmp_path, 1, 300)).rename(tmp_path / "document.json")

@@ -201,7 +201,9 @@ def test_commands_that_differ_in_the_scenario_share_a_line(bed):
     loop, *singles = made.lines([*same, other, *alone, other])
     assert singles == [f"- `{order.command}`" for order in (other, *alone)]
     # Bash makes the commands of the runs of it.
-    loop = loop.removeprefix("- `").removesuffix("`").replace("do thalweg-lab", "do echo thalweg-lab")
+    loop = (
+        loop.removeprefix("- `").removesuffix("`").replace("do thalweg-lab", "do echo thalweg-lab")
+    )
     said = subprocess.run(["bash", "-e", "-c", loop], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == [order.command for order in same]
     made.failures[same[1].name] = "no kernel"
