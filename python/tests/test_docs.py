@@ -52,6 +52,18 @@ def test_links_lead_to_files_and_headings(page):
     assert faults(page) == []
 
 
+#: Words that all pages may have, and the README. Who adds a page takes one out.
+BUDGET, README_BUDGET = 50_000, 700
+
+
+def test_pages_keep_to_their_budget():
+    words = {
+        page: len(page.read_text().split()) for page in [*PAGES, *ROOT.glob("examples/**/*.md")]
+    }
+    assert sum(words.values()) <= BUDGET
+    assert words[ROOT / "README.md"] <= README_BUDGET
+
+
 def test_what_leads_nowhere_is_found(tmp_path):
     (tmp_path / "other.md").write_text('# A `b` c\n\n<a id="d"></a>\n\n```\n# no heading\n```\n')
     page = tmp_path / "page.md"
