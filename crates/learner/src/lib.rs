@@ -26,6 +26,11 @@ mod stretch;
 mod weighted;
 pub mod window;
 
+/// The format of documents of host records, in their field `format`: `thalweg export` writes them.
+pub const HOSTS_FORMAT: &str = "thalweg-hosts";
+/// The version of that format. Version 1 had no `queue_q16`, `base_rtt_us`, `segs` and `retrans`.
+pub const HOSTS_VERSION: u32 = 2;
+
 pub use classic::{
     EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,
     update as classic_update,

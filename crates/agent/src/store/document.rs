@@ -12,18 +12,13 @@ use serde::de::{
 use serde::{Deserialize, Serialize};
 use serde_json::de::IoRead;
 use thalweg_learner::ArmState;
+use thalweg_learner::{HOSTS_FORMAT, HOSTS_VERSION};
 use thalweg_units::one_line;
 use thalweg_units::reader::quoted;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
 use parts::Parts;
-
-/// Identifies the format of the document.
-const FORMAT: &str = "thalweg-hosts";
-/// Version of the document. Version 1 had no `queue_q16`, `base_rtt_us`,
-/// `segs` and `retrans`.
-const VERSION: u32 = 2;
 
 /// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take. No
 /// host and no other field of a document may be larger.
@@ -190,8 +185,8 @@ struct DocumentArm {
 /// hosts ([`export_host`]) with commas between them, then `]}`.
 pub fn export_head(header: &Snapshot) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string(&Document {
-        format: FORMAT.to_owned(),
-        version: VERSION,
+        format: HOSTS_FORMAT.to_owned(),
+        version: HOSTS_VERSION,
         mode: header.mode.name().to_owned(),
         boot_id: header.boot_id.clone(),
         own_netns: header.own_netns,
@@ -233,13 +228,13 @@ pub fn check_document<R: Read>(
         message,
     };
     let header: Header = parse(open()?)?;
-    if header.format != FORMAT {
-        let message = format!("found {:?}, expected {FORMAT:?}", header.format);
+    if header.format != HOSTS_FORMAT {
+        let message = format!("found {:?}, expected {HOSTS_FORMAT:?}", header.format);
         return Err(error("format", message));
     }
-    if !(1..=VERSION).contains(&header.version) {
+    if !(1..=HOSTS_VERSION).contains(&header.version) {
         let message = format!(
-            "found {}, this version of Thalweg reads 1 to {VERSION}",
+            "found {}, this version of Thalweg reads 1 to {HOSTS_VERSION}",
             header.version
         );
         return Err(error("version", message));

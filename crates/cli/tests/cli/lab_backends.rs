@@ -15,7 +15,6 @@ fn run(backend: &str, scenario: &str, mode: &str) -> Value {
     let output = Command::new(LABORATORY)
         .args([
             "--json",
-            "lab",
             "run",
             "--backend",
             backend,

@@ -230,7 +230,7 @@ fn the_timers_of_a_stack_are_measured() {
     }
     let bed = Bed::new("");
     let output = Command::new(LABORATORY)
-        .args(["lab", "timers", "--stack", "--out"])
+        .args(["timers", "--stack", "--out"])
         .arg(bed.path("out"))
         .env("TMPDIR", bed.path("tmp"))
         .output()

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, PATIENCE, THALWEG, plain, privileged};
+use crate::support::{Bed, LABORATORY, PATIENCE, THALWEG, plain, privileged};
 
 /// Files beside a page's commands, which read them.
 const BESIDE: [&str; 3] = ["models", "policies", "scenarios"];
@@ -36,7 +36,8 @@ fn runs(label: &str, page: &str, least: usize) {
         return;
     }
     let script = script(page);
-    let commands = script.matches("thalweg ").count();
+    let of = |name: &str| script.matches(&format!("{name} ")).count();
+    let commands = of("thalweg") + of("thalweg-lab");
     assert!(commands >= least, "{commands} commands in\n{script}");
     let bed = Bed::new(&plain(label), "");
     let place = bed.directory.path();
@@ -46,11 +47,12 @@ fn runs(label: &str, page: &str, least: usize) {
     }
     let programs = place.join("bin");
     fs::create_dir(&programs).unwrap();
-    let command = programs.join("thalweg");
-    let configuration = bed.configuration();
-    let text = format!("#!/bin/sh\nexec {THALWEG} --config {configuration:?} \"$@\"\n");
-    fs::write(&command, text).unwrap();
-    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    let agent = format!("{THALWEG} --config {:?}", bed.configuration());
+    for (name, command) in [("thalweg", &*agent), ("thalweg-lab", LABORATORY)] {
+        let file = programs.join(name);
+        fs::write(&file, format!("#!/bin/sh\nexec {command} \"$@\"\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let path = std::env::var("PATH").unwrap();
     let log = place.join("page.log");
     let out = fs::File::create(&log).unwrap();

@@ -62,7 +62,6 @@ fn dctcp_fares_as_on_linux() {
     let linux = json(
         &[
             "--json",
-            "lab",
             "run",
             "--backend",
             "virtual",

@@ -254,7 +254,10 @@ fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
     assert_eq!((store.uid(), store.mode() & 0o777), (user, 0o600));
 
     // In a new kernel with the records of the one before.
-    let ask = format!("{} --json hosts", account.command.display());
+    let ask = format!(
+        "{} --json hosts",
+        account.command.with_file_name("thalweg").display()
+    );
     let shown: Value = serde_json::from_str(&written(learning(&[&ask]))).unwrap();
     let host = &shown["hosts"][0];
     assert_eq!(host["address"], HOST, "{shown}");

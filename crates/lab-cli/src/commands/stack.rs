@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Arg, Args, CommandFactory as _, Parser, Subcommand};
 use serde_json::Value;
+use thalweg_learner::{HOSTS_FORMAT, HOSTS_VERSION};
 use thalweg_link::Settings;
 use thalweg_policy::Policy;
 use thalweg_stack::{Error, Publish, Rules, Store};
@@ -198,9 +199,17 @@ fn store(options: &Options) -> Result<Store> {
 /// The fault of a document that is certainly none of `thalweg export`; the agent checks the rest.
 fn check_records(bytes: &[u8]) -> Result<(), String> {
     let document: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    match &document["format"] {
-        Value::String(format) if format == "thalweg-hosts" => Ok(()),
-        other => Err(format!("format: found {other}, expected \"thalweg-hosts\"")),
+    if document["format"] != HOSTS_FORMAT {
+        let found = &document["format"];
+        return Err(format!("format: found {found}, expected {HOSTS_FORMAT:?}"));
+    }
+    let found = &document["version"];
+    let is_known = |version| (1..=u64::from(HOSTS_VERSION)).contains(&version);
+    match found.as_u64().is_some_and(is_known) {
+        true => Ok(()),
+        false => Err(format!(
+            "version: found {found}, this version of Thalweg reads 1 to {HOSTS_VERSION}"
+        )),
     }
 }
 
