@@ -19,7 +19,7 @@ PYTHON_ENV = "python_env_make() { echo 'error: pip cannot' >&2; return 1; }\n"
 def script(tmp_path):
     """Runs a script in a directory of its own with these programs: its end."""
 
-    def run(name, programs):
+    def run(name, programs, *words):
         files = {
             "scripts/rust-env.sh": RUST_ENV,
             "scripts/python-env.sh": PYTHON_ENV,
@@ -37,7 +37,7 @@ def script(tmp_path):
             "LIBCLANG_PATH": "/",
         }
         return subprocess.run(
-            [tmp_path / "scripts" / name], env=environment, capture_output=True, text=True
+            [tmp_path / "scripts" / name, *words], env=environment, capture_output=True, text=True
         )
 
     return run
@@ -54,14 +54,21 @@ def test_failed_build_still_shows_what_the_checks_found(script, tmp_path):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+#: All packages are installed.
+INSTALLED = {
+    "bin/dpkg-query": "printf 'installed %s\\n' \"${@:4}\"",
+    "bin/apt-get": "",
+    "bin/cargo": "",
+}
+
+
 def test_setup_without_a_python_environment_says_so_last(script):
-    programs = {
-        # All packages are installed.
-        "bin/dpkg-query": "printf 'installed %s\\n' \"${@:4}\"",
-        "bin/apt-get": "",
-        "bin/cargo": "",
-    }
-    ended = script("setup.sh", programs)
+    ended = script("setup.sh", INSTALLED, "--test")
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("setup: error: the Python environment cannot be made, see above")
+
+
+def test_setup_for_the_demo_makes_no_python_environment(script):
+    ended = script("setup.sh", INSTALLED)
+    assert (ended.returncode, ended.stderr) == (0, "")
