@@ -30,7 +30,11 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error, cli.global.format.json),
+        Err(error) => {
+            // A command that is no more here does not parse its options.
+            let json = cli.global.format.json || failure::has_argument("--json");
+            failure::report(&error, json)
+        }
     }
 }
 
@@ -75,11 +79,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Policy(options) => commands::policy::run(global, options),
         Command::Fleet(what) => commands::fleet::run(global, what),
         Command::Limit(_) => commands::moved::limit(),
-        Command::Lab(words) => commands::moved::to_laboratory("lab", words),
-        Command::Sim(words) => commands::moved::to_laboratory("sim", words),
-        Command::Link(words) => commands::moved::to_laboratory("link", words),
-        Command::Stack(words) => commands::moved::to_laboratory("stack", words),
-        Command::Model(words) => commands::moved::to_laboratory("model", words),
+        Command::Lab(_) => commands::moved::to_laboratory("lab"),
+        Command::Sim(_) => commands::moved::to_laboratory("sim"),
+        Command::Link(_) => commands::moved::to_laboratory("link"),
+        Command::Stack(_) => commands::moved::to_laboratory("stack"),
+        Command::Model(_) => commands::moved::to_laboratory("model"),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
         Command::Schema(options) => commands::schema::run(options),

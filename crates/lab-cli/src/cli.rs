@@ -115,7 +115,7 @@ const GROUPS: [Group; 4] = [
     (
         "Simulator and rate controllers",
         &["sim", "model"],
-        "thalweg-lab sim run scenarios/sim/incast-8.toml",
+        "thalweg-lab sim run scenarios/sim/many-to-one-8.toml",
     ),
     (
         "Commands on other paths and kernels",

@@ -10,9 +10,9 @@ use thalweg_terminal::Failure;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Arguments {
-    /// Shown in the new command.
+    /// The message shows them as they were given.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    words: Vec<OsString>,
+    _words: Vec<OsString>,
 }
 
 const INSTEAD_OF_LIMIT: &str = "\
@@ -45,9 +45,12 @@ pub fn limit() -> Result<()> {
 ///
 /// # Errors
 /// Always.
-pub fn to_laboratory(name: &str, arguments: &Arguments) -> Result<()> {
-    let words = arguments.words.iter().map(|word| word.to_string_lossy());
-    let words: String = words.map(|word| format!(" {word}")).collect();
+pub fn to_laboratory(name: &str) -> Result<()> {
+    // As they were given: the parser takes a `--` away.
+    let words = std::env::args_os().skip_while(|word| word != name).skip(1);
+    let words: String = words
+        .map(|word| format!(" {}", word.to_string_lossy()))
+        .collect();
     let (old, new) = match name {
         "lab" => (format!("lab{words}"), words),
         _ => (format!("{name}{words}"), format!(" {name}{words}")),

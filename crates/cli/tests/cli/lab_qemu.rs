@@ -263,7 +263,8 @@ fn a_guest_with_too_little_memory_says_so_in_one_line() {
     let output = run(&mut qemu(
         &place,
         kernel,
-        &["--mode", "baseline", "--memory", "128mib"],
+        // The agent's program is in its memory, too.
+        &["--mode", "thalweg", "--memory", "128mib"],
     ));
     assert_code(&output, 1);
     let said = said(&output);

@@ -470,7 +470,7 @@ fn commands_that_moved_say_their_new_name() {
         (&["sim", "run", "x.toml"], "thalweg-lab sim run x.toml"),
         (
             &["link", "--delay", "1ms", "--", "true"],
-            "thalweg-lab link --delay 1ms",
+            "thalweg-lab link --delay 1ms -- true",
         ),
         (
             &["stack", "setup", "--user", "me"],
@@ -481,6 +481,11 @@ fn commands_that_moved_say_their_new_name() {
     ] {
         let error = run(words).failed(2);
         assert!(error.contains(new), "{words:?}: {error}");
+    }
+    for words in [&["lab", "run", "--json"][..], &["--json", "sim"]] {
+        let error = run(words).failed(2);
+        let told: Value = serde_json::from_str(&error).unwrap();
+        assert_eq!(told["code"], 2, "{error}");
     }
 }
 
@@ -507,8 +512,19 @@ fn has_groups_with_examples(program: &str, groups: usize) {
         .filter_map(|line| line.strip_prefix(&*start))
         .collect();
     assert_eq!(examples.len(), groups, "{help}");
-    // Each example is valid: its command has a help.
+    // Each example is valid: its command has a help, and its files are there.
     for example in examples {
+        for file in example
+            .split(' ')
+            .filter(|it| it.contains('/') && it.contains(".toml"))
+        {
+            let folder = root().join(file).parent().unwrap().to_owned();
+            assert!(folder.is_dir(), "{example}");
+            assert!(
+                file.contains('*') || root().join(file).is_file(),
+                "{example}"
+            );
+        }
         let command = example.split_whitespace().next().unwrap();
         let mut words = words(&[]);
         words.extend([command.to_owned(), "--help".to_owned()]);
