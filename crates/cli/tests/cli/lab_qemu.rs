@@ -279,13 +279,13 @@ fn a_guest_with_too_little_memory_says_so_in_one_line() {
 const COUNTS: [(&str, &str, &str); 2] = [
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
-        "6.1.192-2",
-        "000000005c557ad0",
+        "6.1.192-3",
+        "000000005c362d45",
     ),
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
         "6.12.117-1~deb12u1",
-        "0000000087f9051b",
+        "00000000877edecb",
     ),
 ];
 
@@ -356,7 +356,7 @@ fn first_process(directory: &Path) -> Vec<u8> {
     file.extend(code);
     let mut archive = Archive::new(Vec::new());
     archive
-        .file(Path::new("/usr/bin/thalweg"), 0o755, &file)
+        .file(Path::new("/usr/bin/thalweg-lab"), 0o755, &file)
         .unwrap();
     archive.device(Path::new("/dev/console"), (5, 1)).unwrap();
     archive.device(Path::new("/dev/ttyS1"), (4, 65)).unwrap();
