@@ -158,7 +158,7 @@ fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
 /// The output of the near command, and the link's report.
 fn link(binary: &Path, path: &[&str], far: (&str, &str), near: &str) -> Result<(String, Value)> {
     let file = tempfile::NamedTempFile::new().context("a file for the report")?;
-    let output = Command::new(crate::kernels::laboratory(binary))
+    let output = Command::new(crate::kernels::laboratory_beside(binary))
         .args(["link", "--json", "--report"])
         .arg(file.path())
         .args(path)

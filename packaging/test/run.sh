@@ -100,8 +100,10 @@ for binary in "$thalweg" "$laboratory"; do
 	fi
 done
 (($(stat -c %s "$thalweg") <= 20000000)) || { echo 'error: more than 20 MB' >&2 && exit 1; }
-# A root daemon has no simulator in it.
-if grep --quiet --binary-files=text -e 'incast' "$thalweg"; then
+# A root daemon has no simulator in it: a message of its own is in the laboratory alone.
+simulator='no controller is called'
+grep --quiet --binary-files=text "$simulator" "$laboratory"
+if grep --quiet --binary-files=text "$simulator" "$thalweg"; then
 	echo 'error: the simulator is in the agent' >&2
 	exit 1
 fi

@@ -132,7 +132,7 @@ fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
 }
 
 /// The laboratory's command, beside the agent's.
-pub fn laboratory(agent: &Path) -> PathBuf {
+pub fn laboratory_beside(agent: &Path) -> PathBuf {
     agent.with_file_name("thalweg-lab")
 }
 
@@ -148,7 +148,7 @@ pub fn inside<T: DeserializeOwned>(
 ) -> Result<T> {
     let model = Path::new(model);
     let program = Program {
-        laboratory: &laboratory(binary),
+        laboratory: &laboratory_beside(binary),
         program: &std::env::current_exe().context("this program's path")?,
         arguments: ["--binary", "/usr/bin/thalweg", command]
             .map(Into::into)

@@ -371,7 +371,7 @@ impl Bench<'_> {
 
     /// A command behind a path.
     fn link(&self) -> Result<String> {
-        let output = std::process::Command::new(super::laboratory(self.binary))
+        let output = std::process::Command::new(super::laboratory_beside(self.binary))
             .args(["link", "--delay", "5ms", "--", "ip", "route"])
             .output()
             .context("starting thalweg-lab link")?;

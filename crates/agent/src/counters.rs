@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_types::raw;
 
-fn outcome(one: &raw::thalweg_counters, index: raw::thalweg_outcome) -> u64 {
+fn outcome_count(one: &raw::thalweg_counters, index: raw::thalweg_outcome) -> u64 {
     one.outcomes[index as usize]
 }
 
@@ -30,7 +30,7 @@ macro_rules! counters {
 
         impl Counters {
             /// Adds the counters of one processor.
-            pub(crate) fn add(&mut self, one: &raw::thalweg_counters) {
+            pub(crate) fn add_processor(&mut self, one: &raw::thalweg_counters) {
                 $({
                     let read: fn(&raw::thalweg_counters) -> u64 = $read;
                     self.$name += read(one);
@@ -38,7 +38,7 @@ macro_rules! counters {
             }
 
             /// Metrics without labels: name, description and value.
-            pub(crate) fn metrics(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            pub(crate) fn plain_metrics(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$(metric!($metric, $help, self.$name)),*].into_iter().flatten()
             }
         }
@@ -51,12 +51,12 @@ counters! {
     changed: of(|one| one.changed), "thalweg_connections_changed", "Connections whose congestion control was changed.";
     refused: of(|one| one.refused), "thalweg_refusals", "Times that the kernel refused to set a congestion control.";
     closed: of(|one| one.closed), "thalweg_connections_closed", "Ends of connections.";
-    scored: of(|one| outcome(one, raw::THALWEG_SCORED)), none, "Measurements scored.";
-    skipped_small: of(|one| outcome(one, raw::THALWEG_SKIPPED_SMALL)), none, "Measurements not scored: too few bytes.";
-    skipped_app_limited: of(|one| outcome(one, raw::THALWEG_SKIPPED_APP_LIMITED)), none, "Measurements not scored: the application, the receiver or the send buffer limited the rate.";
-    skipped_not_tracked: of(|one| outcome(one, raw::THALWEG_SKIPPED_NOT_TRACKED)), none, "Measurements not scored: not ours (application's own or unknown CC).";
-    skipped_timeout: of(|one| outcome(one, raw::THALWEG_SKIPPED_TIMEOUT)), none, "Measurements not scored: time-outs with nothing to compare with.";
-    skipped_overridden: of(|one| outcome(one, raw::THALWEG_SKIPPED_OVERRIDDEN)), none, "Measurements not scored: another congestion control than the arm ran at the end.";
+    scored: of(|one| outcome_count(one, raw::THALWEG_SCORED)), none, "Measurements scored.";
+    skipped_small: of(|one| outcome_count(one, raw::THALWEG_SKIPPED_SMALL)), none, "Measurements not scored: too few bytes.";
+    skipped_app_limited: of(|one| outcome_count(one, raw::THALWEG_SKIPPED_APP_LIMITED)), none, "Measurements not scored: the application, the receiver or the send buffer limited the rate.";
+    skipped_not_tracked: of(|one| outcome_count(one, raw::THALWEG_SKIPPED_NOT_TRACKED)), none, "Measurements not scored: not ours (application's own or unknown CC).";
+    skipped_timeout: of(|one| outcome_count(one, raw::THALWEG_SKIPPED_TIMEOUT)), none, "Measurements not scored: time-outs with nothing to compare with.";
+    skipped_overridden: of(|one| outcome_count(one, raw::THALWEG_SKIPPED_OVERRIDDEN)), none, "Measurements not scored: another congestion control than the arm ran at the end.";
     switched: of(|one| one.switched), "thalweg_connections_rescued", "Connections that the loss rule moved to another congestion control mid-flow.";
     withdrawn: of(|one| one.withdrawn), "thalweg_connections_withdrawn", "Connections returned to the system default mid-flow, because they lost more than it does.";
     app_owned: of(|one| one.app_owned), "thalweg_connections_application", "Connections whose application chose its own congestion control.";

@@ -202,21 +202,19 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-/// What every manual page says besides the text of `--help`.
+/// Sections of every manual page beside the text of `--help`.
 pub const PAGES: Pages = Pages {
     exit_codes: EXIT_CODES,
     files: &FILES,
 };
 
 /// The command line, with grouped help and `--watch`.
-pub fn command() -> clap::Command {
+pub fn command_line() -> clap::Command {
     with_groups(watch::offer(Cli::command()), &GROUPS)
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
-
     use super::*;
     use thalweg_terminal::{groups, manual};
 
@@ -227,30 +225,22 @@ mod tests {
 
     #[test]
     fn manual_has_a_page_for_each_command() {
-        let directory = tempfile::tempdir().unwrap();
-        let man1 = directory.path().join("man1");
-        let options = manual::Options {
-            directory: man1.clone(),
-        };
-        manual::run(&options, Cli::command(), &PAGES).unwrap();
-        let page = |name: &str| std::fs::read_to_string(man1.join(name));
-        for (name, words) in [
-            (
-                "thalweg.1",
-                ["COMMANDS", "thalweg\\-policy(1)", "agent.sock"],
-            ),
-            (
-                "thalweg-policy-apply.1",
-                ["EXIT STATUS", "existing", "thalweg\\-policy(1)"],
-            ),
-        ] {
-            let text = page(name).unwrap();
-            for word in words {
-                assert!(text.contains(word), "{name}: no {word} in\n{text}");
-            }
-        }
-        assert!(page("thalweg-manual.1").is_err());
-        assert!(page("thalweg-lab.1").is_err());
-        assert!(page("thalweg-help.1").is_err());
+        let directory = tempfile::tempdir().expect("a directory");
+        manual::assert_pages(
+            &directory.path().join("man1"),
+            Cli::command(),
+            &PAGES,
+            &[
+                (
+                    "thalweg.1",
+                    &["COMMANDS", "thalweg\\-policy(1)", "agent.sock"],
+                ),
+                (
+                    "thalweg-policy-apply.1",
+                    &["EXIT STATUS", "existing", "thalweg\\-policy(1)"],
+                ),
+            ],
+            &["thalweg-manual.1", "thalweg-lab.1", "thalweg-help.1"],
+        );
     }
 }

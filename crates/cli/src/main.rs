@@ -15,7 +15,7 @@ use thalweg_terminal::{completions, failure, manual, output};
 fn main() -> ExitCode {
     thalweg_terminal::set_program("thalweg");
     thalweg_control::object::silence_libbpf();
-    let parsed = cli::command().try_get_matches().and_then(|matches| {
+    let parsed = cli::command_line().try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, watch::interval(&matches)))
     });
@@ -78,16 +78,16 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor => commands::doctor::run(global),
         Command::Policy(options) => commands::policy::run(global, options),
         Command::Fleet(what) => commands::fleet::run(global, what),
-        Command::Limit(_) => commands::moved::limit(),
-        Command::Lab(_) => commands::moved::to_laboratory("lab"),
-        Command::Sim(_) => commands::moved::to_laboratory("sim"),
-        Command::Link(_) => commands::moved::to_laboratory("link"),
-        Command::Stack(_) => commands::moved::to_laboratory("stack"),
-        Command::Model(_) => commands::moved::to_laboratory("model"),
+        Command::Limit(_) => commands::moved::report_limit(),
+        Command::Lab(_) => commands::moved::report_laboratory("lab"),
+        Command::Sim(_) => commands::moved::report_laboratory("sim"),
+        Command::Link(_) => commands::moved::report_laboratory("link"),
+        Command::Stack(_) => commands::moved::report_laboratory("stack"),
+        Command::Model(_) => commands::moved::report_laboratory("model"),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
         Command::Schema(options) => commands::schema::run(options),
-        Command::Completions(options) => completions::run(options, cli::command()),
-        Command::Manual(options) => manual::run(options, cli::command(), &cli::PAGES),
+        Command::Completions(options) => completions::run(options, cli::command_line()),
+        Command::Manual(options) => manual::run(options, cli::command_line(), &cli::PAGES),
     }
 }

@@ -12,7 +12,7 @@ use thalweg_units::Faults;
 
 fn main() -> ExitCode {
     thalweg_terminal::set_program("thalweg-lab");
-    let parsed = cli::command().try_get_matches();
+    let parsed = cli::command_line().try_get_matches();
     let mut cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
@@ -46,11 +46,11 @@ fn dispatch(format: &Format, command: &Command) -> anyhow::Result<()> {
         Command::Stack(options) => commands::stack::run(format, options),
         Command::Doctor => commands::doctor::run(format),
         Command::Schema(options) => commands::schema::run(options),
-        Command::Completions(options) => completions::run(options, cli::command()),
+        Command::Completions(options) => completions::run(options, cli::command_line()),
         Command::Guest { work } => Ok(thalweg_lab::backend::run_inside(work)?),
         Command::Timers(options) => commands::timers::run(options),
         Command::Worker(what) => commands::worker::run(what),
         Command::RemoveAll => commands::remove_all::run(),
-        Command::Manual(options) => manual::run(options, cli::command(), &cli::PAGES),
+        Command::Manual(options) => manual::run(options, cli::command_line(), &cli::PAGES),
     }
 }

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use thalweg_units::file::replace;
 
-/// What every page says besides the text of `--help`.
+/// Sections of every page beside the text of `--help`.
 pub struct Pages {
     /// Lines of exit codes, after a title: code, two spaces, meaning.
     pub exit_codes: &'static str,
@@ -142,6 +142,33 @@ fn related(other: &str, name: &str) -> bool {
         .is_some_and(|rest| !rest.contains('-') || rest == "build-kernel");
     let above = name.starts_with(&format!("{other}-"));
     below || above
+}
+
+/// Fails unless the pages of a command have the words, and the absent pages do not exist. `directory`
+/// is filled with the pages.
+///
+/// # Panics
+/// See above.
+pub fn assert_pages(
+    directory: &Path,
+    command: Command,
+    all: &Pages,
+    pages: &[(&str, &[&str])],
+    absent: &[&str],
+) {
+    let options = Options {
+        directory: directory.to_owned(),
+    };
+    run(&options, command, all).expect("pages can be written");
+    for (name, words) in pages {
+        let text = fs::read_to_string(directory.join(name)).expect("a page of the command");
+        for word in *words {
+            assert!(text.contains(word), "{name}: no {word} in\n{text}");
+        }
+    }
+    for name in absent {
+        assert!(!directory.join(name).exists(), "{name}");
+    }
 }
 
 #[cfg(test)]

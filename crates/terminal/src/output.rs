@@ -216,9 +216,9 @@ pub struct Fault {
     pub column: usize,
     /// The key, if one has the fault.
     pub key: Option<String>,
-    /// What the file has.
+    /// The value found.
     pub found: String,
-    /// What would be valid.
+    /// The values accepted.
     pub expected: String,
 }
 

@@ -348,7 +348,7 @@ impl Kernel {
         for bytes in per_cpu {
             let one: raw::thalweg_counters =
                 from_bytes(&bytes).context("the counters have an unexpected size")?;
-            sum.add(&one);
+            sum.add_processor(&one);
         }
         Ok(sum)
     }

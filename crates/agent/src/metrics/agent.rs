@@ -143,7 +143,7 @@ impl Figures {
             "Kernel memory of the learner's maps.",
             status.map_bytes,
         )?;
-        for (name, help, value) in c.metrics() {
+        for (name, help, value) in c.plain_metrics() {
             page.counter(name, help, value)?;
         }
         if let Some(clamps) = &self.status.clamps {

@@ -37,7 +37,7 @@ Open connections keep the pacing that it gave them until they close.";
 ///
 /// # Errors
 /// Always.
-pub fn limit() -> Result<()> {
+pub fn report_limit() -> Result<()> {
     Err(Failure::Usage(INSTEAD_OF_LIMIT.to_owned()).into())
 }
 
@@ -45,7 +45,7 @@ pub fn limit() -> Result<()> {
 ///
 /// # Errors
 /// Always.
-pub fn to_laboratory(name: &str) -> Result<()> {
+pub fn report_laboratory(name: &str) -> Result<()> {
     // As they were given: the parser takes a `--` away.
     let words = std::env::args_os().skip_while(|word| word != name).skip(1);
     let words: String = words

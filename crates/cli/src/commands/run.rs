@@ -63,7 +63,7 @@ impl Options {
                 .config()
                 .map_err(|error| match error.downcast_ref::<ConfigError>() {
                     Some(fault) if fault.may_pass() => error,
-                    _ => unusable(format!("{error:#}")),
+                    _ => unusable_configuration(format!("{error:#}")),
                 })?;
         match &self.cgroup {
             Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
@@ -83,7 +83,7 @@ impl Options {
         }
         let checked = config.advise.check(config.mode, config.dry_run);
         checked.map_err(|(found, expected)| {
-            unusable(format!("advise.only: found {found}, expected {expected}"))
+            unusable_configuration(format!("advise.only: found {found}, expected {expected}"))
         })?;
         Ok(config)
     }
@@ -91,7 +91,7 @@ impl Options {
 
 /// A configuration that the agent cannot use, however often it is started: EX_CONFIG of sysexits(3).
 /// systemd shows its name, and the unit does not start again.
-fn unusable(why: String) -> anyhow::Error {
+fn unusable_configuration(why: String) -> anyhow::Error {
     Failure::coded(78, why).into()
 }
 
@@ -109,7 +109,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
         None if !is_of_fleet(&error) => error,
         Some(fault) if fault.may_pass() => error,
-        _ => unusable(format!("{error:#}")),
+        _ => unusable_configuration(format!("{error:#}")),
     })
 }
 

@@ -32,12 +32,12 @@ pub fn run(options: &Options) -> Result<()> {
     output::print(match options.kind {
         Kind::Configuration => include_str!("../../../../schemas/configuration.json"),
         Kind::Policy => include_str!("../../../../schemas/policy.json"),
-        Kind::Lab => return moved("lab"),
-        Kind::Sim => return moved("sim"),
+        Kind::Lab => return report_moved("lab"),
+        Kind::Sim => return report_moved("sim"),
     })
 }
 
-fn moved(kind: &str) -> Result<()> {
+fn report_moved(kind: &str) -> Result<()> {
     let message = format!("`thalweg schema {kind}` is now `thalweg-lab schema {kind}`");
     Err(Failure::Usage(message).into())
 }

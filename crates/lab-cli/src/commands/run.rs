@@ -17,7 +17,7 @@ pub struct Options {
     /// Scenario files.
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
-    /// What to measure: baseline, fixed (each congestion control), fixed:NAME, random, classic,
+    /// Modes to measure: baseline, fixed (each congestion control), fixed:NAME, random, classic,
     /// thalweg, gain, null (an agent that keeps the default: the run fails unless it misses a bound),
     /// policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed, classic,
     /// thalweg.

@@ -198,7 +198,7 @@ mod tests {
         for other in [
             "thalweg",
             "thalweg status",
-            "thalweg-lab run x.toml",
+            "thalweg lab run x.toml",
             "thalweg --config run status",
             "thalweg --json detach",
         ] {
@@ -216,7 +216,7 @@ mod tests {
         };
         std::fs::write(&file, format!("[paths]\npin = {pin:?}\n")).unwrap();
         assert!(of("/usr/bin/thalweg", &file) && of("thalweg", &file));
-        assert!(!of("/usr/bin/other", &file));
+        assert!(!of("/usr/bin/other", &file) && !of("/usr/bin/thalweg-lab", &file));
         assert!(!of("thalweg", &directory.path().join("absent.toml")));
         assert!(!starts_agent(b"thalweg\0status", &pin));
         assert!(!starts_agent(b"", &pin));
