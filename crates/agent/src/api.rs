@@ -25,7 +25,6 @@ use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::api::tcp::Front;
-use crate::kernel;
 use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view;
@@ -33,7 +32,6 @@ use crate::view;
 mod advise;
 mod answer;
 mod best;
-mod clamps;
 mod connections;
 mod explain;
 mod fleet;
@@ -92,6 +90,22 @@ async fn wait_for_port(front: &Front, shared: &Shared) -> TcpListener {
     }
 }
 
+/// The routes of features, `/v1/NAME`.
+fn feature_routes(shared: &Shared) -> Router<Api> {
+    let count = shared.life.features.len();
+    (0..count).fold(Router::new(), |router, index| {
+        let path = format!("/v1/{}", shared.life.features[index].name());
+        let list = async move |State(api): State<Api>| {
+            api.work(move |shared| {
+                let feature = &shared.life.features[index];
+                Ok(Json(feature.list(&shared.feature_context())?))
+            })
+            .await
+        };
+        router.route(&path, get(list))
+    })
+}
+
 /// The routes.
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -105,7 +119,6 @@ fn router(shared: Arc<Shared>) -> Router {
         )
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
-        .route("/v1/clamps", get(clamps::clamps))
         .route("/v1/fleet", get(fleet::fleet))
         .route("/v1/fleet/agents", get(fleet::agents))
         .route("/v1/fleet/gain", get(fleet::gain))
@@ -123,6 +136,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
         .merge(page::routes())
+        .merge(feature_routes(&shared))
         .method_not_allowed_fallback(async |method: Method| {
             let text = format!("no {method} here; the header Allow has what there is");
             Failure(StatusCode::METHOD_NOT_ALLOWED, text)
@@ -326,14 +340,14 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 }
 
 /// Saves, removes everything from the kernel, and ends the agent. A failed save does not stop the
-/// removal: `unsaved` has the reason. `clamped` says why connections keep learned clamps.
+/// removal: `unsaved` has the reason. Each feature has a key for what it could not undo.
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();
         shared.kernel.let_go();
         fail_point!("detach::saved");
-        // Clamps are lifted by the agent's end as well.
-        let removed = kernel::detach(&shared.kernel.setup().pin);
+        // Features undo by the agent's end as well.
+        let removed = crate::detach::detach(&shared.kernel.setup().pin);
         if removed.is_err() {
             // Pins that can be neither removed nor opened keep links; the answer names the pins.
             let mut learner = Learner::default();
@@ -344,11 +358,12 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
         fail_point!("detach::removed");
         // It has let go, and repairs nothing any more.
         shared.end();
-        let kernel::Removed { pins, clamped } = removed?;
+        let removed = removed?;
         let unsaved = unsaved.map(|error| format!("{error:#}"));
-        Ok(Json(
-            json!({ "removed": pins, "unsaved": unsaved, "clamped": clamped }),
-        ))
+        let mut answer = json!(removed.leftovers);
+        answer["removed"] = json!(removed.pins);
+        answer["unsaved"] = json!(unsaved);
+        Ok(Json(answer))
     })
     .await
 }

@@ -8,7 +8,8 @@ use thalweg_control::{links, privileges, system};
 use thalweg_units::program;
 
 use crate::config::Config;
-use crate::features::{FEATURES, Feature, Found};
+use crate::features;
+use crate::requirements::{Found, LEARNING, REQUIREMENTS, Requirement};
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,12 +66,28 @@ impl Check {
     }
 }
 
+/// All rows of needs: the agent's own, then those of its features, then the others.
+pub fn requirements() -> Vec<Requirement> {
+    let (of_agent, others) = REQUIREMENTS.split_at(2);
+    let of_features = features::all();
+    [LEARNING]
+        .into_iter()
+        .chain(of_agent.iter().copied())
+        .chain(of_features.iter().map(|feature| feature.requirement()))
+        .chain(others.iter().copied())
+        .collect()
+}
+
 /// Runs all checks. They change nothing on the machine; queueing disciplines are tried in a
 /// temporary network namespace.
 pub fn doctor(config: &Config) -> Vec<Check> {
     let mut checks = vec![privileges(), cgroup(config), bpffs(config)];
     let release = release();
-    checks.extend(FEATURES.iter().map(|feature| feature_of(feature, &release)));
+    checks.extend(
+        requirements()
+            .iter()
+            .map(|row| check_requirement(row, &release)),
+    );
     checks.push(congestion_controls(config));
     checks.extend([
         tool("ip", "iproute2", "the lab's namespaces"),
@@ -119,8 +136,8 @@ fn release() -> String {
         .unwrap_or_default()
 }
 
-/// Whether the kernel meets a feature's needs.
-fn feature_of(feature: &Feature, release: &str) -> Check {
+/// Whether the kernel meets a requirement.
+fn check_requirement(feature: &Requirement, release: &str) -> Check {
     let without = format!("without it: {}", feature.means);
     match feature.look() {
         Found::Yes => {

@@ -32,7 +32,7 @@ use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use crate::causes::Causes;
-use crate::config::FleetMember;
+use crate::config::agent::FleetMember;
 use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
 use crate::view;

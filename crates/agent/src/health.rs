@@ -160,6 +160,10 @@ impl Shared {
             problems.remove(kind);
         }
         let attached = look.attached();
+        for feature in &self.life.features {
+            let problem = feature.problem();
+            problems.extend(problem.map(|text| (feature.name(), text)));
+        }
         let history = History::at(&self.config.paths.state);
         problems.extend(self.look(look, &history));
         match self.look_at_policy(&history) {
@@ -252,10 +256,16 @@ impl Shared {
             self.note_problems(&kinds, &problems);
             let pin = &self.kernel.setup().pin;
             let outcome = self.kernel.put_back(|| pins.follow(pin));
+            if outcome.as_ref().is_ok_and(|it| it.is_reattached) {
+                for feature in &self.life.features {
+                    feature.reattach(&self.kernel);
+                }
+            }
             let kind = kinds
                 .into_iter()
                 .rev()
                 .find(|kind| problems.contains_key(kind));
+            let outcome = outcome.map(|it| it.attempts);
             self.life.repairs.note(kind.unwrap_or(PINS), outcome);
             problems = self.kernel.look().problems;
         }

@@ -17,7 +17,6 @@ use thalweg_control::{cc, policy, system};
 use thalweg_units::address::{Nat64, WELL_KNOWN};
 
 use crate::causes::Causes;
-use crate::clamps;
 use crate::config::Config;
 use crate::discovery::{Discovery, has_ipv6_route};
 use crate::events::{self, Decoder};
@@ -115,7 +114,8 @@ pub struct Keeper {
     gain_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
     looks: Looks,
-    clamps: Looks,
+    /// Polls of each feature.
+    feature_polls: Vec<Looks>,
     /// Why long connections are not scored on their way.
     long_faults: Causes,
     /// Why shares of rules are not compared.
@@ -160,7 +160,12 @@ impl Keeper {
             gain_seen: None,
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
-            clamps: Looks::every(shared.kernel.has_clamps().then_some(clamps::INTERVAL)),
+            feature_polls: {
+                let features = shared.life.features.iter();
+                features
+                    .map(|it| Looks::every(it.poll_interval()))
+                    .collect()
+            },
             long_faults: Causes::default(),
             rule_faults: Causes::default(),
             refused: RefusedArms::default(),
@@ -226,25 +231,27 @@ impl Keeper {
             if self.looks.are_due() {
                 self.look_at_long(take_all)?;
             }
-            if self.clamps.are_due() {
-                self.look_at_clamps();
-            }
+            self.poll_features();
         }
         take_all(self)?;
         self.take_outcomes(&mut outcomes);
         Ok(())
     }
 
-    /// Gives open connections the clamps of their hosts.
-    fn look_at_clamps(&mut self) {
-        let began = Instant::now();
+    /// Polls the features whose turn it is.
+    fn poll_features(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut watch = Stopwatch::default();
-        let (elsewhere, fault) =
-            watch.timed(|| shared.life.clamps.look(&shared.kernel, shared.own_netns));
-        let time = watch.total() + elsewhere;
-        self.clamps.note(began, time, &shared.life.clamp_looks);
-        shared.problem("clamps", fault);
+        for (feature, polls) in shared.life.features.iter().zip(&mut self.feature_polls) {
+            if !polls.are_due() {
+                continue;
+            }
+            let began = Instant::now();
+            let mut watch = Stopwatch::default();
+            let polled = watch.timed(|| feature.poll(&shared.feature_context()));
+            let time = watch.total() + polled.elsewhere;
+            polls.note(began, time, feature.poll_statistics());
+            shared.problem(feature.name(), polled.problem);
+        }
     }
 
     /// Scores long connections on their way. The programs' events are taken meanwhile.

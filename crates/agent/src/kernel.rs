@@ -8,7 +8,6 @@
 
 mod arms;
 mod carried;
-mod clamps;
 mod fleet;
 mod groups;
 pub mod health;
@@ -18,7 +17,7 @@ mod nat64;
 mod open;
 mod pins;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -38,16 +37,15 @@ use thalweg_policy::Prefix;
 use thalweg_units::address::Nat64;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
-pub use clamps::Remote;
 pub use fleet::FleetNetworks;
-pub use maps::HostBatch;
-pub use open::Candidates;
+pub use maps::{HostBatch, trie_entries};
+pub use open::{Candidates, Iterator, unless_passing};
+pub use pins::find_map;
 
-use crate::config::{Advise, InitialWindow, Networks};
+use crate::config::learner::{Advise, InitialWindow, Networks};
 use crate::named::Named;
 use carried::Carried;
 use health::{Keeps, Loaded};
-use open::Iterator;
 use pins::MAPS;
 
 /// Time without a sign of the agent after which the programs stop trials.
@@ -101,8 +99,10 @@ pub struct Setup {
     pub ecn_prefixes: Vec<Prefix>,
     /// Whether network namespaces of ordinary users are in scope.
     pub user_namespaces: bool,
-    /// Remote prefixes where the congestion window has a learned clamp.
-    pub clamp_prefixes: Vec<Prefix>,
+    /// How features set their parameters.
+    pub feature_parameters: Vec<fn(&mut raw::thalweg_params)>,
+    /// Maps of features that are kept at take-over.
+    pub kept_maps: Vec<&'static str>,
     /// Default congestion control by network namespace cookie; other namespaces are not touched.
     pub defaults: Vec<(u64, String)>,
     /// Whether to use the variant that reads the kernel's own structures.
@@ -187,8 +187,8 @@ pub struct Kernel {
     without_btf: Option<String>,
     /// The iterator over long connections, unless it is not wanted or why it cannot be had.
     open: Result<Option<Iterator>, String>,
-    /// Likewise, the one over connections with a learned clamp.
-    clamps: Mutex<Result<Option<Iterator>, String>>,
+    /// Maps of an earlier agent that are in use.
+    kept: BTreeSet<&'static str>,
     /// The programs that are attached to the cgroup.
     programs: [Loaded; 2],
     keeps: Keeps,
@@ -216,7 +216,7 @@ impl Drop for Unfinished {
         }
         let _ = pins::discard(&self.pin);
         if self.first {
-            let _ = detach(&self.pin);
+            let _ = remove_pins(&self.pin);
         }
     }
 }
@@ -268,7 +268,7 @@ impl Kernel {
             took_over,
             without_btf,
             open: Ok(None),
-            clamps: Mutex::new(Ok(None)),
+            kept: reused.keys().copied().collect(),
             programs: Loaded::all(&object)?,
             keeps: Keeps::default(),
             map_bytes: 0,
@@ -278,7 +278,6 @@ impl Kernel {
             setup,
         };
         kernel.open = kernel.load_iterator()?;
-        kernel.clamps = Mutex::new(kernel.load_clamps(reused.contains_key(names::CLAMPED))?);
         kernel.write_arms()?;
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.set_nat64(kernel.setup.nat64.as_deref().unwrap_or_default())?;
@@ -387,8 +386,13 @@ impl Kernel {
         self.without_btf.as_deref()
     }
 
+    /// Whether a map is that of an earlier agent.
+    pub fn has_kept(&self, map: &str) -> bool {
+        self.kept.contains(map)
+    }
+
     /// A map by its name in [`MAPS`].
-    fn map(&self, name: &'static str) -> &MapHandle {
+    pub fn map(&self, name: &'static str) -> &MapHandle {
         // `prepare` fails unless every name of MAPS is in the table.
         &self.maps[name]
     }
@@ -540,7 +544,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         windows: setup.windows().into(),
         ..raw::thalweg_params::default()
     };
-    raw::thalweg_params {
+    let mut all = raw::thalweg_params {
         parameters: hash(bytes_of(&learner)),
         control_salt: setup.control.salt,
         control_share_q16: setup.control.share_q16,
@@ -549,9 +553,12 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         cluster_ipv6: setup.cluster.1,
         heartbeat_max_ns: SILENCE.as_nanos() as u64,
         advise: u32::from(setup.advise.only),
-        clamps: u32::from(setup.sets_clamps()),
         ..learner
+    };
+    for set in &setup.feature_parameters {
+        set(&mut all);
     }
+    all
 }
 
 /// Puts a program in force: it replaces the program of the pinned link. Without a link on this
@@ -583,33 +590,15 @@ fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && has_pins()
 }
 
-/// Pins that [`detach`] removed, and clamps that it could not lift.
-#[derive(Debug, Default)]
-pub struct Removed {
-    /// Names of the pins.
-    pub pins: Vec<String>,
-    /// Why open connections keep learned clamps.
-    pub clamped: Option<String>,
-}
-
-/// Removes all pins of an agent under `pin`, and limits of earlier versions. A policy stays in force. Once no
-/// agent holds the objects, they are gone from the kernel. Connections keep their congestion
-/// control, and no learned clamp.
+/// Removes all pins of an agent under `pin`, and limits of earlier versions; names of the pins. A
+/// policy stays in force. Once no agent holds the objects, they are gone from the kernel. Connections
+/// keep their congestion control.
 ///
 /// # Errors
 /// System errors.
-pub fn detach(pin: &Path) -> Result<Removed> {
-    if !system::has_pins(pin) {
-        return Ok(Removed::default());
-    }
-    let leftover = clamps::Leftover::find(pin);
-    let mut pins = pins::clear(pin, |map| is_lent(pin, map))?;
-    pins.extend(former_limits::remove(pin)?);
-    let lifted = leftover.map_or(Ok(()), |it| it.lift());
-    let removed = Removed {
-        clamped: lifted.err().map(|error| format!("{error:#}")),
-        pins,
-    };
+pub fn remove_pins(pin: &Path) -> Result<Vec<String>> {
+    let mut removed = pins::clear(pin, |map| is_lent(pin, map))?;
+    removed.extend(former_limits::remove(pin)?);
     if policy_directory(pin).exists() {
         return Ok(removed);
     }
@@ -624,7 +613,7 @@ pub fn detach(pin: &Path) -> Result<Removed> {
         {
             Ok(removed)
         }
-        Err(error) if !removed.pins.is_empty() => {
+        Err(error) if !removed.is_empty() => {
             Err(error).with_context(|| format!("removing {}", pin.display()))
         }
         _ => Ok(removed),

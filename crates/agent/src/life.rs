@@ -9,22 +9,20 @@ use prometheus_client::metrics::histogram::Histogram;
 use thalweg_bpf_types::raw;
 use thalweg_control::system;
 
-use crate::clamps::Clamps;
 use crate::events;
+use crate::feature::Feature;
+use crate::features;
 use crate::health::Repairs;
 use crate::kernel::ArmTable;
 use crate::limits::Networks;
 use crate::looks;
+use crate::metrics::page::{KINDS, OTHERS};
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; at ten seconds requests
 /// that wait for the store give up.
 const WRITES_S: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
-/// Most kinds of one figure, then the rest is counted as [`OTHERS`]: congestion controls come and go.
-pub const KINDS: usize = 256;
-/// What has no label of its own.
-pub const OTHERS: &str = "(others)";
 const UNKNOWN: &str = "unknown";
 
 /// The figures.
@@ -47,12 +45,10 @@ pub struct Life {
     pub looks: looks::Figures,
     /// What limits connections, network by network.
     pub limits: Networks,
-    /// Clamps of congestion windows.
-    pub clamps: Clamps,
+    /// The features.
+    pub features: Vec<Box<dyn Feature>>,
     /// Repairs of programs and pins.
     pub repairs: Repairs,
-    /// Looks at connections with them.
-    pub clamp_looks: looks::Figures,
     /// Congestion controls that the kernel offered then.
     pub arms_at_start: Vec<String>,
     counted: Mutex<Counted>,
@@ -96,9 +92,8 @@ impl Life {
             record_writes: Histogram::new(WRITES_S),
             looks: looks::Figures::default(),
             limits: Networks::new(),
-            clamps: Clamps::default(),
+            features: features::all(),
             repairs: Repairs::default(),
-            clamp_looks: looks::Figures::default(),
             counted: Mutex::new(Counted::default()),
         }
     }

@@ -26,7 +26,7 @@ mod agent;
 mod fleet;
 mod gain;
 mod kernel;
-mod page;
+pub mod page;
 #[cfg(test)]
 mod tests;
 

@@ -10,9 +10,8 @@ use thalweg_learner::{
     propensities_q16, window,
 };
 
-use crate::clamps::Entry;
 use crate::events::{level, metric};
-use crate::kernel::{ArmTable, Remote, error_text};
+use crate::kernel::{ArmTable, error_text};
 use crate::limits::{self, Buffers};
 use crate::named::Named;
 use crate::view;
@@ -107,21 +106,6 @@ impl Presenter<'_> {
                     network_arm(group, index, system_arm, &entry.name, shares[index])
                 })
                 .collect(),
-        }
-    }
-
-    /// The clamp of a remote host.
-    pub fn clamp(&self, remote: &Remote, entry: &Entry) -> view::HostClamp {
-        view::HostClamp {
-            address: remote.address().to_string(),
-            netns: remote.netns,
-            container: self.containers.get(&remote.netns).cloned(),
-            segments: entry.segments,
-            max_rate_bytes_per_s: entry.path.rate(),
-            min_rtt_us: entry.path.min_rtt_us(),
-            connections: entry.connections,
-            clamped: entry.clamped,
-            left: entry.left,
         }
     }
 

@@ -1,7 +1,9 @@
 //! What to do about each kind of problem that `status` shows.
 
+use crate::features;
+
 /// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
-const REMEDIES: [(&str, &str); 38] = [
+const REMEDIES: [(&str, &str); 37] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -13,10 +15,6 @@ const REMEDIES: [(&str, &str); 38] = [
     (
         "cgroup",
         "Make the cgroup again, as by starting its service: the agent attaches within a second. Else name another in `cgroup`, and reload.",
-    ),
-    (
-        "clamps",
-        "Look at `thalweg doctor`: learned clamps need the kernel's BTF and its iterators. Windows have no clamp meanwhile.",
     ),
     (
         "configuration",
@@ -158,16 +156,17 @@ const REMEDIES: [(&str, &str); 38] = [
 
 /// All kinds of problems.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    REMEDIES.iter().map(|(kind, _)| *kind)
+    let of_features = features::all().into_iter().map(|feature| feature.name());
+    REMEDIES.iter().map(|(kind, _)| *kind).chain(of_features)
 }
 
 /// What to do about a problem of this kind.
 pub fn remedy(topic: &str) -> &'static str {
     let known = REMEDIES.iter().find(|(name, _)| *name == topic);
-    known.map_or(
-        "Look at the agent's log: `journalctl -u thalweg`.",
-        |(_, text)| text,
-    )
+    let known = known.map(|(_, text)| *text);
+    known
+        .or_else(|| features::hint(topic))
+        .unwrap_or("Look at the agent's log: `journalctl -u thalweg`.")
 }
 
 #[cfg(test)]

@@ -19,11 +19,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::api;
 use crate::api::socket::Socket;
 use crate::api::tcp::Front;
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Paths};
+use crate::config::agent::Paths;
+use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::disk;
 use crate::fleet::Membership;
 use crate::keeper::{Keeper, wanted_arms};
-use crate::kernel::health::without_clamps_in_words;
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::life::Life;
 use crate::lock::{Lock, Locks, PinLock};
@@ -90,8 +90,8 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
         let (before, number) = (session.ready(), session.shared.session + 1);
         let shared = Arc::clone(&session.shared);
         let outcome = session.run(&ground, &mut ends);
-        // Nobody would lift them once the agent is gone, or the prefixes are others.
-        let lifted = lift_clamps(&shared);
+        // Nobody would undo it once the agent is gone, or is configured otherwise.
+        let stopped = stop_features(&shared);
         let is_detached = shared.kernel.has_let_go();
         let resolved = (shared.kernel.setup().nat64.is_none()).then(|| shared.kernel.nat64());
         drop(shared);
@@ -99,7 +99,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
             // What is left is known to the next session, which tries again.
             (Ok(()), Some(next)) => next,
             (outcome, _) => {
-                let outcome = outcome.and(lifted);
+                let outcome = outcome.and(stopped);
                 service::stopping();
                 let left = match learner::is_attached(&before.config.paths.pin) {
                     true => "the programs stay attached and go on (`thalweg detach` removes them)",
@@ -238,8 +238,15 @@ impl Session {
             None => opened.store.control_salt()?,
         };
         let at_start = &ground.life.arms_at_start;
-        let setup = setup(&ready, at_start, cgroup, remembered, salt)?;
+        let mut setup = setup(&ready, at_start, cgroup, remembered, salt)?;
+        let features = ground.life.features.iter();
+        for (feature, settings) in features.clone().zip(&config.features.0) {
+            feature.configure(&**settings, &mut setup);
+        }
         let (kernel, left) = Kernel::prepare(setup)?;
+        for feature in features {
+            feature.load(&kernel)?;
+        }
         let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
         let store = opened.store;
         let mut shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
@@ -274,14 +281,10 @@ impl Session {
         let without_iterator = shared.kernel.without_iterator();
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
-        let without_clamps = shared.kernel.without_clamps();
-        let mut without_clamps = without_clamps.as_deref().map(without_clamps_in_words);
-        if !shared.kernel.has_clamps() {
-            // Those of an agent that was killed.
-            let fault = lift_clamps(&shared).err();
-            without_clamps = without_clamps.or(fault.map(|error| format!("{error:#}")));
+        for feature in &shared.life.features {
+            let problem = feature.start(&shared.feature_context());
+            shared.problem(feature.name(), problem);
         }
-        shared.problem("clamps", without_clamps);
         log_start(&shared)?;
         restore_policy(&shared);
         let keeper = Keeper::new(Arc::clone(&shared), Arc::clone(&ground.locks.pins))?;
@@ -341,11 +344,14 @@ fn without_iterator_in_words(why: &str) -> String {
     )
 }
 
-/// Gives all connections their own congestion windows back.
-fn lift_clamps(shared: &Shared) -> Result<()> {
-    shared.life.clamps.forget();
-    let lifted = shared.kernel.lift_clamps(shared.own_netns);
-    lifted.context("lifting the clamps of congestion windows")
+/// Ends the session of each feature; the first error.
+fn stop_features(shared: &Shared) -> Result<()> {
+    let context = shared.feature_context();
+    let mut outcome = Ok(());
+    for feature in &shared.life.features {
+        outcome = outcome.and(feature.stop(&context));
+    }
+    outcome
 }
 
 /// Fails unless a directory belongs to the agent: it would obey changes by others.
@@ -427,7 +433,8 @@ fn setup(
         remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
         user_namespaces: config.hosts.user_namespaces,
-        clamp_prefixes: config.clamp.prefixes.clone(),
+        feature_parameters: Vec::new(),
+        kept_maps: Vec::new(),
         defaults: system::entered_namespaces(config.hosts.user_namespaces)
             .into_iter()
             .map(|namespace| (namespace.cookie, namespace.default_cc))

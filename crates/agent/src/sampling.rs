@@ -11,7 +11,7 @@ use thalweg_bpf_types::{key_from_raw, raw};
 use thalweg_gain::Sampling;
 use thalweg_learner::HOUR_NS;
 
-use crate::config::Events;
+use crate::config::agent::Events;
 
 /// Smallest share that is chosen by itself, in halvings.
 const HALVINGS_MAX: u32 = 20;

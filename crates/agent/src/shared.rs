@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::Front;
 use crate::config::Config;
+use crate::feature;
 use crate::fleet::Membership;
 use crate::gain::{Advice, Drawn, Gain};
 use crate::health::{self, Problems};
@@ -283,6 +284,22 @@ impl Shared {
         }
     }
 
+    /// The agent around its features.
+    pub fn feature_context(&self) -> feature::Context<'_> {
+        feature::Context {
+            kernel: &self.kernel,
+            own_netns: self.own_netns,
+            containers: Arc::clone(&lock(&self.containers)),
+        }
+    }
+
+    fn feature_statuses(&self) -> BTreeMap<String, serde_json::Value> {
+        let features = self.life.features.iter();
+        features
+            .map(|feature| (feature.name().to_owned(), feature.status()))
+            .collect()
+    }
+
     /// Looks up which containers the network namespaces belong to. The agent's own has no name:
     /// containers that use the machine's network are not told apart.
     pub fn name_containers(&self, namespaces: &[NetworkNamespace]) {
@@ -484,10 +501,7 @@ impl Shared {
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
             looks: self.kernel.has_iterator().then(|| self.life.looks.shown()),
-            clamps: self.kernel.has_clamps().then(|| {
-                let shown = self.life.clamp_looks.shown();
-                self.life.clamps.figures(shown)
-            }),
+            features: self.feature_statuses(),
             events_stored: self.life.stored.load(Ordering::Relaxed),
             events_lost: self.life.lost.load(Ordering::Relaxed),
             events_share: self.sampling(|sampling| sampling.share()),

@@ -58,9 +58,9 @@ pub struct Status {
     /// Looks at long connections by this agent; `None`: they are scored only when they end.
     #[serde(default)]
     pub looks: Option<Looks>,
-    /// Learned clamps of congestion windows; `None`: there are none.
-    #[serde(default)]
-    pub clamps: Option<ClampFigures>,
+    /// Status of each feature, by its name; null where the feature is off.
+    #[serde(flatten)]
+    pub features: BTreeMap<String, serde_json::Value>,
     /// Events written to the store by this agent.
     pub events_stored: u64,
     /// Events that this agent could not write to the store, as on a full disk.
@@ -133,6 +133,17 @@ pub struct Looks {
     pub cpu_us: u64,
     /// Seconds from the last one to the next; more than configured where many connections are open.
     pub interval_s: f64,
+}
+
+impl Looks {
+    /// Share of a processor that looks take, percent.
+    pub fn processor_percent(&self) -> f64 {
+        let each_us = self.cpu_us as f64 / self.number.max(1) as f64;
+        match self.interval_s > 0.0 {
+            true => each_us / self.interval_s / 10_000.0,
+            false => 0.0,
+        }
+    }
 }
 
 pub use crate::counters::Counters;
@@ -390,56 +401,6 @@ pub struct WindowArm {
     pub count: u32,
     /// Probability that a connection gets it.
     pub next_probability: f64,
-}
-
-/// Figures of the learned clamps.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub struct ClampFigures {
-    /// Remote hosts with one.
-    pub hosts: u64,
-    /// Open connections with one.
-    pub connections: u64,
-    /// Times that one was set by this agent.
-    pub set: u64,
-    /// Times that the kernel refused one.
-    pub refused: u64,
-    /// Looks at the connections.
-    pub looks: Looks,
-}
-
-/// `GET /v1/clamps`: the learned clamps of congestion windows.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Clamps {
-    /// The remote prefixes that have them; empty: there are none.
-    pub prefixes: Vec<String>,
-    /// Whether they are set: not in a dry run, under advice, or where the kernel cannot.
-    pub sets: bool,
-    /// The remote hosts in the prefixes, by namespace and address.
-    pub hosts: Vec<HostClamp>,
-}
-
-/// The clamp of a remote host, and what it follows from.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct HostClamp {
-    /// Its address.
-    pub address: String,
-    /// Network namespace cookie.
-    pub netns: u64,
-    /// Pod or container that has this network namespace, if its runtime says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// The clamp, segments; `None`: too little is known, or the host is in the control group.
-    pub segments: Option<u32>,
-    /// Largest rate of one connection, bytes/s; 0: unknown.
-    pub max_rate_bytes_per_s: u64,
-    /// Least RTT, µs; 0: unknown.
-    pub min_rtt_us: u32,
-    /// Its open connections.
-    pub connections: u64,
-    /// Those of them that have a clamp from the agent.
-    pub clamped: u64,
-    /// Those of them that are left to a policy or a route.
-    pub left: u64,
 }
 
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.

@@ -1,6 +1,7 @@
 //! The command line as a whole. Each sub-command's own options are in its file.
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use thalweg_agent::features;
 use thalweg_terminal::groups::{Group, with_groups};
 use thalweg_terminal::manual::Pages;
 
@@ -64,8 +65,9 @@ pub enum Command {
     Networks(commands::networks::Options),
     /// List what is known of initial windows, by network.
     Windows(commands::windows::Options),
-    /// List the learned clamps of congestion windows, by remote host.
-    Clamps(commands::clamps::Options),
+    /// The list of a feature of the agent.
+    #[command(flatten)]
+    Feature(commands::feature::List),
     /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.
@@ -152,17 +154,8 @@ pub enum Command {
     Manual(thalweg_terminal::manual::Options),
 }
 
-/// Groups: title, sub-commands in order, an example.
-pub const GROUPS: [Group; 5] = [
-    (
-        "The agent, which learns per remote host which congestion control works best",
-        &[
-            "run", "reload", "status", "top", "metrics", "web", "arms", "hosts", "networks",
-            "windows", "clamps", "explain", "events", "advise", "gain", "replay", "reset",
-            "export", "import", "detach",
-        ],
-        "thalweg explain 192.0.2.7",
-    ),
+/// Groups beside that of the agent: title, sub-commands in order, an example.
+const GROUPS: [Group<'static>; 4] = [
     (
         "Policies",
         &["policy"],
@@ -184,6 +177,29 @@ pub const GROUPS: [Group; 5] = [
         "thalweg doctor",
     ),
 ];
+
+/// Applies an action to all groups; the lists of features stand among the agent's own.
+fn on_groups<T>(action: impl FnOnce(&[Group<'_>]) -> T) -> T {
+    let features = features::all();
+    let before = [
+        "run", "reload", "status", "top", "metrics", "web", "arms", "hosts", "networks", "windows",
+    ];
+    let after = [
+        "explain", "events", "advise", "gain", "replay", "reset", "export", "import", "detach",
+    ];
+    let names = before.into_iter();
+    let names = names
+        .chain(features.iter().map(|it| it.name()))
+        .chain(after);
+    let names: Vec<&str> = names.collect();
+    let agent: Group<'_> = (
+        "The agent, which learns per remote host which congestion control works best",
+        &names,
+        "thalweg explain 192.0.2.7",
+    );
+    let all: Vec<Group<'_>> = [agent].into_iter().chain(GROUPS).collect();
+    action(&all)
+}
 
 /// Files in the section FILES of every manual page.
 const FILES: [(&str, &str); 4] = [
@@ -210,7 +226,7 @@ pub const PAGES: Pages = Pages {
 
 /// The command line, with grouped help and `--watch`.
 pub fn command_line() -> clap::Command {
-    with_groups(watch::offer(Cli::command()), &GROUPS)
+    on_groups(|groups| with_groups(watch::offer(Cli::command()), groups))
 }
 
 #[cfg(test)]
@@ -220,7 +236,7 @@ mod tests {
 
     #[test]
     fn help_names_every_command_once() {
-        groups::assert_complete(&Cli::command(), &GROUPS);
+        on_groups(|groups| groups::assert_complete(&Cli::command(), groups));
     }
 
     #[test]

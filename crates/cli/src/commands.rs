@@ -3,13 +3,13 @@
 pub mod advise;
 pub mod arms;
 pub mod cc;
-pub mod clamps;
 pub mod config;
 pub mod detach;
 pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod export;
+pub mod feature;
 pub mod fleet;
 pub mod gain;
 pub mod hosts;

@@ -63,7 +63,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Hosts(options) => commands::hosts::run(global, options),
         Command::Networks(options) => commands::networks::run(global, options),
         Command::Windows(options) => commands::windows::run(global, options),
-        Command::Clamps(options) => commands::clamps::run(global, options),
+        Command::Feature(list) => commands::feature::run(global, list),
         Command::Explain(options) => commands::explain::run(global, options),
         Command::Events(options) => commands::events::run(global, options),
         Command::Replay(options) => commands::replay::run(global, options),

@@ -3,10 +3,10 @@
 use clap::Command;
 
 /// A group: title, sub-commands in order, an example.
-pub type Group = (&'static str, &'static [&'static str], &'static str);
+pub type Group<'a> = (&'a str, &'a [&'a str], &'a str);
 
 /// The command line, with grouped help.
-pub fn with_groups(command: Command, list: &[Group]) -> Command {
+pub fn with_groups(command: Command, list: &[Group<'_>]) -> Command {
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options of every command:\n{{options}}{{after-help}}",
         groups(&command, list)
@@ -14,7 +14,7 @@ pub fn with_groups(command: Command, list: &[Group]) -> Command {
     command.help_template(template)
 }
 
-fn groups(command: &Command, list: &[Group]) -> String {
+fn groups(command: &Command, list: &[Group<'_>]) -> String {
     let mut text = String::new();
     for (title, names, example) in list {
         text += &format!("{title}:\n");
@@ -34,10 +34,13 @@ fn groups(command: &Command, list: &[Group]) -> String {
 ///
 /// # Panics
 /// See above.
-pub fn assert_complete(command: &Command, list: &[Group]) {
+pub fn assert_complete(command: &Command, list: &[Group<'_>]) {
     let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let mut own: Vec<&str> = shown.map(Command::get_name).chain(["help"]).collect();
-    let mut grouped: Vec<&str> = list.iter().flat_map(|group| group.1).copied().collect();
+    let mut grouped: Vec<&str> = list
+        .iter()
+        .flat_map(|group| group.1.iter().copied())
+        .collect();
     own.sort_unstable();
     grouped.sort_unstable();
     assert_eq!(own, grouped);

@@ -24,7 +24,8 @@ use thalweg_units::file::error_may_pass;
 
 use super::answer::Failure;
 use super::connections::{self, Admission};
-use crate::config::{ConfigError, Http};
+use crate::config::ConfigError;
+use crate::config::agent::Http;
 
 /// What is answered without a token.
 const OPEN: &str = "/metrics";

@@ -42,7 +42,7 @@ pub(super) struct Source<'a> {
 }
 
 /// A value and its position in the text; no position if it is absent.
-pub(super) struct Read<T> {
+pub struct Read<T> {
     /// The default if the value is faulty.
     pub value: T,
     pub at: Option<usize>,
@@ -50,7 +50,7 @@ pub(super) struct Read<T> {
 }
 
 /// The keys of one table that have not been taken yet.
-pub(super) struct Section<'s> {
+pub struct Section<'s> {
     keys: &'s RefCell<Vec<KeyDescription>>,
     reader: &'s Reader<'s>,
     table: Table<'s>,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_bpf_types::raw;
 
-use crate::config::{EventLog, Events};
+use crate::config::agent::{EventLog, Events};
 use crate::kernel::ArmTable;
 use crate::view::Event;
 

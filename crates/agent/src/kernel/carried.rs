@@ -98,8 +98,10 @@ impl Carried {
             arms: ArmTable::from_pinned(&pin.join(names::ARMS))?,
             ..Self::default()
         };
-        if let Some(clamped) = pins::open(&pin.join(names::CLAMPED))? {
-            carried.reused.insert(names::CLAMPED, clamped);
+        for name in &setup.kept_maps {
+            if let Some(map) = pins::open(&pin.join(name))? {
+                carried.reused.insert(name, map);
+            }
         }
         let hosts = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         if let Some(mode) = other_mode(setup, meta.mode) {

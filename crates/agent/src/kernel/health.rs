@@ -93,6 +93,15 @@ impl Look {
     }
 }
 
+/// Outcome of [`Kernel::put_back`].
+#[derive(Default)]
+pub struct PutBack {
+    /// Repairs, and those that failed.
+    pub attempts: Attempts,
+    /// Whether a program was attached, perhaps to a new cgroup.
+    pub is_reattached: bool,
+}
+
 /// Whether the agent still keeps its programs attached; repairs and looks come one at a time.
 #[derive(Default)]
 pub(super) struct Keeps(Mutex<bool>);
@@ -126,20 +135,23 @@ impl Kernel {
     ///
     /// # Errors
     /// Without that directory nothing is tried. What cannot be put back is among the attempts.
-    pub fn put_back(&self, follow: impl FnOnce() -> Result<()>) -> Result<Attempts> {
+    pub fn put_back(&self, follow: impl FnOnce() -> Result<()>) -> Result<PutBack> {
         let has_let_go = self.keeps.lock();
         let mut attempts = Attempts::default();
         let look = self.looked();
         if *has_let_go || look.problems.is_empty() {
-            return Ok(attempts);
+            return Ok(PutBack::default());
         }
         let pin = &self.setup.pin;
         privileges::raised(|| system::ensure_bpffs(pin))?;
         pins::make(pin, true)?;
         follow()?;
         self.pin_again(&look, &mut attempts);
-        self.attach_again(&mut attempts);
-        Ok(attempts)
+        let is_reattached = self.attach_again(&mut attempts);
+        Ok(PutBack {
+            attempts,
+            is_reattached,
+        })
     }
 
     fn looked(&self) -> Look {
@@ -260,10 +272,11 @@ impl Kernel {
         }
     }
 
-    /// Attaches programs that the cgroup does not run, and pins links again.
-    fn attach_again(&self, attempts: &mut Attempts) {
+    /// Attaches programs that the cgroup does not run, and pins links again. True: something was
+    /// attached, perhaps to a new cgroup.
+    fn attach_again(&self, attempts: &mut Attempts) -> bool {
         let Ok(cgroup) = self.cgroup_now() else {
-            return;
+            return false;
         };
         let mut is_new = false;
         for program in &self.programs {
@@ -274,25 +287,14 @@ impl Kernel {
             let attached = attached.with_context(|| name);
             attempts.note(attached.map(|what| what.map(|what| format!("{what}: {name}"))));
         }
-        if is_new {
-            // It has the number of the cgroup that it covers among its constants.
-            self.reload_clamps();
-        }
+        is_new
     }
 
     fn look_at_iterators(&self, look: &mut Look) {
-        for (kind, iterator) in [
-            ("long-connections", self.open.as_ref().ok()),
-            ("clamps", self.lock_clamps().as_ref().ok()),
-        ] {
-            if let Some(Some(iterator)) = iterator
-                && let Err(error) = iterator.check()
-            {
-                look.note(kind, format!("{error:#}"));
-            }
-        }
-        if let Some(why) = self.without_clamps() {
-            look.note("clamps", without_clamps_in_words(&why));
+        if let Ok(Some(iterator)) = &self.open
+            && let Err(error) = iterator.check()
+        {
+            look.note("long-connections", format!("{error:#}"));
         }
     }
 }
@@ -308,11 +310,6 @@ fn put_back(attachment: Attachment<'_>, cgroup: &File) -> Result<Option<&'static
     let left = attachment.fault(cgroup)?;
     ensure!(left.is_none(), "not attached");
     Ok(Some(what))
-}
-
-/// Why there are no learned clamps.
-pub fn without_clamps_in_words(why: &str) -> String {
-    format!("congestion windows get no learned clamp: {why}")
 }
 
 /// Whether two handles are of one map.

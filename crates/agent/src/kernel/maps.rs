@@ -36,7 +36,7 @@ fn namespace_slot(netns: u64) -> u32 {
 
 /// Entries of a trie of prefixes: 1 for each of them. An entry of 0 keeps IPv4 out of IPv6 prefixes
 /// that cover its form.
-pub(super) fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)> {
+pub fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)> {
     let ipv4 = Prefix::all(true);
     let guard = (!prefixes.contains(&ipv4)).then_some((ipv4, 0));
     let own = prefixes.iter().map(|prefix| (*prefix, 1));

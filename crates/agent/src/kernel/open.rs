@@ -1,7 +1,6 @@
 //! Long connections: the iterator that scores them on their way (`learn_open.bpf.c`).
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -10,32 +9,35 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Link, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
-use thalweg_bpf_objects::names::learn_clamp::maps as clamp_names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::iterator::Visit;
 use thalweg_control::system::NetworkNamespace;
-use thalweg_control::{links, memory, object, system};
+use thalweg_control::{memory, object, system};
 use thalweg_learner::{Mode, is_due};
 
 use super::{Kernel, raw_params};
 
 /// The loaded iterator. It is not pinned: without the agent nobody runs it.
-pub(super) struct Iterator {
-    pub(super) link: Arc<OwnedFd>,
+pub struct Iterator {
+    /// Link of the program.
+    pub link: Arc<OwnedFd>,
     loaded: (Link, Object),
     /// The kernel's number of the program.
     id: u32,
 }
 
 impl Iterator {
-    /// What was loaded.
-    pub(super) fn object(&self) -> &Object {
+    /// The loaded object.
+    pub fn object(&self) -> &Object {
         &self.loaded.1
     }
 
-    /// Fails unless the link still runs the program.
-    pub(super) fn check(&self) -> Result<()> {
+    /// Checks that the link still runs the program.
+    ///
+    /// # Errors
+    /// The link runs another program, or cannot be read.
+    pub fn check(&self) -> Result<()> {
         let runs = self
             .loaded
             .0
@@ -128,7 +130,7 @@ impl Drop for Slots {
 ///
 /// # Errors
 /// The kernel refuses it only now.
-pub(super) fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator>, String>> {
+pub fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator>, String>> {
     match loaded {
         Ok(iterator) => Ok(Ok(Some(iterator))),
         Err(error) if memory::is_passing(&error) => Err(error),
@@ -152,12 +154,21 @@ impl Kernel {
         }
         object::listening(|| {
             let bytes = thalweg_bpf_objects::LEARN_OPEN;
-            unless_passing(self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN))
+            unless_passing(self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN, &[]))
         })
     }
 
-    /// Loads an iterator with the learner's maps.
-    pub(super) fn try_iterator(&self, name: &str, bytes: &[u8], program: &str) -> Result<Iterator> {
+    /// Loads an iterator with the learner's maps; `constants`: values of the sections by name.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn try_iterator(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        program: &str,
+        constants: &[(&str, &[u8])],
+    ) -> Result<Iterator> {
         let mut object = object::open(name, bytes)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
@@ -168,9 +179,8 @@ impl Kernel {
                 map.set_initial_value(&self.setup.named_flag())?;
             } else if name == names::RODATA_FLEET {
                 map.set_initial_value(&self.setup.fleet_flag())?;
-            } else if name == clamp_names::RODATA_COVERED {
-                let cgroup = File::open(&self.setup.cgroup).context("opening the cgroup")?;
-                map.set_initial_value(&links::cgroup_id(&cgroup)?.to_ne_bytes())?;
+            } else if let Some((_, value)) = constants.iter().find(|(it, _)| *it == name) {
+                map.set_initial_value(value)?;
             } else if let Some(shared) = self.maps.get(name.as_str()) {
                 map.reuse_fd(shared.as_fd())?;
             }

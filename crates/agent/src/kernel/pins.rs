@@ -269,7 +269,7 @@ fn detach_links(pin: &Path) -> Result<()> {
 }
 
 /// A map of the learner's, by its pin, or by a pinned link whose program uses it.
-pub(super) fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
+pub fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
     let about = MAPS.iter().find(|map| map.name == name)?;
     let pinned = about.open(pin).ok().flatten();
     let used = || {

@@ -146,36 +146,8 @@ impl Figures {
         for (name, help, value) in c.plain_metrics() {
             page.counter(name, help, value)?;
         }
-        if let Some(clamps) = &self.status.clamps {
-            page.gauge(
-                "thalweg_clamp_hosts",
-                "Remote hosts whose connections have a learned clamp.",
-                clamps.hosts,
-            )?;
-            page.gauge(
-                "thalweg_clamp_connections",
-                "Open connections with a learned clamp.",
-                clamps.connections,
-            )?;
-            for (name, help, value) in [
-                (
-                    "thalweg_clamps_set",
-                    "Times that a learned clamp was set.",
-                    clamps.set,
-                ),
-                (
-                    "thalweg_clamps_refused",
-                    "Times that the kernel refused a learned clamp.",
-                    clamps.refused,
-                ),
-            ] {
-                page.counter(name, help, value)?;
-            }
-            page.counter(
-                "thalweg_clamp_cpu_seconds",
-                "Processor time of looks at connections with a learned clamp.",
-                clamps.looks.cpu_us as f64 / 1e6,
-            )?;
+        for feature in &self.life.features {
+            feature.write_metrics(page)?;
         }
         if let Some(looks) = &self.status.looks {
             page.counter(

@@ -9,7 +9,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use thalweg_units::one_line;
 
-use crate::life::{KINDS, OTHERS};
+/// Most rows of one metric, then the rest is one row, [`OTHERS`]: congestion controls come and go.
+pub const KINDS: usize = 256;
+/// Label of the rows that have none of their own.
+pub const OTHERS: &str = "(others)";
 
 /// Values of a row's labels.
 pub type Labels<const N: usize> = [String; N];

@@ -4,8 +4,7 @@ use std::fmt::Result;
 use std::sync::Mutex;
 
 use super::*;
-use crate::life::KINDS;
-use page::Rows;
+use page::{KINDS, Rows};
 
 type Writes = Box<dyn Fn(&mut Page<'_>) -> Result + Send>;
 

@@ -3,14 +3,14 @@
 mod agents;
 mod units;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agents::Agent;
 use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use thalweg_agent::kernel;
+use thalweg_agent::{detach, features};
 use thalweg_control::leftovers::{self, Learner, Other};
 use thalweg_control::system::{self, Process};
 use thalweg_terminal::output;
@@ -32,9 +32,9 @@ struct Removed {
     /// Why the records since the last snapshot are not in the store.
     #[serde(default)]
     unsaved: Option<String>,
-    /// Why open connections keep learned clamps.
-    #[serde(default)]
-    clamped: Option<String>,
+    /// Why a feature could not undo what it did, by its key; `None`: nothing is left.
+    #[serde(flatten)]
+    leftovers: BTreeMap<String, Option<String>>,
 }
 
 /// The field of an agent's status that is needed here.
@@ -53,9 +53,9 @@ struct Outcome {
     /// Why the records since the last snapshot are not in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsaved: Option<String>,
-    /// Why open connections keep learned clamps; `left` has it, too.
+    /// Why features could not undo what they did, by key; `left` has it, too.
     #[serde(skip)]
-    clamped: Option<String>,
+    leftovers: BTreeMap<String, String>,
     /// What of the agent's is still in the kernel, or may put it back.
     left: Vec<String>,
     /// What else of Thalweg's is in the kernel.
@@ -97,10 +97,12 @@ pub fn run(global: &Global) -> Result<()> {
         }
         // An agent that ends may have attached before.
         learner.note_pins(pin);
-        match kernel::detach(pin) {
+        match detach::detach(pin) {
             Ok(removed) => {
                 outcome.removed.extend(removed.pins);
-                outcome.clamped = outcome.clamped.take().or(removed.clamped);
+                let leftovers = removed.leftovers.into_iter();
+                let failed = leftovers.filter_map(|(key, why)| Some((key.to_owned(), why?)));
+                outcome.leftovers.extend(failed);
             }
             Err(error) => outcome.left.push(format!(
                 "pins below {} ({error:#}): mend that, and detach again",
@@ -113,9 +115,13 @@ pub fn run(global: &Global) -> Result<()> {
             break;
         }
     }
-    outcome.left.extend(outcome.clamped.as_ref().map(|why| {
-        format!("learned clamps of open connections, which last until these end: {why}")
-    }));
+    for feature in features::all() {
+        let name = feature.leftover_name();
+        let why = outcome.leftovers.get(name.key);
+        outcome
+            .left
+            .extend(why.map(|why| format!("{}: {why}", name.stays)));
+    }
     if outcome.left.is_empty()
         && let Some(Agent { pid, .. }) = agents.first()
     {
@@ -157,7 +163,10 @@ fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<
         Ok(answer) => {
             outcome.removed = answer.removed;
             outcome.unsaved = answer.unsaved;
-            outcome.clamped = answer.clamped;
+            let leftovers = answer.leftovers.into_iter();
+            outcome.leftovers = leftovers
+                .filter_map(|(key, why)| Some((key, why?)))
+                .collect();
         }
     }
     // A later start must not meet this agent.

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
+use thalweg_agent::features;
+use thalweg_agent::view::{Newcomers, Repairs, Severity, Status};
 use thalweg_terminal::Failure;
 use thalweg_terminal::output::{self, bytes, span};
 use thalweg_units::figures::three;
@@ -160,7 +161,11 @@ fn text(status: &Status) -> String {
         ),
     ];
     rows.extend(counted(status));
-    rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps(it))));
+    for feature in features::all() {
+        let found = status.features.get(feature.name());
+        let row = found.and_then(|status| feature.status_row(status));
+        rows.extend(row.map(|text| (feature.name(), text)));
+    }
     rows.extend(status.repairs.as_ref().map(|it| ("repairs", repairs(it))));
     if let Some(Newcomers { names, line }) = &status.newcomers {
         let names = names.join(", ");
@@ -197,28 +202,8 @@ fn long(status: &Status) -> String {
         output::count(c.stretches, "time"),
         c.anew,
         c.moved,
-        share(looks)
+        looks.processor_percent()
     )
-}
-
-/// Learned clamps, and what looks at their connections cost.
-fn clamps(figures: &ClampFigures) -> String {
-    format!(
-        "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
-        output::count(figures.connections, "connection"),
-        output::count(figures.hosts, "host"),
-        figures.refused,
-        share(&figures.looks)
-    )
-}
-
-/// Share of a processor that looks take, percent.
-fn share(looks: &Looks) -> f64 {
-    let each_us = looks.cpu_us as f64 / looks.number.max(1) as f64;
-    match looks.interval_s > 0.0 {
-        true => each_us / looks.interval_s / 10_000.0,
-        false => 0.0,
-    }
 }
 
 /// Counters since the programs were attached.

@@ -262,7 +262,7 @@ fn doctor_tells_what_a_kernel_without_types_lacks() {
         .unwrap();
     let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     // One for each feature of the table, whatever else exists.
-    for feature in thalweg_agent::features::FEATURES {
+    for feature in thalweg_agent::doctor::requirements() {
         let check = checks.iter().find(|check| check["name"] == feature.name);
         let check = check.unwrap_or_else(|| panic!("no row {}", feature.name));
         let needs_types = feature.options().contains(&"CONFIG_DEBUG_INFO_BTF");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use thalweg_agent::config::Networks;
+use thalweg_agent::config::learner::Networks;
 use thalweg_gain::replay::{ARMS, Connection, Cost, First, Stretch};
 use thalweg_learner::{End, Sample, window};
 use thalweg_units::file;

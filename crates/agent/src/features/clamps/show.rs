@@ -1,26 +1,35 @@
-//! `thalweg clamps`.
+//! Rows of `thalweg status` and `thalweg clamps`.
 
 use anyhow::Result;
-use clap::Args;
-use thalweg_agent::view::{Clamps, HostClamp};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 use thalweg_terminal::output;
 use thalweg_units::printable;
 
-use crate::options::Global;
+use super::view::{ClampFigures, Clamps, HostClamp};
 
-/// Which hosts.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// Show at most this many hosts. Default: all.
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+/// Number of clamped connections, and costs of polls; `None`: there are no clamps.
+pub fn status_row(status: &Value) -> Option<String> {
+    let figures = ClampFigures::deserialize(status).ok()?;
+    Some(format!(
+        "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
+        output::count(figures.connections, "connection"),
+        output::count(figures.hosts, "host"),
+        figures.refused,
+        figures.looks.processor_percent()
+    ))
 }
 
-/// Lists the learned clamps of congestion windows.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Clamps = global.client()?.get("/v1/clamps")?;
-    found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(&global.format, &found, || table(&found))
+/// The table of an answer of `GET /v1/clamps`, of which at most `limit` hosts stay.
+///
+/// # Errors
+/// The answer has another form.
+pub fn list(answer: &mut Value, limit: usize) -> Result<String> {
+    let mut found = Clamps::deserialize(&*answer)?;
+    found.hosts.truncate(limit);
+    let text = table(&found);
+    *answer = json!(found);
+    Ok(text)
 }
 
 fn table(found: &Clamps) -> String {

@@ -1,5 +1,5 @@
-//! Clamps of congestion windows: what looks at open connections tell of the remote hosts in the
-//! prefixes of `[clamp]`, and the clamp of each.
+//! Remote hosts in the prefixes of `[clamp]`: their paths, as polls of open connections measure them,
+//! and the clamp of each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,16 +13,14 @@ use thalweg_control::system;
 use thalweg_learner::HostKey;
 use thalweg_learner::clamp::{Path, Reading};
 
+use super::iterator::{self, Programs, Remote};
+use super::view::ClampFigures;
 use crate::causes::Causes;
-use crate::kernel::{Kernel, Remote, Setup};
+use crate::feature::{Context, Polled};
+use crate::kernel::{Kernel, Setup};
 use crate::view;
 
-// The agent computes clamps: they follow from all connections of a host, whose sockets one iterator
-// passes anyway.
-
-/// Interval of looks.
-pub const INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of looks at all network namespaces, for those with such connections. They take 1 % of a
+/// Interval of searches of all network namespaces for such connections. Searches take 1 % of a
 /// processor at most.
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_PAUSE: u32 = 100;
@@ -48,9 +46,9 @@ pub struct Clamps {
 #[derive(Default)]
 struct Known {
     hosts: HashMap<Remote, Entry>,
-    /// Acknowledged bytes of each connection at the last look, by its cookie.
+    /// Acknowledged bytes of each connection at the last poll, by its cookie.
     acked: HashMap<u64, u64>,
-    /// Files of the network namespaces, by cookie. They are opened anew at each look: an open one would
+    /// Files of the network namespaces, by cookie. They are opened anew at each poll: an open one would
     /// keep a namespace alive.
     files: HashMap<u64, PathBuf>,
     /// When the next search for namespaces is due; `None`: now.
@@ -59,32 +57,32 @@ struct Known {
     faults: Causes,
 }
 
-/// What is known of a host, and what was done about it.
+/// A remote host.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
-    /// The path to it.
+    /// Path to the host.
     pub path: Path,
-    /// Its clamp, segments.
+    /// Clamp, segments.
     pub segments: Option<u32>,
-    /// Its connections at the last look.
+    /// Open connections at the last poll.
     pub connections: u64,
-    /// Those of them that have a clamp from the agent.
+    /// Connections with a clamp from the agent.
     pub clamped: u64,
-    /// Those of them that are left to a policy or a route.
+    /// Connections that are left to a policy or a route.
     pub left: u64,
     seen_ns: u64,
 }
 
 impl Entry {
-    /// Whether it has had no connection for long.
+    /// Whether the host has had no connection for long.
     fn is_idle(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.seen_ns) >= IDLE_NS
     }
 }
 
-/// What a look found.
+/// Sums over the connections of one poll.
 #[derive(Default)]
-struct Look {
+struct Scan {
     readings: HashMap<Remote, Found>,
     acked: HashMap<u64, u64>,
     set: u64,
@@ -99,8 +97,8 @@ struct Found {
     left: u64,
 }
 
-impl Look {
-    /// Takes the report of one connection; `before`: bytes acknowledged at the last look.
+impl Scan {
+    /// Takes the report of one connection; `before`: bytes acknowledged at the last poll.
     fn take(&mut self, report: &raw::thalweg_clamp_report, before: Option<u64>) {
         let found = self.readings.entry(Remote::from(&report.host)).or_default();
         let is = |flag| report.flags & flag != 0;
@@ -127,29 +125,29 @@ impl Clamps {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the open connections, gives them the clamps of the last look, and computes those of
-    /// the next one. `own` is the cookie of the caller's namespace. Returns the processor time of other
-    /// threads, and what does not work, in words, once all is done that can be.
-    pub fn look(&self, kernel: &Kernel, own: u64) -> (Duration, Option<String>) {
+    /// Visits the open connections, gives them the clamps of the poll before, and computes those of
+    /// the next one. The problem is said once all is done that can be.
+    pub fn poll(&self, context: &Context<'_>, programs: &Programs) -> Polled {
+        let kernel = context.kernel;
         let now_ns = system::monotonic_ns();
         let mut known = self.lock();
         let began = Instant::now();
         let is_search = known.search.is_none_or(|at| at <= began);
         let files = (!is_search).then(|| known.files_with_connections());
-        let visit = kernel.visit_clamps(files, own);
+        let visit = programs.visit(files, context.own_netns);
         if is_search {
             let pause = SEARCH.max(visit.elsewhere.saturating_mul(SEARCH_PAUSE));
             known.search = Some(began + pause);
             known.files = visit.files;
         }
-        let mut look = Look::default();
+        let mut scan = Scan::default();
         for report in &visit.reports {
-            look.take(report, known.acked.get(&report.cookie).copied());
+            scan.take(report, known.acked.get(&report.cookie).copied());
         }
-        self.set.fetch_add(look.set, Ordering::Relaxed);
-        self.refused.fetch_add(look.refused, Ordering::Relaxed);
-        known.acked = look.acked;
-        known.adopt(look.readings, now_ns);
+        self.set.fetch_add(scan.set, Ordering::Relaxed);
+        self.refused.fetch_add(scan.refused, Ordering::Relaxed);
+        known.acked = scan.acked;
+        known.adopt(scan.readings, now_ns);
         let is_back = kernel.is_taken_back();
         let wanted = |remote: &Remote, entry: &Entry| match is_back
             || entry.is_idle(now_ns)
@@ -158,13 +156,16 @@ impl Clamps {
             true => None,
             false => entry.path.segments(),
         };
-        let changed = known.change(kernel, now_ns, wanted);
+        let changed = known.change(programs.sets.then_some(kernel), now_ns, wanted);
         known.faults.note_outcome(CHANGE, changed);
-        // Only a search passes each network namespace: a look at some may leave out the one that failed.
+        // Only a search passes each network namespace: others may leave out the one that failed.
         if is_search || visit.outcome.is_err() {
             known.faults.note_outcome(VISIT, visit.outcome);
         }
-        (visit.elsewhere, known.faults.in_words())
+        Polled {
+            elsewhere: visit.elsewhere,
+            problem: known.faults.in_words(),
+        }
     }
 
     /// Forgets all hosts.
@@ -184,11 +185,11 @@ impl Clamps {
         hosts
     }
 
-    /// Figures since the agent's start, with those of the looks.
-    pub fn figures(&self, looks: view::Looks) -> view::ClampFigures {
+    /// Figures since the agent's start, with those of the polls.
+    pub fn figures(&self, looks: view::Looks) -> ClampFigures {
         let known = self.lock();
         let with = known.hosts.values().filter(|it| it.segments.is_some());
-        view::ClampFigures {
+        ClampFigures {
             hosts: with.count() as u64,
             connections: known.hosts.values().map(|it| it.clamped).sum(),
             set: self.set.load(Ordering::Relaxed),
@@ -199,7 +200,7 @@ impl Clamps {
 }
 
 impl Known {
-    /// Files of the network namespaces where there were such connections at the last look, by cookie.
+    /// Files of the network namespaces where there were such connections at the last poll, by cookie.
     fn files_with_connections(&self) -> HashMap<u64, PathBuf> {
         let with = self.hosts.iter().filter(|(_, entry)| entry.connections > 0);
         let file = |netns: u64| Some((netns, self.files.get(&netns)?.clone()));
@@ -224,10 +225,11 @@ impl Known {
         }
     }
 
-    /// Puts the wanted clamps in force, and forgets who is idle. The table has room for all hosts.
+    /// Puts the wanted clamps in force, without `kernel` in the account alone, and forgets idle hosts.
+    /// The table has room for all hosts.
     fn change(
         &mut self,
-        kernel: &Kernel,
+        kernel: Option<&Kernel>,
         now_ns: u64,
         wanted: impl Fn(&Remote, &Entry) -> Option<u32>,
     ) -> Result<()> {
@@ -237,10 +239,7 @@ impl Known {
             if !differs(entry.segments, wanted) {
                 continue;
             }
-            let changed = match kernel.setup().sets_clamps() {
-                true => kernel.set_clamp(remote, wanted),
-                false => Ok(()),
-            };
+            let changed = kernel.map_or(Ok(()), |it| iterator::set_clamp(it, remote, wanted));
             if changed.is_ok() {
                 entry.segments = wanted;
             }
@@ -289,19 +288,19 @@ mod tests {
 
     #[test]
     fn connections_that_send_are_measured() {
-        let mut look = Look::default();
-        look.take(&report(1, 1, 5000), Some(4000));
+        let mut scan = Scan::default();
+        scan.take(&report(1, 1, 5000), Some(4000));
         // At rest; new; not measured yet.
-        look.take(&report(2, 1, 5000), Some(5000));
-        look.take(&report(3, 1, 5000), None);
+        scan.take(&report(2, 1, 5000), Some(5000));
+        scan.take(&report(3, 1, 5000), None);
         let unknown = raw::thalweg_clamp_report {
             min_rtt_us: u32::MAX,
             ..report(4, 2, 5000)
         };
-        look.take(&unknown, Some(0));
-        assert_eq!(look.acked.len(), 4);
+        scan.take(&unknown, Some(0));
+        assert_eq!(scan.acked.len(), 4);
         let mut known = Known::default();
-        known.adopt(look.readings, 7);
+        known.adopt(scan.readings, 7);
         let hosts: Vec<_> = known
             .hosts
             .values()
@@ -323,20 +322,20 @@ mod tests {
 
     #[test]
     fn what_was_done_is_counted() {
-        let mut look = Look::default();
+        let mut scan = Scan::default();
         let flagged = |flags, segments, error| raw::thalweg_clamp_report {
             flags,
             segments,
             error,
             ..report(1, 1, 0)
         };
-        look.take(&flagged(raw::THALWEG_CLAMP_SET, 20, 0), None);
-        look.take(&flagged(raw::THALWEG_CLAMP_SET, 0, 0), None);
-        look.take(&flagged(raw::THALWEG_CLAMP_LEFT, 0, 0), None);
-        look.take(&flagged(0, 20, -1), None);
-        let found = look.readings.values().next().unwrap();
+        scan.take(&flagged(raw::THALWEG_CLAMP_SET, 20, 0), None);
+        scan.take(&flagged(raw::THALWEG_CLAMP_SET, 0, 0), None);
+        scan.take(&flagged(raw::THALWEG_CLAMP_LEFT, 0, 0), None);
+        scan.take(&flagged(0, 20, -1), None);
+        let found = scan.readings.values().next().unwrap();
         assert_eq!((found.connections, found.clamped, found.left), (4, 2, 1));
-        assert_eq!((look.set, look.refused), (1, 1));
+        assert_eq!((scan.set, scan.refused), (1, 1));
     }
 
     #[test]

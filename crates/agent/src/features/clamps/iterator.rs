@@ -1,11 +1,12 @@
-//! Learned clamps: the iterator over open connections in their prefixes (`learn_clamp.bpf.c`), and the
-//! clamps of hosts.
+//! The iterator over open connections in the prefixes of `[clamp]` (`learn_clamp.bpf.c`), and the
+//! table of clamps.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,12 +15,10 @@ use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_control::iterator::Visit;
-use thalweg_control::{batch, object, system};
-use thalweg_learner::Mode;
+use thalweg_control::{batch, links, object, system};
+use thalweg_policy::Prefix;
 
-use super::maps::trie_entries;
-use super::open::{Iterator, unless_passing};
-use super::{Kernel, Setup, pins};
+use crate::kernel::{Iterator, Kernel, find_map, trie_entries, unless_passing};
 
 /// Bytes of one report.
 const REPORT: usize = size_of::<raw::thalweg_clamp_report>();
@@ -61,7 +60,7 @@ impl From<&raw::thalweg_clamp_key> for Remote {
 }
 
 /// A visit to open connections.
-pub struct ClampVisit {
+pub struct ConnectionVisit {
     /// What the program tells of each.
     pub reports: Vec<raw::thalweg_clamp_report>,
     /// The kernel's first refusal: one namespace's does not concern the others.
@@ -72,7 +71,7 @@ pub struct ClampVisit {
     pub elsewhere: Duration,
 }
 
-impl Default for ClampVisit {
+impl Default for ConnectionVisit {
     fn default() -> Self {
         Self {
             reports: Vec::new(),
@@ -83,7 +82,7 @@ impl Default for ClampVisit {
     }
 }
 
-impl ClampVisit {
+impl ConnectionVisit {
     fn take(&mut self, visited: Result<Vec<raw::thalweg_clamp_report>>) {
         match visited {
             Ok(more) => self.reports.extend(more),
@@ -93,84 +92,59 @@ impl ClampVisit {
     }
 }
 
-impl Setup {
-    /// Whether clamps are computed: those of mode `thalweg`.
-    pub fn has_clamps(&self) -> bool {
-        !self.clamp_prefixes.is_empty() && self.params.mode == Mode::Thalweg
-    }
+/// The iterator, or why there is none although there should be.
+pub type Loaded = Result<Option<Iterator>, String>;
 
-    /// Whether they are set: not in a dry run, nor under advice.
-    pub fn sets_clamps(&self) -> bool {
-        self.has_clamps() && !self.dry_run && !self.advise.only
-    }
+/// Loads the iterator with the learner's maps; `prefixes` are those with clamps. Without any,
+/// connections of an agent before can still lose their clamps.
+///
+/// # Errors
+/// Faults that may pass.
+pub fn load_iterator(kernel: &Kernel, prefixes: &[Prefix]) -> Result<Loaded> {
+    object::listening(|| {
+        let setup = kernel.setup();
+        let try_load = || -> Result<Iterator> {
+            let cgroup = File::open(&setup.cgroup).context("opening the cgroup")?;
+            let covered = links::cgroup_id(&cgroup)?.to_ne_bytes();
+            let iterator = kernel.try_iterator(
+                "thalweg_clamp",
+                thalweg_bpf_objects::LEARN_CLAMP,
+                programs::LEARN_CLAMP,
+                &[(own_names::RODATA_COVERED, &covered)],
+            )?;
+            write_prefixes(&iterator, prefixes)?;
+            Ok(iterator)
+        };
+        unless_passing(try_load())
+    })
 }
 
-impl Kernel {
-    /// Loads the iterator with the learner's maps; `None` if there are no clamps, nor any of an agent
-    /// before, which are to be lifted. In words why there cannot be any.
-    pub(super) fn load_clamps(&self, are_left: bool) -> Result<Result<Option<Iterator>, String>> {
-        let lifts = are_left && self.setup.kernel_btf;
-        if !self.setup.has_clamps() && !lifts {
-            return Ok(Ok(None));
-        }
-        if !self.setup.kernel_btf {
-            return Ok(Err("the kernel has no types (BTF)".to_owned()));
-        }
-        object::listening(|| {
-            let bytes = thalweg_bpf_objects::LEARN_CLAMP;
-            let loaded = self.try_iterator("thalweg_clamp", bytes, programs::LEARN_CLAMP);
-            let ready = loaded.and_then(|it| self.write_clamp_prefixes(&it).map(|()| it));
-            unless_passing(ready)
-        })
+fn write_prefixes(iterator: &Iterator, prefixes: &[Prefix]) -> Result<()> {
+    let map = object::map(iterator.object(), own_names::CLAMP_PREFIXES)?;
+    for (key, value) in trie_entries(prefixes) {
+        map.update(bytes_of(&key), &value.to_ne_bytes(), MapFlags::ANY)
+            .context("writing the prefixes of [clamp]")?;
     }
+    Ok(())
+}
 
-    fn write_clamp_prefixes(&self, iterator: &Iterator) -> Result<()> {
-        let map = object::map(iterator.object(), own_names::CLAMP_PREFIXES)?;
-        let wanted = match self.setup.has_clamps() {
-            true => self.setup.clamp_prefixes.as_slice(),
-            false => &[],
-        };
-        for (key, value) in trie_entries(wanted) {
-            map.update(bytes_of(&key), &value.to_ne_bytes(), MapFlags::ANY)
-                .context("writing the prefixes of [clamp]")?;
-        }
-        Ok(())
-    }
+/// What a poll needs of the loaded programs.
+pub struct Programs {
+    /// The iterator's link; `None`: there is no iterator.
+    pub link: Option<Arc<OwnedFd>>,
+    /// Whether clamps are set: not in a dry run, nor under advice.
+    pub sets: bool,
+    /// Whether network namespaces of ordinary users are entered.
+    pub user_namespaces: bool,
+}
 
-    /// The iterator, or why there is none.
-    pub(super) fn lock_clamps(&self) -> MutexGuard<'_, Result<Option<Iterator>, String>> {
-        self.clamps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Loads the iterator again for the cgroup that there is now.
-    pub(super) fn reload_clamps(&self) {
-        if self.lock_clamps().as_ref().is_ok_and(Option::is_some) {
-            let loaded = self.load_clamps(true);
-            let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
-            if let Err(why) = &loaded {
-                tracing::error!("congestion windows get no learned clamp any more: {why}");
-            }
-            *self.lock_clamps() = loaded;
-        }
-    }
-
-    /// Why there are no clamps although there should be.
-    pub fn without_clamps(&self) -> Option<String> {
-        self.lock_clamps().as_ref().err().cloned()
-    }
-
-    /// Whether open connections are looked at for their clamps.
-    pub fn has_clamps(&self) -> bool {
-        self.setup.has_clamps() && matches!(*self.lock_clamps(), Ok(Some(_)))
-    }
-
+impl Programs {
     /// Visits the open connections in scope, and gives each the clamp of its host; `files`: of some
     /// network namespaces only, by their cookies. `own` is the cookie of the caller's.
-    pub fn visit_clamps(&self, files: Option<HashMap<u64, PathBuf>>, own: u64) -> ClampVisit {
-        let mut found = ClampVisit::default();
-        let link = match &*self.lock_clamps() {
-            Ok(Some(iterator)) => Arc::clone(&iterator.link),
-            _ => return found,
+    pub fn visit(&self, files: Option<HashMap<u64, PathBuf>>, own: u64) -> ConnectionVisit {
+        let mut found = ConnectionVisit::default();
+        let Some(link) = self.link.clone() else {
+            return found;
         };
         // The usual case enters no other namespace.
         if files
@@ -180,7 +154,7 @@ impl Kernel {
             found.take(visited(link.as_fd()));
             return found;
         }
-        let users = self.setup.user_namespaces;
+        let users = self.user_namespaces;
         let wanted = files.clone();
         let visit = move |file: &Path| {
             let netns = system::netns_cookie().ok()?;
@@ -201,33 +175,12 @@ impl Kernel {
         found
     }
 
-    /// Sets the clamp of a host, segments; `None`: it has none. Its connections get it at the next
-    /// visit, new ones at once.
-    ///
-    /// # Errors
-    /// The kernel's: there are too many hosts.
-    pub fn set_clamp(&self, host: &Remote, segments: Option<u32>) -> Result<()> {
-        let (map, key) = (self.map(names::CLAMPS), host.key());
-        match segments {
-            Some(segments) => {
-                map.update(bytes_of(&key), &segments.to_ne_bytes(), MapFlags::ANY)?;
-            }
-            None => match map.delete(bytes_of(&key)) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error.into());
-                }
-                _ => {}
-            },
-        }
-        Ok(())
-    }
-
     /// Gives all connections their own windows back. No new one gets a clamp.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn lift_clamps(&self, own: u64) -> Result<()> {
-        let map = self.map(names::CLAMPS);
+    pub fn lift_clamps(&self, kernel: &Kernel, own: u64) -> Result<()> {
+        let map = kernel.map(names::CLAMPS);
         let keys = batch::keys(map)?;
         // None, but there: an agent that is killed now leaves something to find.
         for key in &keys {
@@ -236,7 +189,7 @@ impl Kernel {
         let mut outcome = Ok(());
         // A visit may miss a socket where others of its place in the table end meanwhile.
         for _ in 0..LIFTS {
-            let visit = self.visit_clamps(None, own);
+            let visit = self.visit(None, own);
             outcome = visit.outcome;
             let had = |it: &raw::thalweg_clamp_report| it.flags & raw::THALWEG_CLAMP_SET != 0;
             if outcome.is_ok() && !visit.reports.iter().any(had) {
@@ -251,16 +204,37 @@ impl Kernel {
     }
 }
 
-/// The connections with clamps of a learner that is to go, whatever has become of its agent.
-pub(super) struct Leftover(MapHandle);
+/// Sets the clamp of a host, segments; `None`: it has none. Connections get the clamp at the next
+/// visit, new ones at once.
+///
+/// # Errors
+/// The kernel's: there are too many hosts.
+pub fn set_clamp(kernel: &Kernel, host: &Remote, segments: Option<u32>) -> Result<()> {
+    let (map, key) = (kernel.map(names::CLAMPS), host.key());
+    match segments {
+        Some(segments) => {
+            map.update(bytes_of(&key), &segments.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        None => match map.delete(bytes_of(&key)) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                return Err(error.into());
+            }
+            _ => {}
+        },
+    }
+    Ok(())
+}
 
-impl Leftover {
+/// The connections with clamps of a learner that is to go, whatever has become of its agent.
+pub struct ClampedSockets(MapHandle);
+
+impl ClampedSockets {
     /// `None`: no host has a clamp.
-    pub(super) fn find(pin: &Path) -> Option<Self> {
-        let hosts = pins::find_map(pin, names::CLAMPS)?;
+    pub fn find(pin: &Path) -> Option<Self> {
+        let hosts = find_map(pin, names::CLAMPS)?;
         let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
         has_clamps
-            .then(|| pins::find_map(pin, names::CLAMPED))?
+            .then(|| find_map(pin, names::CLAMPED))?
             .map(Self)
     }
 
@@ -269,7 +243,7 @@ impl Leftover {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn lift(&self) -> Result<()> {
+    pub fn lift(&self) -> Result<()> {
         let mut object = object::open("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
         for mut program in object.progs_mut() {
             let is_wanted = program.name() == programs::LEARN_UNCLAMP;

@@ -1,0 +1,200 @@
+//! Sections of the agent itself: files, events, ports, fleet.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thalweg_fleet::keys::PublicKey;
+use thalweg_fleet::{Identity, Name, NameError, Settings};
+
+use super::reader::Section;
+
+/// Longest path of a Unix socket (`sun_path` less the closing NUL).
+const SOCKET_PATH_MAX: usize = 107;
+/// Longest path of a file.
+const PATH_MAX: usize = 4095;
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+/// The least share of host-hours that may be asked for.
+const SHARE_MIN: f64 = 0.0001;
+
+/// `[paths]`: files and directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// `pin`: directory on a bpf file system for programs, links and maps.
+    pub pin: PathBuf,
+    /// `state`: directory of the store.
+    pub state: PathBuf,
+    /// `socket`: Unix socket of the local API.
+    pub socket: PathBuf,
+    /// `socket_group`: group whose members may read the agent's state; `None`: root only.
+    pub socket_group: Option<String>,
+}
+
+/// `[events]`: decisions and ends of connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Events {
+    /// `ring`: buffer between kernel and agent, bytes; a power of two.
+    pub ring_bytes: u32,
+    /// `retention`: age at which events are removed from the store.
+    pub retention: Duration,
+    /// `retention_max`: number beyond which the oldest events are removed from the store.
+    pub retention_max: u64,
+    /// `share`: share of the host-hours whose events are stored; `None`: as many as there is room
+    /// for.
+    pub share: Option<f64>,
+    /// `log`: which events are also logged.
+    pub log: EventLog,
+    /// `log_rate`: most log lines of events in a second.
+    pub log_rate: u32,
+}
+
+/// Which events go to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventLog {
+    /// Changes of a connection, and refusals.
+    Changes,
+    /// All events.
+    All,
+    /// None.
+    None,
+}
+
+/// `[snapshot]`: saving host records to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `interval`: time between two snapshots.
+    pub interval: Duration,
+}
+
+/// `[http]`: the API over TCP, to read only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// `listen`: loopback address and port; `None`: the API is on its socket alone.
+    pub listen: Option<SocketAddr>,
+    /// `token_file`: file whose content every request must bring; `None`: metrics alone are served.
+    pub token_file: Option<PathBuf>,
+}
+
+/// `[fleet]`: agents that tell each other of networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetMember {
+    /// `servers`: NATS servers; any of them will do.
+    pub servers: Vec<String>,
+    /// `name`: the agent's name in the fleet; `None` = `auto`, the host's.
+    pub name: Option<Name>,
+    /// `nkey`: file with the agent's seed.
+    pub nkey: Option<PathBuf>,
+    /// `credentials`: credentials file, instead of a seed.
+    pub credentials: Option<PathBuf>,
+    /// `ca`: certificates of the servers' CA; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// `share`: tells others what it measures.
+    pub share: bool,
+    /// `take`: uses what others tell.
+    pub take: bool,
+    /// `labels`: whose policies the agent obeys, those named first come first; beside `all`.
+    pub labels: Vec<Name>,
+    /// `keys`: whose policies it obeys.
+    pub keys: Vec<PublicKey>,
+}
+
+impl FleetMember {
+    pub(super) fn read(section: &mut Section<'_>) -> Option<Self> {
+        let servers = section.servers("servers");
+        let member = Self {
+            name: section.name_or_auto("name"),
+            nkey: section.path_or_none("nkey", PATH_MAX),
+            credentials: section.path_or_none("credentials", PATH_MAX),
+            ca: section.path_or_none("ca", PATH_MAX),
+            share: section.boolean("share", true),
+            take: section.boolean("take", true),
+            labels: section.labels("labels"),
+            keys: section.keys("keys"),
+            servers,
+        };
+        (!member.servers.is_empty()).then_some(member)
+    }
+
+    /// What the client needs.
+    ///
+    /// # Errors
+    /// The host's name cannot be an agent's.
+    pub fn settings(&self) -> Result<Settings, NameError> {
+        let agent = match &self.name {
+            Some(name) => name.clone(),
+            None => Name::of_host(&host_name())?,
+        };
+        let identity = match (&self.nkey, &self.credentials) {
+            (Some(file), _) => Identity::Nkey(file.clone()),
+            (None, Some(file)) => Identity::Credentials(file.clone()),
+            (None, None) => Identity::None,
+        };
+        let mut settings = Settings::new(self.servers.clone(), agent, identity);
+        settings.ca.clone_from(&self.ca);
+        settings.take = self.take;
+        settings.labels = self.labels.iter().cloned().chain([Name::all()]).collect();
+        settings.keys.clone_from(&self.keys);
+        Ok(settings)
+    }
+}
+
+fn host_name() -> String {
+    let names = nix::sys::utsname::uname();
+    names.map_or_else(
+        |_| String::new(),
+        |it| it.nodename().to_string_lossy().into_owned(),
+    )
+}
+
+impl Paths {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg"),
+            state: section.path("state", PATH_MAX, "/var/lib/thalweg"),
+            socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock"),
+            socket_group: section.group_or_none("socket_group"),
+        }
+    }
+}
+
+impl Events {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let logs = [
+            ("changes", EventLog::Changes),
+            ("all", EventLog::All),
+            ("none", EventLog::None),
+        ];
+        let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20);
+        Self {
+            // The range is far below 2^32.
+            ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
+            retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY),
+            retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000),
+            share: section.number_or_auto("share", SHARE_MIN..=1.0),
+            log: section.word("log", &logs, EventLog::Changes),
+            log_rate: section.integer("log_rate", 1..=100_000, 10),
+        }
+    }
+}
+
+impl Snapshot {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let interval = section.duration(
+            "interval",
+            Duration::from_secs(1)..=DAY,
+            None,
+            Duration::from_secs(30),
+        );
+        Self { interval }
+    }
+}
+
+impl Http {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            listen: section.loopback_or_none("listen"),
+            token_file: section.path_or_none("token_file", PATH_MAX),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Sections of the learner.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thalweg_learner::{Control, Mode, ONE_Q16, Params};
+use thalweg_policy::Prefix;
+use thalweg_units::grammar::size_text;
+
+use super::reader::Section;
+
+/// Longest path of a file.
+const PATH_MAX: usize = 4095;
+/// Most arms of one agent.
+const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;
+/// Largest number of prefixes for arms that need ECN.
+const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// `[arms]`: the congestion controls to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arms {
+    /// `allow`: names; `None` = `auto`: what the kernel offered at the agent's start, what is named
+    /// elsewhere here, and what `thalweg cc load` has loaded.
+    pub allow: Option<Vec<String>>,
+    /// `deny`: names never chosen, whatever `allow` says.
+    pub deny: Vec<String>,
+    /// `load`: kernel modules `tcp_NAME` to load at start, if the kernel has them.
+    pub load: Vec<String>,
+    /// `needs_ecn`: names chosen only within `ecn_prefixes`, for connections that negotiated
+    /// ECN.
+    pub needs_ecn: Vec<String>,
+    /// `ecn_prefixes`: remote prefixes, of datacenters, where `needs_ecn` arms may be chosen.
+    pub ecn_prefixes: Vec<Prefix>,
+}
+
+impl Arms {
+    /// Whether a congestion control that the kernel offers may be chosen.
+    pub fn permits(&self, name: &str) -> bool {
+        let named = |names: &[String]| names.iter().any(|other| other == name);
+        self.allow.as_deref().is_none_or(named) && !named(&self.deny)
+    }
+
+    /// Whether the configuration names a congestion control as one to be used.
+    pub fn names(&self, name: &str) -> bool {
+        let allowed = self.allow.iter().flatten();
+        let mut named = allowed.chain(&self.load).chain(&self.needs_ecn);
+        named.any(|other| other == name)
+    }
+}
+
+/// `[hosts]`: the records of remote hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// `max`: largest number of records; beyond it those measured once go first ([`crate::room`]).
+    pub max: u32,
+    /// `ipv4_prefix`: bits of an IPv4 address that distinguish hosts.
+    pub ipv4_prefix: u32,
+    /// `ipv6_prefix`: bits of an IPv6 address that distinguish hosts.
+    pub ipv6_prefix: u32,
+    /// `nat64`: prefixes of NAT64 beside the well-known one; `None` = `auto`, those of the resolver.
+    pub nat64: Option<Vec<Prefix>>,
+    /// `user_namespaces`: learn also for network namespaces that ordinary users created.
+    pub user_namespaces: bool,
+}
+
+/// `[networks]`: what is known of a network decides about its new hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Networks {
+    /// `enabled`: networks learn and decide.
+    pub enabled: bool,
+    /// `ipv4_prefix`: bits of an IPv4 address that the hosts of a network share.
+    pub ipv4_prefix: u32,
+    /// `ipv6_prefix`: bits of an IPv6 address that the hosts of a network share.
+    pub ipv6_prefix: u32,
+    /// `table`: file of prefixes and the names of their networks.
+    pub table: Option<PathBuf>,
+}
+
+/// `[initial_window]`: connections get an initial window by what is known of their networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialWindow {
+    /// `enabled`: it is learned and set.
+    pub enabled: bool,
+    /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
+    pub mask: u16,
+}
+
+/// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learning {
+    /// `warm_up`: measurements of a host before the first exploration.
+    pub warm_up: u32,
+    /// `gap_scale`: how fast exploration falls with cost gap × evidence.
+    pub gap_scale: u32,
+    /// `memory`: length of an arm's memory, measurements of full weight.
+    pub memory: f64,
+    /// `staleness_shift`: a measurement removes 1/2^this of the other arms' evidence.
+    pub staleness_shift: u32,
+    /// `half_life`: half-life of evidence; zero = never halved.
+    pub half_life: Duration,
+    /// `latency_weight`: bits of cost for a doubled RTT.
+    pub latency_weight: f64,
+    /// `latency_guard`: added to every RTT, so that small queues cost nothing.
+    pub latency_guard: Duration,
+    /// `score_min`: transfers of fewer bytes are not scored.
+    pub score_min_bytes: u64,
+    /// `score_full`: transfers of at least this many bytes have full weight.
+    pub score_full_bytes: u64,
+    /// `loss_shift`: a path is lossy above segments / 2^this retransmissions.
+    pub loss_shift: u32,
+    /// `loss_min_segments`: segments before a connection's arm may be changed.
+    pub loss_min_segments: u32,
+    /// `rescue`: congestion control that is tried first on lossy paths.
+    pub rescue: Option<String>,
+    /// `stretch`: interval of looks at long connections; zero = none.
+    pub stretch: Duration,
+}
+
+/// `[control]`: connections that keep the system default, to compare with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ControlGroup {
+    /// `share`: share of host-hours.
+    pub share: f64,
+    /// `permanent`: share of hosts that always belong to it.
+    pub permanent: f64,
+    /// `salt`: the draw differs with it; `None` = `auto`, drawn once and kept in the store.
+    pub salt: Option<u64>,
+    /// `cluster_ipv4`: bits of an IPv4 address that are drawn together.
+    pub cluster_ipv4: u32,
+    /// `cluster_ipv6`: bits of an IPv6 address that are drawn together.
+    pub cluster_ipv6: u32,
+    /// `revert`: what is worse than the group is taken back.
+    pub revert: bool,
+}
+
+impl ControlGroup {
+    /// The group as the programs draw it. Classic, as published, has none. Under advice it is all
+    /// that has no trial.
+    pub fn group(&self, mode: Mode, advise: &Advise, salt: u64) -> Control {
+        let q16 = |share: f64| match mode {
+            Mode::Classic => 0,
+            Mode::Thalweg => (share * f64::from(ONE_Q16)).round() as u32,
+        };
+        Control {
+            share_q16: q16(match advise.only {
+                true => 1.0 - advise.trials,
+                false => self.share,
+            }),
+            permanent_q16: q16(self.permanent),
+            salt,
+        }
+    }
+}
+
+/// `[advise]`: measure what runs, and say what would be best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Advise {
+    /// `only`: nothing is set but trials.
+    pub only: bool,
+    /// `trials`: share of host-hours that get one of the arms, drawn at random.
+    pub trials: f64,
+}
+
+impl Advise {
+    /// What of the other settings contradicts it: what is found, and what is expected instead.
+    ///
+    /// # Errors
+    /// They cannot both be in force.
+    pub fn check(&self, mode: Mode, dry_run: bool) -> Result<(), (&'static str, &'static str)> {
+        match () {
+            () if !self.only => Ok(()),
+            () if mode == Mode::Classic => Err((
+                "advice in mode \"classic\"",
+                "mode \"thalweg\": the published tuner measures nothing but its own choices",
+            )),
+            () if dry_run && self.trials > 0.0 => Err((
+                "trials in a dry run",
+                "dry_run = false, or trials = 0.0: a dry run sets nothing",
+            )),
+            () => Ok(()),
+        }
+    }
+
+    pub(super) fn read(section: &mut Section<'_>, mode: Mode, dry_run: bool) -> Self {
+        let only = section.flag("only", false);
+        let advise = Self {
+            only: only.value,
+            trials: section.number("trials", 0.0..=1.0, 0.0),
+        };
+        if let (Some(at), Err((found, expected))) = (only.at, advise.check(mode, dry_run)) {
+            section.conflict("only", at, found.to_owned(), expected.to_owned());
+        }
+        advise
+    }
+}
+
+impl Arms {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let allow = section.arms_or_auto("allow", 1..=ARMS_MAX);
+        let deny = section.arms("deny", 0..=64, &[]);
+        let arms = Self {
+            allow: allow.value,
+            deny: deny.value,
+            load: section
+                .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])
+                .value,
+            needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"]).value,
+            ecn_prefixes: section.prefixes("ecn_prefixes", ECN_PREFIXES_MAX),
+        };
+        if let (Some(names), Some(at)) = (&arms.allow, deny.at)
+            && allow.is_sound
+            && deny.is_sound
+            && !names.iter().any(|name| arms.permits(name))
+        {
+            let found = "every name of arms.allow".to_owned();
+            let expected = "at least one of them left".to_owned();
+            section.conflict("deny", at, found, expected);
+        }
+        arms
+    }
+}
+
+impl Hosts {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            max: section.integer("max", 64..=16_777_216, 65_536),
+            ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32),
+            ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64),
+            nat64: section.nat64_or_auto("nat64"),
+            user_namespaces: section.boolean("user_namespaces", false),
+        }
+    }
+}
+
+impl Networks {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            enabled: section.boolean("enabled", true),
+            ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
+            ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
+            table: section.path_or_none("table", PATH_MAX),
+        }
+    }
+}
+
+impl InitialWindow {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            enabled: section.boolean("enabled", false),
+            mask: section.windows("segments", &[10, 16, 24, 32]),
+        }
+    }
+}
+
+impl Learning {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let default = Params::default();
+        let of_q16 = |value: u32| f64::from(value) / f64::from(thalweg_learner::ONE_Q16);
+        let guard = Duration::from_micros(default.latency_guard_us.into());
+        let half_life = Duration::from_nanos(default.half_life_ns);
+
+        let warm_up = section.integer("warm_up", 0..=1000, default.warm_up);
+        let gap_scale = section.integer("gap_scale", 1..=1 << 20, default.gap_scale);
+        let memory = section.number("memory", 1.0..=64.0, of_q16(default.weight_max_q16));
+        let staleness_shift = section.integer("staleness_shift", 1..=31, default.idle_shift);
+        let half_life = section.duration(
+            "half_life",
+            Duration::from_secs(1)..=365 * DAY,
+            Some("never"),
+            half_life,
+        );
+        let latency_weight = section.number(
+            "latency_weight",
+            0.0..=4.0,
+            of_q16(default.latency_weight_q16),
+        );
+        let latency_guard = section.duration(
+            "latency_guard",
+            Duration::from_micros(1)..=Duration::from_secs(10),
+            Some("none"),
+            guard,
+        );
+        let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes);
+        let score_full = section.size("score_full", 1..=1 << 40, false, default.score_full_bytes);
+        if score_full.value < score_min.value && score_full.is_sound && score_min.is_sound {
+            let min = size_text(score_min.value);
+            let full = size_text(score_full.value);
+            match score_full.at {
+                Some(at) => {
+                    let expected = format!("at least score_min, \"{min}\"");
+                    section.conflict("score_full", at, format!("\"{full}\""), expected);
+                }
+                None => {
+                    let at = score_min.at.unwrap_or(0);
+                    let expected = format!("at most score_full, \"{full}\"");
+                    section.conflict("score_min", at, format!("\"{min}\""), expected);
+                }
+            }
+        }
+        Self {
+            warm_up,
+            gap_scale,
+            memory,
+            staleness_shift,
+            half_life,
+            latency_weight,
+            latency_guard,
+            score_min_bytes: score_min.value,
+            score_full_bytes: score_full.value,
+            loss_shift: section.integer("loss_shift", 1..=16, default.loss_shift),
+            loss_min_segments: section.integer(
+                "loss_min_segments",
+                1..=1_000_000,
+                default.loss_min_segs,
+            ),
+            rescue: section.arm_or_none("rescue", Some("bbr")),
+            stretch: section.duration(
+                "stretch",
+                Duration::from_secs(1)..=Duration::from_secs(3600),
+                Some("never"),
+                Duration::from_nanos(default.stretch_ns),
+            ),
+        }
+    }
+}
+
+impl ControlGroup {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            share: section.number("share", 0.0..=0.5, 0.05),
+            permanent: section.number("permanent", 0.0..=0.5, 0.01),
+            salt: section.whole_or_auto("salt"),
+            cluster_ipv4: section.integer("cluster_ipv4", 8..=32, 32),
+            cluster_ipv6: section.integer("cluster_ipv6", 16..=128, 64),
+            revert: section.boolean("revert", true),
+        }
+    }
+}

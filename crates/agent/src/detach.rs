@@ -1,0 +1,43 @@
+//! Removal of an agent from the kernel, whether or not its process runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use thalweg_control::system;
+
+use crate::{features, kernel};
+
+/// Outcome of a removal.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Names of the pins that are gone.
+    pub pins: Vec<String>,
+    /// Why a feature could not undo what it did, by [`crate::feature::LeftoverName::key`]; `None`:
+    /// nothing is left.
+    pub leftovers: BTreeMap<&'static str, Option<String>>,
+}
+
+/// Removes all pins of an agent under `pin`, and undoes what features have left. A policy stays in
+/// force, connections keep their congestion control.
+///
+/// # Errors
+/// System errors.
+pub fn detach(pin: &Path) -> Result<Removed> {
+    if !system::has_pins(pin) {
+        return Ok(Removed::default());
+    }
+    let features = features::all();
+    let undo = features.iter().map(|it| it.find_leftover(pin));
+    let undo: Vec<_> = undo.collect();
+    let pins = kernel::remove_pins(pin)?;
+    let leftovers = features.iter().zip(undo).map(|(feature, undo)| {
+        let failed = undo.and_then(|undo| undo().err());
+        let failed = failed.map(|error| format!("{error:#}"));
+        (feature.leftover_name().key, failed)
+    });
+    Ok(Removed {
+        leftovers: leftovers.collect(),
+        pins,
+    })
+}

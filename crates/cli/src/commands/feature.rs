@@ -1,0 +1,68 @@
+//! Lists of the agent's features, such as `thalweg clamps`: a sub-command each, from the feature's
+//! name, sentence and table.
+
+use anyhow::Result;
+use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use serde_json::Value;
+use thalweg_agent::features;
+use thalweg_terminal::output;
+
+use crate::options::Global;
+
+/// The list of a feature.
+#[derive(Clone, Debug)]
+pub struct List {
+    feature: String,
+    limit: usize,
+}
+
+impl Subcommand for List {
+    fn augment_subcommands(command: Command) -> Command {
+        features::all().iter().fold(command, |command, feature| {
+            let limit = Arg::new("limit")
+                .long("limit")
+                .value_name("N")
+                .value_parser(value_parser!(usize))
+                .help("Show at most this many rows. Default: all");
+            let list = Command::new(feature.name())
+                .about(feature.about())
+                .arg(limit);
+            command.subcommand(list)
+        })
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        features::all().iter().any(|it| it.name() == name)
+    }
+}
+
+impl FromArgMatches for List {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let (feature, options) = matches
+            .subcommand()
+            .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
+        Ok(Self {
+            feature: feature.to_owned(),
+            limit: options.get_one("limit").copied().unwrap_or(usize::MAX),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Asks the agent, and shows its answer.
+pub fn run(global: &Global, list: &List) -> Result<()> {
+    let mut answer: Value = global.client()?.get(&format!("/v1/{}", list.feature))?;
+    let features = features::all();
+    let feature = features.iter().find(|it| it.name() == list.feature);
+    let shown = feature.map(|it| it.show(&mut answer, list.limit));
+    let text = shown.transpose()?.unwrap_or_default();
+    output::show(&global.format, &answer, || text)
+}
