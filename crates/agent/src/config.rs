@@ -166,12 +166,15 @@ impl Config {
 
     fn read(root: &mut Section<'_>) -> Self {
         let modes = [Mode::Thalweg, Mode::Classic].map(|mode| (mode.name(), mode));
-        let mode = root.word("mode", &modes, Params::default().mode);
-        let dry_run = root.boolean("dry_run", false);
+        let mode = root.word(("mode", "The algorithm; `classic` is the [published tuner](learner.md#mode-classic), for comparison."), &modes, Params::default().mode);
+        let dry_run = root.boolean(
+            ("dry_run", "Decides, logs and scores, but sets nothing."),
+            false,
+        );
         Self {
             mode,
             dry_run,
-            cgroup: root.path_or_auto("cgroup"),
+            cgroup: root.path_or_auto(("cgroup", "cgroup v2 directory whose connections are reached, descendants included. `auto`: the whole machine.")),
             paths: root.section("paths", Paths::read),
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),

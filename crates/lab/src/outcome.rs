@@ -439,7 +439,7 @@ impl ModeOutcome {
             retransmits: self
                 .measured()
                 .map(|connection| connection.retransmits)
-                .sum(),
+                .fold(0, u64::saturating_add),
         })
     }
 }

@@ -140,7 +140,9 @@ impl Query<'_> {
             Statistic::SrttP99 => quantile(Measure::Srtt, 0.99),
             Statistic::QueueDelayMedian => quantile(Measure::QueueDelay, 0.5),
             Statistic::QueueDelayP95 => quantile(Measure::QueueDelay, 0.95),
-            Statistic::FctMean => mean(&Measure::Fct.of(chosen.iter().copied(), outcome)),
+            Statistic::FctMean => {
+                sample::weighted_mean(&Measure::Fct.of(chosen.iter().copied(), outcome))
+            }
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
@@ -257,16 +259,6 @@ pub fn running_median(values: &[f64]) -> impl Iterator<Item = f64> {
     values.windows(WINDOW).filter_map(sample::median)
 }
 
-/// The mean of values, each measured so many times.
-fn mean(values: &[Weighted]) -> Option<f64> {
-    let count: u64 = values.iter().map(|(_, count)| count).sum();
-    let sum: f64 = values
-        .iter()
-        .map(|(value, count)| value * *count as f64)
-        .sum();
-    (count > 0).then(|| sum / count as f64)
-}
-
 /// The times of a mode's pages, µs.
 fn pages(outcome: &ModeOutcome) -> Vec<f64> {
     web::pages(outcome).into_values().collect()
@@ -280,9 +272,12 @@ fn arm_share(outcome: &ModeOutcome, arm: &str) -> Option<f64> {
 
 fn retransmission_share(connections: &[&Connection]) -> Option<f64> {
     let known = || connections.iter().filter(|one| one.sent_segments.is_some());
-    let sent: u64 = known().filter_map(|one| one.sent_segments).sum();
-    let again: u64 = known().map(|one| one.retransmits).sum();
-    (sent > 0).then(|| (again as f64 / sent as f64).min(1.0))
+    let sent: f64 = known()
+        .filter_map(|one| one.sent_segments)
+        .map(|it| it as f64)
+        .sum();
+    let again: f64 = known().map(|one| one.retransmits as f64).sum();
+    (sent > 0.0).then(|| (again / sent).min(1.0))
 }
 
 /// Median over the rounds: sum of the flows' parts of goodput.

@@ -28,22 +28,26 @@ pub fn nearest(sorted: &[f64], share: f64) -> f64 {
 /// A value, and the number of times that it was measured.
 pub type Weighted = (f64, u64);
 
+/// Number of measurements. Counts come from files, where each may be the largest number.
+fn total_count(values: &[Weighted]) -> u128 {
+    values.iter().map(|(_, count)| u128::from(*count)).sum()
+}
+
 /// [`quantile`] of weighted values.
 pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let total: u64 = sorted.iter().map(|(_, count)| count).sum();
-    let last = total.checked_sub(1)?;
+    let last = total_count(&sorted).checked_sub(1)?;
     let place = share.clamp(0.0, 1.0) * last as f64;
-    let at = |rank: u64| {
+    let at = |rank: u128| {
         let mut seen = 0;
         let found = sorted.iter().find(|(_, count)| {
-            seen += count;
+            seen += u128::from(*count);
             seen > rank
         });
         found.map(|(value, _)| *value)
     };
-    let (below, above) = (at(place.floor() as u64)?, at(place.ceil() as u64)?);
+    let (below, above) = (at(place.floor() as u128)?, at(place.ceil() as u128)?);
     // Equal, or both infinite: nothing to interpolate.
     if below == above {
         return Some(below);
@@ -53,7 +57,7 @@ pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
 
 /// [`mean`] of weighted values.
 pub fn weighted_mean(values: &[Weighted]) -> Option<f64> {
-    let total: u64 = values.iter().map(|(_, count)| count).sum();
+    let total = total_count(values);
     let sum: f64 = values
         .iter()
         .map(|(value, count)| value * *count as f64)
@@ -64,6 +68,14 @@ pub fn weighted_mean(values: &[Weighted]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_beyond_64_bits_are_added() {
+        let values = [(1.0, u64::MAX), (3.0, u64::MAX)];
+        assert_eq!(weighted_mean(&values), Some(2.0));
+        assert_eq!(weighted_quantile(&values, 0.0), Some(1.0));
+        assert_eq!(weighted_quantile(&values, 1.0), Some(3.0));
+    }
 
     #[test]
     fn nothing_has_no_statistics() {

@@ -101,16 +101,19 @@ pub struct FleetMember {
 
 impl FleetMember {
     pub(super) fn read(section: &mut Section<'_>) -> Option<Self> {
-        let servers = section.servers("servers");
+        let servers = section.servers((
+            "servers",
+            "NATS servers, as `tls://nats.example.com:4222`; any of them will do. None: no fleet.",
+        ));
         let member = Self {
-            name: section.name_or_auto("name"),
-            nkey: section.path_or_none("nkey", PATH_MAX),
-            credentials: section.path_or_none("credentials", PATH_MAX),
-            ca: section.path_or_none("ca", PATH_MAX),
-            share: section.boolean("share", true),
-            take: section.boolean("take", true),
-            labels: section.labels("labels"),
-            keys: section.keys("keys"),
+            name: section.name_or_auto(("name", "The agent's name in the fleet, by which the server permits it to write. Of a host's name, dots become `_` and `_` becomes `__`.")),
+            nkey: section.path_or_none(("nkey", "File with the agent's seed (`agent.nk`), mode 0600."), PATH_MAX),
+            credentials: section.path_or_none(("credentials", "Credentials file, instead of a seed."), PATH_MAX),
+            ca: section.path_or_none(("ca", "Certificates of the servers' CA; else the system's."), PATH_MAX),
+            share: section.boolean(("share", "Reports what it measures itself."), true),
+            take: section.boolean(("take", "Others' reports decide where the agent knows nothing itself."), true),
+            labels: section.labels(("labels", "Labels whose [policies](../guide/fleet.md#6-policies) the agent obeys, beside `all`. The first one that has a policy wins.")),
+            keys: section.keys(("keys", "Public keys (`thalweg fleet key`) whose policies the agent obeys. Without any it obeys none.")),
             servers,
         };
         (!member.servers.is_empty()).then_some(member)
@@ -150,10 +153,28 @@ fn host_name() -> String {
 impl Paths {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg"),
-            state: section.path("state", PATH_MAX, "/var/lib/thalweg"),
-            socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock"),
-            socket_group: section.group_or_none("socket_group"),
+            pin: section.path(
+                (
+                    "pin",
+                    "Directory on a bpf file system for pinned programs, links and maps.",
+                ),
+                PATH_MAX,
+                "/sys/fs/bpf/thalweg",
+            ),
+            state: section.path(
+                ("state", "Directory of the store, `thalweg.db`."),
+                PATH_MAX,
+                "/var/lib/thalweg",
+            ),
+            socket: section.path(
+                ("socket", "Unix socket of the local API."),
+                SOCKET_PATH_MAX,
+                "/run/thalweg/agent.sock",
+            ),
+            socket_group: section.group_or_none((
+                "socket_group",
+                "Group whose members may [read](security.md).",
+            )),
         }
     }
 }
@@ -165,23 +186,22 @@ impl Events {
             ("all", EventLog::All),
             ("none", EventLog::None),
         ];
-        let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20);
+        let ring = section.size(("ring", "Buffer between kernel and agent. Events beyond it are counted and lost; learning goes on."), 64 << 10..=1 << 30, true, 4 << 20);
         Self {
             // The range is far below 2^32.
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
-            retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY),
-            retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000),
-            share: section.number_or_auto("share", SHARE_MIN..=1.0),
-            log: section.word("log", &logs, EventLog::Changes),
-            log_rate: section.integer("log_rate", 1..=100_000, 10),
+            retention: section.duration(("retention", "Events older than this leave the store."), MINUTE..=3650 * DAY, None, 7 * DAY),
+            retention_max: section.integer(("retention_max", "Most events in the store, some 0.3 KB each."), 1000..=100_000_000, 1_000_000),
+            share: section.number_or_auto(("share", "Share of the host-hours whose events are [stored](learner.md#sampling). `auto`: as many as fit."), SHARE_MIN..=1.0),
+            log: section.word(("log", "Events to log: changes of connections and refusals, every one, or none."), &logs, EventLog::Changes),
+            log_rate: section.integer(("log_rate", "Most lines of events a second; the log counts the rest."), 1..=100_000, 10),
         }
     }
 }
 
 impl Snapshot {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
-        let interval = section.duration(
-            "interval",
+        let interval = section.duration(("interval", "Time between two copies of host records to the store. A reboot loses what was learned since."),
             Duration::from_secs(1)..=DAY,
             None,
             Duration::from_secs(30),
@@ -193,8 +213,8 @@ impl Snapshot {
 impl Http {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            listen: section.loopback_or_none("listen"),
-            token_file: section.path_or_none("token_file", PATH_MAX),
+            listen: section.loopback_or_none(("listen", "Port of the API. If another process has it, `status` says so, and the agent tries again.")),
+            token_file: section.path_or_none(("token_file", "File with the token of each request, readable by its owner alone. Without one, only `/metrics` is answered."), PATH_MAX),
         }
     }
 }

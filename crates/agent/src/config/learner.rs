@@ -183,10 +183,13 @@ impl Advise {
     }
 
     pub(super) fn read(section: &mut Section<'_>, mode: Mode, dry_run: bool) -> Self {
-        let only = section.flag("only", false);
+        let only = section.flag(
+            ("only", "Sets nothing but trials. Not with mode `classic`."),
+            false,
+        );
         let advise = Self {
             only: only.value,
-            trials: section.number("trials", 0.0..=1.0, 0.0),
+            trials: section.number(("trials", "Share of the hosts with trials, drawn each hour, in place of `control.share`. 0: compares only what differs by itself."), 0.0..=1.0, 0.0),
         };
         if let (Some(at), Err((found, expected))) = (only.at, advise.check(mode, dry_run)) {
             section.conflict("only", at, found.to_owned(), expected.to_owned());
@@ -197,16 +200,16 @@ impl Advise {
 
 impl Arms {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
-        let allow = section.arms_or_auto("allow", 1..=ARMS_MAX);
-        let deny = section.arms("deny", 0..=64, &[]);
+        let allow = section.arms_or_auto(("allow", "May be chosen. `auto`: those that the kernel offers at the agent's start, that `load` and `needs_ecn` name, and that `thalweg cc load` loads. `thalweg status` names others."), 1..=ARMS_MAX);
+        let deny = section.arms(("deny", "Never chosen."), 0..=64, &[]);
         let arms = Self {
             allow: allow.value,
             deny: deny.value,
             load: section
-                .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])
+                .arms(("load", "Kernel modules `tcp_NAME` to load at start, if the kernel has them."), 0..=64, &["bbr", "htcp", "dctcp"])
                 .value,
-            needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"]).value,
-            ecn_prefixes: section.prefixes("ecn_prefixes", ECN_PREFIXES_MAX),
+            needs_ecn: section.arms(("needs_ecn", "Chosen only towards `ecn_prefixes`, for connections that negotiated ECN."), 0..=64, &["dctcp"]).value,
+            ecn_prefixes: section.prefixes(("ecn_prefixes", "Remote prefixes, such as your datacenter's. RFC 8257 keeps dctcp off the public Internet."), ECN_PREFIXES_MAX),
         };
         if let (Some(names), Some(at)) = (&arms.allow, deny.at)
             && allow.is_sound
@@ -224,11 +227,11 @@ impl Arms {
 impl Hosts {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            max: section.integer("max", 64..=16_777_216, 65_536),
-            ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32),
-            ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64),
-            nat64: section.nat64_or_auto("nat64"),
-            user_namespaces: section.boolean("user_namespaces", false),
+            max: section.integer(("max", "Host records in the kernel, some 1.2 KB each; beyond, [the least valuable](learner.md#room) go."), 64..=16_777_216, 65_536),
+            ipv4_prefix: section.integer(("ipv4_prefix", "Prefix of an IPv4 address that is one host."), 8..=32, 32),
+            ipv6_prefix: section.integer(("ipv6_prefix", "The same of an IPv6 address."), 16..=128, 64),
+            nat64: section.nat64_or_auto(("nat64", "NAT64 prefixes beside `64:ff9b::/96`, whose addresses [count as IPv4](learner.md#words). `auto`: asks the resolver for `ipv4only.arpa` (RFC 7050) at the start and every ten minutes. `[]`: asks nobody.")),
+            user_namespaces: section.boolean(("user_namespaces", "Whether network namespaces of user namespaces count (rootless containers, `unshare -Urn`). Any user who makes one could teach the learner."), false),
         }
     }
 }
@@ -236,10 +239,10 @@ impl Hosts {
 impl Networks {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            enabled: section.boolean("enabled", true),
-            ipv4_prefix: section.integer("ipv4_prefix", 1..=32, 24),
-            ipv6_prefix: section.integer("ipv6_prefix", 1..=128, 48),
-            table: section.path_or_none("table", PATH_MAX),
+            enabled: section.boolean(("enabled", "Whether networks learn and decide. Their records take an eighth of `hosts.max` beside it, 8,192 at most."), true),
+            ipv4_prefix: section.integer(("ipv4_prefix", "Prefix of an IPv4 address that is one network. From `hosts.ipv4_prefix` on there is none."), 1..=32, 24),
+            ipv6_prefix: section.integer(("ipv6_prefix", "The same of an IPv6 address."), 1..=128, 48),
+            table: section.path_or_none(("table", "File of prefixes and [names of networks](#names-of-networks)."), PATH_MAX),
         }
     }
 }
@@ -247,8 +250,20 @@ impl Networks {
 impl InitialWindow {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            enabled: section.boolean("enabled", false),
-            mask: section.windows("segments", &[10, 16, 24, 32]),
+            enabled: section.boolean(
+                (
+                    "enabled",
+                    "Whether it is learned and set, also without `[networks]`.",
+                ),
+                false,
+            ),
+            mask: section.windows(
+                (
+                    "segments",
+                    "The windows to choose from, the kernel's 10 among them.",
+                ),
+                &[10, 16, 24, 32],
+            ),
         }
     }
 }
@@ -260,29 +275,64 @@ impl Learning {
         let guard = Duration::from_micros(default.latency_guard_us.into());
         let half_life = Duration::from_nanos(default.half_life_ns);
 
-        let warm_up = section.integer("warm_up", 0..=1000, default.warm_up);
-        let gap_scale = section.integer("gap_scale", 1..=1 << 20, default.gap_scale);
-        let memory = section.number("memory", 1.0..=64.0, of_q16(default.weight_max_q16));
-        let staleness_shift = section.integer("staleness_shift", 1..=31, default.idle_shift);
+        let warm_up = section.integer(
+            (
+                "warm_up",
+                "Measurements of a host before the first exploration.",
+            ),
+            0..=1000,
+            default.warm_up,
+        );
+        let gap_scale = section.integer(
+            ("gap_scale", "Higher explores less."),
+            1..=1 << 20,
+            default.gap_scale,
+        );
+        let memory = section.number(("memory", "An arm's memory, in full measurements. Shorter follows changes faster, longer is steadier."), 1.0..=64.0, of_q16(default.weight_max_q16));
+        let staleness_shift = section.integer(
+            (
+                "staleness_shift",
+                "A measurement of one arm takes 1/2^N of the evidence of the host's others.",
+            ),
+            1..=31,
+            default.idle_shift,
+        );
         let half_life = section.duration(
-            "half_life",
+            (
+                "half_life",
+                "The evidence for every arm halves in this time.",
+            ),
             Duration::from_secs(1)..=365 * DAY,
             Some("never"),
             half_life,
         );
         let latency_weight = section.number(
-            "latency_weight",
+            (
+                "latency_weight",
+                "Cost of a doubled round-trip time, in bits. 1.0: as bad as half the rate.",
+            ),
             0.0..=4.0,
             of_q16(default.latency_weight_q16),
         );
         let latency_guard = section.duration(
-            "latency_guard",
+            (
+                "latency_guard",
+                "Added to every round-trip time: queues well below it cost nothing.",
+            ),
             Duration::from_micros(1)..=Duration::from_secs(10),
             Some("none"),
             guard,
         );
-        let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes);
-        let score_full = section.size("score_full", 1..=1 << 40, false, default.score_full_bytes);
+        let score_min = section.size(
+            (
+                "score_min",
+                "Transfers of fewer acknowledged bytes are not scored.",
+            ),
+            0..=1 << 40,
+            false,
+            default.score_min_bytes,
+        );
+        let score_full = section.size(("score_full", "From here on a transfer has full weight; below, in proportion. At least `score_min`."), 1..=1 << 40, false, default.score_full_bytes);
         if score_full.value < score_min.value && score_full.is_sound && score_min.is_sound {
             let min = size_text(score_min.value);
             let full = size_text(score_full.value);
@@ -308,15 +358,13 @@ impl Learning {
             latency_guard,
             score_min_bytes: score_min.value,
             score_full_bytes: score_full.value,
-            loss_shift: section.integer("loss_shift", 1..=16, default.loss_shift),
-            loss_min_segments: section.integer(
-                "loss_min_segments",
+            loss_shift: section.integer(("loss_shift", "Lossy is more than 1/2^N of retransmissions: 6 is 1.6 %, 5 is 3.1 %."), 1..=16, default.loss_shift),
+            loss_min_segments: section.integer(("loss_min_segments", "Segments before a connection's congestion control may change."),
                 1..=1_000_000,
                 default.loss_min_segs,
             ),
-            rescue: section.arm_or_none("rescue", Some("bbr")),
-            stretch: section.duration(
-                "stretch",
+            rescue: section.arm_or_none(("rescue", "Tried first where the system's congestion control loses much."), Some("bbr")),
+            stretch: section.duration(("stretch", "Interval of scans of [long connections](learner.md#long-connections). Needs kernel BTF."),
                 Duration::from_secs(1)..=Duration::from_secs(3600),
                 Some("never"),
                 Duration::from_nanos(default.stretch_ns),
@@ -328,12 +376,12 @@ impl Learning {
 impl ControlGroup {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Self {
-            share: section.number("share", 0.0..=0.5, 0.05),
-            permanent: section.number("permanent", 0.0..=0.5, 0.01),
-            salt: section.whole_or_auto("salt"),
-            cluster_ipv4: section.integer("cluster_ipv4", 8..=32, 32),
-            cluster_ipv6: section.integer("cluster_ipv6", 16..=128, 64),
-            revert: section.boolean("revert", true),
+            share: section.number(("share", "Share of the hosts in it, drawn each hour. With 0 here and in `permanent` there is no group."), 0.0..=0.5, 0.05),
+            permanent: section.number(("permanent", "Share of the hosts that are always in it."), 0.0..=0.5, 0.01),
+            salt: section.whole_or_auto(("salt", "Machines with the same salt draw the same hosts. `auto`: drawn once, and stored.")),
+            cluster_ipv4: section.integer(("cluster_ipv4", "Addresses of an IPv4 prefix this long are drawn together."), 8..=32, 32),
+            cluster_ipv6: section.integer(("cluster_ipv6", "The same for IPv6."), 16..=128, 64),
+            revert: section.boolean(("revert", "What is worse than the group, or than what a rule left alone, is [taken back](learner.md#gain) for 24 hours; `false`: only reported."), true),
         }
     }
 }

@@ -20,11 +20,16 @@ use thalweg_units::{Faults, nearest};
 use toml::Spanned;
 use toml::de::DeValue;
 
+/// Name of a key in its table, and its effect as Markdown.
+pub type Key = (&'static str, &'static str);
+
 /// A key's accepted values and default; a row of the table in `docs/reference/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted name.
     pub key: String,
+    /// Effect of the key, as Markdown of `docs/reference/configuration.md`.
+    pub words: &'static str,
     /// Accepted values, in the words of the error message.
     pub expected: String,
     /// Its default, as TOML.
@@ -33,6 +38,20 @@ pub struct KeyDescription {
     pub value: String,
     /// The line of the file that sets the value; `None`: it is the default.
     pub line: Option<usize>,
+}
+
+impl KeyDescription {
+    /// The effect as plain text, for the sample and the schema: without links and quotes of code.
+    pub fn plain_words(&self) -> String {
+        let mut text = String::new();
+        let mut rest = self.words;
+        while let Some((before, after)) = rest.split_once("](") {
+            let (text_before, label) = before.rsplit_once('[').unwrap_or((before, ""));
+            text.extend([text_before, label]);
+            rest = after.split_once(')').map_or("", |(_, rest)| rest);
+        }
+        (text + rest).replace('`', "")
+    }
 }
 
 /// The text of a configuration, and a record of the keys taken.
@@ -136,12 +155,12 @@ impl<'s> Section<'s> {
         self.table.fault(at, Some(key), found, expected);
     }
 
-    pub fn boolean(&mut self, key: &'static str, default: bool) -> bool {
+    pub fn boolean(&mut self, key: Key, default: bool) -> bool {
         self.flag(key, default).value
     }
 
     /// As [`Section::boolean`], with its place.
-    pub fn flag(&mut self, key: &'static str, default: bool) -> Read<bool> {
+    pub fn flag(&mut self, key: Key, default: bool) -> Read<bool> {
         self.take(
             key,
             "true or false",
@@ -155,7 +174,7 @@ impl<'s> Section<'s> {
         )
     }
 
-    pub fn integer<T>(&mut self, key: &'static str, range: RangeInclusive<T>, default: T) -> T
+    pub fn integer<T>(&mut self, key: Key, range: RangeInclusive<T>, default: T) -> T
     where
         T: Copy + PartialOrd + Display + TryFrom<i64> + Into<i128>,
     {
@@ -170,7 +189,7 @@ impl<'s> Section<'s> {
     }
 
     /// A whole number of 63 bits, or `None` for `auto`.
-    pub fn whole_or_auto(&mut self, key: &'static str) -> Option<u64> {
+    pub fn whole_or_auto(&mut self, key: Key) -> Option<u64> {
         let show =
             |number: &Option<u64>| number.map_or_else(|| string("auto"), |it| it.to_string());
         let read = self.take(
@@ -188,7 +207,7 @@ impl<'s> Section<'s> {
         read.value
     }
 
-    pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
+    pub fn number(&mut self, key: Key, range: RangeInclusive<f64>, default: f64) -> f64 {
         let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
         let show = |value: &f64| format!("{value:?}");
         let form = schema::number(range.clone());
@@ -199,7 +218,7 @@ impl<'s> Section<'s> {
     }
 
     /// A number, or `None` for `auto`.
-    pub fn number_or_auto(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+    pub fn number_or_auto(&mut self, key: Key, range: RangeInclusive<f64>) -> Option<f64> {
         let bounds = (range.start(), range.end());
         let expected = format!("\"auto\" or a number from {:?} to {:?}", bounds.0, bounds.1);
         let show = |value: &Option<f64>| {
@@ -220,7 +239,7 @@ impl<'s> Section<'s> {
     /// A duration; `zero` is the meaning of 0 if it is allowed outside the range.
     pub fn duration(
         &mut self,
-        key: &'static str,
+        key: Key,
         range: RangeInclusive<Duration>,
         zero: Option<&str>,
         default: Duration,
@@ -246,7 +265,7 @@ impl<'s> Section<'s> {
     /// A size in bytes.
     pub fn size(
         &mut self,
-        key: &'static str,
+        key: Key,
         range: RangeInclusive<u64>,
         power_of_two: bool,
         default: u64,
@@ -268,12 +287,7 @@ impl<'s> Section<'s> {
     }
 
     /// One of several words.
-    pub fn word<T: Copy + PartialEq>(
-        &mut self,
-        key: &'static str,
-        words: &[(&str, T)],
-        default: T,
-    ) -> T {
+    pub fn word<T: Copy + PartialEq>(&mut self, key: Key, words: &[(&str, T)], default: T) -> T {
         let all: Vec<String> = words
             .iter()
             .map(|(word, _)| format!("\"{word}\""))
@@ -283,7 +297,7 @@ impl<'s> Section<'s> {
             word.map(|(word, _)| format!("\"{word}\""))
                 .unwrap_or_default()
         };
-        let near = match self.table.peek(key) {
+        let near = match self.table.peek(key.0) {
             Some(DeValue::String(found)) => nearest(found, words.iter().map(|(word, _)| *word)),
             _ => None,
         };
@@ -301,7 +315,7 @@ impl<'s> Section<'s> {
     }
 
     /// An absolute path of at most `longest` bytes.
-    pub fn path(&mut self, key: &'static str, longest: usize, default: &str) -> PathBuf {
+    pub fn path(&mut self, key: Key, longest: usize, default: &str) -> PathBuf {
         let expected = format!("an absolute path of at most {longest} bytes");
         let default = PathBuf::from(default);
         let show = |value: &PathBuf| string(&value.to_string_lossy());
@@ -314,7 +328,7 @@ impl<'s> Section<'s> {
     }
 
     /// An absolute path, or `None` for `auto`.
-    pub fn path_or_auto(&mut self, key: &'static str) -> Option<PathBuf> {
+    pub fn path_or_auto(&mut self, key: Key) -> Option<PathBuf> {
         let show = |value: &Option<PathBuf>| match value {
             None => string("auto"),
             Some(path) => string(&path.to_string_lossy()),
@@ -334,7 +348,7 @@ impl<'s> Section<'s> {
     }
 
     /// An absolute path of at most `longest` bytes, or `None` for the empty string.
-    pub fn path_or_none(&mut self, key: &'static str, longest: usize) -> Option<PathBuf> {
+    pub fn path_or_none(&mut self, key: Key, longest: usize) -> Option<PathBuf> {
         let expected = format!("an absolute path of at most {longest} bytes, or \"\" for none");
         let show = |value: &Option<PathBuf>| {
             let path = value.as_deref().map(Path::to_string_lossy);
@@ -351,14 +365,14 @@ impl<'s> Section<'s> {
     }
 
     /// An address and a port of this machine's loopback, or `None` for the empty string.
-    pub fn loopback_or_none(&mut self, key: &'static str) -> Option<SocketAddr> {
+    pub fn loopback_or_none(&mut self, key: Key) -> Option<SocketAddr> {
         let expected =
             "a loopback address and a port, such as \"127.0.0.1:9471\", or \"\" for none";
         let show = |value: &Option<SocketAddr>| {
             let address = value.map(|address| address.to_string());
             string(&address.unwrap_or_default())
         };
-        let hint = match self.table.peek(key) {
+        let hint = match self.table.peek(key.0) {
             Some(DeValue::String(found)) if is_elsewhere(found) => {
                 "; nothing is encrypted: for others put a reverse proxy with TLS before it"
             }
@@ -383,7 +397,7 @@ impl<'s> Section<'s> {
     }
 
     /// The name of a congestion control, or `None` for the empty string.
-    pub fn arm_or_none(&mut self, key: &'static str, default: Option<&str>) -> Option<String> {
+    pub fn arm_or_none(&mut self, key: Key, default: Option<&str>) -> Option<String> {
         let expected = format!(
             "{}, or \"\" for none",
             grammar::CONGESTION_CONTROL.to_owned()
@@ -404,7 +418,7 @@ impl<'s> Section<'s> {
     }
 
     /// The name of a group of users, or `None` for the empty string.
-    pub fn group_or_none(&mut self, key: &'static str) -> Option<String> {
+    pub fn group_or_none(&mut self, key: Key) -> Option<String> {
         let expected =
             "the name of a group (1 to 32 of a-z, A-Z, 0-9, _, - and .), or \"\" for none";
         let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
@@ -420,7 +434,7 @@ impl<'s> Section<'s> {
     }
 
     /// Initial windows in segments, as a mask of arms. The kernel's own is always among them.
-    pub fn windows(&mut self, key: &'static str, default: &[u32]) -> u16 {
+    pub fn windows(&mut self, key: Key, default: &[u32]) -> u16 {
         let mask = |of: &[u32]| {
             let arms = of.iter().filter_map(|&segments| window::arm(segments));
             arms.fold(1 << window::OWN, |mask, arm| mask | 1 << arm)
@@ -474,7 +488,7 @@ impl<'s> Section<'s> {
 
     fn take<T>(
         &mut self,
-        key: &'static str,
+        key: Key,
         expected: &str,
         form: Form,
         default: T,
@@ -487,7 +501,7 @@ impl<'s> Section<'s> {
     /// As above, with a hint that appears only in the error.
     fn take_with_hint<T>(
         &mut self,
-        key: &'static str,
+        key: Key,
         (expected, hint): (&str, &str),
         form: Form,
         default: T,
@@ -503,7 +517,7 @@ impl<'s> Section<'s> {
     /// Takes one key: records it, and parses its value if present.
     fn read<T>(
         &mut self,
-        key: &'static str,
+        key: Key,
         expected: &str,
         form: Form,
         default: T,
@@ -511,6 +525,7 @@ impl<'s> Section<'s> {
         parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Result<T, Vec<Wrong>>,
     ) -> Read<T> {
         let default_text = show(&default);
+        let (key, words) = key;
         self.table
             .tell(key, || schema::with_default(form, &default_text));
         let value = self.table.take(key);
@@ -536,6 +551,7 @@ impl<'s> Section<'s> {
             default: default_text,
             value: show(&value),
             line: at.map(|at| self.reader.position(at).line),
+            words,
         });
         Read {
             value,

@@ -158,7 +158,7 @@ impl Feature for State {
     fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings> {
         root.section("clamp", |section| {
             Arc::new(Clamp {
-                prefixes: section.prefixes("prefixes", PREFIXES_MAX),
+                prefixes: section.prefixes(("prefixes", "Remote prefixes with a clamp. Name datacenters only: towards the Internet twice what the path carried a moment ago is too small."), PREFIXES_MAX),
             })
         })
     }
@@ -306,5 +306,27 @@ impl Feature for State {
 
     fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
         show::list(answer, limit)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn section_with_prefixes_differs_from_the_default() {
+        let file = std::path::Path::new("t.toml");
+        let parse = |text: &str| Config::parse(text, file);
+        let set = parse("[clamp]\nprefixes = [\"10.0.0.0/8\", \"fd00::/8\"]\n").unwrap();
+        assert_ne!(set, Config::default());
+        assert_eq!(set, set.clone());
+        assert_eq!(parse("[clamp]\nprefixes = []\n").unwrap(), Config::default());
+        let refused = parse("[clamp]\nprefixes = [\"10.0.0.1/8\"]\n").unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "t.toml:2:13: clamp.prefixes: found the string \"10.0.0.1/8\", expected no bits beyond \
+             the length, \"10.0.0.0/8\""
+        );
     }
 }

@@ -27,10 +27,7 @@ fn root() -> PathBuf {
 fn all() -> [(&'static str, &'static str, Value); 4] {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let mut configuration = Config::schema();
-    describe(
-        &mut configuration,
-        sample_keys(&read("packaging/thalweg.toml")),
-    );
+    describe(&mut configuration, configuration_keys());
     let mut lab = LabScenario::schema();
     describe(&mut lab, table_keys(&read("docs/reference/lab.md")));
     let mut sim = SimScenario::schema();
@@ -43,23 +40,13 @@ fn all() -> [(&'static str, &'static str, Value); 4] {
     ]
 }
 
-/// Table, key, and what the sample configuration says of it.
-fn sample_keys(sample: &str) -> Vec<(String, String, String)> {
-    let mut keys = Vec::new();
-    let (mut table, mut words) = (String::new(), Vec::new());
-    for line in sample.lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            table = name.trim_end_matches(']').to_owned();
-        } else if let Some(said) = line.strip_prefix("# ") {
-            words.push(said);
-        } else if let Some((key, _)) = line.strip_prefix('#').and_then(|it| it.split_once(" = ")) {
-            keys.push((table.clone(), key.to_owned(), words.join(" ")));
-        }
-        if line.is_empty() {
-            words.clear();
-        }
-    }
-    keys
+/// Table, key, and effect.
+fn configuration_keys() -> Vec<(String, String, String)> {
+    let keys = Config::keys().into_iter().map(|key| {
+        let (table, name) = key.key.rsplit_once('.').unwrap_or(("", &key.key));
+        (table.to_owned(), name.to_owned(), key.plain_words())
+    });
+    keys.collect()
 }
 
 /// Table, key, and meaning, of the tables in a page whose first column has keys.

@@ -11,11 +11,11 @@ use thalweg_units::grammar::{self, is_congestion_control};
 use thalweg_units::schema::{self, Form};
 use toml::de::DeValue;
 
-use super::{Read, Section, Wrong, string, text};
+use super::{Key, Read, Section, Wrong, string, text};
 
 impl Section<'_> {
     /// A list of IPv4 and IPv6 prefixes, each once.
-    pub fn prefixes(&mut self, key: &'static str, most: usize) -> Vec<Prefix> {
+    pub fn prefixes(&mut self, key: Key, most: usize) -> Vec<Prefix> {
         let list = List {
             expected: format!("a list of at most {most} prefixes, each once"),
             once: "each prefix once",
@@ -37,7 +37,7 @@ impl Section<'_> {
     }
 
     /// A list of prefixes of NAT64, each once, or `None` for `auto`.
-    pub fn nat64_or_auto(&mut self, key: &'static str) -> Option<Vec<Prefix>> {
+    pub fn nat64_or_auto(&mut self, key: Key) -> Option<Vec<Prefix>> {
         let list = List {
             expected: format!(
                 "\"auto\", or a list of at most {} prefixes, each once",
@@ -60,7 +60,7 @@ impl Section<'_> {
     /// A list of congestion controls, each once.
     pub fn arms(
         &mut self,
-        key: &'static str,
+        key: Key,
         count: RangeInclusive<usize>,
         default: &[&str],
     ) -> Read<Vec<String>> {
@@ -76,14 +76,14 @@ impl Section<'_> {
     /// A list of congestion controls, each once, or `None` for `auto`.
     pub fn arms_or_auto(
         &mut self,
-        key: &'static str,
+        key: Key,
         count: RangeInclusive<usize>,
     ) -> Read<Option<Vec<String>>> {
         self.list(key, arm_list(count, true), None)
     }
 
     /// Addresses of servers, each once.
-    pub fn servers(&mut self, key: &'static str) -> Vec<String> {
+    pub fn servers(&mut self, key: Key) -> Vec<String> {
         let list = List {
             expected: "a list of at most 16 servers, each once".to_owned(),
             once: "each server once",
@@ -100,7 +100,7 @@ impl Section<'_> {
     }
 
     /// Labels of the fleet, each once; `all` is none of them, as each agent has it.
-    pub fn labels(&mut self, key: &'static str) -> Vec<Name> {
+    pub fn labels(&mut self, key: Key) -> Vec<Name> {
         let list = List {
             expected: "a list of at most 15 labels, each once".to_owned(),
             once: "each label once",
@@ -118,7 +118,7 @@ impl Section<'_> {
     }
 
     /// Public keys of policies, each once.
-    pub fn keys(&mut self, key: &'static str) -> Vec<PublicKey> {
+    pub fn keys(&mut self, key: Key) -> Vec<PublicKey> {
         let list = List {
             expected: "a list of at most 16 keys, each once".to_owned(),
             once: "each key once",
@@ -135,7 +135,7 @@ impl Section<'_> {
     }
 
     /// A name of the fleet, or `None` for `auto`.
-    pub fn name_or_auto(&mut self, key: &'static str) -> Option<Name> {
+    pub fn name_or_auto(&mut self, key: Key) -> Option<Name> {
         let expected = format!("\"auto\", the name of the host, or {NAME}");
         let show = |name: &Option<Name>| string(name.as_ref().map_or("auto", |name| name.as_str()));
         let form = schema::any_of([schema::only("auto"), name_form()]);
@@ -150,7 +150,7 @@ impl Section<'_> {
 
     fn list<T: PartialEq + Display>(
         &mut self,
-        key: &'static str,
+        key: Key,
         list: List<T>,
         default: Option<Vec<T>>,
     ) -> Read<Option<Vec<T>>> {

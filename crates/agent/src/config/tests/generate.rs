@@ -4,7 +4,7 @@
 
 use thalweg_units::random;
 
-/// A file that sets every key to a value other than its default, but for `advise.only`: it would
+/// A file that sets every key, but for those of features, to a value other than its default, but for `advise.only`: it would
 /// contradict the mode.
 pub const FULL: &str = r#"mode = "classic"
 dry_run = true
@@ -34,8 +34,6 @@ table = "/etc/n"
 [initial_window]
 enabled = true
 segments = [10, 20]
-[clamp]
-prefixes = ["10.0.0.0/8"]
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -187,7 +185,6 @@ const KEYS: &[(&str, Accepts)] = &[
     ("networks.table", PathOrNone),
     ("initial_window.enabled", Boolean),
     ("initial_window.segments", Windows),
-    ("clamp.prefixes", Prefixes),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
