@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use thalweg_report::sample::{self, Weighted};
+use thalweg_report::sample;
 
 use crate::measure::{Measure, jain};
 use crate::mode::Mode;

@@ -69,7 +69,7 @@ fn connections(list: &Value) -> BTreeMap<String, u64> {
 /// Checks the agent's choice of the best of this number of hosts, as made by [`learn`].
 fn the_best_are_chosen(bed: &Bed, count: u32) {
     let best = |query: &str| -> Vec<String> {
-        let mut connection = http::Connection::open(&bed.socket()).unwrap();
+        let connection = http::Connection::open(&bed.socket()).unwrap();
         let target = format!("/v1/hosts?{query}");
         // A million records in a debug build, on a machine that does other things.
         let answer = connection.send("GET", &target, None, Duration::from_secs(120));
