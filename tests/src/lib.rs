@@ -10,7 +10,7 @@ pub mod network;
 
 pub use crate::core::Core;
 pub use kernel::{Kernel, LoadError};
-pub use native::Native;
+pub use native::{Covered, Native};
 
 /// The request to every implementation, generated from `src/request.h`.
 #[allow(
