@@ -1,6 +1,5 @@
 //! The learner's arithmetic behind one interface, three times: the Rust reference, the C header
-//! compiled for this machine, and the same header run by the kernel. `vectors.rs` runs the golden
-//! vectors of `vectors/` through each.
+//! compiled for this machine, and the same header run by the kernel. `learner/` compares them.
 
 pub mod cc;
 mod core;
