@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_bpf_types::{host_from_raw, host_to_raw, raw as abi};
-use thalweg_learner::{ArmState, Host, HostKey, Level, MAX_ARMS, OFFSET_Q16, knows, note_cautions};
+use thalweg_learner::{ArmState, Host, HostKey, Level, OFFSET_Q16, knows, note_cautions};
 use thalweg_tests::{Request, raw};
 
 use crate::compare::Comparison;
@@ -163,8 +163,6 @@ pub fn worth(measurements: u32) -> abi::thalweg_worth {
         arms_q16: std::array::from_fn(|arm| (worth >> (arm % 3)) as u32),
     }
 }
-
-const _: () = assert!(MAX_ARMS == abi::THALWEG_MAX_ARMS as usize);
 
 /// The records of a family.
 struct Records {

@@ -118,7 +118,7 @@ fn answers() -> String {
 }
 
 #[test]
-fn frozen_answers_are_those_of_the_reference() {
+fn frozen_answers_equal_those_of_reference() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/learner.txt");
     let text = answers();
     if std::env::var_os("THALWEG_GENERATE").is_some() {
