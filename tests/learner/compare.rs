@@ -44,15 +44,15 @@ pub fn function_name(function: u32) -> &'static str {
 /// Asks the reference and another implementation the same.
 pub struct Comparison<'a> {
     other: &'a mut dyn Implementation,
-    /// What is drawn.
+    /// Name of the plan that is drawn.
     pub plan: &'static str,
-    /// What it is drawn from.
+    /// Seed of the draws.
     pub seed: u64,
     /// Number of the drawn step.
     pub step: usize,
     /// FNV-1a of all answers.
     pub sum: u64,
-    /// Answers.
+    /// Number of answers.
     pub count: u64,
     /// The requests and their answers, if they are kept.
     pub log: Option<Vec<(Request, Request)>>,
@@ -102,6 +102,9 @@ impl<'a> Comparison<'a> {
         for number in expected.outputs {
             self.sum = fnv1a(self.sum, &number.to_le_bytes());
         }
+        for share in expected.shares_q16 {
+            self.sum = fnv1a(self.sum, &share.to_le_bytes());
+        }
         self.sum = fnv1a(self.sum, bytes_of(&expected.host));
         if let Some(log) = &mut self.log {
             log.push((request, expected));
@@ -109,7 +112,7 @@ impl<'a> Comparison<'a> {
         expected
     }
 
-    /// Where a request stands, for messages.
+    /// Place of a request, for messages.
     fn place(&self, request: &Request) -> String {
         let (name, function) = (self.other.name(), function_name(request.function));
         let Self {

@@ -15,7 +15,7 @@ use crate::draw::{
 /// Narrow groups of a family.
 const NARROW: usize = 3;
 
-/// One family: parameters, and what its steps are drawn from.
+/// A family: parameters, and the sources of its steps.
 pub struct Plan {
     pub name: &'static str,
     params: abi::thalweg_params,
@@ -123,7 +123,7 @@ pub fn empty_record(level: Level) -> abi::thalweg_host {
     }
 }
 
-/// What other agents told of the narrow groups, as the agent writes it: never scored.
+/// A record of the fleet about the narrow groups, as the agent writes it: never scored.
 fn told_record(level: Level, now_ns: u64) -> abi::thalweg_host {
     let mut told = Host {
         level: level.fleet().expect("a level that is shared"),
@@ -186,7 +186,7 @@ pub fn run(plan: &Plan, comparison: &mut Comparison) {
         hosts: BTreeMap::new(),
         narrow: [empty_record(plan.level); NARROW],
         wide: abi::thalweg_host {
-            // What the fleet told of the system's arm, measurements.
+            // Measurements of the system's arm that the fleet told of.
             step: match plan.is_told {
                 true => 0,
                 false => r.pick(&[0, 20, 40]),

@@ -11,7 +11,7 @@ use crate::{families, sequences, units, windows};
 
 const HEAD: &str = "\
 # Answers of the learner's arithmetic to the draws of tests/learner from seed 0. First every plan: FNV-1a
-# of its answers (outputs and host record), their number, kind and name. Then a short sequence in full.
+# of its answers (outputs, shares, host record), their number, kind and name. Then a short sequence in full.
 # THALWEG_GENERATE=1 cargo test -p thalweg-tests --test learner frozen
 ";
 /// The plan that is written in full, and how much of it.

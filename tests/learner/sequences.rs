@@ -10,7 +10,7 @@ use crate::draw::{
     equal, extreme, jumping, limited, members, odd, overflowing, queueing, stalling, stretches,
 };
 
-/// One sequence: parameters, and what its steps are drawn from.
+/// A sequence: parameters, and the sources of its steps.
 pub struct Plan {
     pub name: &'static str,
     params: abi::thalweg_params,

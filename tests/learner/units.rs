@@ -96,7 +96,7 @@ pub fn check_by_hand(implementation: &mut dyn Implementation) {
     }
 }
 
-/// What a function answers.
+/// Outputs of an answer, by function.
 fn outputs(answer: &Request) -> Vec<u64> {
     let (first, host) = (answer.outputs[0], &answer.host);
     match answer.function {
@@ -294,7 +294,7 @@ fn tag() -> Unit {
     // Zeros leave one round, of the last word times the factor.
     let one = 0x7468_616c_7765_6721_u64.wrapping_mul(FACTOR);
     let by_hand = [([0; 4], [one ^ one >> 32 | 1])];
-    // Of groups, whose level is in the upper half of the second number.
+    // Groups have their level in the upper half of the second number.
     let of_level = |level: u64| [1, 128 | level << 32, 0, 7];
     let limits = [
         [MAX, 128, MAX, MAX],
@@ -356,7 +356,7 @@ fn drawn() -> Unit {
     let mut unit = unit("drawn", request, by_hand, [[MAX, MAX, MAX, 0xffff]], |r| {
         request([r.wide(64), r.wide(64), r.wide(64), r.between(1, 0xffff)])
     });
-    // One permitted arm is the one.
+    // A single permitted arm is drawn.
     let only = (0..ARMS as u64).map(|arm| (request([0, 0, 0, 1 << arm]), vec![arm]));
     unit.by_hand.extend(only);
     unit

@@ -20,7 +20,7 @@ const BYTES_MAX: u64 = 256 << 10;
 /// Draws a transfer that began with the window of an arm.
 type Transfers = fn(&mut Random, u32) -> abi::thalweg_sample;
 
-/// One family: where its records begin, and what its steps are drawn from.
+/// A family: the first state of its records, and the sources of its steps.
 pub struct Plan {
     pub name: &'static str,
     params: abi::thalweg_params,

@@ -30,7 +30,7 @@ impl Implementation for Native {
     }
 }
 
-/// The same, without optimisation; notes which edges of the header's code are reached.
+/// `bpf/include/thalweg_algo.h` without optimisation; notes which edges of its code are reached.
 #[derive(Default)]
 pub struct Covered;
 
