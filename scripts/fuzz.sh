@@ -9,7 +9,7 @@
 # fuzz.sh --runs N         each for N inputs, the same ones every time
 # … FILE.c …               these fuzzers instead
 #
-# They start from the golden vectors. What one finds is in fuzz-findings/: the input,
+# They start from tests/fuzz/seeds.py. What one finds is in fuzz-findings/: the input,
 # and the fuzzer that, called with it, repeats the fault.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

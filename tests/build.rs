@@ -84,6 +84,19 @@ fn main() -> Result<()> {
         .try_compile("thalweg_checked")
         .context("cannot build network_checked.c (is clang installed?)")?;
 
+    // Clang, because it alone has these flags; without optimisation each condition is an edge.
+    cc::Build::new()
+        .compiler("clang")
+        .file(source.join("native_covered.c"))
+        .include(&include)
+        .flag("-fsanitize-coverage=inline-bool-flag,pc-table")
+        .opt_level(0)
+        .debug(true)
+        .warnings(true)
+        .warnings_into_errors(true)
+        .try_compile("thalweg_covered")
+        .context("cannot build native_covered.c (is clang installed?)")?;
+
     for program in ["vectors", "network_vectors", "churn"] {
         build_program(&bpf, program, &[&include, &source], &out)?;
     }

@@ -2,8 +2,8 @@
 /*
  * The learner's arithmetic, freestanding: no helpers, no clock, no randomness of its
  * own. It compiles for BPF and natively. crates/learner is the documented reference of
- * the same arithmetic, and docs/reference/learner.md describes it. The vectors in
- * tests/vectors/ keep the three bit-identical.
+ * the same arithmetic, and docs/reference/learner.md describes it. tests/learner keeps
+ * both bit-identical.
  *
  * Masks such as `arm & THALWEG_ARM_MASK` are for the verifier: callers pass indices
  * below THALWEG_MAX_ARMS.

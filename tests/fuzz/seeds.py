@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""seeds.py DIR: writes the golden vectors as inputs of the fuzzers, in DIR/learner and DIR/network.
+"""seeds.py DIR: writes inputs that the fuzzers start from, in DIR/learner and DIR/network.
 
-The formats are those that learner.c and network.c read; a fuzzer starts from what the vectors
-already reach instead of from nothing.
+The formats are those that learner.c and network.c read. The learner's are drawn; the network's are
+golden vectors.
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 KINDS = ["action", "error", "log_rate", "queue", "error_change"]
 # A seed need not be longer than what one input may be.
 LARGEST = 16384
+# Inputs of the learner.
+SEEDS = 80
 
 
 def number(value: int, size: int) -> bytes:
@@ -26,43 +29,59 @@ def joined(*fields: tuple[int, int]) -> bytes:
     return b"".join(number(value, size) for value, size in fields)
 
 
-SAMPLE = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1, 4, 4]
+def drawn_sample(
+    draw: random.Random, arm: int, segments: tuple[int, int], ends: list[int]
+) -> bytes:
+    """A transfer; arms differ by up to a factor of eight, and some lose, stall or are limited."""
+    sent = draw.randint(*segments)
+    duration_us = sent * 1448 // (5 << arm % 4) * draw.choice([1, 1, 1, 2, 12]) + 20_000
+    retrans = sent * draw.choice([0, 0, 1, 5, 10 + 50 * (arm % 2)]) // 1000
+    rtt_us = draw.randint(18_000, 24_000)
+    burst = (14_480, 8), (draw.randint(1, 2_000), 8)
+    counts = (sent, 4), (retrans, 4), (sent - draw.randint(0, sent // 2), 4), (retrans, 4)
+    rtts = (draw.randint(rtt_us, 60_000), 4), (rtt_us, 4)
+    ended = (draw.choice([0, rtt_us]), 4), (draw.randint(0, 1), 1), (draw.choice(ends), 1)
+    limited = (duration_us * draw.choice([0, 0, 3]) // 8, 4), (0, 4)
+    return joined((sent * 1448, 8), (duration_us, 8), *burst, *rtts, *counts, *ended, *limited)
 
 
-def learner_step(step: dict) -> bytes:
-    """One step in the life of a record."""
-    if "windows" in step:
-        decided = [(step["windows"], 2), (step["random"], 4), (step["now_ns"], 8)]
-        sample = zip(step["sample"], SAMPLE, strict=True)
-        return joined((5, 1), *decided, (step["scored_arm"], 1), (step["ended_ns"], 8), *sample)
-    if step["op"] == "connect":
-        randoms = [(draw, 4) for draw in step["random"]]
-        return joined(
-            (0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8)
-        )
-    if step["op"] == "score":
-        sample = zip(step["sample"], SAMPLE, strict=True)
-        arms = [(step["arm"], 1), (step["system_arm"], 1)]
-        return joined((1, 1), *arms, (step["trial"], 1), (step["now_ns"], 8), *sample)
-    if step["op"] == "review":
-        arms = [(step["current"], 1), (step["system_arm"], 1), (step["trial"], 1)]
-        drawn = [(step["allowed"], 2), (step["random"], 4), (step["now_ns"], 8)]
-        return joined((4, 1), *arms, (step["decided_ns"], 8), *drawn)
-    assert step["op"] == "change", step
-    flow = [(step["current"], 1), (step["system_arm"], 1), (step["segs"], 8), (step["retrans"], 8)]
-    return joined((2, 1), *flow, (step["allowed"], 2), (step["random"], 4))
+def learner_step(draw: random.Random, kind: int, system: int, now_ns: int) -> bytes:
+    """One step in the life of a record, as learner.c numbers its kinds."""
+    arm, trial, ticket = draw.randrange(4), draw.randrange(2), draw.choice([0, 0xFFF0])
+    randoms = [(draw.getrandbits(32) | ticket, 4) for _ in range(3)]
+    allowed = draw.choice([0xF, 0xF, 0x7, 0xFFFF])
+    if kind == 0:
+        return joined((0, 1), (system, 1), (allowed, 2), *randoms, (now_ns, 8))
+    if kind == 1:
+        sample = drawn_sample(draw, arm, (40, 4_000), [0, 1, 2, 3, 4, 5])
+        return joined((1, 1), (arm, 1), (system, 1), (trial, 1), (now_ns, 8)) + sample
+    if kind == 2:
+        segs = draw.randint(100, 2_000)
+        flow = [(arm, 1), (system, 1), (segs, 8), (segs // draw.choice([4, 20, 200]), 8)]
+        return joined((2, 1), *flow, (allowed, 2), randoms[0])
+    if kind == 4:
+        long = [(arm, 1), (system, 1), (trial, 1), (draw.choice([0, now_ns // 2]), 8)]
+        return joined((4, 1), *long, (allowed, 2), randoms[0], (now_ns, 8))
+    window = draw.choice([0, 0, 3, 7])
+    decided = [(0x0889, 2), randoms[0], (now_ns, 8), (window, 1), (now_ns + 10**9, 8)]
+    return joined((5, 1), *decided) + drawn_sample(draw, window, (21, 180), [0, 1, 2])
 
 
-def learner_seed(sequence: dict) -> bytes:
-    """The life of a record, as far as it fits."""
+def learner_seed(number: int) -> bytes:
+    """The life of a record of hosts, or of initial windows, as far as it fits."""
+    draw = random.Random(number)
     fields = {
-        "mode": 1, "warm_up": 4, "gap_scale": 4, "weight_max_q16": 4, "idle_shift": 1, "half_life_ns": 8,
-        "latency_weight_q16": 4, "latency_guard_us": 4, "score_min_bytes": 8, "score_full_bytes": 8,
-        "loss_shift": 1, "loss_min_segs": 4, "rescue_arm": 1,
+        "mode": (number % 8 > 0, 1), "warm_up": (1, 4), "gap_scale": (256, 4), "weight_max_q16": (8 << 16, 4),
+        "idle_shift": (6, 1), "half_life_ns": (1800 * 10**9, 8), "latency_weight_q16": (1 << 14, 4),
+        "latency_guard_us": (10_000, 4), "score_min_bytes": (128 << 10, 8), "score_full_bytes": (1 << 20, 8),
+        "loss_shift": (6, 1), "loss_min_segs": (128, 4), "rescue_arm": (draw.choice([1, 255]), 1),
     }  # fmt: skip
-    seed = joined(*((sequence["params"][name], size) for name, size in fields.items()))
-    for step in sequence["steps"]:
-        seed += learner_step(step)
+    seed = joined(*fields.values())
+    kinds = [5] if number % 4 == 3 else [0, 0, 1, 1, 1, 2 + 2 * draw.randrange(2)]
+    now_ns = 10**12
+    while len(seed) < LARGEST:
+        now_ns += draw.randrange(draw.choice([1, 60, 2_000]) * 10**9)
+        seed += learner_step(draw, draw.choice(kinds), draw.choice([0, 0, 0, 2]), now_ns)
     return seed[:LARGEST]
 
 
@@ -103,12 +122,8 @@ def main(directory: Path) -> None:
     """Writes all seeds."""
     for name in ("learner", "network"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    sequences = json.loads((VECTORS / "sequences.json").read_text())["sequences"]
-    for index, sequence in enumerate(sequences):
-        (directory / "learner" / f"sequence-{index}").write_bytes(learner_seed(sequence))
-    families = json.loads((VECTORS / "windows.json").read_text())["families"]
-    for index, family in enumerate(families):
-        (directory / "learner" / f"windows-{index}").write_bytes(learner_seed(family))
+    for number in range(SEEDS):
+        (directory / "learner" / f"seed-{number}").write_bytes(learner_seed(number))
     network = json.loads((VECTORS / "network.json").read_text())
     for index, sequence in enumerate(network["sequences"]):
         seed = network_seed(network["networks"][sequence["network"]], sequence)

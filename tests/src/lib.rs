@@ -1,6 +1,5 @@
 //! The learner's arithmetic behind one interface, three times: the Rust reference, the C header
-//! compiled for this machine, and the same header run by the kernel. `vectors.rs` runs the golden
-//! vectors of `vectors/` through each.
+//! compiled for this machine, and the same header run by the kernel. `learner/` compares them.
 
 pub mod cc;
 mod core;
@@ -10,7 +9,7 @@ pub mod network;
 
 pub use crate::core::Core;
 pub use kernel::{Kernel, LoadError};
-pub use native::Native;
+pub use native::{Covered, Native};
 
 /// The request to every implementation, generated from `src/request.h`.
 #[allow(

@@ -1,9 +1,9 @@
 //! The learner: which congestion control a connection to a remote host should use.
 //!
 //! This crate is the readable reference of the arithmetic in the kernel
-//! (`bpf/include/thalweg_algo.h`). The vectors in `tests/vectors/` keep the two bit-identical. All
-//! arithmetic is in integers. Time, randomness and measurements are arguments: nothing here reads a
-//! clock, draws a number or does I/O.
+//! (`bpf/include/thalweg_algo.h`). `tests/learner` keeps the two bit-identical. All arithmetic is in
+//! integers. Time, randomness and measurements are arguments: nothing here reads a clock, draws a
+//! number or does I/O.
 //!
 //! There are two modes. [`Mode::Classic`] is the published connection tuner of bpftune, faults
 //! included, kept for comparison. [`Mode::Thalweg`] is the default. `docs/reference/learner.md`
