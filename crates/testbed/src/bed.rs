@@ -14,13 +14,16 @@ use thalweg_learner::{Control, HostKey};
 
 use super::traffic::LOAD;
 use super::{
-    CONNECTIONS, Load, PATIENCE, SINK, THALWEG, Traffic, end_of, wait_for, wait_within, was_killed,
+    CONNECTIONS, Load, PATIENCE, SINK, Traffic, end_of, thalweg, wait_for, wait_within, was_killed,
 };
 
 /// Namespaces, cgroup, directories and an agent.
 pub struct Bed {
+    /// Client and server, in namespaces of their own.
     pub pair: Pair,
+    /// Configuration, state, socket and logs of the agent, and files of the test.
     pub directory: tempfile::TempDir,
+    /// Directory of what the agent pins.
     pub pin: PathBuf,
     agent: Option<Child>,
 }
@@ -76,14 +79,17 @@ impl Bed {
         fs::write(self.configuration(), text).expect("writing the configuration");
     }
 
+    /// File of the configuration.
     pub fn configuration(&self) -> PathBuf {
         self.directory.path().join("agent.toml")
     }
 
+    /// Directory of the store.
     pub fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
 
+    /// The agent's API.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("agent.sock")
     }
@@ -97,8 +103,9 @@ impl Bed {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
+    /// Command that runs the agent.
     pub fn run_command(&self) -> Command {
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(thalweg());
         command
             .arg("--config")
             .arg(self.configuration())
@@ -175,6 +182,7 @@ impl Bed {
             .expect("the process starts")
     }
 
+    /// Process number of the running agent.
     pub fn pid(&self) -> u32 {
         self.agent.as_ref().expect("the agent runs").id()
     }
@@ -217,7 +225,7 @@ impl Bed {
 
     /// Runs the command line against this agent.
     pub fn thalweg(&self, arguments: &[&str]) -> Output {
-        Command::new(THALWEG)
+        Command::new(thalweg())
             .arg("--config")
             .arg(self.configuration())
             .args(arguments)

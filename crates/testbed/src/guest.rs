@@ -78,7 +78,7 @@ pub fn large_state(directory: &Path) -> PathBuf {
     let status = Command::new("cc")
         .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
         .arg(&library)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/large_state.c"))
+        .arg(super::source("large_state.c"))
         .status()
         .expect("running cc");
     assert!(status.success());

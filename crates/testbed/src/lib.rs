@@ -1,15 +1,19 @@
-//! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
+//! What tests of the commands share: two namespaces, a cgroup, the real agent on it, and traffic.
+//! Only tests depend on this crate.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 pub mod bed;
+pub mod cc;
+mod commands;
+pub mod containers;
 pub mod guest;
+pub mod health;
 pub mod loaded;
 pub mod models;
 pub mod place;
 pub mod policies;
-#[path = "../../../../../tests/privileged.rs"]
+#[path = "../../../tests/privileged.rs"]
 mod privileged;
-pub mod prometheus;
-pub mod random_policies;
 pub mod stock;
 pub mod traffic;
 pub mod virtual_time;
@@ -21,19 +25,15 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 pub use bed::{Bed, plain};
+pub use commands::{laboratory, thalweg};
 pub use privileged::{skip, skip_unpackaged, tell_skipped};
 pub use traffic::{COLLECTOR, CONNECTIONS, Load, SINK, Traffic};
-
-/// The command under test.
-pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
-/// The laboratory's command; cargo builds it beside the other.
-pub const LABORATORY: &str = concat!(env!("CARGO_BIN_EXE_thalweg"), "-lab");
 
 /// The command of some words: the laboratory's if the first is `thalweg-lab`.
 pub fn command_of(words: &[&str]) -> Command {
     let (program, words) = match words {
-        ["thalweg-lab", words @ ..] => (LABORATORY, words),
-        words => (THALWEG, words),
+        ["thalweg-lab", words @ ..] => (laboratory(), words),
+        words => (thalweg(), words),
     };
     let mut command = Command::new(program);
     command.args(words);
@@ -41,16 +41,15 @@ pub fn command_of(words: &[&str]) -> Command {
 }
 
 /// Copies the command, so that others may start it, by a process of its own; the laboratory's with
-/// the agent's beside it. If this process had
-/// the file open for writing, a program that another test starts would inherit it. Until that
-/// program ends, the file could not be executed.
+/// the agent's beside it. If this process had the file open for writing, a program that another test
+/// starts would inherit it. Until that program ends, the file could not be executed.
 pub fn copy_of_command(to: &std::path::Path) {
     let (program, beside) = match to.ends_with("thalweg-lab") {
-        true => (LABORATORY, Some(to.with_file_name("thalweg"))),
-        false => (THALWEG, None),
+        true => (laboratory(), Some(to.with_file_name("thalweg"))),
+        false => (thalweg(), None),
     };
     let mut copies = vec![(program, to.to_owned())];
-    copies.extend(beside.map(|place| (THALWEG, place)));
+    copies.extend(beside.map(|place| (thalweg(), place)));
     for (from, to) in copies {
         let copied = Command::new("cp").arg(from).arg(&to).status();
         assert!(copied.unwrap().success(), "{}", to.display());
@@ -103,6 +102,7 @@ pub fn unique(tag: &str) -> String {
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
+    /// Mounts a file system of a size such as `1m`.
     pub fn new(directory: &Path, size: &str) -> Self {
         fs::create_dir_all(directory).expect("a directory");
         let disk = Self(directory.to_owned());
@@ -153,26 +153,35 @@ fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
     None
 }
 
-/// Compiles a program of `tests/programs` to a file in a directory.
+/// Path of a source file of the tests' programs.
+pub fn source(name: &str) -> PathBuf {
+    manifest_path("crates/testbed/programs").join(name)
+}
+
+/// Compiles a program to a file in a directory.
 pub fn compile(program: &str, directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
     let object = directory.join(file);
+    compile_file(&source(&format!("{program}.bpf.c")), &object, flags);
+    object
+}
+
+/// Compiles a source file to a BPF object.
+pub fn compile_file(source: &Path, object: &Path, flags: &[&str]) {
     let multiarch = Command::new("cc")
         .arg("-print-multiarch")
         .output()
         .expect("cc");
     let multiarch = String::from_utf8(multiarch.stdout).expect("text");
-    let source = format!("tests/programs/{program}.bpf.c");
     let status = Command::new("clang")
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wno-unused", "-c"])
         .arg(format!("-I/usr/include/{}", multiarch.trim()))
         .args(flags)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source))
+        .arg(source)
         .arg("-o")
-        .arg(&object)
+        .arg(object)
         .status()
         .expect("running clang");
     assert!(status.success());
-    object
 }
 
 /// Number of a pinned map.
@@ -182,7 +191,7 @@ pub fn map_id(path: &Path) -> u32 {
     map.info().expect("its description").info.id
 }
 
-/// The path of a file that outlives a test run, for reports.
+/// The path of a file of the repository.
 pub fn manifest_path(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")

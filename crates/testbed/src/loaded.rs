@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::THALWEG;
+use super::thalweg;
 
 /// Unloaded when this value is dropped.
 pub struct Loaded {
@@ -39,7 +39,7 @@ impl Loaded {
     }
 
     fn cc(&self, arguments: &[&str]) -> Output {
-        Command::new(THALWEG)
+        Command::new(thalweg())
             .arg("--config")
             .arg(self.configuration())
             .arg("cc")

@@ -10,8 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{LABORATORY, skip_unpackaged, wait_for};
+use super::{laboratory, skip_unpackaged, wait_for};
 
+/// User-mode Linux of Debian.
 pub const KERNEL: &str = "/usr/bin/linux.uml";
 /// Each of these runs takes much less, on a busy machine, too.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -35,6 +36,7 @@ pub struct Place {
 }
 
 impl Place {
+    /// Makes the directory, with a scenario called `test`.
     pub fn new(scenario: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let place = Self { directory };
@@ -44,14 +46,17 @@ impl Place {
         place
     }
 
+    /// Its directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
+    /// Path of a file of the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
+    /// Directory of the run's temporary files.
     pub fn temporary(&self) -> PathBuf {
         self.path("tmp")
     }
@@ -72,16 +77,19 @@ impl Place {
         command
     }
 
+    /// Starts the run.
     pub fn start(&self, arguments: &[&str]) -> Child {
-        self.command(Path::new(LABORATORY), arguments)
+        self.command(Path::new(laboratory()), arguments)
             .spawn()
             .unwrap()
     }
 
+    /// Runs it to its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
         finish(self.start(arguments))
     }
 
+    /// Results in the report.
     pub fn results(&self) -> Value {
         let text = fs::read_to_string(self.path("out/results.json")).unwrap();
         serde_json::from_str(&text).unwrap()
@@ -238,10 +246,12 @@ pub fn finish(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// A command's standard error.
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Checks an exit code.
 pub fn assert_code(output: &Output, code: i32) {
     assert_eq!(
         output.status.code(),

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::{LABORATORY, skip_unpackaged};
+use super::{laboratory, skip_unpackaged};
 
+/// The emulator of `--backend qemu`.
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 /// Downloaded if there is no kernel yet.
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
@@ -64,7 +65,7 @@ pub fn all() -> Vec<Value> {
 }
 
 fn kernels(arguments: &[&str]) -> std::process::Output {
-    Command::new(LABORATORY)
+    Command::new(laboratory())
         .args(["--json", "kernels"])
         .args(arguments)
         .output()

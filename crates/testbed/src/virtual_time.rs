@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thalweg_guest::kernels;
 use thalweg_guest::qemu::{self, Program};
 
-use super::{LABORATORY, THALWEG, manifest_path, stock};
+use super::{laboratory, manifest_path, stock, thalweg};
 
 /// Set in the guest.
 const INSIDE: &str = "THALWEG_TEST_GUEST";
@@ -37,10 +37,11 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 /// it reads are named by their paths in the repository. `within` is for cases that take longer than
 /// [`LIMIT`]. An attribute `ignore` leaves the test to `make test-all`: a boot takes fifteen seconds
 /// of a processor, an agent's start as many.
+#[macro_export]
 macro_rules! in_virtual_time {
     ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:path),+ $(,)?) => {
-        $crate::support::virtual_time::in_virtual_time!(
-            $(#[$attribute])* within $crate::support::virtual_time::LIMIT,
+        $crate::virtual_time::in_virtual_time!(
+            $(#[$attribute])* within $crate::virtual_time::LIMIT,
             [$($file),*], $($case),+
         );
     };
@@ -48,7 +49,7 @@ macro_rules! in_virtual_time {
         #[test]
         $(#[$attribute])*
         fn in_virtual_time() {
-            $crate::support::virtual_time::run(
+            $crate::virtual_time::run(
                 concat!(module_path!(), "::in_virtual_time"),
                 $limit,
                 &[$($file),*],
@@ -57,7 +58,7 @@ macro_rules! in_virtual_time {
         }
     };
 }
-pub(crate) use in_virtual_time;
+pub use crate::in_virtual_time;
 
 /// Whether this process is one of a guest.
 pub fn is_inside() -> bool {
@@ -88,7 +89,7 @@ pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) 
     let executed = qemu::execute(
         &kernels::find(Some(kernel.as_ref())).expect("the kernel that was found"),
         &Program {
-            laboratory: Path::new(LABORATORY),
+            laboratory: Path::new(laboratory()),
             program: &own,
             arguments: ["--exact", name, "--nocapture", "--include-ignored"]
                 .map(Into::into)
@@ -137,13 +138,8 @@ fn passed(name: &str) -> String {
 }
 
 fn inside(limit: Duration, cases: &[(&str, fn())]) {
-    // Paths that were compiled in.
+    // The way to files of the repository.
     std::fs::create_dir_all(env!("CARGO_MANIFEST_DIR")).expect("a directory");
-    for binary in [THALWEG, LABORATORY].map(Path::new) {
-        std::fs::create_dir_all(binary.parent().expect("it has one")).expect("a directory");
-        let name = binary.file_name().expect("it has one");
-        symlink(Path::new("/usr/bin").join(name), binary).expect("a link");
-    }
     // Scripts name their interpreter this way.
     symlink("/usr/bin", "/bin").expect("a link");
     // The output of a guest that succeeds is its standard output.
@@ -174,7 +170,7 @@ fn inside(limit: Duration, cases: &[(&str, fn())]) {
 /// Files of this machine that cases need, by their path in the guest.
 fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
     let mut needed = python();
-    needed.insert("/usr/bin/thalweg".into(), THALWEG.into());
+    needed.insert("/usr/bin/thalweg".into(), thalweg().into());
     for program in PROGRAMS {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut places = std::env::split_paths(&path).map(|place| place.join(program));

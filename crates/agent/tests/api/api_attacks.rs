@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Bed, plain, privileged};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use thalweg_testbed::{Bed, plain, privileged};
 
 /// Largest number of the agent's connections (docs/reference/api.md).
 const CONNECTIONS: usize = 64;
@@ -230,7 +230,9 @@ fn a_connection_that_says_nothing_is_closed() {
     }
     let bed = Bed::running("silent", "");
     let mut silent = UnixStream::connect(bed.socket()).unwrap();
-    silent.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    silent
+        .set_read_timeout(Some(thalweg_testbed::PATIENCE))
+        .unwrap();
     // With a time limit, a signal ends a read; this begins it anew.
     let read = silent.read_to_end(&mut Vec::new());
     assert_eq!(read.expect("closed by the agent"), 0);
@@ -304,14 +306,14 @@ fn imports_come_one_at_a_time_and_whole() {
     let file = bed.directory.path().join("hosts.json");
     fs::write(&file, document(3).to_string()).unwrap();
     let file = file.to_str().unwrap();
-    let second = support::wait_for("the first import to have begun", || {
+    let second = thalweg_testbed::wait_for("the first import to have begun", || {
         let output = bed.thalweg(&["import", file]);
         (!output.status.success()).then_some(output)
     });
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains("another import"), "{said}");
     drop(first);
-    support::wait_for("an import after the first was broken off", || {
+    thalweg_testbed::wait_for("an import after the first was broken off", || {
         bed.thalweg(&["import", file])
             .status
             .success()
@@ -356,7 +358,7 @@ fn a_stopped_agent_is_named_and_not_waited_for() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     let pid = bed.pid();
     assert!(said.contains(&format!("kill -CONT {pid}")), "{said}");
-    assert!(took < support::PATIENCE, "{took:?}");
+    assert!(took < thalweg_testbed::PATIENCE, "{took:?}");
     bed.json(&["status"]);
 }
 

@@ -9,20 +9,10 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use serde_json::Value;
 
-use crate::cc::{is_offered, success};
-use crate::support::policies::{one_rule, policy};
-use crate::support::{Bed, compile, privileged, unique, wait_for};
-
-/// The line and the exit code of `status --check`.
-pub fn checked(bed: &Bed) -> (i32, String) {
-    let output = bed.thalweg(&["status", "--check"]);
-    let line = String::from_utf8_lossy(&output.stdout).into_owned();
-    (output.status.code().expect("an exit code"), line)
-}
-
-pub fn is_well(bed: &Bed) -> Option<()> {
-    (checked(bed).0 == 0).then_some(())
-}
+use thalweg_testbed::cc::{is_offered, success};
+use thalweg_testbed::health::{Service, checked, is_attached, is_well, visit};
+use thalweg_testbed::policies::{one_rule, policy};
+use thalweg_testbed::{Bed, compile, privileged, unique, wait_for};
 
 fn repairs(bed: &Bed) -> u64 {
     bed.json(&["status"])["repairs"]["number"]
@@ -37,14 +27,6 @@ fn metric(bed: &Bed, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
     line.trim().parse().expect("a number")
-}
-
-/// Connects in the cgroup, to a server there that ends with it.
-pub fn visit(bed: &Bed) {
-    let address = bed.server_address();
-    let sink = bed.sink(&address);
-    bed.connect(&address, 1, 1_000_000);
-    drop(sink);
 }
 
 /// Checks that the agent is well, sees connections, and knows what it knew.
@@ -250,14 +232,6 @@ fn pin_of_somebody_else_is_said_and_left() {
     wait_for("the agent's own", || is_well(&bed));
 }
 
-/// Whether a link is attached to a cgroup that exists.
-pub fn is_attached(path: &Path) -> bool {
-    let link = Link::open(path).ok();
-    link.is_some_and(
-        |link| matches!(thalweg_control::links::attached_to(&link), Ok(Some(id)) if id != 0),
-    )
-}
-
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn policy_taken_away_is_in_force_again() {
@@ -330,7 +304,7 @@ fn policy_show_without_agent_says_what_is_gone() {
     if !privileged() {
         return;
     }
-    let bed = Bed::new(&crate::support::plain("policygone"), "");
+    let bed = Bed::new(&thalweg_testbed::plain("policygone"), "");
     bed.apply(&one_rule("max_pacing_rate = \"8mbit\""));
     let link = bed.pin.join("policy/link");
     Link::open(&link).unwrap().detach().unwrap();
@@ -418,40 +392,13 @@ fn congestion_control_without_its_pins_is_said() {
     assert!(is_well(&bed).is_some());
 }
 
-/// A cgroup below the bed's, removed with this value.
-pub struct Service(PathBuf);
-
-impl Service {
-    pub fn new(bed: &Bed) -> Self {
-        let directory = bed.pair.cgroup().join("service");
-        fs::create_dir(&directory).unwrap();
-        Self(directory)
-    }
-
-    /// Gives the name to another cgroup, as a restart of the service does.
-    fn restart(&self) {
-        fs::remove_dir(&self.0).unwrap();
-        fs::create_dir(&self.0).unwrap();
-    }
-
-    pub fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn cgroup_of_a_rule_without_its_mark_is_a_problem() {
     if !privileged() {
         return;
     }
-    let mut bed = Bed::new(&crate::support::plain("marks"), "");
+    let mut bed = Bed::new(&thalweg_testbed::plain("marks"), "");
     let service = Service::new(&bed);
     let path = service.path().strip_prefix("/sys/fs/cgroup").unwrap();
     let path = path.strip_prefix("/unified").unwrap_or(path);
@@ -498,7 +445,7 @@ fn policy_applied_beside_an_agent_on_another_cgroup_is_attached_there() {
     if !privileged() {
         return;
     }
-    let mut bed = Bed::new(&crate::support::plain("runcgroup"), "");
+    let mut bed = Bed::new(&thalweg_testbed::plain("runcgroup"), "");
     let service = Service::new(&bed);
     let mut command = bed.run_command();
     command.args(["--cgroup", service.path()]);
@@ -646,9 +593,9 @@ fn bpf_file_system_unmounted_is_mounted_again() {
     if !privileged() {
         return;
     }
-    let mut bed = Bed::new(&crate::support::plain("unmounted"), "");
+    let mut bed = Bed::new(&thalweg_testbed::plain("unmounted"), "");
     // The file system of a mount namespace of its own: others use the machine's.
-    bed.start_by(crate::faults_start::in_container(
+    bed.start_by(thalweg_testbed::containers::in_container(
         &bed,
         "umount -l /sys/fs/bpf && mount -t bpf bpf /sys/fs/bpf",
     ));

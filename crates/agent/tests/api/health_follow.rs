@@ -9,9 +9,9 @@ use nix::sys::signal::Signal;
 use thalweg_control::system;
 use thalweg_lab::host::Side;
 
-use crate::health::{Service, checked, is_attached, is_well, visit};
-use crate::support::policies::{one_rule, policy};
-use crate::support::{Bed, plain, privileged, wait_for};
+use thalweg_testbed::health::{Service, checked, is_attached, is_well, visit};
+use thalweg_testbed::policies::{one_rule, policy};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 /// Gives the agent this cgroup.
 fn configure_cgroup(bed: &Bed, cgroup: &str) {

@@ -9,9 +9,9 @@ use serde_json::Value;
 use thalweg_lab::host::Side;
 use thalweg_lab::units::Probability;
 
-use crate::support::prometheus::{is_there, promtool, scraped};
-use crate::support::{Bed, SmallDisk, manifest_path, plain, privileged, unique, wait_for};
+use crate::prometheus::{is_there, promtool, scraped};
 use crate::tcp::{ask, own_address};
+use thalweg_testbed::{Bed, SmallDisk, manifest_path, plain, privileged, unique, wait_for};
 
 /// Connections, some ten a second, until it is dropped. Arguments: address.
 const STEADY: &str = r#"
@@ -93,7 +93,7 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     let server = bed.server_address();
     let _sinks = [
         bed.sink(&server),
-        bed.python(Side::Server, crate::support::SINK, &[&server, "5002"]),
+        bed.python(Side::Server, thalweg_testbed::SINK, &[&server, "5002"]),
     ];
     bed.apply(
         "name = \"mine\"\n\
@@ -299,7 +299,7 @@ fn a_path_that_loses_much_is_an_alert() {
         let before = bed.counter("switched");
         bed.measure(&address);
         believe(&bed, "bbr", true);
-        six.iter_mut().for_each(crate::support::Traffic::go_on);
+        six.iter_mut().for_each(thalweg_testbed::Traffic::go_on);
         bed.counter_reaches("switched", before + 1);
         rounds.push(six);
     }
@@ -330,7 +330,7 @@ fn trials_that_do_harm_are_an_alert() {
     let mut lossy = plain("mon-harm").path;
     lossy.loss = Probability::from_fraction(0.1);
     bed.pair.change(&lossy).expect("a path that changes");
-    tried.iter_mut().for_each(crate::support::Traffic::go_on);
+    tried.iter_mut().for_each(thalweg_testbed::Traffic::go_on);
     bed.counter_reaches("withdrawn", 6);
     prometheus.fires("ThalwegHarm");
 }

@@ -3,17 +3,17 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Bed, THALWEG, manifest_path, skip, wait_for};
+use thalweg_testbed::{Bed, manifest_path, skip, thalweg, wait_for};
 
 /// Where a program of the package is: installed, or where scripts/setup.sh unpacks it.
 pub fn program(name: &str) -> Option<PathBuf> {
-    let unpacked = PathBuf::from(THALWEG).with_file_name(format!("../prometheus/usr/bin/{name}"));
+    let unpacked = Path::new(thalweg()).with_file_name(format!("../prometheus/usr/bin/{name}"));
     let places = [PathBuf::from(name), unpacked];
     places.into_iter().find(|program| {
         let version = Command::new(program)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Bed, plain, privileged, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 const TOKEN: &str = "a-secret-of-24-characters";
 const PORT: u16 = 9471;

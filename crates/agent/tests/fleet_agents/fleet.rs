@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Exit code, standard output and standard error.
 pub fn run(directory: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_thalweg"))
+    let output = Command::new(thalweg_testbed::thalweg())
         .current_dir(directory)
         .arg("fleet")
         .args(arguments)

@@ -9,7 +9,7 @@ use thalweg_fleet::wire::Network;
 use thalweg_fleet::{Fleet, Incoming};
 
 use crate::fleet_server::{Server, bed, network_of, others_decide, reader, settings};
-use crate::support::{Bed, plain, privileged, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]

@@ -14,7 +14,7 @@ use thalweg_fleet::wire::Network;
 use crate::fleet_server::{
     Server, bed, network_of, others_decide, priors, reader, records, settings,
 };
-use crate::support::{Bed, plain, privileged, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 /// A message as large as the largest server takes.
 const LARGE: usize = 64 << 20;

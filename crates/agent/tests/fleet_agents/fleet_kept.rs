@@ -14,7 +14,7 @@ use thalweg_learner::{Host, HostKey};
 use crate::fleet_server::{
     Server, bed, fleet_record, network_of, others_decide, reader, records, settings,
 };
-use crate::support::{Bed, privileged, wait_for};
+use thalweg_testbed::{Bed, privileged, wait_for};
 
 fn place(bed: &Bed) -> Value {
     bed.json(&["fleet", "status"])

@@ -13,7 +13,7 @@ use thalweg_process::Process;
 
 use crate::fleet::run;
 use crate::fleet_server::{Server, program, reader};
-use crate::support::{Bed, plain, privileged, skip, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, skip, wait_for};
 
 /// Clusters of one connection each, whose residuals are a mean plus or minus a half.
 fn cell(side: &str, clusters: u64, mean: f64) -> Cell {

@@ -16,8 +16,8 @@ use thalweg_fleet::{Identity, Name, Operator, Settings};
 use thalweg_process::Process;
 
 use crate::fleet_server::program;
-use crate::support::policies::{one_rule, options_of};
-use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
+use thalweg_testbed::policies::{one_rule, options_of};
+use thalweg_testbed::{Bed, plain, privileged, skip, thalweg, wait_for};
 
 /// A fleet with one server, and an operator's directory.
 struct Fleet {
@@ -88,7 +88,7 @@ impl Fleet {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(THALWEG)
+        Command::new(thalweg())
             .current_dir(self.directory.path())
             .arg("fleet")
             .args(arguments)

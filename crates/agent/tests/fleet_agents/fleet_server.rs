@@ -17,11 +17,11 @@ use thalweg_fleet::{Fleet, Identity, Limits, Name, Operator, Outgoing, Settings}
 use thalweg_lab::host::Side;
 use thalweg_process::Process;
 
-use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, skip, wait_for};
+use thalweg_testbed::{Bed, COLLECTOR, Traffic, plain, skip, thalweg, wait_for};
 
 /// nats-server: installed, or where scripts/setup.sh unpacks it.
 pub fn program() -> Option<PathBuf> {
-    let unpacked = Path::new(THALWEG).with_file_name("../nats-server/usr/sbin/nats-server");
+    let unpacked = Path::new(thalweg()).with_file_name("../nats-server/usr/sbin/nats-server");
     let mut places = [
         PathBuf::from("nats-server"),
         "/usr/sbin/nats-server".into(),

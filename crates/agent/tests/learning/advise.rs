@@ -9,9 +9,9 @@ use thalweg_control::system;
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_learner::{Control, HostKey, ONE_Q16};
 
-use crate::support::policies::policy;
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, plain, privileged, wait_for};
+use thalweg_testbed::policies::policy;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, COLLECTOR, plain, privileged, wait_for};
 
 /// Connections of some bytes, as many at a time as asked for. Arguments: number to each address,
 /// bytes, at a time, CC to set before connecting or "-", addresses. Prints for

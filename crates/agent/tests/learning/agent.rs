@@ -1,9 +1,9 @@
 //! The agent on real connections: keys, endings, respect for applications.
 
-use crate::support::{Bed, CONNECTIONS, plain, privileged, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, CONNECTIONS, plain, privileged, wait_for};
 
 fn closes(events: &[Value]) -> Vec<&Value> {
     events

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain, wait_for};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, COLLECTOR, CONNECTIONS, Traffic, plain, wait_for};
 
 const BYTES: u32 = 1_200_000;
 

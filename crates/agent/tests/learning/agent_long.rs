@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_lab::host::{PairOptions, Side};
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, THALWEG, Traffic, plain, privileged, wait_for};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, thalweg, wait_for};
 
 /// Looks come this often; the first stretch takes a second.
 const LOOKS: &str = "[arms]\nallow = [\"cubic\", \"reno\"]\n[learning]\nstretch = \"2s\"\n";
@@ -336,7 +336,7 @@ fn a_kernel_without_types_scores_connections_at_their_end() {
         command
             .args(["--mount", "sh", "-c"])
             .arg("mount -t tmpfs none /sys/kernel/btf && exec \"$@\"")
-            .args(["sh", THALWEG, "--config"])
+            .args(["sh", thalweg(), "--config"])
             .arg(bed.configuration())
             .arg("run");
         command

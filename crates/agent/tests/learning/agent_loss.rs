@@ -1,8 +1,8 @@
 //! The loss rule on real connections: changes of the congestion control mid-flow.
 
-use crate::support::{self, Bed, plain, privileged, wait_for};
 use serde_json::Value;
 use thalweg_lab::host::{PairOptions, Side};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 fn lossy(label: &str, percent: f64) -> PairOptions {
     let mut options = plain(label);
@@ -70,7 +70,7 @@ fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
     assert_eq!(bed.json(&["import", file.to_str().unwrap()])["imported"], 1);
     assert_eq!(bed.host(&address).unwrap()["best"], "bbr");
     // Three in four are moved; the chance that none of six is moved is one in four thousand.
-    waiting.iter_mut().for_each(support::Traffic::go_on);
+    waiting.iter_mut().for_each(thalweg_testbed::Traffic::go_on);
     let switch = wait_for("a move", || {
         let events = bed.events(1);
         let moved = |event: &&Value| event["reason"] == "loss" && event["arm"] == "bbr";

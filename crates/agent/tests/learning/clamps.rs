@@ -5,8 +5,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_lab::host::{PairOptions, Side};
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, Traffic, plain, privileged, wait_for};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, wait_for};
 
 const ENABLED: &str = "[arms]\nallow = [\"cubic\"]\n[control]\nshare = 0.0\npermanent = 0.0\n[clamp]\nprefixes = [\"10.0.0.0/8\"]\n";
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, THALWEG, plain, privileged, skip, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, skip, thalweg, wait_for};
 
 const BUSYBOX: &str = "/bin/busybox";
 const MANIFEST: &str = include_str!("../../../../packaging/kubernetes/thalweg.yaml");
@@ -272,7 +272,7 @@ fn agent(bed: &Bed, without: Option<&str>) -> Container {
             bind("/sys/fs/bpf", "/sys/fs/bpf", "rw"),
             // The command and its libraries.
             bind("/usr", "/usr", "ro"),
-            bind(THALWEG, "/bin/thalweg", "ro"),
+            bind(thalweg(), "/bin/thalweg", "ro"),
             bind("/run/runc", "/run/runc", "ro"),
             // State and socket, by the paths of the bed's configuration.
             bind(directory, directory, "rw"),

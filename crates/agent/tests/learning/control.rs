@@ -6,7 +6,7 @@ use serde_json::Value;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, CONNECTIONS, plain, privileged};
+use thalweg_testbed::{Bed, CONNECTIONS, plain, privileged};
 
 const ARMS: &str = "[arms]\nallow = [\"cubic\", \"reno\"]\n";
 
@@ -51,7 +51,7 @@ fn a_host_of_the_control_group_keeps_the_default_and_is_measured() {
     connect(&bed, &address, "20");
     bed.counter_reaches("closed", 40);
     bed.measured_reaches(20);
-    let events = crate::support::wait_for("all events", || {
+    let events = thalweg_testbed::wait_for("all events", || {
         let events = of_client(&bed, &address);
         (events.len() == 40).then_some(events)
     });
@@ -98,7 +98,7 @@ fn a_host_beside_the_control_group_is_learned_about() {
     connect(&bed, &address, "40");
     bed.counter_reaches("closed", 80);
     let tried = |event: &Value| event["reason"] == "untried" || event["reason"] == "explore";
-    crate::support::wait_for("a trial", || {
+    thalweg_testbed::wait_for("a trial", || {
         let events = of_client(&bed, &address);
         assert!(events.iter().all(|event| event["control"] == false));
         events.iter().any(tried).then_some(())
@@ -124,7 +124,7 @@ fn decided_under(label: &str, change: impl FnOnce(&mut raw::thalweg_arms)) -> Ve
     connect(&bed, &address, "40");
     bed.start();
     bed.counter_reaches("closed", 82);
-    crate::support::wait_for("all decisions", || {
+    thalweg_testbed::wait_for("all decisions", || {
         let mut events = of_client(&bed, &address);
         events.retain(|event| event["kind"] == "decision");
         (events.len() == 40).then_some(events)
@@ -207,7 +207,7 @@ fn connections_are_gathered_in_clusters_that_a_restart_keeps() {
     let _sink = bed.sink(&address);
     connect(&bed, &address, "20");
     bed.measured_reaches(20);
-    let found = crate::support::wait_for("a cluster", || {
+    let found = thalweg_testbed::wait_for("a cluster", || {
         // A host is one cluster an hour, and an hour may just have ended.
         clusters(&bed.json(&["gain", "--by", "prefix"]))
             .filter(|it| (1..=2).contains(&(it.0 + it.1)))

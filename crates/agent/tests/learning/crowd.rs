@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Bed, plain, privileged, wait_for};
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 /// Sends each client what it asks for.
 const SERVER: &str = r#"

@@ -12,9 +12,9 @@ use thalweg_control::system;
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_learner::{ArmState, Control, Host, HostKey};
 
-use crate::cc::success;
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, manifest_path, plain, privileged, wait_for, wait_within};
+use thalweg_testbed::cc::success;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, manifest_path, plain, privileged, wait_for, wait_within};
 
 /// The arm: the learned controller takes a third more time than cubic for [`BYTES`].
 const ARM: &str = "thalweg_rl";

@@ -5,8 +5,8 @@ use serde_json::Value;
 use thalweg_lab::host::{Side, WireKind};
 
 use crate::interference::attach_setter;
-use crate::support::policies::policy;
-use crate::support::{Bed, COLLECTOR, plain, privileged, wait_for};
+use thalweg_testbed::policies::policy;
+use thalweg_testbed::{Bed, COLLECTOR, plain, privileged, wait_for};
 
 const ARMS: &str = "[arms]\nallow = [\"cubic\"]\n";
 

@@ -8,13 +8,13 @@ use libbpf_rs::{Link, Object, ObjectBuilder};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::units::Probability;
 
-use crate::support::{self, Bed, COLLECTOR, Traffic, plain, privileged, wait_for};
+use thalweg_testbed::{Bed, COLLECTOR, Traffic, plain, privileged, wait_for};
 
 /// Attaches `setter` to the bed's cgroup, after the agent's program.
 pub fn attach_setter(bed: &Bed, flag: &str) -> (Object, Link) {
     attach(
         bed,
-        &support::compile("setter", bed.directory.path(), "setter.bpf.o", &[flag]),
+        &thalweg_testbed::compile("setter", bed.directory.path(), "setter.bpf.o", &[flag]),
     )
 }
 
@@ -217,7 +217,7 @@ fn congestion_control_chosen_on_an_mptcp_socket_stays_and_is_not_scored() {
         return;
     }
     if !fs::exists("/proc/sys/net/mptcp/enabled").unwrap() {
-        support::skip("this kernel has no MPTCP");
+        thalweg_testbed::skip("this kernel has no MPTCP");
         return;
     }
     // The name of the default: no comparison of names could tell.

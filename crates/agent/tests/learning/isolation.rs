@@ -3,9 +3,9 @@
 
 use std::process::Command;
 
-use crate::support::{self, Bed, Traffic, plain, privileged, skip, wait_for};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, skip, wait_for};
 
 fn problems(bed: &Bed) -> Value {
     bed.json(&["status"])["problems"].clone()
@@ -235,7 +235,7 @@ fn a_namespace_that_comes_later_is_found() {
         .arg(bed.pair.cgroup())
         .args([other.namespace(Side::Server), "python3", "-u", "-c"])
         .args([
-            support::SINK,
+            thalweg_testbed::SINK,
             &other.address(Side::Server).to_string(),
             "5001",
         ]);
@@ -251,7 +251,7 @@ fn a_namespace_that_comes_later_is_found() {
             .arg(bed.pair.cgroup())
             .args([other.namespace(Side::Client), "python3", "-u", "-c"])
             .args([
-                support::CONNECTIONS,
+                thalweg_testbed::CONNECTIONS,
                 &other.address(Side::Server).to_string(),
             ])
             .args(["5001", "1", "300000"]);
@@ -476,7 +476,7 @@ fn dctcp_stays_within_the_prefixes_that_are_named() {
     if !privileged() {
         return;
     }
-    let loaded = support::loaded::Loaded::new("ecn", "dctcp");
+    let loaded = thalweg_testbed::loaded::Loaded::new("ecn", "dctcp");
     let mut options = plain("ecn");
     options.further_addresses = 1;
     let mut bed = Bed::new(&options, "");

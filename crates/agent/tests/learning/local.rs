@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::support::{Bed, plain, privileged};
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, plain, privileged};
 
 /// A proxy on port 6001 that connects to where its clients wanted to go. Its own packets are marked,
 /// so that they are not redirected. SO_ORIGINAL_DST is 80, SO_MARK is 36.

@@ -13,7 +13,7 @@ use thalweg_control::system;
 use thalweg_learner::{ArmState, Host, HostKey};
 use thalweg_process::http;
 
-use crate::support::{Bed, privileged, wait_for};
+use thalweg_testbed::{Bed, privileged, wait_for};
 
 /// The `n`th remote address.
 fn address(n: u32) -> Ipv4Addr {

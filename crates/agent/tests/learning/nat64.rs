@@ -4,9 +4,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Bed, Traffic, plain, privileged, wait_for};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, wait_for};
 
 /// A bed over IPv6 whose server has these addresses, all of them through one router.
 fn bed(label: &str, settings: &str, addresses: &[&str]) -> Bed {

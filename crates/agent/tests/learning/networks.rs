@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, THALWEG, Traffic, plain, wait_for};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, COLLECTOR, Traffic, plain, thalweg, wait_for};
 
 /// Enough for full weight.
 const BYTES: &str = "1100000";
@@ -297,7 +297,7 @@ fn a_check_of_the_configuration_checks_its_table() {
     std::fs::write(&file, format!("[networks]\ntable = {table:?}\n")).unwrap();
     let check = |text: &str| {
         std::fs::write(&table, text).unwrap();
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(thalweg());
         let output = command.args(["config", "check"]).arg(&file).output();
         let output = output.unwrap();
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -318,7 +318,7 @@ fn a_check_of_the_configuration_checks_its_table() {
         assert!(told.contains(part), "{part}: {told}");
     }
     std::fs::remove_file(&table).unwrap();
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(thalweg());
     let output = command.args(["config", "check"]).arg(&file).output();
     assert!(!output.unwrap().status.success());
 }

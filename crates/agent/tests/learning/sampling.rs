@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, COLLECTOR, plain, wait_for};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, COLLECTOR, plain, wait_for};
 
 /// Connections to each address, one by one. Arguments: number to each, addresses.
 const CLIENT: &str = r#"

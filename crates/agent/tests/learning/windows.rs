@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
 use crate::interference::attach;
-use crate::support::virtual_time::{self, in_virtual_time};
-use crate::support::{Bed, COLLECTOR, Traffic, compile, plain, wait_for};
+use thalweg_testbed::virtual_time::{self, in_virtual_time};
+use thalweg_testbed::{Bed, COLLECTOR, Traffic, compile, plain, wait_for};
 
 const ENABLED: &str =
     "[arms]\nallow = [\"cubic\"]\n[initial_window]\nenabled = true\nsegments = [16]\n";

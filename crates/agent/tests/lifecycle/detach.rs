@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use thalweg_control::links::{self, Attachment};
 use thalweg_control::system;
 
-use crate::cc::{failure, is_offered, row, success};
-use crate::support::{Bed, THALWEG, compile, manifest_path, plain, privileged, unique, wait_for};
+use thalweg_testbed::cc::{failure, is_offered, row, success};
+use thalweg_testbed::{Bed, compile, manifest_path, plain, privileged, thalweg, unique, wait_for};
 
 /// Whether a program is in the kernel.
 fn is_loaded(program: u32) -> bool {
@@ -94,7 +94,7 @@ impl Drop for Unit {
 /// Detaches beside a `systemctl` that answers as these cases of a shell say; returns exit code, both
 /// outputs, and what `systemctl` was asked.
 fn detach_beside_systemd(bed: &Bed, cases: &str) -> (Option<i32>, String, String) {
-    detach_beside_systemd_as(Command::new(THALWEG), bed, cases)
+    detach_beside_systemd_as(Command::new(thalweg()), bed, cases)
 }
 
 /// The same by a command that runs `thalweg` with the arguments that it is given.
@@ -211,7 +211,7 @@ fn unit_that_detaches_while_it_is_stopped_is_left_alone() {
     inside
         .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
         .arg(unit.cgroup.join("cgroup.procs"))
-        .arg(THALWEG);
+        .arg(thalweg());
     let agent = bed.leave();
     let (code, said, asked) = detach_beside_systemd_as(inside, &bed, &cases);
     bed.collect(agent);
@@ -577,7 +577,7 @@ fn what_acts_on_an_agent_knows_which() {
     ];
     for command in commands {
         for file in [&absent, &open, &policy] {
-            let mut named = Command::new(THALWEG);
+            let mut named = Command::new(thalweg());
             let output = named.arg("--config").arg(file).args(command).output();
             let output = output.unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -590,7 +590,7 @@ fn what_acts_on_an_agent_knows_which() {
         }
     }
     for command in &commands[..4] {
-        let mut named = Command::new(THALWEG);
+        let mut named = Command::new(thalweg());
         let output = named
             .arg("--socket")
             .arg(bed.socket())

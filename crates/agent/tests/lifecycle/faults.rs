@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Bed, THALWEG, copy_of_command, plain, privileged, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, copy_of_command, plain, privileged, thalweg, wait_for};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
@@ -45,7 +45,7 @@ fn a_second_agent_with_the_same_pins_alone_is_refused_too() {
     );
     let file = other.path().join("agent.toml");
     fs::write(&file, text).unwrap();
-    let output = Command::new(THALWEG)
+    let output = Command::new(thalweg())
         .arg("--config")
         .arg(&file)
         .arg("run")

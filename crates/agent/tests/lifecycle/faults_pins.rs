@@ -7,13 +7,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{self, Bed, THALWEG, plain, privileged, was_killed};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, plain, privileged, thalweg, was_killed};
 
 /// A command that ends itself at a point.
 fn dies(bed: &Bed, arguments: &[&str], point: &str) {
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(thalweg());
     command
         .arg("--config")
         .arg(bed.configuration())
@@ -65,7 +65,7 @@ fn control(label: &str, points: &[(&[&str], &str)]) {
             assert!(bed.thalweg(&load).status.success(), "{point}");
         }
         dies(&bed, &arguments, point);
-        support::wait_for("the end of what was never pinned", || {
+        thalweg_testbed::wait_for("the end of what was never pinned", || {
             (state().as_deref() == Some("loaded") || !offered()).then_some(())
         });
         match state().as_deref() {
@@ -142,7 +142,7 @@ fn a_policy_killed_while_it_reaches_open_connections_reaches_them_the_next_time(
     assert_eq!(connection.line(), "up");
     let file = |name: &str| {
         let path = bed.directory.path().join(format!("{name}.toml"));
-        let text = support::policies::one_rule("max_pacing_rate = \"8mbit\"");
+        let text = thalweg_testbed::policies::one_rule("max_pacing_rate = \"8mbit\"");
         fs::write(&path, text.replace("\"test\"", &format!("{name:?}"))).unwrap();
         path.to_str().unwrap().to_owned()
     };

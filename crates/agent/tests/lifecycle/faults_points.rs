@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{self, Bed, Load, THALWEG, Traffic, privileged, was_killed};
 use libbpf_rs::{MapCore, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use thalweg_testbed::{Bed, Load, Traffic, privileged, thalweg, was_killed};
 
 /// Known hosts beside the one with traffic, and one that may be evicted.
 const HOSTS: u32 = 100;
@@ -65,7 +65,7 @@ impl Field {
 
     /// A command of `thalweg policy` that ends itself at a point.
     fn policy_dies(&self, arguments: &[&str], point: &str) {
-        let mut command = Command::new(THALWEG);
+        let mut command = Command::new(thalweg());
         command
             .arg("--config")
             .arg(self.bed.configuration())
@@ -120,7 +120,7 @@ const POINTS: [&str; 12] = [
 #[test]
 fn every_point_is_tried() {
     let mut points = BTreeSet::new();
-    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/src")];
+    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -261,7 +261,7 @@ fn save_and_detach(label: &str, points: impl IntoIterator<Item = &'static str>) 
         command.env("FAILPOINTS", point);
         let mut child = field.bed.spawn(command);
         if point.starts_with("detach") {
-            support::wait_for("the agent", || {
+            thalweg_testbed::wait_for("the agent", || {
                 std::os::unix::net::UnixStream::connect(field.bed.socket()).ok()
             });
             // The command gets no response, and does it itself.
@@ -307,7 +307,7 @@ fn killed_at_every_point_of_saving_and_detaching() {
 /// A policy file of this name.
 fn policy(bed: &Bed, name: &str) -> String {
     let path = bed.directory.path().join(format!("{name}.toml"));
-    let text = support::policies::one_rule("timeout_init = \"60ms\"");
+    let text = thalweg_testbed::policies::one_rule("timeout_init = \"60ms\"");
     let text = text.replace("\"test\"", &format!("{name:?}"));
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use thalweg_bpf_types::{arm_name_bytes, bytes_of, from_bytes, raw};
 
 use crate::faults_start::learned;
-use crate::support::{Bed, privileged, wait_for};
+use thalweg_testbed::{Bed, privileged, wait_for};
 
 /// Other tests load congestion controls of their own meanwhile, which would take the slot.
 const ARMS: &str = "[arms]\nallow = [\"cubic\", \"reno\", \"bbr\"]\n";

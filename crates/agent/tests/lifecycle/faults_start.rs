@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
 
-use crate::support::{self, Bed, SmallDisk, Traffic, plain, privileged, skip, wait_for};
+use thalweg_testbed::containers::{in_container, with_mounts};
+use thalweg_testbed::{Bed, SmallDisk, Traffic, plain, privileged, skip, wait_for};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
 pub fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
@@ -261,7 +262,7 @@ fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
         return;
     }
     let mut bed = Bed::running("chose", "");
-    let owned = |bed: &Bed| support::map_id(&bed.pin.join("owned"));
+    let owned = |bed: &Bed| thalweg_testbed::map_id(&bed.pin.join("owned"));
     let before = owned(&bed);
     bed.end(Signal::SIGTERM);
     bed.configure("mode = \"classic\"\n");
@@ -287,33 +288,6 @@ fn a_state_directory_that_others_may_write_is_refused() {
     assert!(text.contains(bed.state().to_str().unwrap()), "{text}");
     assert!(text.contains("chown"), "{text}");
     assert!(!bed.pin.exists(), "something is left in the kernel");
-}
-
-/// A command in a mount namespace of its own, after a line of shell in which `$0` is a directory.
-pub fn with_mounts(bed: &Bed, line: &str) -> Command {
-    with_own(bed, &["--mount"], line)
-}
-
-/// As [`with_mounts`], like a container, whose first process has the same mounts.
-pub fn in_container(bed: &Bed, line: &str) -> Command {
-    let namespaces = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
-    with_own(bed, &namespaces, line)
-}
-
-/// A command that runs the agent in namespaces of its own, after a line of shell.
-fn with_own(bed: &Bed, namespaces: &[&str], line: &str) -> Command {
-    let place = bed.directory.path().join("mounts");
-    fs::create_dir_all(&place).unwrap();
-    let own = bed.run_command();
-    let mut command = Command::new("unshare");
-    command
-        .args(namespaces)
-        .args(["sh", "-c", &format!("{line} && exec \"$@\"")])
-        .arg(place)
-        .arg(own.get_program())
-        .args(own.get_args())
-        .stdin(Stdio::null());
-    command
 }
 
 #[test]
@@ -594,7 +568,7 @@ fn program_that_takes_callbacks_away_from_some_connections_is_named() {
         return;
     }
     let (bed, address, _sink) = learned("silence", "");
-    let file = support::compile(
+    let file = thalweg_testbed::compile(
         "silencer",
         bed.directory.path(),
         "silencer.bpf.o",

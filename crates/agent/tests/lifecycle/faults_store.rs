@@ -6,10 +6,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Bed, Traffic, plain, privileged, skip, wait_for};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, skip, wait_for};
 
 /// A small disk in place of a directory.
 struct Disk {
@@ -125,7 +125,7 @@ fn done(command: &mut Command) {
 /// An agent on another machine, as simulated by files in its directory.
 fn machine(bed: &Bed) -> Command {
     let library = bed.directory.path().join("machine.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/machine.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lifecycle/machine.c");
     let mut compile = Command::new("cc");
     compile.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
     done(compile.arg(&library).arg(source));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Bed, plain, privileged, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, wait_for};
 
 fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -519,7 +519,7 @@ fn the_stream_of_events_ends_with_its_session() {
         return;
     }
     let bed = Bed::running("follow", "");
-    let mut command = std::process::Command::new(crate::support::THALWEG);
+    let mut command = std::process::Command::new(thalweg_testbed::thalweg());
     command
         .arg("--config")
         .arg(bed.configuration())

@@ -10,7 +10,7 @@ use thalweg_control::system;
 use thalweg_lab::host::Side;
 use thalweg_learner::HOUR_NS;
 
-use crate::support::{self, Bed, CONNECTIONS, compile, plain, privileged};
+use thalweg_testbed::{Bed, CONNECTIONS, compile, plain, privileged};
 
 /// Writes numbers in sequence.
 #[derive(Default)]
@@ -147,7 +147,7 @@ fn install_version(bed: &Bed, version: u32, hosts: &[(Vec<u8>, Vec<u8>)]) -> Obj
 /// The store of that agent.
 fn install_store(bed: &Bed) {
     fs::create_dir_all(bed.state()).unwrap();
-    let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/store-1.sql");
+    let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lifecycle/store-1.sql");
     let sql = fs::read_to_string(sql)
         .unwrap()
         .replace("@BOOT@", &system::boot_id().unwrap())
@@ -202,7 +202,7 @@ connection.recv(1)
         CONNECTIONS,
         &[&address, "5001", "3000", "1000"],
     );
-    support::wait_for("traffic under version 7", || {
+    thalweg_testbed::wait_for("traffic under version 7", || {
         let counters = object.maps().find(|map| map.name() == "counters").unwrap();
         let values = counters
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -254,7 +254,7 @@ connection.recv(1)
     );
     // The new one learns, and records carried over survive the next start.
     bed.connect(&address, 1, 1_000_000);
-    support::wait_for("the next measurement", || {
+    thalweg_testbed::wait_for("the next measurement", || {
         (scored(&address) == 8).then_some(())
     });
     bed.end(nix::sys::signal::Signal::SIGKILL);
@@ -303,7 +303,7 @@ fn succeeds(label: &str, version: u32) {
     // The new one learns, and what was carried over survives the next start.
     let _sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
-    support::wait_for("the next measurement", || {
+    thalweg_testbed::wait_for("the next measurement", || {
         (bed.host(&address)?["scored"] == 1).then_some(())
     });
     bed.end(nix::sys::signal::Signal::SIGKILL);
@@ -356,7 +356,7 @@ for line in sys.stdin:
     open.go_on();
     assert_eq!(open.line(), "sent");
     bed.counter_reaches("stretches", 1);
-    let event = support::wait_for("its event", || bed.events(1).into_iter().next());
+    let event = thalweg_testbed::wait_for("its event", || bed.events(1).into_iter().next());
     assert_eq!(event["connection"], cookie);
     assert_eq!(
         (&event["arm"], &event["handshake_rtt_us"]),
@@ -478,7 +478,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
         let numbers = values.iter().map(|value| *value.first_chunk().unwrap());
         numbers.map(u64::from_ne_bytes).sum()
     };
-    support::wait_for("traffic under version 7", || {
+    thalweg_testbed::wait_for("traffic under version 7", || {
         (established() > 2000).then_some(())
     });
     bed.start();
@@ -487,7 +487,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
     assert_known(&bed, COUNT, "under load");
     // Both ends are in the cgroup. No connection is missed by both programs or seen by both.
     let seen = || established() + bed.counter("established");
-    support::wait_for("all connections", || (seen() == 2 * made).then_some(()));
+    thalweg_testbed::wait_for("all connections", || (seen() == 2 * made).then_some(()));
     eprintln!("{made} connections, {rate:.0} a second, none failed or unseen");
 }
 

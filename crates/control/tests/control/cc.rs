@@ -7,7 +7,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Bed, SINK, THALWEG, Traffic, plain, privileged, unique, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
@@ -15,89 +14,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::Side;
-
-pub fn success(bed: &Bed, arguments: &[&str]) -> String {
-    let output = bed.thalweg(arguments);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {text}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-pub fn failure(bed: &Bed, arguments: &[&str], code: i32) -> String {
-    let output = bed.thalweg(arguments);
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(text.lines().count(), 1, "{text}");
-    text
-}
-
-pub fn is_offered(name: &str) -> bool {
-    let offered =
-        fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
-    offered.split_whitespace().any(|have| have == name)
-}
-
-/// The row of `cc list`, null if there is none.
-pub fn row(bed: &Bed, name: &str) -> Value {
-    let list = bed.json(&["cc", "list"]);
-    let rows = list.as_array().unwrap();
-    let found = rows.iter().find(|row| row["name"] == name);
-    found.cloned().unwrap_or_default()
-}
-
-/// Compiles the test's congestion control.
-pub fn compile(directory: &Path, file: &str, flags: &[&str]) -> String {
-    let object = directory.join(file);
-    let multiarch = Command::new("cc").arg("-print-multiarch").output().unwrap();
-    let multiarch = String::from_utf8(multiarch.stdout).unwrap();
-    let status = Command::new("clang")
-        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-c"])
-        .arg(format!("-I/usr/include/{}", multiarch.trim()))
-        .args(flags)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/fixed.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status()
-        .expect("running clang");
-    assert!(status.success());
-    object.to_str().unwrap().to_owned()
-}
-
-/// A connection with a congestion control. Arguments: address, port, name. Sends 2 MB, waits until
-/// all is acknowledged, and prints its congestion control and window. Repeats this for each line
-/// that it reads.
-const FLOW: &str = r#"
-import fcntl, socket, struct, sys, termios
-connection = socket.socket()
-connection.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())
-connection.connect((sys.argv[1], int(sys.argv[2])))
-while True:
-    connection.sendall(bytes(2000000))
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"    "))[0]:
-        pass
-    name = connection.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\0").decode()
-    window = struct.unpack_from("I", connection.getsockopt(socket.IPPROTO_TCP, 11, 104), 80)[0]
-    print(name, window)
-    if not sys.stdin.readline():
-        break
-"#;
-
-pub struct Flow(pub Traffic);
-
-impl Flow {
-    pub fn open(bed: &Bed, name: &str) -> Self {
-        let address = bed.server_address();
-        Self(bed.python(Side::Client, FLOW, &[&address, "5001", name]))
-    }
-
-    /// Its congestion control and window once all sent data has arrived.
-    pub fn state(&mut self) -> (String, u32) {
-        let line = self.0.line();
-        let (name, window) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
-        (name.to_owned(), window.parse().unwrap())
-    }
-}
+use thalweg_testbed::cc::{Flow, compile, failure, is_offered, row, success};
+use thalweg_testbed::{Bed, SINK, Traffic, plain, privileged, thalweg, unique, wait_for};
 
 /// A sink whose listener, and so each accepted connection, has a congestion control. DCTCP needs
 /// that. Its SYN carries an ECT mark, to which other listeners answer without ECN.
@@ -233,7 +151,7 @@ fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
 
 /// Begins to drain a name that one connection has.
 fn drain(bed: &Bed, name: &str) -> Child {
-    let mut child = Command::new(THALWEG)
+    let mut child = Command::new(thalweg())
         .arg("--config")
         .arg(bed.configuration())
         .args(["cc", "unload", name, "--drain"])

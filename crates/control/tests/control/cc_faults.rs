@@ -5,14 +5,14 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::cc::{compile, failure, is_offered, row, success};
-use crate::health::is_well;
-use crate::support::{Bed, THALWEG, plain, privileged, unique, wait_for};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{MapCore, MapHandle};
 use nix::libc;
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::cc::{compile, failure, is_offered, row, success};
+use thalweg_testbed::health::is_well;
+use thalweg_testbed::{Bed, plain, privileged, thalweg, unique, wait_for};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
@@ -105,7 +105,7 @@ fn a_kernel_or_user_that_cannot_is_told_what_is_missing() {
                 "-c",
                 &format!("{hide}; exec \"$@\""),
                 "sh",
-                THALWEG,
+                thalweg(),
             ])
             .arg("--config")
             .arg(bed.configuration())
@@ -142,7 +142,7 @@ fn a_kernel_or_user_that_cannot_is_told_what_is_missing() {
             "--bounding-set=-all",
             "--inh-caps=-all",
             "--no-new-privs",
-            THALWEG,
+            thalweg(),
         ])
         .args(["cc", "load", "htcp"])
         .output()
@@ -173,7 +173,7 @@ fn killed_at(bed: &Bed, calls: &[i64], bpf_command: Option<u32>, arguments: &[&s
         program.push(step(answer, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
     }
     program.push(step(answer, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(thalweg());
     command
         .arg("--config")
         .arg(bed.configuration())

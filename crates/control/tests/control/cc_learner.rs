@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::cc::{Flow, compile, row, success};
-use crate::support::{Bed, plain, privileged, unique, wait_for};
 use nix::sys::signal::Signal;
 use thalweg_lab::host::Side;
+use thalweg_testbed::cc::{Flow, compile, row, success};
+use thalweg_testbed::{Bed, plain, privileged, unique, wait_for};
 
 /// 1,000 connections of a few segments each, eight at a time. Arguments: address, port, name.
 const STORM: &str = r#"

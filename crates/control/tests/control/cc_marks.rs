@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::LABORATORY;
-use crate::support::loaded::Loaded;
-use crate::support::virtual_time::in_virtual_time;
 use serde_json::Value;
+use thalweg_testbed::laboratory;
+use thalweg_testbed::loaded::Loaded;
+use thalweg_testbed::virtual_time::in_virtual_time;
 
 const SINK: &str = r#"
 import socket, sys
@@ -40,7 +40,7 @@ fn marked_path(directory: &Path, name: &str) -> Value {
     let ecn = "echo 1 >/proc/sys/net/ipv4/tcp_ecn";
     let far = format!("{ecn}; exec python3 {} {name}", sink.display());
     let near = format!("{ecn}; exec python3 {} {name}", send.display());
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["link", "--json", "--rate", "20mbit", "--delay", "10ms"])
         .args(["--queue", "4bdp", "--ecn", "3ms", "--far-port", "5001"])
         .args(["--far", &far, "--", "sh", "-c", &near])

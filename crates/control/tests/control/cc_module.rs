@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::loaded::Loaded;
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, guest, privileged, skip_unpackaged};
 use serde_json::Value;
+use thalweg_testbed::loaded::Loaded;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{guest, laboratory, privileged, skip_unpackaged};
 
 const SINK: &str = r#"
 import socket, sys, threading
@@ -101,8 +101,9 @@ fn command(
     if let Some(segments) = burst {
         ecn += &format!("; ip link set thalweg0 gso_max_segs {segments}");
     }
+    let laboratory = laboratory();
     format!(
-        "{LABORATORY} link {link} --report /dev/null --far-port 5001 \
+        "{laboratory} link {link} --report /dev/null --far-port 5001 \
          --far '{ecn}; exec python3 {directory}/sink.py {control}' -- sh -c \
          '{ecn}; exec python3 {directory}/measure.py {control} {flows} {seconds}'\n"
     )
@@ -224,7 +225,7 @@ fn kernel() -> Option<PathBuf> {
             return None;
         }
     }
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["build-kernel"])
         .output()
         .unwrap();

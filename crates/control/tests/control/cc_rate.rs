@@ -14,9 +14,9 @@ use thalweg_lab::host::{PairOptions, Side};
 use thalweg_rate::models::ModelFile;
 use thalweg_rate::{Flow, Measurement, next_rate};
 
-use crate::support::models::{Tree, network, tree};
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, THALWEG, manifest_path, plain, privileged, unique, wait_for};
+use thalweg_testbed::models::{Tree, network, tree};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, manifest_path, plain, privileged, thalweg, unique, wait_for};
 
 /// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: u64 = 25_000;
@@ -120,7 +120,7 @@ struct Tracer(Child);
 impl Tracer {
     /// Starts one and waits until the kernel traces.
     fn new(bed: &Bed, name: &str, arguments: &[&str]) -> Self {
-        let child = Command::new(THALWEG)
+        let child = Command::new(thalweg())
             .arg("--config")
             .arg(bed.configuration())
             .args(["--json", "cc", "trace"])

@@ -4,11 +4,11 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::loaded::Loaded;
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{self, Bed, manifest_path, plain};
 use thalweg_lab::host::{Side, WireKind};
 use thalweg_lab::scenario::{Aqm, PathModel};
+use thalweg_testbed::loaded::Loaded;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, manifest_path, plain};
 
 /// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: f64 = 25_000.0;
@@ -450,7 +450,7 @@ fn a_route_that_becomes_longer_and_shorter_is_followed() {
     let mut wire = Command::new("python3");
     wire.arg("-u").arg(loaded.directory().join("wire.py"));
     wire.args(&namespaces).args(["0:5", "5:40", "16:5"]);
-    let mut wire = support::Traffic::spawn(wire);
+    let mut wire = thalweg_testbed::Traffic::spawn(wire);
     assert_eq!(wire.line(), "up");
     let mut sink = bed.python(Side::Server, SINK, &[]);
     assert_eq!(sink.line(), "listening");

@@ -5,13 +5,13 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::loaded::Loaded;
-use crate::support::models::{Tree, network, tree};
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{Bed, plain};
 use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
+use thalweg_testbed::loaded::Loaded;
+use thalweg_testbed::models::{Tree, network, tree};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, plain};
 
 /// A flow that always has data to send. Arguments: address, port, congestion control, milliseconds
 /// of a packet at the lowest rate. It prints "sending" when data has been acknowledged. After each

@@ -7,8 +7,8 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 use thalweg_bpf_types::raw;
 
-use crate::cc::{failure, is_offered, row, success};
-use crate::support::{Bed, manifest_path, plain, privileged, unique};
+use thalweg_testbed::cc::{failure, is_offered, row, success};
+use thalweg_testbed::{Bed, manifest_path, plain, privileged, unique};
 
 /// Where every version has its number in the settings, bytes (thalweg_rate_abi.h).
 const VERSION_AT: usize = 12;
@@ -120,11 +120,11 @@ fn a_model_of_a_later_format_is_refused_whole() {
         &["cc", "load", present.to_str().unwrap(), "--name", &name],
     );
     let before = row(&bed, &name);
-    let program = crate::support::map_id(&bed.pin.join("cc").join(&name).join("struct_ops"));
+    let program = thalweg_testbed::map_id(&bed.pin.join("cc").join(&name).join("struct_ops"));
     let said = failure(&bed, &["cc", "swap", &name, file], 1);
     assert!(said.contains(words), "{said}");
     assert_eq!(row(&bed, &name), before);
-    let after = crate::support::map_id(&bed.pin.join("cc").join(&name).join("struct_ops"));
+    let after = thalweg_testbed::map_id(&bed.pin.join("cc").join(&name).join("struct_ops"));
     assert_eq!(after, program);
     success(&bed, &["cc", "unload", &name]);
 }

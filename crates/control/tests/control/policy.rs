@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{self, Bed, Traffic, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::policies::{bed, one_rule, options_of, policy};
+use thalweg_testbed::{Bed, Traffic, plain, privileged};
 
 /// Prints "ready", and then each TCP packet of a host's link as a line of JSON.
 const CAPTURE: &str = r#"
@@ -55,7 +55,7 @@ fn capture(bed: &Bed, side: Side) -> Traffic {
 /// Packets up to and including the wanted one.
 fn until(capture: &mut Traffic, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut packets = Vec::new();
-    let deadline = Instant::now() + support::PATIENCE;
+    let deadline = Instant::now() + thalweg_testbed::PATIENCE;
     loop {
         let line = capture.line();
         let packet: Value = serde_json::from_str(&line)

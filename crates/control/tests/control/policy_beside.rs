@@ -7,8 +7,8 @@ use std::process::Command;
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use thalweg_lab::host::Side;
 
-use crate::support::policies::{bed, policy};
-use crate::support::{Bed, THALWEG, compile, privileged, wait_for};
+use thalweg_testbed::policies::{bed, policy};
+use thalweg_testbed::{Bed, compile, privileged, thalweg, wait_for};
 
 /// Option, level and name in Python; a stricter value of an application.
 const OWN: [(i32, i32, i64); 5] = [
@@ -98,7 +98,13 @@ print([connection.getsockopt(socket.SOL_TCP, option) for option in (4, 5, 6)])
     let [file, config] = [&file, &config].map(|path| path.to_str().unwrap());
     let address = bed.server_address();
     let apply = [
-        &*address, THALWEG, "--config", config, "policy", "apply", file,
+        &*address,
+        thalweg(),
+        "--config",
+        config,
+        "policy",
+        "apply",
+        file,
     ];
     let said = bed.python(Side::Client, PROGRAM, &apply).finish();
     assert_eq!(said.trim(), "[600, 30, 7]");
@@ -234,7 +240,7 @@ fn ends_of_a_share_that_another_program_keeps_from_the_policy_are_counted() {
     let shown = || {
         let hidden = "mount -t tmpfs none /sys/kernel/btf; exec \"$@\"";
         let output = Command::new("unshare")
-            .args(["-m", "sh", "-c", hidden, "sh", THALWEG, "--config"])
+            .args(["-m", "sh", "-c", hidden, "sh", thalweg(), "--config"])
             .arg(bed.configuration())
             .args(["policy", "show"])
             .output();

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use crate::support::policies::{bed, one_rule, options_of};
-use crate::support::{self, Bed, THALWEG, privileged};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use serde_json::Value;
+use thalweg_testbed::policies::{bed, one_rule, options_of};
+use thalweg_testbed::{Bed, privileged, thalweg};
 
 /// Directory of the maps that all policies of this version share.
 const SHARED: &str = "shared-3";
@@ -24,7 +24,7 @@ fn file(bed: &Bed, mark: u32) -> PathBuf {
 }
 
 fn apply(bed: &Bed, file: &Path) -> Command {
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(thalweg());
     command.arg("--config").arg(bed.configuration());
     command.args(["policy", "apply"]).arg(file);
     command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -198,7 +198,7 @@ fn what_the_kernel_has_is_what_the_files_say() {
     // A removal killed before it reached the kernel has no effect.
     fs::remove_file(&in_force).unwrap();
     bed.start();
-    support::wait_for("the agent to put it right", || {
+    thalweg_testbed::wait_for("the agent to put it right", || {
         fs::read_to_string(&in_force).ok()
     });
     assert_eq!(wanted(&bed), 2);
@@ -245,7 +245,7 @@ fn make_older(bed: &Bed) {
         .unwrap();
     fs::remove_file(&pin).unwrap();
     older.pin(&pin).unwrap();
-    let object = support::compile("probe", bed.directory.path(), "older.o", &[]);
+    let object = thalweg_testbed::compile("probe", bed.directory.path(), "older.o", &[]);
     let object = ObjectBuilder::default().open_file(object).unwrap();
     let object = object.load().unwrap();
     let mut other = object.progs_mut().next().unwrap();

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::support::policies::bed;
-use crate::support::random_policies::{Ends, Made, Random, SETTINGS, Setting, policy};
-use crate::support::{Bed, Traffic, privileged};
+use crate::random_policies::{Ends, Made, Random, SETTINGS, Setting, policy};
 use thalweg_lab::host::Side;
 use thalweg_policy::{Flow, FlowKind, Namespace, Policy};
+use thalweg_testbed::policies::bed;
+use thalweg_testbed::{Bed, Traffic, privileged};
 
 const TOS: &str = "tos";
 const PRIORITY: &str = "priority";

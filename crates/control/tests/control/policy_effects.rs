@@ -4,8 +4,8 @@
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, plain, privileged};
+use thalweg_testbed::policies::{bed, one_rule, options_of, policy};
+use thalweg_testbed::{Bed, plain, privileged};
 
 const PRIORITY: (i32, i32) = (1, 12);
 const TOS: (i32, i32) = (0, 1);

@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::{self, Bed, THALWEG, Traffic, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+use thalweg_testbed::{Bed, Traffic, plain, privileged, thalweg};
 
 /// Accepts connections on ports and holds them open.
 const HOLDER: &str = r#"
@@ -437,7 +437,7 @@ fn without_type_information_nothing_is_changed() {
         Command::new("unshare")
             .args(["--mount", "sh", "-c"])
             .arg("mount -t tmpfs none /sys/kernel/btf && exec \"$@\"")
-            .args(["sh", THALWEG, "--config"])
+            .args(["sh", thalweg(), "--config"])
             .arg(bed.configuration())
             .args(["policy", "apply"])
             .arg(&file)
@@ -500,7 +500,7 @@ fn what_an_application_chose_before_it_connected_stays() {
         ("earlymptcp", MPTCP, None),
     ] {
         if protocol == MPTCP && !fs::exists("/proc/sys/net/mptcp/enabled").unwrap() {
-            support::skip("this kernel has no MPTCP");
+            thalweg_testbed::skip("this kernel has no MPTCP");
             return;
         }
         let bed = Bed::running(label, "");

@@ -1,11 +1,11 @@
 //! Policies during a flood of handshakes that nobody finishes.
 
-use crate::support::policies::{bed, one_rule};
-use crate::support::{self, Bed, Traffic, privileged};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
+use thalweg_testbed::policies::{bed, one_rule};
+use thalweg_testbed::{Bed, Traffic, privileged};
 
 /// Sends SYNs from addresses that never answer, at a rate per second, until its input ends. Then
 /// prints their number since it printed "flooded". Arguments: address, port, rate.
@@ -197,7 +197,7 @@ fn connections_that_fail_are_forgotten_at_once() {
     }
     let bed = bed("fail");
     // Remembered as well: connections without a rule, and those with a `never` rule.
-    bed.apply(&support::policies::policy(
+    bed.apply(&thalweg_testbed::policies::policy(
         "[[rule]]\nname = \"quick\"\nmatch.remote_port = 5009\n\
          set = { timeout_init = \"20ms\", syn_count = 1, sndbuf = \"1MB\" }\n\
          [[rule]]\nname = \"never\"\nmatch.remote_port = 5008\nnever = true\n",
@@ -257,7 +257,7 @@ fn a_socket_that_connects_anew_gets_the_rule_of_its_new_peer() {
     }
     let bed = bed("anew");
     let address = bed.server_address();
-    bed.apply(&support::policies::policy(
+    bed.apply(&thalweg_testbed::policies::policy(
         "[[rule]]\nname = \"refused\"\nmatch.remote_port = 5009\n\
          set = { mark = 9, rwnd_init = 30 }\n\
          [[rule]]\nname = \"rest\"\nset = { mark = 5, rwnd_init = 20 }\n",

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, privileged, wait_for};
 use thalweg_lab::host::Side;
+use thalweg_testbed::policies::{bed, one_rule, options_of, policy};
+use thalweg_testbed::{Bed, privileged, wait_for};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]

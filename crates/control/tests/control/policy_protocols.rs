@@ -1,9 +1,9 @@
 //! Policies on connections with other handshakes: TCP Fast Open, SYN cookies, Multipath TCP,
 //! simultaneous open.
 
-use crate::support::policies::{bed, policy};
-use crate::support::{Bed, privileged};
 use thalweg_lab::host::Side;
+use thalweg_testbed::policies::{bed, policy};
+use thalweg_testbed::{Bed, privileged};
 
 /// Settings of all stages, different for each direction.
 const RULES: &str = "[[rule]]\nname = \"out\"\nmatch.direction = \"active\"\n\

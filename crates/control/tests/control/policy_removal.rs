@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use thalweg_control::{links, system};
 use thalweg_lab::host::Side;
 
-use crate::health::{Service, checked, is_well};
-use crate::support::policies::{bed, one_rule, policy};
-use crate::support::{Bed, THALWEG, compile, map_id, privileged, wait_for, was_killed};
+use thalweg_testbed::health::{Service, checked, is_well};
+use thalweg_testbed::policies::{bed, one_rule, policy};
+use thalweg_testbed::{Bed, compile, map_id, privileged, thalweg, wait_for, was_killed};
 
 /// A file system mounted at a directory; unmounted with this value.
 struct Mounted(PathBuf);
@@ -70,7 +70,7 @@ fn remove_with_mounts(bed: &Bed, line: &str, directory: &Path) -> (Option<i32>, 
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", &format!("{line} && exec \"$@\"")])
         .arg(directory)
-        .args([THALWEG, "--config"])
+        .args([thalweg(), "--config"])
         .arg(bed.configuration())
         .args(["policy", "remove"])
         .output();
@@ -406,7 +406,7 @@ fn first_application_that_is_killed_is_cleared_by_the_agent() {
     let service = Service::new(&bed);
     let file = bed.directory.path().join("policy.toml");
     fs::write(&file, for_service(&service)).unwrap();
-    let mut command = Command::new(THALWEG);
+    let mut command = Command::new(thalweg());
     command
         .arg("--config")
         .arg(bed.configuration())

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::policies::{bed, one_rule, policy};
-use crate::support::{Bed, THALWEG, privileged};
+use thalweg_testbed::policies::{bed, one_rule, policy};
+use thalweg_testbed::{Bed, privileged, thalweg};
 
 /// Number of rules of the largest policy.
 const RULES: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usize;
@@ -38,7 +38,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024, file=sys.s
 sys.exit(done.returncode)
 "#;
     let mut command = Command::new("python3");
-    command.args(["-c", program, THALWEG]);
+    command.args(["-c", program, thalweg()]);
     if let Some(configuration) = configuration {
         command.arg("--config").arg(configuration);
     }

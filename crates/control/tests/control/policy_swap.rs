@@ -10,8 +10,8 @@ use thalweg_control::policy::{Place, Prepared};
 use thalweg_lab::host::Side;
 use thalweg_policy::Policy;
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, compile, plain, privileged};
+use thalweg_testbed::policies::{bed, one_rule, options_of, policy};
+use thalweg_testbed::{Bed, compile, plain, privileged};
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]

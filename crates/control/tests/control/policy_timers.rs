@@ -4,7 +4,7 @@
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, manifest_path, plain};
+use thalweg_testbed::{Bed, manifest_path, plain};
 
 /// A bed on a path of 1 Gbit/s with a delay each way.
 fn slow_bed(label: &str, delay: &str) -> Bed {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use thalweg_lab::host::Side;
 
-use super::Bed;
+use thalweg_testbed::Bed;
 
 /// splitmix64: the same policies and flows for a seed, everywhere.
 pub struct Random(pub u64);

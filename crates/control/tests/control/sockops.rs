@@ -7,30 +7,12 @@ use std::process::{Command, Stdio};
 use libbpf_rs::{Link, ObjectBuilder};
 use nix::sys::signal::Signal;
 
-use crate::health::{is_attached, is_well};
-use crate::support::{Bed, THALWEG, plain, privileged, unique, wait_for};
+use thalweg_testbed::health::{is_attached, is_well};
+use thalweg_testbed::{Bed, plain, privileged, thalweg, unique, wait_for};
 
 /// Compiles the probe.
 fn compile(directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
-    let object = directory.join(file);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/probe.bpf.c");
-    compile_file(&source, &object, flags);
-    object
-}
-
-fn compile_file(source: &Path, object: &Path, flags: &[&str]) {
-    let multiarch = Command::new("cc").arg("-print-multiarch").output().unwrap();
-    let multiarch = String::from_utf8(multiarch.stdout).unwrap();
-    let status = Command::new("clang")
-        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wno-unused", "-c"])
-        .arg(format!("-I/usr/include/{}", multiarch.trim()))
-        .args(flags)
-        .arg(source)
-        .arg("-o")
-        .arg(object)
-        .status()
-        .expect("running clang");
-    assert!(status.success());
+    thalweg_testbed::compile("probe", directory, file, flags)
 }
 
 fn failure(bed: &Bed, arguments: &[&str]) -> String {
@@ -93,7 +75,7 @@ fn an_object_is_loaded_runs_prints_and_goes_whole() {
             "mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing; \
              exec \"$@\"",
         )
-        .args(["sh", THALWEG, "--json", "--config"])
+        .args(["sh", thalweg(), "--json", "--config"])
         .arg(bed.configuration())
         .args(["sockops", "trace", "probe"])
         .stdout(Stdio::piped())
@@ -200,7 +182,7 @@ fn compile_two(directory: &Path) -> PathBuf {
     };
     let license = format!("char _license[] {} = \"GPL\";\n", section("license"));
     std::fs::write(&source, program("first") + &program("second") + &license).unwrap();
-    compile_file(&source, &object, &[]);
+    thalweg_testbed::compile_file(&source, &object, &[]);
     object
 }
 
@@ -354,9 +336,7 @@ fn mutants(label: &str, number: u64) {
     let control = unique("mut");
     let sockops = std::fs::read(compile(directory, "good.o", &[])).unwrap();
     let cc = {
-        let path = directory.join("cc.o");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/fixed.bpf.c");
-        compile_file(&source, &path, &[]);
+        let path = thalweg_testbed::compile("fixed", directory, "cc.o", &[]);
         std::fs::read(path).unwrap()
     };
     let path = directory.join("mutant.o");

@@ -12,7 +12,7 @@ struct Ran {
 }
 
 fn run(directory: &Path, arguments: &[&str]) -> Ran {
-    let output = Command::new(crate::support::LABORATORY)
+    let output = Command::new(thalweg_testbed::laboratory())
         .current_dir(directory)
         .arg("model")
         .args(arguments)

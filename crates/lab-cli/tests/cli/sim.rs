@@ -47,7 +47,7 @@ impl Place {
     }
 
     fn thalweg(&self, arguments: &[&str]) -> Output {
-        Command::new(crate::support::LABORATORY)
+        Command::new(thalweg_testbed::laboratory())
             .args(arguments)
             .current_dir(self.directory.path())
             .output()
@@ -318,7 +318,7 @@ fn an_interrupted_run_ends_cleanly() {
         .replace("\"small\"", "\"long\"")
         .replace("\"2ms\"", "\"100s\"");
     place.file("long.toml", &long);
-    let child = Command::new(crate::support::LABORATORY)
+    let child = Command::new(thalweg_testbed::laboratory())
         .args([
             "sim",
             "run",

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{LABORATORY, skip_unpackaged};
 use serde_json::Value;
+use thalweg_testbed::{laboratory, skip_unpackaged};
 
 /// Payload of a frame of 1514 bytes: less 14 of Ethernet, 20 of IP, 32 of TCP with time stamps.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
@@ -28,7 +28,7 @@ fn scenario(name: &str) -> PathBuf {
 
 /// Runs the command and reads its document.
 fn json(arguments: &[&str], file: &str) -> Value {
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(arguments)
         .arg(scenario(file))
         .stdin(Stdio::null())
@@ -48,7 +48,7 @@ fn dctcp_fares_as_on_linux() {
     if !available() {
         return;
     }
-    let built = Command::new(LABORATORY)
+    let built = Command::new(laboratory())
         .args(["build-kernel"])
         .output()
         .unwrap();

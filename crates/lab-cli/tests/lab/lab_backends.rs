@@ -3,16 +3,16 @@
 
 use std::process::Command;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, privileged, skip};
 use serde_json::Value;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{laboratory, privileged, skip};
 
 /// Runs the scenario on a backend; its result.
 fn run(backend: &str, scenario: &str, mode: &str) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("scenario.toml");
     std::fs::write(&file, scenario).unwrap();
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args([
             "--json",
             "run",
@@ -104,7 +104,7 @@ fn timers_that_this_machine_does_not_have_are_refused_with_the_backends_that_do(
     let file = directory.path().join("scenario.toml");
     std::fs::write(&file, format!("{BOTTLENECK}[system]\ntimers = \"tick\"\n")).unwrap();
     for backend in ["host", "link"] {
-        let output = Command::new(LABORATORY)
+        let output = Command::new(laboratory())
             .args(["run", "--backend", backend])
             .arg(&file)
             .output()

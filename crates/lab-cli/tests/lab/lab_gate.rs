@@ -8,13 +8,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, THALWEG, manifest_path, stock};
 use thalweg_lab::outcome::ScenarioOutcome;
 use thalweg_lab::scenario::{Expectation, Reference, Scenario};
 use thalweg_lab::statistic::Statistic;
 use thalweg_lab::{Mode, Options, run};
 use thalweg_report::Verdict;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{laboratory, manifest_path, stock, thalweg};
 
 /// Writes a scenario that sets for a mode what it sets for the learner.
 fn judging(scenario: &str, mode: &str, place: &Path) -> PathBuf {
@@ -39,8 +39,8 @@ fn instead_of_the_learner(scenario: &str, mode: &str, rounds: u32) -> ScenarioOu
         connections: Some(rounds),
         out: Some(place.path().join("out")),
         progress: false,
-        agent_binary: THALWEG.into(),
-        program: LABORATORY.into(),
+        agent_binary: thalweg().into(),
+        program: laboratory().into(),
         ..Options::default()
     };
     run(&options).unwrap().scenarios.remove(0)
@@ -87,7 +87,7 @@ in_virtual_time!(
 /// The exit code of a whole run beside the default: 5 if a bound was missed.
 fn whole(files: &[PathBuf], modes: &[&str]) -> Option<i32> {
     let place = tempfile::tempdir().unwrap();
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["run"])
         .args(files)
         .args(["--backend", "qemu", "--mode", "fixed:cubic"])
@@ -190,7 +190,7 @@ fn met_by_null(file: &Path) -> bool {
     let changes = Scenario::load(file).unwrap().changes;
     // What depends on a change is known after it.
     let rounds = 12 + changes.last().map_or(0, |change| change.at);
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["--json", "run", "--backend", "qemu"])
         .arg(file)
         // The best of the fixed ones is among these.

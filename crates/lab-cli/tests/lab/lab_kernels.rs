@@ -5,12 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::place::{Place, assert_code, finish, on_small_disk, said};
-use crate::support::stock::image;
-use crate::support::{LABORATORY, privileged, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use thalweg_testbed::place::{Place, assert_code, finish, on_small_disk, said};
+use thalweg_testbed::stock::image;
+use thalweg_testbed::{laboratory, privileged, wait_for};
 
 const RELEASE: &str = "6.12.1-test";
 
@@ -34,7 +34,7 @@ impl Packages {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(LABORATORY);
+        let mut command = Command::new(laboratory());
         command
             .args(["--json", "kernels"])
             .args(arguments)

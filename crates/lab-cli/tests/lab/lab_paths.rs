@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, THALWEG};
 use thalweg_lab::outcome::{Connection, ModeOutcome};
 use thalweg_lab::query::Query;
 use thalweg_lab::statistic::Statistic;
 use thalweg_lab::{Backend, Mode, Options, Outcome, run, table};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{laboratory, thalweg};
 
 fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
     let file = directory.join("scenario.toml");
@@ -19,8 +19,8 @@ fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
         modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
         out: Some(directory.join("out")),
         progress: false,
-        agent_binary: THALWEG.into(),
-        program: LABORATORY.into(),
+        agent_binary: thalweg().into(),
+        program: laboratory().into(),
         ..Options::default()
     }
 }

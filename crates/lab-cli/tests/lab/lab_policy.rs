@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, manifest_path, privileged, skip_unpackaged, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{laboratory, manifest_path, privileged, skip_unpackaged, wait_for};
 
 /// The packets of policies/clamp.toml.
 const CLAMP: u64 = 100;
@@ -61,7 +61,7 @@ impl Place {
     }
 
     fn start(&self, backend: &str, modes: &[&str]) -> Child {
-        let mut command = Command::new(LABORATORY);
+        let mut command = Command::new(laboratory());
         command.args(["run", "--backend", backend]);
         for mode in modes {
             command.args(["--mode", mode]);

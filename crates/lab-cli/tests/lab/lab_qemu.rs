@@ -9,17 +9,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::place::{
-    DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish,
-    on_small_disk, said,
-};
-use crate::support::{
-    LABORATORY, copy_of_command, manifest_path, privileged, skip, stock, tell_skipped,
-};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_guest::qemu::cpio::Archive;
+use thalweg_testbed::place::{
+    DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish,
+    on_small_disk, said,
+};
+use thalweg_testbed::{
+    copy_of_command, laboratory, manifest_path, privileged, skip, stock, tell_skipped,
+};
 
 /// A user who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -29,7 +29,7 @@ const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
 /// A run of the scenario in QEMU on a kernel.
 fn qemu(place: &Place, kernel: &str, arguments: &[&str]) -> Command {
     let arguments = [&["--backend", "qemu", "--kernel", kernel], arguments].concat();
-    place.command(Path::new(LABORATORY), &arguments)
+    place.command(Path::new(laboratory()), &arguments)
 }
 
 fn run(command: &mut Command) -> Output {
@@ -326,11 +326,11 @@ fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
     }
 }
 
-/// An initial file system whose one program is `programs/count.S`.
+/// An initial file system whose one program is `count.S`.
 fn first_process(directory: &Path) -> Vec<u8> {
     let object = directory.join("count.o");
     let code = directory.join("count.bin");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/count.S");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/count.S");
     let mut assemble = Command::new("cc");
     assemble.arg("-c").arg(source).arg("-o").arg(&object);
     let mut copy = Command::new("objcopy");
@@ -404,7 +404,10 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         ),
     ] {
         let place = Place::new("");
-        let output = with_qemu(&place, &mut place.command(Path::new(LABORATORY), arguments));
+        let output = with_qemu(
+            &place,
+            &mut place.command(Path::new(laboratory()), arguments),
+        );
         assert_refused(&place, &output, code, words);
     }
     let place = Place::new("");
@@ -435,7 +438,7 @@ fn no_kernel_at_all_says_how_to_add_one() {
         tell_skipped("this machine has kernels of its own");
         return;
     }
-    let mut command = place.command(Path::new(LABORATORY), &["--backend", "qemu"]);
+    let mut command = place.command(Path::new(laboratory()), &["--backend", "qemu"]);
     let output = with_qemu(&place, command.env("XDG_CACHE_HOME", place.path("cache")));
     assert_refused(&place, &output, 1, "`thalweg-lab kernels add linux-image-");
 }

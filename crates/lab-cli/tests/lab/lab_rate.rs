@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, manifest_path, privileged, unique};
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{laboratory, manifest_path, privileged, unique};
 
 const MODEL: &str = "models/adpg-plus.safetensors";
 
@@ -43,7 +43,7 @@ fn the_learned_controller_keeps_the_queue_short_beside_reno() {
         .replace("MODEL", model.to_str().unwrap());
     fs::write(&file, linux).unwrap();
     let modes = [format!("fixed:{arm}"), "fixed:reno".to_owned()];
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["--json", "run", "--backend", "host"])
         .args(modes.iter().flat_map(|mode| ["--mode", mode]))
         .arg(&file)
@@ -94,7 +94,7 @@ fn a_model_is_not_taken_for_another_of_its_name() {
         .replace("ARM", "reno")
         .replace("MODEL", model.to_str().unwrap());
     fs::write(&file, text).unwrap();
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["run", "--backend", "host", "--mode", "fixed:reno"])
         .arg(&file)
         .arg("--out")

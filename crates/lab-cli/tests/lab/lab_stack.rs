@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::{LABORATORY, privileged, skip, wait_within};
+use thalweg_testbed::{laboratory, privileged, skip, wait_within};
 
 /// A scenario in its own directory, which also has the temporary files.
 struct Bed(tempfile::TempDir);
@@ -26,7 +26,7 @@ impl Bed {
     }
 
     fn start(&self, arguments: &[&str]) -> Child {
-        Command::new(LABORATORY)
+        Command::new(laboratory())
             .args(["--json", "run", "--connections", "1"])
             .args(arguments)
             .arg("--out")
@@ -229,7 +229,7 @@ fn the_timers_of_a_stack_are_measured() {
         return;
     }
     let bed = Bed::new("");
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["timers", "--stack", "--out"])
         .arg(bed.path("out"))
         .env("TMPDIR", bed.path("tmp"))

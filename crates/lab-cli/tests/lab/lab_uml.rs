@@ -8,14 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use crate::support::place::{
-    DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
-    finish, said,
-};
-use crate::support::{LABORATORY, copy_of_command, skip, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use thalweg_testbed::place::{
+    DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
+    finish, said,
+};
+use thalweg_testbed::{copy_of_command, laboratory, skip, wait_for};
 
 /// A user who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -164,7 +164,7 @@ fn ticks_that_the_packaged_kernel_does_not_have() {
     let place = Place::new("[path]\nrate = \"20mbit\"\n[system]\nhz = 250\n");
     for backend in ["uml", "virtual"] {
         let output = place
-            .command(Path::new(LABORATORY), &["--backend", backend])
+            .command(Path::new(laboratory()), &["--backend", backend])
             .env("XDG_CACHE_HOME", place.path("cache"))
             .output()
             .unwrap();
@@ -187,7 +187,7 @@ fn a_kernel_that_another_version_built_is_not_taken() {
     let run = |hz: u32| {
         executable(&old, &format!("echo CONFIG_HZ={hz}"));
         let output = place
-            .command(Path::new(LABORATORY), &["--backend", "virtual"])
+            .command(Path::new(laboratory()), &["--backend", "virtual"])
             .env("XDG_CACHE_HOME", place.path("cache"))
             .output()
             .unwrap();
@@ -239,7 +239,7 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
     ] {
         let place = Place::new("");
         let arguments = ["--backend", "uml", "--boot-limit", "1"];
-        let mut command = place.command(Path::new(LABORATORY), &arguments);
+        let mut command = place.command(Path::new(laboratory()), &arguments);
         command.env("PATH", place.fake_kernel(script));
         assert_ended(&place, command, &words);
     }
@@ -252,7 +252,7 @@ fn a_signal_while_it_boots_leaves_nothing() {
     }
     let place = Place::new("");
     let child = place
-        .command(Path::new(LABORATORY), &["--backend", "uml"])
+        .command(Path::new(laboratory()), &["--backend", "uml"])
         .env("PATH", place.fake_kernel("echo booting; sleep 1000"))
         .spawn()
         .unwrap();
@@ -297,7 +297,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert!(place.leftovers().len() > 1);
     let output = place
         .command(
-            Path::new(LABORATORY),
+            Path::new(laboratory()),
             &["--backend", "uml", "--boot-limit", "1"],
         )
         .env("PATH", place.fake_kernel("exit 1"))
@@ -340,7 +340,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (&["--mode", "fixed:prague"], "has no module tcp_prague"),
     ] {
         let place = Place::new("");
-        let mut command = Command::new(LABORATORY);
+        let mut command = Command::new(laboratory());
         command
             .args(["run"])
             .arg(place.path("scenario.toml"))

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::place::{
+use serde_json::Value;
+use thalweg_testbed::place::{
     DELAYED, KERNEL, Place, assert_code, assert_delayed, available, finish, said,
 };
-use crate::support::{LABORATORY, guest, skip};
-use serde_json::Value;
+use thalweg_testbed::{guest, laboratory, skip};
 
 /// Processors with AMX have more register state than this kernel supports. A library that the
 /// kernel is started with simulates that on any machine.
@@ -41,7 +41,7 @@ fn it_runs_where_the_processor_has_more_state_than_it_knows() {
     let children = [&place, &other].map(|place| {
         place
             .command(
-                Path::new(LABORATORY),
+                Path::new(laboratory()),
                 &["--backend", "uml", "--mode", "baseline"],
             )
             .env("LD_PRELOAD", &library)
@@ -71,7 +71,7 @@ fn a_kernel_that_ends_at_once_is_told_in_one_line() {
     }
     let place = Place::new("");
     let output = place
-        .command(Path::new(LABORATORY), &["--backend", "uml"])
+        .command(Path::new(laboratory()), &["--backend", "uml"])
         .env("PATH", as_packaged(&place))
         .output()
         .unwrap();
@@ -90,7 +90,7 @@ fn a_kernel_that_ends_at_once_is_told_in_one_line() {
 /// The doctor's line about the kernel, in JSON and as text.
 fn doctor(place: &Place, path: &std::ffi::OsStr) -> (Value, String) {
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(LABORATORY);
+        let mut command = Command::new(laboratory());
         command
             .args(arguments)
             .env("PATH", path)
@@ -163,7 +163,7 @@ fn it_runs_where_temporary_files_are_no_programs() {
             "--connections",
             "1",
         ];
-        let inner = place.command(Path::new(LABORATORY), &arguments);
+        let inner = place.command(Path::new(laboratory()), &arguments);
         let mounts: String = mounted
             .iter()
             .map(|point| point.replace("TMPDIR", place.temporary().to_str().unwrap()))

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::place::{assert_same, files};
-use crate::support::{self, LABORATORY, guest, skip_unpackaged};
 use serde_json::Value;
+use thalweg_testbed::place::{assert_same, files};
+use thalweg_testbed::{guest, laboratory, skip_unpackaged};
 
 /// Loss, queue and delay, so that runs can differ.
 const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
@@ -24,7 +24,7 @@ fn available() -> bool {
 }
 
 fn thalweg(arguments: &[&str]) -> Command {
-    let mut command = Command::new(LABORATORY);
+    let mut command = Command::new(laboratory());
     command
         .args(arguments)
         .stdin(Stdio::null())
@@ -210,7 +210,7 @@ fn the_learner_harms_nobody() {
         return;
     }
     build("100");
-    let mut files: Vec<PathBuf> = fs::read_dir(support::manifest_path("scenarios/lab"))
+    let mut files: Vec<PathBuf> = fs::read_dir(thalweg_testbed::manifest_path("scenarios/lab"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|file| {
@@ -231,7 +231,7 @@ fn the_learner_finds_what_is_better_under_random_loss() {
         return;
     }
     build("100");
-    let file = support::manifest_path("scenarios/lab/loss-2-delay-17ms.toml");
+    let file = thalweg_testbed::manifest_path("scenarios/lab/loss-2-delay-17ms.toml");
     let modes = [
         "--mode",
         "fixed",

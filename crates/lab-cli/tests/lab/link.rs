@@ -8,12 +8,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::support::virtual_time::in_virtual_time;
-use crate::support::{LABORATORY, PATIENCE, skip};
 use serde_json::Value;
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{PATIENCE, laboratory, skip};
 
 fn link(arguments: &[&str]) -> Output {
-    Command::new(LABORATORY)
+    Command::new(laboratory())
         .arg("link")
         .args(arguments)
         .stdin(Stdio::null())
@@ -466,7 +466,8 @@ fn forbidden_user_namespaces_are_named() {
     // A user namespace that allows no nested ones, and a process in it without capabilities.
     let line = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all \
-         --inh-caps=-all {LABORATORY} link -- true"
+         --inh-caps=-all {} link -- true",
+        laboratory()
     );
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c", &line])
@@ -485,7 +486,10 @@ fn forbidden_user_namespaces_are_named() {
 #[test]
 fn a_missing_tun_device_is_named() {
     // A mount namespace in which another file is mounted over it.
-    let line = format!("mount --bind /dev/null /dev/net/tun && exec {LABORATORY} link -- true");
+    let line = format!(
+        "mount --bind /dev/null /dev/net/tun && exec {} link -- true",
+        laboratory()
+    );
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", &line])
         .output()
@@ -520,7 +524,7 @@ fn standard_input_and_output_are_the_commands() {
     if !available() {
         return;
     }
-    let mut child = Command::new(LABORATORY)
+    let mut child = Command::new(laboratory())
         .args(["link", "--delay", "1ms", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

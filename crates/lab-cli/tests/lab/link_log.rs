@@ -6,12 +6,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::link::available;
-use crate::support::LABORATORY;
+use thalweg_testbed::laboratory;
 
 /// A second of iperf3 over a path, with reno, which fills any queue.
 fn iperf(path: &[&str]) -> Output {
     let line = "exec iperf3 -c $THALWEG_LINK_FAR -C reno -t 1 >/dev/null";
-    Command::new(LABORATORY)
+    Command::new(laboratory())
         .args(["link", "--json", "--far-port", "5201", "--far"])
         .arg("exec iperf3 -s -1 >/dev/null 2>&1")
         .args(path)
@@ -125,10 +125,11 @@ fn a_full_disk_costs_the_log_alone() {
     // The disk is full later: the run goes on, and its report is whole.
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=16k none {0} && exec {LABORATORY} link --rate 100mbit --json \
+        "mount -t tmpfs -o size=16k none {0} && exec {1} link --rate 100mbit --json \
          --log {0}/up -- bash -c 'i=0; while [ $i -lt 3000 ]; do echo x >/dev/udp/$THALWEG_LINK_FAR/9; i=$((i+1)); done; \
          echo whole'",
-        directory.path().display()
+        directory.path().display(),
+        laboratory()
     );
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "bash", "-c"])
@@ -165,7 +166,7 @@ fn what_cannot_be_logged_is_refused_before_anything_runs() {
             "cannot write /no/such/log",
         ),
     ] {
-        let output = Command::new(LABORATORY)
+        let output = Command::new(laboratory())
             .arg("link")
             .args(options)
             .args(["--", "echo", "ran"])

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::link::available;
-use crate::support::{LABORATORY, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use thalweg_testbed::{laboratory, wait_for};
 
 /// A link whose commands print the namespaces of both ends.
 struct Running {
@@ -30,7 +30,7 @@ impl Running {
             file.display()
         );
         let near = format!("readlink /proc/self/ns/net; {line}");
-        let mut command = Command::new(LABORATORY);
+        let mut command = Command::new(laboratory());
         command
             .args(["link", "--far", &far, "--", "sh", "-c", &near])
             .stdin(Stdio::null())

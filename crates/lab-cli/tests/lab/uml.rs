@@ -5,13 +5,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::place::{self, KERNEL};
-use crate::support::{THALWEG, guest, privileged};
+use thalweg_testbed::place::{self, KERNEL};
+use thalweg_testbed::{guest, privileged, thalweg};
 
 const MODULES: &str = "/usr/lib/uml/modules";
 
 /// Boots, runs a script as process 1, and returns its console output.
 fn boot(script: &str) -> String {
+    let thalweg = thalweg();
     let prologue = format!(
         r#"
 module() {{ insmod "$(find {MODULES} -name "$1.ko")"; }}
@@ -23,7 +24,7 @@ ip address add 192.0.2.2/24 dev near
 ip link set near up
 ip -n far address add 192.0.2.1/24 dev far
 ip -n far link set far up
-thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
+thalweg() {{ {thalweg} --config /run/agent.toml "$@"; }}
 agent() {{
     cat > /run/agent.toml
     thalweg run > /run/log 2>&1 &

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::stack::{HOST, HOST_V6, MACHINE, Net, answer_names, available, ip};
 use crate::stack_user::{Account, USER};
-use crate::support::{LABORATORY, skip, wait_for};
+use thalweg_testbed::{laboratory, skip, wait_for};
 
 /// Addresses outside, behind the servers' host: one has no way on.
 const SERVER: &str = "198.51.100.7";
@@ -165,7 +165,7 @@ fn root_reaches_servers_end_to_end() {
         "tcp,198.51.100.7,81",
         "tcp,198.51.100.9,80",
     ];
-    let link = net.on_the_machine(LABORATORY);
+    let link = net.on_the_machine(laboratory());
     let (outcomes, report) = tried(link, &["--delay", "20ms"], &targets);
     let [v4, v6, udp, name, refused, unreachable] = &outcomes[..] else {
         panic!("{outcomes:?}");
@@ -220,7 +220,7 @@ const HIDE: &str = "upstream=/run/systemd/resolve/resolv.conf; \
 fn covering(net: &Net, file: &str) -> Command {
     let mut command = net.on_the_machine("sh");
     let script = format!("mount --bind /dev/null {file} && exec \"$@\"");
-    command.args(["-c", &script, "sh", LABORATORY]);
+    command.args(["-c", &script, "sh", laboratory()]);
     command
 }
 
@@ -233,7 +233,7 @@ fn a_resolver_that_only_the_machine_reaches_answers_inside() {
     let net = net();
     let _names = Names::served_at(&net, "127.0.0.53", &net.machine);
     let mut link = net.on_the_machine("sh");
-    link.args(["-c", &format!("{HIDE} exec \"$@\""), "sh", LABORATORY]);
+    link.args(["-c", &format!("{HIDE} exec \"$@\""), "sh", laboratory()]);
     let before = fs::read_to_string("/etc/resolv.conf").ok();
     let (outcomes, _) = tried(link, &[], &["name,server.example,80"]);
     assert_eq!(outcomes[0]["is"], HOST, "{outcomes:?}");
@@ -352,7 +352,7 @@ fn nothing_is_left_however_it_ends() {
     let account = Account::on(net());
     let net = &account.net;
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-        for link in [net.on_the_machine(LABORATORY), by_user(&account)] {
+        for link in [net.on_the_machine(laboratory()), by_user(&account)] {
             let (mut child, near) = running(link);
             assert_eq!(near, "100.126.0.2");
             assert_ne!(left(net), [""; 0]);
@@ -371,10 +371,10 @@ fn several_links_lead_outside_at_once() {
         return;
     }
     let net = net();
-    let (mut first, near) = running(net.on_the_machine(LABORATORY));
+    let (mut first, near) = running(net.on_the_machine(laboratory()));
     assert_eq!(near, "100.126.0.2");
     let targets = ["tcp,198.51.100.7,80"];
-    let (outcomes, report) = tried(net.on_the_machine(LABORATORY), &[], &targets);
+    let (outcomes, report) = tried(net.on_the_machine(laboratory()), &[], &targets);
     assert_eq!(outcomes[0]["peer"], MACHINE, "{outcomes:?}");
     assert_eq!(report["near"], "100.126.0.10");
     first.kill().unwrap();
@@ -395,13 +395,13 @@ fn addresses_that_the_machine_uses_are_left_alone() {
     let machine = &net.machine;
     let targets = ["tcp,198.51.100.7,80"];
     ip(&format!("-n {machine} route add 100.64.0.0/10 dev cable"));
-    let (outcomes, report) = tried(net.on_the_machine(LABORATORY), &[], &targets);
+    let (outcomes, report) = tried(net.on_the_machine(laboratory()), &[], &targets);
     assert_eq!(outcomes[0]["peer"], MACHINE, "{outcomes:?}");
     assert_eq!(report["near"], "198.18.0.2");
     for range in ["198.18.0.0/15", "10.0.0.0/8"] {
         ip(&format!("-n {machine} route add {range} dev cable"));
     }
-    let mut link = net.on_the_machine(LABORATORY);
+    let mut link = net.on_the_machine(laboratory());
     let output = link.args(["link", "--outside", "--", "true"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -453,7 +453,7 @@ fn what_is_missing_is_named() {
 
 #[test]
 fn options_that_do_not_fit_are_named() {
-    let output = Command::new(LABORATORY)
+    let output = Command::new(laboratory())
         .args(["link", "--outside", "--far", "true", "--", "true"])
         .output()
         .unwrap();

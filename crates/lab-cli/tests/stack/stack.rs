@@ -15,7 +15,7 @@ use nix::libc;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-use crate::support::{LABORATORY, place, privileged, skip, wait_for};
+use thalweg_testbed::{laboratory, place, privileged, skip, wait_for};
 
 /// The machine's address, and the host's, as each other sees them.
 pub const MACHINE: &str = "203.0.113.1";
@@ -79,7 +79,7 @@ impl Net {
     }
 
     pub fn stack(&self, options: &[&str], command: &[&str]) -> Command {
-        let mut all = self.on_the_machine(LABORATORY);
+        let mut all = self.on_the_machine(laboratory());
         all.arg("stack").args(options).arg("--").args(command);
         all
     }
@@ -405,7 +405,7 @@ fn directory_environment_user_and_names_are_the_callers() {
     command
         .args(["-c", start, "sh"])
         .arg(directory.path())
-        .args([LABORATORY, "stack", "--", "sh", "-c", script])
+        .args([laboratory(), "stack", "--", "sh", "-c", script])
         .env("COLOUR", "a b\n\"c");
     let output = command.output().unwrap();
     fs::remove_dir_all(place).unwrap();
@@ -527,14 +527,14 @@ fn what_cannot_be_is_said_in_one_line() {
     assert!(said(&mut command, 2).contains("the current directory is /proc, but"));
     // An ordinary user, without root's rights.
     let mut command = net.on_the_machine("setpriv");
-    command.args(["--bounding-set", "-all", "--inh-caps", "-all", LABORATORY]);
+    command.args(["--bounding-set", "-all", "--inh-caps", "-all", laboratory()]);
     command.args(["stack", "--", "true"]);
     let text = said(&mut command, 3);
     assert!(
         text.contains("run it as root (sudo thalweg-lab stack …)"),
         "{text}"
     );
-    let text = said(Command::new(LABORATORY).args(["stack", "guest", "/"]), 1);
+    let text = said(Command::new(laboratory()).args(["stack", "guest", "/"]), 1);
     assert!(
         text.contains("is what `stack` starts in a kernel of its own"),
         "{text}"

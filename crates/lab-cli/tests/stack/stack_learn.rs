@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::stack::{HOST, Net, available, written};
-use crate::support::THALWEG;
+use thalweg_testbed::thalweg;
 
 /// Prints the congestion control of each of some connections. Arguments: address, port, number.
 const CONGESTION_CONTROLS: &str = "import socket, sys\n\
@@ -149,7 +149,7 @@ fn what_one_run_learns_the_next_one_knows() {
     }
     let before = serde_json::to_vec(&document).unwrap();
     fs::write(&store, &before).unwrap();
-    let hosts = format!("{THALWEG} --json hosts | tr -d '\\n'; echo");
+    let hosts = format!("{} --json hosts | tr -d '\\n'; echo", thalweg());
     let ask = format!("{hosts}; python3 -c \"{CONGESTION_CONTROLS}\" {HOST} 80 5");
     let (mut child, said) = waiting(&net, &store, &ask);
     let mut lines = said.lines();
@@ -215,11 +215,12 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
     );
     fs::write(&file, policy).unwrap();
     let store = directory.path().join("stack.json");
+    let thalweg = thalweg();
     let script = format!(
         "python3 -c \"{CONGESTION_CONTROLS}\" {HOST} 80 1 && \
          python3 -c \"{CONGESTION_CONTROLS}\" {HOST} 81 1 && \
-         {THALWEG} --config /run/thalweg/agent.toml --json policy show && \
-         {THALWEG} detach && exit 3"
+         {thalweg} --config /run/thalweg/agent.toml --json policy show && \
+         {thalweg} detach && exit 3"
     );
     let (file, path) = (file.to_str().unwrap(), store.to_str().unwrap());
     let options = ["--learn", "--store", path, "--policy", file];

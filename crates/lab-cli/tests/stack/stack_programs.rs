@@ -12,7 +12,7 @@ use crate::stack::{HOST, MACHINE, Net, available, written};
 use crate::stack_learn::serve;
 use crate::stack_user::{Account, USER};
 use crate::stack_wire::{on_the_host, serving};
-use crate::support::{LABORATORY, skip, wait_for};
+use thalweg_testbed::{laboratory, skip, wait_for};
 
 /// Whether these programs are available; the set-up installs their packages.
 fn there(programs: &[(&str, &str)]) -> bool {
@@ -280,7 +280,7 @@ fn nginx_serves_at_a_published_port() {
         return;
     }
     // Its package would start it on port 80, so the set-up only unpacks it.
-    let unpacked = Path::new(LABORATORY).with_file_name("../nginx/usr/sbin/nginx");
+    let unpacked = Path::new(laboratory()).with_file_name("../nginx/usr/sbin/nginx");
     let places = ["nginx", "/usr/sbin/nginx", unpacked.to_str().unwrap()];
     let program = places.into_iter().find(|program| {
         let version = Command::new(program)

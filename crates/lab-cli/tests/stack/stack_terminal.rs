@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::stack::{Net, available, text};
-use crate::support::wait_for;
+use thalweg_testbed::wait_for;
 
 /// A stack whose streams are a terminal, and the terminal's other side.
 fn on_a_terminal(mut command: Command) -> (Child, fs::File) {

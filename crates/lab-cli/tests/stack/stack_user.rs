@@ -15,8 +15,8 @@ use thalweg_link::tun;
 use thalweg_process::Process;
 
 use crate::stack::{HOST, HOST_V6, Net, answer_names, available, written};
-use crate::support::place::{assert_code, said};
-use crate::support::{copy_of_command, wait_for};
+use thalweg_testbed::place::{assert_code, said};
+use thalweg_testbed::{copy_of_command, wait_for};
 
 /// A user without an entry in passwd(5).
 pub const USER: &str = "54321";

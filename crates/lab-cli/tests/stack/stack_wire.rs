@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::stack::{HOST, HOST_V6, MACHINE, Net, available, written};
-use crate::support::{LABORATORY, wait_for};
+use thalweg_testbed::{laboratory, wait_for};
 
 const MACHINE_V6: &str = "2001:db8:5::1";
 
@@ -295,7 +295,7 @@ fn what_the_machine_lacks_is_named_with_the_remedy() {
         ),
     ] {
         let mut command = net.on_the_machine("sh");
-        command.args(["-c", &format!("{hidden}; exec \"$@\""), "sh", LABORATORY]);
+        command.args(["-c", &format!("{hidden}; exec \"$@\""), "sh", laboratory()]);
         let output = command.args(["stack", "--", "true"]).output().unwrap();
         let said = refused(&output, 3);
         assert!(said.contains(words), "{said}");
@@ -315,7 +315,7 @@ fn limits_are_the_callers() {
         "--nofile=333:4444",
         "--core=0:7168",
         "--nproc=2222",
-        LABORATORY,
+        laboratory(),
     ]);
     let script = "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; ulimit -Su";
     command.args(["stack", "--", "bash", "-c", script]);
