@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};

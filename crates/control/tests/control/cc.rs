@@ -12,7 +12,6 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use serde_json::Value;
 use thalweg_lab::host::Side;
 use thalweg_testbed::cc::{Flow, compile, failure, is_offered, row, success};
 use thalweg_testbed::{Bed, SINK, Traffic, plain, privileged, thalweg, unique, wait_for};
