@@ -12,22 +12,24 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/rust-env.sh
 rust_use
 
-# Kinds, and their tests: modules of the command's, and of the fleet's.
-declare -A command=(
-	[kills]='faults:: faults_points:: faults_pins:: faults_slots:: policy_crash:: cc_faults:: upgrade::'
-	[disks]='faults_store:: monitoring::a_full_disk'
-	[files]='input_files:: inputs:: reload::a_configuration'
-	[pins]='health:: faults_start:: detach::'
-	[programs]='interference:: policy_beside:: sockops::'
-	[clones]=''
-	[floods]='fleet_kept::'
-	[ports]='tcp::'
-)
-declare -A fleet=(
-	[kills]='cluster::'
-	[disks]='disk::'
-	[clones]='clones::'
-	[floods]='hostile:: written::'
+# Kinds, and their tests: in each line the test binary, then modules or names.
+declare -A tests=(
+	[kills]='lifecycle faults:: faults_points:: faults_pins:: faults_slots:: upgrade::
+		control policy_crash:: cc_faults::
+		fleet cluster::'
+	[disks]='lifecycle faults_store::
+		api monitoring::a_full_disk
+		fleet disk::'
+	[files]='lifecycle reload::a_configuration
+		cli input_files:: inputs::'
+	[pins]='lifecycle faults_start:: detach::
+		api health::'
+	[programs]='learning interference::
+		control policy_beside:: sockops::'
+	[clones]='fleet clones::'
+	[floods]='fleet_agents fleet_kept::
+		fleet hostile:: written::'
+	[ports]='api tcp::'
 )
 kinds=(kills disks files pins programs clones floods ports)
 
@@ -37,7 +39,7 @@ if ((EUID != 0)); then
 fi
 if (($#)); then
 	for kind; do
-		if [[ ! -v command[$kind] ]]; then
+		if [[ ! -v tests[$kind] ]]; then
 			echo "error: no kind $kind; there are ${kinds[*]}" >&2
 			exit 2
 		fi
@@ -46,31 +48,30 @@ if (($#)); then
 fi
 export THALWEG_REQUIRE_PRIVILEGED=1
 
-# put_through PACKAGE TEST FILTER...: runs the tests of filters that each find some.
+# put_through TEST FILTER...: runs the tests of filters that each find some.
 put_through() {
-	local package=$1 test=$2 filter
-	shift 2
+	local test=$1 filter
+	shift
 	for filter; do
-		if ! cargo test --quiet --locked -p "$package" --test "$test" -- --list "$filter" | grep ': test$' >/dev/null; then
-			echo "error: $package has no test $filter" >&2
+		if ! cargo test --quiet --locked --workspace --test "$test" -- --list "$filter" | grep ': test$' >/dev/null; then
+			echo "error: $test has no test $filter" >&2
 			return 1
 		fi
 	done
 	# Mutated files by the million are for `make test-all`.
-	cargo test --locked -p "$package" --test "$test" -- --include-ignored \
+	cargo test --locked --workspace --test "$test" -- --include-ignored \
 		--skip a_million_inputs --skip ten_thousand_mutated "$@"
 }
 
-# Tests in virtual time boot it.
-cargo build --quiet --locked -p thalweg-lab-cli
+# With the points at which tests end the agent.
+cargo build --quiet --locked --workspace --all-targets
 status=0
 for kind in "${kinds[@]}"; do
 	printf '\n== %s\n' "$kind"
 	began=$SECONDS
-	# shellcheck disable=SC2086 # filters are words
-	[[ -z ${command[$kind]} ]] || put_through thalweg-cli cli ${command[$kind]} || status=1
-	# shellcheck disable=SC2086
-	[[ -z ${fleet[$kind]-} ]] || put_through thalweg-fleet fleet ${fleet[$kind]} || status=1
+	while read -r -a words; do
+		put_through "${words[@]}" </dev/null || status=1
+	done <<<"${tests[$kind]}"
 	echo "$kind: $((SECONDS - began)) s"
 done
 

@@ -19,8 +19,10 @@ if ! [[ $count =~ ^[1-9][0-9]*$ ]]; then
 	echo "usage: $0 [COUNT [MODULE...]]" >&2
 	exit 2
 fi
-tests=(cargo test --locked --quiet -p thalweg-cli -p thalweg-lab-cli --test cli --)
-mapfile -t names < <("${tests[@]}" --list | sed -nE 's/(::in_virtual_time): test$/\1/p')
+# The commands too, which tests start.
+cargo build --locked --quiet --workspace --all-targets
+tests=(cargo test --locked --quiet --workspace --test control --test lab --test learning --)
+mapfile -t names < <("${tests[@]}" --list | sed -nE 's/(::in_virtual_time): test$/\1/p' | sort --unique)
 for module in "${modules[@]}"; do
 	if [[ " ${names[*]%%::*} " != *" $module "* ]]; then
 		echo "error: $module: expected a module with cases in virtual time: $(printf '%s\n' "${names[@]%%::*}" | sort --unique | paste --serial --delimiters=' ')" >&2

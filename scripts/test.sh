@@ -42,18 +42,20 @@ status=0
 logs=$(mktemp --directory)
 side=
 trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null || true; rm -rf "$logs"' EXIT
-# They wait for each other's traffic more than for a processor.
+# Tests that start the commands: they wait for each other's traffic more than for a processor.
+traffic=(control learning lifecycle lab cli stack api fleet_agents)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
 export RUST_TEST_THREADS
 # Background processes ignore SIGINT, and so would programs that the tests interrupt.
-interruptible=(env --default-signal=INT)
+interruptible() { env --default-signal=INT "$@"; }
+export -f interruptible
 
 marker='not slow'
 if $slow; then marker=slow; fi
 # Skipped tests say so on standard error, and pass.
 cargo_test() { # ARGUMENT...
 	printf '\n== cargo test %s\n' "$*"
-	"${interruptible[@]}" cargo test --locked --workspace --no-fail-fast "$@" 2>&1
+	interruptible cargo test --locked --workspace --no-fail-fast "$@" 2>&1
 }
 python_tests() {
 	printf '\n== pytest -m "%s"\n' "$marker"
@@ -61,7 +63,7 @@ python_tests() {
 	local built=()
 	$slow || built=("${CARGO_TARGET_DIR:-target}/debug/libthalweg_native.so")
 	python_env_make && env --unset=RUSTC_WORKSPACE_WRAPPER scripts/python-native.sh "${built[@]}" &&
-		"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker"
+		interruptible "$(python_env)/bin/python" -m pytest --quiet -m "$marker"
 }
 
 if $slow; then
@@ -92,18 +94,26 @@ else
 		cat "$logs/built" >&2
 		exit 1
 	}
-	# The tests of the command line wait for traffic; all others compute meanwhile.
+	mapfile -t others < <(sed -nE '/^ *Executable (benches\/|unittests )/d
+		s/^ *Executable .*\/([^/]+)-[0-9a-f]+\)$/\1/p' "$logs/built" |
+		grep --invert-match --line-regexp --fixed-strings "${traffic[@]/#/--regexp=}" | sort --unique)
+	# All others compute while those that start the commands wait.
 	set -m
 	{
 		failed=0
-		cargo_test --lib --bins --examples --test '[!c]*' --test 'c[!l]*' || failed=1
+		cargo_test --lib --bins --examples "${others[@]/#/--test=}" || failed=1
 		cargo_test --doc || failed=1
 		python_tests || failed=1
 		exit "$failed"
 	} >"$logs/side" 2>&1 &
 	side=$!
 	set +m
-	cargo_test --test cli | tee "$logs/main" || status=1
+	# Two at a time: while the last tests of one wait, the other goes on.
+	export -f cargo_test
+	export logs
+	printf '%s\n' "${traffic[@]}" | RUST_TEST_THREADS=$(((RUST_TEST_THREADS + 1) / 2)) xargs --max-procs=2 --replace=TEST \
+		bash -c 'cargo_test --test TEST >"$logs/main-TEST"; code=$?; flock "$logs" cat "$logs/main-TEST"; exit "$code"' || status=1
+	cat "$logs"/main-* >"$logs/main"
 	wait "$side" || status=1
 	side=
 	cat "$logs/side"

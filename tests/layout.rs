@@ -111,6 +111,26 @@ fn crates_know_nothing_of_what_uses_them() {
     }
 }
 
+/// The names of all crates of the product and the laboratory.
+fn crates() -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let entries = fs::read_dir(crates).expect("the crates");
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a plain name");
+    let mut names: Vec<_> = entries.map(|it| name(it.expect("an entry"))).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_tests_are_built_from_the_testbed() {
+    let names = crates();
+    assert!(names.contains(&"testbed".to_owned()));
+    for name in names {
+        let all = built_from(&name);
+        assert!(!all.contains("thalweg-testbed"), "thalweg-{name}");
+    }
+}
+
 /// The path of a module in its crate; the root's is empty.
 type Module = Vec<String>;
 
@@ -329,14 +349,12 @@ fn wide_cycles(all: &BTreeMap<Module, Source>) -> Vec<String> {
 
 #[test]
 fn no_import_cycle_spans_folders_or_more_than_three_files() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut wide = Vec::new();
-    for entry in fs::read_dir(crates).expect("the crates") {
-        let path = entry.expect("it can be read").path();
+    for name in crates() {
         let mut all = BTreeMap::new();
-        modules(&path.join("src"), &Module::new(), &mut all);
-        assert!(!all.is_empty(), "{}", path.display());
-        let name = path.file_name().expect("a name").to_string_lossy();
+        modules(&folder.join(&name).join("src"), &Module::new(), &mut all);
+        assert!(!all.is_empty(), "{name}");
         wide.extend(wide_cycles(&all).iter().map(|it| format!("{name}: {it}")));
     }
     wide.retain(|cycle| !KNOWN.iter().any(|known| is_part(cycle, known)));

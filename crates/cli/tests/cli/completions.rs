@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{THALWEG, skip};
+use thalweg_testbed::{skip, thalweg};
 
 /// The root of the sources, where shells run.
 fn root() -> &'static Path {
@@ -24,7 +24,7 @@ const LINES: [(&str, &str); 6] = [
 /// A directory with a shell's completions, by the name that the shell looks for.
 fn written(shell: &str, name: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let script = Command::new(THALWEG)
+    let script = Command::new(thalweg())
         .args(["completions", shell])
         .output()
         .unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use libbpf_rs::{Program, libbpf_sys};
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, THALWEG, plain, privileged, tell_skipped, unique, wait_for};
+use thalweg_testbed::{Bed, plain, privileged, tell_skipped, thalweg, unique, wait_for};
 
 /// Names and states of the doctor's checks.
 fn states(command: &mut Command) -> Vec<(String, String)> {
@@ -27,11 +27,11 @@ fn doctor_result_depends_neither_on_the_version_nor_on_path() {
     if !privileged() {
         return;
     }
-    let plain = states(Command::new(THALWEG).args(["--json", "doctor"]));
+    let plain = states(Command::new(thalweg()).args(["--json", "doctor"]));
     let mut old = Command::new("setarch");
-    let old = states(old.args(["--uname-2.6", THALWEG, "--json", "doctor"]));
+    let old = states(old.args(["--uname-2.6", thalweg(), "--json", "doctor"]));
     assert_eq!(old, plain);
-    let mut user = Command::new(THALWEG);
+    let mut user = Command::new(thalweg());
     let user = states(user.env("PATH", "/usr/bin:/bin").args(["--json", "doctor"]));
     assert_eq!(user, plain);
 }
@@ -93,7 +93,7 @@ fn pins_that_end_with_the_command_are_refused() {
     let client = bed.pair.namespace(Side::Client);
     let run = |by: &[&str], arguments: &[&str]| {
         let mut command = Command::new(by[0]);
-        command.args(&by[1..]).args([THALWEG, "--config"]);
+        command.args(&by[1..]).args([thalweg(), "--config"]);
         command
             .arg(bed.configuration())
             .args(arguments)
@@ -131,7 +131,7 @@ fn pins_that_end_with_the_command_are_refused_and_doubtful_ones_named() {
         command
             .args(&by[1..])
             .args(["sh", "-c", &format!("{before} exec \"$@\""), "sh"])
-            .args([THALWEG, "--config"])
+            .args([thalweg(), "--config"])
             .arg(bed.configuration())
             .args(["cc", "load", "htcp", "--name", &name]);
         let output = command.output().unwrap();
@@ -193,7 +193,13 @@ fn agent_in_a_time_namespace_keeps_the_kernels_time() {
     }
     let mut bed = Bed::new(&plain("timens"), "");
     let mut command = Command::new("unshare");
-    command.args(["--time", "--monotonic=1500", "--fork", THALWEG, "--config"]);
+    command.args([
+        "--time",
+        "--monotonic=1500",
+        "--fork",
+        thalweg(),
+        "--config",
+    ]);
     command.arg(bed.configuration()).arg("run");
     bed.start_by(command);
     let address = bed.server_address();
@@ -230,7 +236,8 @@ fn doctor_knows_a_container_from_the_machine() {
     };
     let empty = bed.directory.path().join("empty.toml");
     fs::write(&empty, "").unwrap();
-    let doctor = format!("{THALWEG} --json --config {} doctor", empty.display());
+    let thalweg = thalweg();
+    let doctor = format!("{thalweg} --json --config {} doctor", empty.display());
     let here = found(Command::new("sh").args(["-c", &doctor]));
     assert!(here.contains("machine"), "{here}");
     let inside = format!(
@@ -257,7 +264,7 @@ fn doctor_tells_what_a_kernel_without_types_lacks() {
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c"])
         .arg("mount -t tmpfs none \"$1\" && exec \"$2\" --json doctor")
-        .args(["sh", types, THALWEG])
+        .args(["sh", types, thalweg()])
         .output()
         .unwrap();
     let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, Program};
 
-use crate::support::{Bed, THALWEG, privileged, wait_for};
+use thalweg_testbed::{Bed, privileged, thalweg, wait_for};
 
 #[test]
 fn limit_with_any_arguments_names_its_replacements() {
@@ -20,7 +20,7 @@ fn limit_with_any_arguments_names_its_replacements() {
     ];
     for arguments in calls {
         for json in [false, true] {
-            let mut command = Command::new(THALWEG);
+            let mut command = Command::new(thalweg());
             command.args(json.then_some("--json")).arg("limit");
             let output = command.args(arguments).output().unwrap();
             assert_eq!(output.status.code(), Some(2), "{arguments:?}");

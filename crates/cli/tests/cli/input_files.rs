@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use nix::sys::resource::{Resource, setrlimit};
 
-use crate::support::{THALWEG, command_of, wait_for};
+use thalweg_testbed::{command_of, thalweg, wait_for};
 
 /// Memory limit of a command, in bytes.
 const MEMORY: u64 = 256 << 20;
@@ -221,7 +221,7 @@ fn export_with_a_text_of_200_mb_is_refused_within_bounds() {
 fn standard_input_is_bounded_too() {
     let directory = directory();
     let import = |input: Stdio| {
-        let mut process = Command::new(THALWEG);
+        let mut process = Command::new(thalweg());
         process
             .args(["--config", "config.toml", "import", "-"])
             .current_dir(directory.path())

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::fake::{Agent, Ran, answer};
-use crate::support::command_of;
+use thalweg_testbed::command_of;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

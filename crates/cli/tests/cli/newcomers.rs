@@ -1,7 +1,7 @@
 //! Congestion controls that somebody loads while an agent with `arms.allow = "auto"` runs.
 
-use crate::support::loaded::Loaded;
-use crate::support::{Bed, plain, privileged, unique, wait_for};
+use thalweg_testbed::loaded::Loaded;
+use thalweg_testbed::{Bed, plain, privileged, unique, wait_for};
 
 fn arms(bed: &Bed) -> String {
     bed.json(&["arms"]).to_string()

@@ -11,8 +11,8 @@ use thalweg_control::links;
 use thalweg_lab::host::Side;
 use toml::{Table, Value};
 
-use crate::cc::{self, is_offered};
-use crate::support::{Bed, THALWEG, compile, plain, privileged, skip, unique, wait_for};
+use thalweg_testbed::cc::{self, is_offered};
+use thalweg_testbed::{Bed, compile, plain, privileged, skip, thalweg, unique, wait_for};
 
 /// Above it, `systemd-analyze security` finds the unit too open.
 const MOST_EXPOSED: &str = "40";
@@ -185,7 +185,7 @@ fn the_commands_of_the_unit_exist() {
     let own = commands.iter().filter(|it| it[0] == "/usr/bin/thalweg");
     assert_eq!(own.clone().count(), 2, "{commands:?}");
     for command in own {
-        let output = Command::new(THALWEG)
+        let output = Command::new(thalweg())
             .args(&command[1..])
             .arg("--help")
             .output()
@@ -206,7 +206,7 @@ fn systemd_takes_the_unit_and_finds_it_closed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("thalweg.service");
-    fs::write(&path, unit().replace("/usr/bin/thalweg", THALWEG)).unwrap();
+    fs::write(&path, unit().replace("/usr/bin/thalweg", thalweg())).unwrap();
     let analyze = |arguments: &[&str]| {
         let output = Command::new("systemd-analyze")
             .args(arguments)
@@ -343,7 +343,7 @@ fn remove_all_needs_no_privilege_where_nothing_is_pinned() {
     let text = format!("[paths]\npin = {pins:?}\nstate = {state:?}\nsocket = {socket:?}\n");
     fs::write(&configuration, text).unwrap();
     let output = Command::new("setpriv")
-        .args(["--bounding-set", "-all", "--inh-caps", "-all", THALWEG])
+        .args(["--bounding-set", "-all", "--inh-caps", "-all", thalweg()])
         .args(["--config", &configuration, "remove-all", &pins])
         .output()
         .unwrap();

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use thalweg_lab::host::Side;
 
-use crate::support::{Bed, LABORATORY, PATIENCE, THALWEG, plain, privileged};
+use thalweg_testbed::{Bed, PATIENCE, laboratory, plain, privileged, thalweg};
 
 /// Files beside a page's commands, which read them.
 const BESIDE: [&str; 3] = ["models", "policies", "scenarios"];
@@ -47,8 +47,8 @@ fn runs(label: &str, page: &str, least: usize) {
     }
     let programs = place.join("bin");
     fs::create_dir(&programs).unwrap();
-    let agent = format!("{THALWEG} --config {:?}", bed.configuration());
-    for (name, command) in [("thalweg", &*agent), ("thalweg-lab", LABORATORY)] {
+    let agent = format!("{} --config {:?}", thalweg(), bed.configuration());
+    for (name, command) in [("thalweg", &*agent), ("thalweg-lab", laboratory())] {
         let file = programs.join(name);
         fs::write(&file, format!("#!/bin/sh\nexec {command} \"$@\"\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();

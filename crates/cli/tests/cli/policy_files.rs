@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{manifest_path, privileged};
+use thalweg_testbed::{manifest_path, privileged};
 
 const FIRST: &str = r#"name = "first"
 

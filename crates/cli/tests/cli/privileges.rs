@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{self, Bed, THALWEG, copy_of_command, plain, privileged};
 use nix::sys::signal::Signal;
+use thalweg_testbed::{Bed, copy_of_command, plain, privileged, thalweg};
 
 /// Nobody, and nobody's group.
 const NOBODY: u32 = 65_534;
@@ -87,7 +87,7 @@ fn the_agent_keeps_three_capabilities_in_force() {
     }
     let mut bed = Bed::running("caps", "");
     // A thread that enters other namespaces has all five effective during that time.
-    let settled = support::wait_for("no thread with more", || {
+    let settled = thalweg_testbed::wait_for("no thread with more", || {
         let has = capabilities(bed.pid());
         (has["CapEff:"] == [IN_FORCE]).then_some(has)
     });
@@ -158,7 +158,7 @@ fn an_ordinary_user_with_three_capabilities_may_run_it() {
     // Ends of connections in namespaces that this agent may not enter are out of scope. So only the
     // visibility of connections can be checked.
     bed.connect(&address, 1, 1_000_000);
-    support::wait_for("the connection is seen", || {
+    thalweg_testbed::wait_for("the connection is seen", || {
         let seen = bed.counter("closed") + bed.counter("outside");
         (seen >= 2).then_some(())
     });
@@ -176,7 +176,7 @@ fn doctor_of_privileges(by: &[&str]) -> (String, String) {
     let mut command = Command::new(by[0]);
     command
         .args(&by[1..])
-        .args([THALWEG, "--json", "--config"])
+        .args([thalweg(), "--json", "--config"])
         .arg(&empty)
         .arg("doctor")
         .stdin(Stdio::null());
@@ -306,7 +306,7 @@ fn a_policy_that_may_not_come_before_the_learner_is_refused_whole() {
             .args([
                 "--bounding-set",
                 "-all,+bpf,+net_admin,+perfmon",
-                THALWEG,
+                thalweg(),
                 "--config",
             ])
             .arg(bed.configuration())
@@ -412,13 +412,19 @@ fn a_group_that_is_not_there_is_named() {
 
 /// The sources of a test: of a file, or of all files of a directory. None if there is no such test.
 fn sources(name: &str, test: &str) -> Option<String> {
-    let root = support::manifest_path("crates").join(name);
-    let place = root.join(if name == "cli" { "tests/cli" } else { "tests" });
-    let mut files: Vec<_> = [&place, &root.join("src")]
-        .map(|place| place.join(format!("{test}.rs")))
-        .into();
-    if let Ok(entries) = fs::read_dir(place.join(test)) {
-        files.extend(entries.map(|entry| entry.unwrap().path()));
+    let root = thalweg_testbed::manifest_path("crates").join(name);
+    let tests = root.join("tests");
+    let within = |folder: &Path| -> Vec<_> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    // A file of `src` or `tests`, or of a test program's directory.
+    let mut folders = vec![root.join("src"), tests.clone()];
+    folders.extend(within(&tests));
+    let file = |folder: PathBuf| folder.join(format!("{test}.rs"));
+    let mut files: Vec<_> = folders.into_iter().map(file).collect();
+    for folder in [&tests, &tests.join(name)] {
+        files.extend(within(&folder.join(test)));
     }
     let texts = files
         .iter()

@@ -16,8 +16,8 @@ use thalweg_sim::scenario::Scenario as SimScenario;
 use thalweg_units::schema;
 
 use crate::inputs::kinds::{Inputs, KINDS};
-use crate::support::command_of;
 use crate::wrong_inputs::Case;
+use thalweg_testbed::command_of;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Bed, THALWEG, privileged, wait_for};
+use thalweg_testbed::{Bed, privileged, thalweg, wait_for};
 
 /// Shell prompt of the tests.
 const PROMPT: &str = "ready>";
@@ -101,8 +101,9 @@ impl Terminal {
     fn top(&self, bed: &Bed) {
         // The process's own number is that of the shell that it replaces.
         self.run(&format!(
-            "stty -g >before; sh -c 'echo $$ >pid; exec {THALWEG} --config {} top --interval 200ms'; \
+            "stty -g >before; sh -c 'echo $$ >pid; exec {} --config {} top --interval 200ms'; \
              echo it ended with $?; stty -g >after",
+            thalweg(),
             bed.configuration().display()
         ));
         self.shows("q quit  ? help");
@@ -304,7 +305,8 @@ fn the_screen_outlives_the_agent_and_every_end_gives_the_terminal_back() {
     plain.is_given_back("q");
     // None to begin with.
     plain.run(&format!(
-        "{THALWEG} --config {} top",
+        "{} --config {} top",
+        thalweg(),
         bed.configuration().display()
     ));
     plain.shows("the agent is not running");
@@ -322,7 +324,7 @@ fn where_nothing_can_be_drawn_it_says_what_to_use() {
         assert!(said.contains(part) && said.lines().count() == 1, "{said}");
     };
     let top = |arguments: &[&str]| {
-        Command::new(THALWEG)
+        Command::new(thalweg())
             .arg("top")
             .args(arguments)
             .output()
@@ -341,7 +343,7 @@ fn where_nothing_can_be_drawn_it_says_what_to_use() {
     let directory = tempfile::tempdir().unwrap();
     let terminal = Terminal::new(directory.path(), &[]);
     for kind in ["vt100", "dumb", ""] {
-        terminal.run(&format!("TERM={kind} {THALWEG} top; echo code $?"));
+        terminal.run(&format!("TERM={kind} {} top; echo code $?", thalweg()));
         let screen = terminal.until("a refusal", |screen| screen.contains("code 2"));
         let flat = screen.replace('\n', "");
         assert!(
@@ -352,6 +354,6 @@ fn where_nothing_can_be_drawn_it_says_what_to_use() {
         terminal.run("clear");
         terminal.shows_no("code 2");
     }
-    terminal.run(&format!("{THALWEG} top </dev/null"));
+    terminal.run(&format!("{} top </dev/null", thalweg()));
     terminal.shows("standard input is no terminal");
 }

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::fake::{Agent, answer};
-use crate::support::wait_for;
+use thalweg_testbed::wait_for;
 
 /// A command that ends with the test.
 struct Watch(Child);

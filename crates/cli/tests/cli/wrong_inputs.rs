@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::support::{command_of, privileged};
+use thalweg_testbed::{command_of, privileged};
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Case {

@@ -1,6 +1,10 @@
 //! `thalweg-lab` as a user runs it: arguments, texts, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod model;
+mod sim;
+mod sim_conformance;
+
 use std::process::{Command, Output};
 
 fn run(words: &[&str]) -> Output {

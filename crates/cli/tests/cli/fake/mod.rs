@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::command_of;
+use thalweg_testbed::command_of;
 
 /// A request as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]

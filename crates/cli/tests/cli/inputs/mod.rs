@@ -17,7 +17,7 @@ use kinds::{Form, Inputs, KINDS, Kind};
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 
-use crate::support::command_of;
+use thalweg_testbed::command_of;
 
 /// CPU time limit of an input, in seconds: unoptimised code takes longer.
 const CPU_S: libc::time_t = if cfg!(debug_assertions) { 20 } else { 2 };
