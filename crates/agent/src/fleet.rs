@@ -7,12 +7,12 @@
 mod all;
 mod book;
 mod compact;
+mod desired;
 mod form;
 mod policy;
 mod tell;
 #[cfg(test)]
 mod tests;
-mod wish;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;

@@ -16,7 +16,7 @@ use thalweg_fleet::Name;
 use thalweg_fleet::wire::{Policy, Progress};
 use thalweg_units::file::{self, Draft, ReadError};
 
-use super::wish::{Act, Present, Wanted, Which, Wishes};
+use super::desired::{Action, DesiredState, PolicyId, Present, Wanted};
 
 /// Version of the file.
 const FORMAT: u64 = 1;
@@ -32,7 +32,9 @@ const FAILURES: u64 = 10;
 #[derive(Serialize, Deserialize)]
 struct Document {
     format: u64,
-    wishes: Wishes,
+    /// Earlier versions wrote this name.
+    #[serde(rename = "wishes")]
+    desired: DesiredState,
 }
 
 /// Policies of the fleet on this machine.
@@ -45,9 +47,9 @@ pub struct Policies {
     history: History,
     /// Nothing is set: matches are counted.
     dry_run: bool,
-    wishes: Wishes,
+    desired: DesiredState,
     /// As it is in the file.
-    saved: Wishes,
+    saved: DesiredState,
     /// Why the file could not be read, until it is written anew or gone.
     unread: Option<String>,
     /// How far they were at the last look.
@@ -61,12 +63,12 @@ impl Policies {
     /// Reads what was wanted. What a file had that cannot be read is asked of the fleet again.
     pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
         let file = state.join("fleet.json");
-        let (mut wishes, unread) = match load(&file) {
-            Ok(wishes) => (wishes, None),
-            Err(error) => (Wishes::default(), Some(format!("{error:#}"))),
+        let (mut desired, unread) = match load(&file) {
+            Ok(desired) => (desired, None),
+            Err(error) => (DesiredState::default(), Some(format!("{error:#}"))),
         };
-        let saved = wishes.clone();
-        wishes.keep(&labels);
+        let saved = desired.clone();
+        desired.keep(&labels);
         Self {
             agent,
             labels,
@@ -74,7 +76,7 @@ impl Policies {
             place,
             history: History::at(state),
             dry_run,
-            wishes,
+            desired,
             saved,
             unread,
             told: Vec::new(),
@@ -91,12 +93,13 @@ impl Policies {
     /// Numbers of the policies that were obeyed, by label.
     pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
         // A file that cannot be read is told by `new`.
-        load(&state.join("fleet.json")).map_or_else(|_| BTreeMap::new(), |wishes| wishes.numbers())
+        load(&state.join("fleet.json"))
+            .map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
     }
 
     /// How far they are.
     pub fn progress(&self) -> Vec<Progress> {
-        self.wishes.progress()
+        self.desired.progress()
     }
 
     /// Takes a policy that the client found signed and new.
@@ -111,7 +114,7 @@ impl Policies {
         );
         let check = |text: &str| compile(text, &file).map(drop);
         let one_line = |why: anyhow::Error| format!("{why:#}").replace('\n', "; ");
-        self.wishes
+        self.desired
             .take(&self.agent, policy, |text| check(text).map_err(one_line));
         (self.looked, self.not_before) = (None, None);
     }
@@ -137,7 +140,7 @@ impl Policies {
         };
         let done = settled.and(self.watch());
         self.save().and(done)?;
-        let before = std::mem::replace(&mut self.told, self.wishes.progress());
+        let before = std::mem::replace(&mut self.told, self.desired.progress());
         Ok(Some(self.told != before))
     }
 
@@ -146,14 +149,14 @@ impl Policies {
         // Pins that cannot be read are told by `settle`, once the file is written.
         let present = self.present().ok().flatten();
         let which = present.as_ref().map(|(which, _)| which);
-        self.wishes.takes_away(&self.labels, which)
+        self.desired.takes_away(&self.labels, which)
     }
 
     fn settle(&mut self, now: Instant) -> Result<()> {
         let done = self.carry_out(now);
         // Also after an error: the policy may be out of the kernel.
         let present = self.present()?;
-        self.wishes.note_present(present);
+        self.desired.note_present(present);
         done
     }
 
@@ -162,11 +165,11 @@ impl Policies {
         let restored = self.history.restore(&self.place);
         let present = self.present()?;
         let which = present.as_ref().map(|(which, _)| which);
-        match self.wishes.act(&self.labels, which) {
-            Act::Nothing => drop(restored?),
-            Act::Note(label) => self.wishes.applied(&label),
-            Act::Remove => self.remove(present.as_ref())?,
-            Act::Leave(label) => {
+        match self.desired.act(&self.labels, which) {
+            Action::Nothing => drop(restored?),
+            Action::Note(label) => self.desired.applied(&label),
+            Action::Remove => self.remove(present.as_ref())?,
+            Action::Leave(label) => {
                 restored?;
                 let entry = self.history.in_force(&self.place.pin)?;
                 let why = match entry {
@@ -174,20 +177,20 @@ impl Policies {
                     None => "removed on this machine".to_owned(),
                 };
                 tracing::warn!("the fleet's policy of label {label} was {why}");
-                self.wishes.left(&label, why);
+                self.desired.left(&label, why);
             }
-            Act::Apply(..) if self.not_before.is_some_and(|at| now < at) => {}
-            Act::Apply(label, wanted) => match self.apply(&label, &wanted) {
-                Ok(()) => self.wishes.applied(&label),
+            Action::Apply(..) if self.not_before.is_some_and(|at| now < at) => {}
+            Action::Apply(label, wanted) => match self.apply(&label, &wanted) {
+                Ok(()) => self.desired.applied(&label),
                 Err(error) => {
                     let why = format!("{error:#}");
                     tracing::warn!(
                         "policy {} of label {label} is refused: {why}",
                         wanted.number
                     );
-                    self.wishes.refused(&label, why);
+                    self.desired.refused(&label, why);
                     self.not_before = Some(now + AGAIN);
-                    if self.wishes.takes_away(&self.labels, which) {
+                    if self.desired.takes_away(&self.labels, which) {
                         self.remove(present.as_ref())?;
                     }
                 }
@@ -276,7 +279,7 @@ impl Policies {
         let is_local = matches!(&now, Some((None, _)));
         let now = now
             .and_then(|(which, text)| Some((which?, String::from_utf8_lossy(&text).into_owned())));
-        self.wishes.taken_back(&label, why, now, is_local);
+        self.desired.taken_back(&label, why, now, is_local);
         taken_back?;
         Ok(())
     }
@@ -296,7 +299,7 @@ impl Policies {
             && let Err(error) = self.history.entry(entry.number)
         {
             if is_absent(&error) {
-                return Ok(self.wishes.present_as(entry.number));
+                return Ok(self.desired.present_as(entry.number));
             }
             // It may be the fleet's.
             return Err(error);
@@ -305,30 +308,30 @@ impl Policies {
     }
 
     fn save(&mut self) -> Result<()> {
-        if self.wishes == self.saved {
+        if self.desired == self.saved {
             return Ok(());
         }
         let bytes = serde_json::to_vec(&Document {
             format: FORMAT,
-            wishes: self.wishes.clone(),
+            desired: self.desired.clone(),
         })?;
         let written = Draft::new(&self.file, 0o600).and_then(|draft| draft.replace(&bytes));
         written.with_context(|| format!("writing {}", self.file.display()))?;
-        self.saved.clone_from(&self.wishes);
+        self.saved.clone_from(&self.desired);
         self.unread = None;
         Ok(())
     }
 }
 
-fn load(file: &Path) -> Result<Wishes> {
+fn load(file: &Path) -> Result<DesiredState> {
     let bytes = match file::read(file, FILE_MAX) {
-        Err(error) if ReadError::is_absent(&error) => return Ok(Wishes::default()),
+        Err(error) if ReadError::is_absent(&error) => return Ok(DesiredState::default()),
         read => read?,
     };
     let document: Document =
         serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", file.display()))?;
     match document.format {
-        FORMAT => Ok(document.wishes),
+        FORMAT => Ok(document.desired),
         found => Err(anyhow!(
             "{}: format: found {found}, expected {FORMAT}",
             file.display()
@@ -381,7 +384,7 @@ fn file_of(label: &Name, number: u64) -> PathBuf {
 }
 
 /// The policy of the fleet that the history keeps under this name.
-fn which(entry: &Entry) -> Option<Which> {
+fn which(entry: &Entry) -> Option<PolicyId> {
     let rest = entry.file.to_str()?.strip_prefix("fleet/")?;
     let (label, number) = rest.split_once('/')?;
     Some((Name::new(label).ok()?, number.parse().ok()?))
