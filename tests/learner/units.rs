@@ -1,4 +1,4 @@
-//! Single functions: values derived by hand, and drawn inputs at and around their limits.
+//! Single functions and steps: values derived by hand, and drawn inputs at and around their limits.
 
 use thalweg_bpf_types::raw as abi;
 use thalweg_tests::{Implementation, Request, raw};
@@ -62,6 +62,9 @@ pub fn units() -> Vec<Unit> {
         records::assess(),
         records::forget(),
         records::change(),
+        records::connect(),
+        records::score(),
+        records::review(),
         tag(),
         control(),
         drawn(),

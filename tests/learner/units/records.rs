@@ -4,7 +4,10 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_tests::{Request, raw};
 
 use super::{ARMS, MAX, MIB, ONE_U64, Unit, narrow, plain, unit};
-use crate::draw::{NO_ARM, ONE, Random, SWITCH, TIMEOUT, extreme, odd};
+use crate::draw::{
+    NO_ARM, ONE, Random, SECOND_NS, SWITCH, Samples, TIMEOUT, bulk, extreme, jumping, limited,
+    members, odd, overflowing, queueing,
+};
 
 pub fn judged() -> Unit {
     fn request([value, caution, is_system, harmful, unsteady, system_value]: [u64; 6]) -> Request {
@@ -329,6 +332,104 @@ pub fn change() -> Unit {
             let flow = [r.between(100, 200), r.below(100)];
             request(allowed, arm, flow, r.u32(), pair)
         },
+        draws: 200,
+    }
+}
+
+/// A record near the rule's limits: evidence, gaps, credit, fruitless trials, segments, queues.
+fn drawn_record(r: &mut Random) -> abi::thalweg_host {
+    let mut host = abi::thalweg_host {
+        connections: r.below(100) as u32,
+        scored: r.pick(&[0, 1, 5, 40]),
+        credit_q16: r.pick(&[ONE / 2, 5 * ONE]),
+        queue_q16: r.below(ONE_U64) as u32,
+        base_rtt_us: r.pick(&[0, 2_000, 20_000]),
+        trials: r.below(3) as u16,
+        trial_ns: r.below(20) * SECOND_NS,
+        used: ARMS as u16,
+        harmful: (r.u32() & r.u32() & r.u32()) as u16,
+        unsteady: (r.u32() & r.u32() & r.u32()) as u16,
+        ..Default::default()
+    };
+    host.credit_q16 = r.below(host.credit_q16.into()) as u32;
+    let gap = r.pick(&[1, 8]) * ONE_U64;
+    for (arm, statistics) in host.arms.iter_mut().zip(&mut host.statistics) {
+        arm.value = 40 * ONE + r.below(gap) as u32;
+        arm.weight_q16 = r.pick(&[0, 0, 1, 270, ONE / 4, ONE / 2, ONE, 2 * ONE, 8 * ONE]);
+        arm.weight_q16 -= r.below(u64::from(arm.weight_q16) / 8 + 1) as u32;
+        arm.chosen = r.below(80) as u32;
+        arm.caution_q16 = r.below(ONE_U64 / 2) as u32;
+        statistics.deviation_q16 = r.below(ONE_U64) as u32;
+        statistics.log_rate_q16 = 22 * ONE + r.below(2 * ONE_U64) as u32;
+        statistics.scored = r.below(10) as u32;
+        statistics.segs = r.pick(&[0, 500, 4_000, 60_000]);
+        statistics.retrans = (statistics.segs >> r.between(4, 9)) + r.below(6) as u32;
+        statistics.retrans = statistics.retrans.min(statistics.segs);
+        statistics.counted = r.pick(&[0, 5, 40, 255]);
+        statistics.slow = r.below(u64::from(statistics.counted) / 4 + 3) as u16;
+    }
+    host
+}
+
+/// A request about a drawn record.
+fn of_record(function: u32, r: &mut Random) -> Request {
+    let allowed = r.pick(&[0x3, 0xf, 0xffff]);
+    let mut request = Request {
+        allowed,
+        system_arm: r.pick(&members(allowed)),
+        arm: r.pick(&members(allowed)),
+        random: [r.u32() | r.pick(&[0, 0xff00]), 0, 0],
+        now_ns: 20 * SECOND_NS,
+        host: drawn_record(r),
+        ..plain(function, [])
+    };
+    request.params.rescue_arm = r.pick(&[1, NO_ARM]);
+    request
+}
+
+/// New connections to hosts with drawn records.
+pub fn connect() -> Unit {
+    Unit {
+        name: "connect",
+        by_hand: Vec::new(),
+        limits: Vec::new(),
+        draw: |r| of_record(raw::VECTOR_CONNECT, r),
+        draws: 400,
+    }
+}
+
+/// Measurements of hosts with drawn records.
+pub fn score() -> Unit {
+    Unit {
+        name: "score",
+        by_hand: Vec::new(),
+        limits: Vec::new(),
+        draw: |r| {
+            let request = of_record(raw::VECTOR_SCORE, r);
+            let samples = r.pick(&[
+                bulk as Samples,
+                overflowing,
+                queueing,
+                odd,
+                limited,
+                jumping,
+            ]);
+            Request {
+                sample: samples(r, request.arm, 50),
+                ..request
+            }
+        },
+        draws: 400,
+    }
+}
+
+/// Reviews of long connections to hosts with drawn records.
+pub fn review() -> Unit {
+    Unit {
+        name: "review",
+        by_hand: Vec::new(),
+        limits: Vec::new(),
+        draw: |r| of_record(raw::VECTOR_REVIEW, r),
         draws: 200,
     }
 }
