@@ -1,4 +1,4 @@
-"""Documentation of the trainers: ``--help`` has each flag, docs/reference/training.md each feature."""
+"""Documentation of the trainers: ``--help`` has each flag, docs/reference/model.md each feature."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ from thalweg.features import FEATURES
 from thalweg.train.adpg import Settings
 from thalweg.train.settings import parse
 
-TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "training.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "model.md").read_text()
 
 
 def test_help_has_every_flag_with_its_effect_and_default(capsys):
