@@ -30,7 +30,7 @@ const RESEED: libc::Ioctl = 0x5207;
 /// The file of the name servers.
 const RESOLVER: &str = "/run/resolv.conf";
 /// Each timer of fq is a signal of the machine, the greatest cost of pacing. Ten times fq's own
-/// slack lets timers share one (docs/measurements/stack.md).
+/// slack lets timers share one (docs/measurements/lab.md).
 const FQ: &str = "qdisc replace dev vec0 root fq timer_slack 100us";
 
 /// Runs as the first process of a kernel: sets it up and runs a command. The kernel stops when it
