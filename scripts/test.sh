@@ -111,6 +111,7 @@ else
 	# Two at a time: while the last tests of one wait, the other goes on.
 	export -f cargo_test
 	export logs
+	# shellcheck disable=SC2016 # that shell has them
 	printf '%s\n' "${traffic[@]}" | RUST_TEST_THREADS=$(((RUST_TEST_THREADS + 1) / 2)) xargs --max-procs=2 --replace=TEST \
 		bash -c 'cargo_test --test TEST >"$logs/main-TEST"; code=$?; flock "$logs" cat "$logs/main-TEST"; exit "$code"' || status=1
 	cat "$logs"/main-* >"$logs/main"
