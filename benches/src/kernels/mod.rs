@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use thalweg_agent::features::FEATURES;
+use thalweg_agent::doctor::requirements;
 use thalweg_guest::kernels::{self, Stock};
 use thalweg_guest::qemu::{self, Program};
 use thalweg_lab::units::Size;
@@ -62,7 +62,7 @@ pub fn run(
         "--write takes no --kernel and no --feature: the page has all"
     );
     for name in features {
-        let names = FEATURES.map(|feature| feature.name);
+        let names: Vec<_> = requirements().iter().map(|row| row.name).collect();
         ensure!(
             names.contains(&name.as_str()),
             "no feature {name:?}: expected one of {}",
@@ -195,7 +195,7 @@ fn check_options(stock: &Stock, column: &Column) -> Result<()> {
         let mut on = pairs.filter(|(_, value)| matches!(*value, "y" | "m"));
         on.any(|(name, _)| name == option)
     };
-    for feature in &FEATURES {
+    for feature in requirements() {
         let works = column.features.get(feature.name).is_some_and(|it| it.works);
         let absent = feature.options().into_iter().find(|option| !has(option));
         if let (true, Some(option)) = (works, absent) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use thalweg_agent::features::FEATURES;
+use thalweg_agent::doctor::requirements;
 
 use super::Tried;
 use super::probe::Object;
@@ -67,7 +67,7 @@ pub fn text(all: &[Tried], objects: &[Object]) -> String {
     text.push_str(&features(all));
     text.push_str(SINCE);
     text.push_str("| | Linux | because of |\n|---|---|---|\n");
-    for feature in &FEATURES {
+    for feature in requirements() {
         let _ = writeln!(
             text,
             "| {} | {} | {} |",
@@ -87,7 +87,7 @@ pub fn tables(all: &[Tried], objects: &[Object]) -> String {
 /// Feature × kernel.
 fn features(all: &[Tried]) -> String {
     let mut text = heading("", all, "needs");
-    for feature in &FEATURES {
+    for feature in requirements() {
         let _ = write!(text, "| {}: {} |", feature.name, feature.means);
         for tried in all {
             let cell = match tried.column.features.get(feature.name) {
@@ -218,7 +218,7 @@ mod tests {
 
     fn tried(package: &str, works: bool, instructions: u32) -> Tried {
         let said = "there is | none".to_owned();
-        let feature = FEATURES[1].name.to_owned();
+        let feature = requirements()[1].name.to_owned();
         let program = BTreeMap::from([("policy_mark".to_owned(), instructions)]);
         Tried {
             package: Some(package.to_owned()),

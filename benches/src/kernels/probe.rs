@@ -13,7 +13,8 @@ use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
-use thalweg_agent::features::{FEATURES, Feature, Id};
+use thalweg_agent::doctor::requirements;
+use thalweg_agent::requirements::Requirement;
 use thalweg_lab::host::{Pair, PairOptions, Side};
 use thalweg_lab::scenario::Aqm;
 
@@ -94,8 +95,9 @@ pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
         programs: BTreeMap::new(),
     };
     let objects = objects()?;
-    let wanted = |feature: &Feature| named.is_empty() || named.iter().any(|it| it == feature.name);
-    for feature in FEATURES.into_iter().filter(wanted) {
+    let wanted =
+        |feature: &Requirement| named.is_empty() || named.iter().any(|it| it == feature.name);
+    for feature in requirements().into_iter().filter(wanted) {
         let begun = Instant::now();
         let tried = bench.passes(&feature, &objects, &mut column)?;
         let cell = match tried {
@@ -217,14 +219,14 @@ impl Bench<'_> {
     /// the kernel has verified. The two variants of a source have the same names for them.
     fn passes(
         &self,
-        feature: &Feature,
+        feature: &Requirement,
         objects: &[Object],
         column: &mut Column,
     ) -> Result<Result<String>> {
         let has_types = Path::new(TYPES).join("vmlinux").exists();
-        let hidden: &[bool] = match feature.id {
-            Id::Learning => &[true],
-            Id::Policies if has_types => &[true, false],
+        let hidden: &[bool] = match feature.name {
+            "learning" => &[true],
+            "policies" if has_types => &[true, false],
             _ => &[false],
         };
         let mut before = BTreeMap::new();
@@ -241,10 +243,12 @@ impl Bench<'_> {
             }
             let types = has_types && !hidden && said.is_ok();
             // The parameters decide what is verified: each object counts where it is tried.
-            let counts = |object: &str| match (types, feature.id) {
-                (true, Id::LongConnections) => object == "learn_open",
-                (true, Id::LearnedClamps) => object == "learn_clamp",
-                (true, Id::BusyTime) => !["learn", "learn_open", "policy"].contains(&object),
+            let counts = |object: &str| match (types, feature.name) {
+                (true, "learning from long connections") => object == "learn_open",
+                (true, "learned clamps") => object == "learn_clamp",
+                (true, "learning by busy time") => {
+                    !["learn", "learn_open", "policy"].contains(&object)
+                }
                 (true, _) => !["learn_btf", "learn_open", "policy"].contains(&object),
                 (false, _) => !["learn_btf", "policy_btf"].contains(&object),
             };
@@ -264,34 +268,35 @@ impl Bench<'_> {
         Ok(said)
     }
 
-    fn attempt(&self, feature: &Feature) -> Result<String> {
-        match feature.id {
-            Id::Learning => self.learn(false),
-            Id::BusyTime => self.learn(true),
-            Id::LongConnections => self.long(),
-            Id::LearnedClamps => self.clamps(),
-            Id::Policies => self.policy(),
-            Id::OpenConnections => self.existing(false),
-            Id::LaterStages => self.existing(true),
-            Id::CongestionControls => self.congestion_controls(),
-            Id::MachineCode => self.machine_code(),
-            Id::Laboratory => laboratory("rate", |options| {
+    fn attempt(&self, feature: &Requirement) -> Result<String> {
+        match feature.name {
+            "learning" => self.learn(false),
+            "learning by busy time" => self.learn(true),
+            "learning from long connections" => self.long(),
+            "learned clamps" => self.clamps(),
+            "policies" => self.policy(),
+            "policies: open connections" => self.existing(false),
+            "policies: later stages" => self.existing(true),
+            "congestion controls in BPF" => self.congestion_controls(),
+            "programs as machine code" => self.machine_code(),
+            "lab: rates and losses" => laboratory("rate", |options| {
                 options.path.rate = Some("20mbit".parse()?);
                 options.path.loss = Some("1%".parse()?);
                 Ok(())
             }),
-            Id::Delays => laboratory("delay", |options| {
+            "lab: delays" => laboratory("delay", |options| {
                 options.path.rate = Some("20mbit".parse()?);
                 options.path.delay = "5ms".parse()?;
                 Ok(())
             }),
-            Id::Marks => laboratory("red", |options| {
+            "lab: ECN marks" => laboratory("red", |options| {
                 options.path.rate = Some("20mbit".parse()?);
                 options.path.aqm = Aqm::Red;
                 options.path.ecn = true;
                 Ok(())
             }),
-            Id::Link => self.link(),
+            "links" => self.link(),
+            other => bail!("there is no trial of {other}"),
         }
     }
 
