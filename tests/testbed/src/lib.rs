@@ -155,7 +155,7 @@ fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
 
 /// Path of a source file of the tests' programs.
 pub fn source(name: &str) -> PathBuf {
-    manifest_path("crates/testbed/programs").join(name)
+    manifest_path("tests/testbed/programs").join(name)
 }
 
 /// Compiles a program to a file in a directory.
