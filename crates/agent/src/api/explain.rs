@@ -88,8 +88,8 @@ fn namespaces(shared: &Shared) -> anyhow::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// The networks of a host without record that have records, the narrowest first. Its service is
-/// known only once it is connected to: where one would decide, all are there.
+/// Networks of a host without a record that have records, the narrowest first. The host's service
+/// is known only after connecting. Where a service would decide, all services are returned.
 fn networks(
     shared: &Shared,
     presenter: &Presenter<'_>,
@@ -136,8 +136,8 @@ fn networks(
     Ok(found)
 }
 
-/// What is known of initial windows towards a host, the narrowest first: of its prefix and of its
-/// namespace. The service in between is known only once it is connected to.
+/// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
+/// service between them is known only after connecting.
 fn windows(
     shared: &Shared,
     presenter: &Presenter<'_>,

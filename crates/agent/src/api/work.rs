@@ -35,7 +35,7 @@ pub(super) struct Api {
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
     metrics: Arc<Mutex<Option<(Counted, String)>>>,
-    /// What was last read of the fleet, and when.
+    /// Last read of the fleet's statuses, and its time.
     fleet: Arc<Mutex<Option<(Instant, Read)>>>,
 }
 

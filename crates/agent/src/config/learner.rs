@@ -113,7 +113,7 @@ pub struct Learning {
     pub loss_min_segments: u32,
     /// `rescue`: congestion control that is tried first on lossy paths.
     pub rescue: Option<String>,
-    /// `stretch`: interval of looks at long connections; zero = none.
+    /// `stretch`: interval of scans of long connections; zero = none.
     pub stretch: Duration,
 }
 
@@ -130,13 +130,13 @@ pub struct ControlGroup {
     pub cluster_ipv4: u32,
     /// `cluster_ipv6`: bits of an IPv6 address that are drawn together.
     pub cluster_ipv6: u32,
-    /// `revert`: what is worse than the group is taken back.
+    /// `revert`: a choice that is worse than the control group is reverted.
     pub revert: bool,
 }
 
 impl ControlGroup {
-    /// The group as the programs draw it. Classic, as published, has none. Under advice it is all
-    /// that has no trial.
+    /// The control group as the programs draw it. Mode `classic`, as published, has none. Under
+    /// advice all connections without a trial belong to it.
     pub fn group(&self, mode: Mode, advise: &Advise, salt: u64) -> Control {
         let q16 = |share: f64| match mode {
             Mode::Classic => 0,
@@ -163,10 +163,10 @@ pub struct Advise {
 }
 
 impl Advise {
-    /// What of the other settings contradicts it: what is found, and what is expected instead.
+    /// Checks `[advise]` against the other settings.
     ///
     /// # Errors
-    /// They cannot both be in force.
+    /// The first contradiction: what is found, and what is expected instead.
     pub fn check(&self, mode: Mode, dry_run: bool) -> Result<(), (&'static str, &'static str)> {
         match () {
             () if !self.only => Ok(()),

@@ -32,12 +32,12 @@ const AT_ONCE: usize = 512;
 pub struct Remote {
     /// Network namespace cookie.
     pub netns: u64,
-    /// Its address, IPv4 mapped.
+    /// Address of the host, IPv4 mapped.
     address: Ipv6Addr,
 }
 
 impl Remote {
-    /// Its address.
+    /// Address of the host.
     pub fn address(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
     }
@@ -61,7 +61,7 @@ impl From<&raw::thalweg_clamp_key> for Remote {
 
 /// A visit to open connections.
 pub struct ConnectionVisit {
-    /// What the program tells of each.
+    /// Reports of the program, one per visited host.
     pub reports: Vec<raw::thalweg_clamp_report>,
     /// The kernel's first refusal: one namespace's does not concern the others.
     pub outcome: Result<()>,
@@ -128,7 +128,7 @@ fn write_prefixes(iterator: &Iterator, prefixes: &[Prefix]) -> Result<()> {
     Ok(())
 }
 
-/// What a poll needs of the loaded programs.
+/// Handles and settings that a poll needs of the loaded programs.
 pub struct Programs {
     /// The iterator's link; `None`: there is no iterator.
     pub link: Option<Arc<OwnedFd>>,
