@@ -22,11 +22,11 @@ use super::desired::{Action, DesiredState, PolicyId, Present, Wanted};
 const FORMAT: u64 = 1;
 /// A policy has 128 KiB of text at most, in JSON perhaps six times that; of 17 labels twice.
 const FILE_MAX: u64 = 64 << 20;
-/// Interval of looks at the kernel's policy.
+/// Interval of polls of the kernel's policy.
 const LOOK: Duration = Duration::from_secs(10);
-/// What the kernel refused is tried again.
+/// Pause before a policy that the kernel refused is applied again.
 const AGAIN: Duration = Duration::from_secs(600);
-/// A rule whose operations fail so often, and more than once in a hundred, is at fault.
+/// Failed operations from which a rule is at fault, if they are more than 1 %.
 const FAILURES: u64 = 10;
 
 #[derive(Serialize, Deserialize)]
@@ -40,27 +40,27 @@ struct Document {
 /// Policies of the fleet on this machine.
 pub struct Policies {
     agent: Name,
-    /// Those named first come first.
+    /// Labels by rank: the first that has a policy wins.
     labels: Vec<Name>,
     file: PathBuf,
     place: Place,
     history: History,
-    /// Nothing is set: matches are counted.
+    /// Whether nothing is set, and matches are only counted.
     dry_run: bool,
     desired: DesiredState,
-    /// As it is in the file.
+    /// Desired state as in the file.
     saved: DesiredState,
-    /// Why the file could not be read, until it is written anew or gone.
+    /// Why the file could not be read, until it is written again or gone.
     unread: Option<String>,
-    /// How far they were at the last look.
+    /// Progress at the last poll.
     told: Vec<Progress>,
     looked: Option<Instant>,
-    /// What the kernel refused is not tried before.
+    /// Earliest time at which a refused policy is applied again.
     not_before: Option<Instant>,
 }
 
 impl Policies {
-    /// Reads what was wanted. What a file had that cannot be read is asked of the fleet again.
+    /// Reads the desired state. If the file cannot be read, the fleet is asked again.
     pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
         let file = state.join("fleet.json");
         let (mut desired, unread) = match load(&file) {
@@ -85,19 +85,19 @@ impl Policies {
         }
     }
 
-    /// Why the file of what was wanted could not be read, while it is there.
+    /// Why the file of the desired state could not be read, while the file is there.
     pub fn unread(&self) -> Option<String> {
         self.unread.clone()
     }
 
     /// Numbers of the policies that were obeyed, by label.
     pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
-        // A file that cannot be read is told by `new`.
+        // `new` reports a file that cannot be read.
         load(&state.join("fleet.json"))
             .map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
     }
 
-    /// How far they are.
+    /// Progress of each label's policy.
     pub fn progress(&self) -> Vec<Progress> {
         self.desired.progress()
     }
@@ -119,10 +119,11 @@ impl Policies {
         (self.looked, self.not_before) = (None, None);
     }
 
-    /// Does what is to be done, at intervals: nothing, or whether something changed.
+    /// Carries out the next action, at most once per interval. Returns whether the progress
+    /// changed; `None`: not due yet.
     ///
     /// # Errors
-    /// Pins or files that cannot be read or written. It is tried again.
+    /// Pins or files that cannot be read or written. The next poll tries again.
     pub fn attend(&mut self, now: Instant) -> Result<Option<bool>> {
         if self.looked.is_some_and(|at| now - at < LOOK) {
             return Ok(None);
@@ -290,7 +291,7 @@ impl Policies {
         Ok(entry.is_some_and(|it| it.number == number))
     }
 
-    /// What the kernel has of the fleet.
+    /// The fleet's policy in the kernel.
     fn present(&self) -> Result<Option<Present>> {
         let Some(entry) = self.history.in_force(&self.place.pin)? else {
             return Ok(None);
