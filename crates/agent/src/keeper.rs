@@ -56,8 +56,7 @@ const UNREACHABLE_MAX: usize = 10_000;
 /// Causes of the problem `rules`: the ends of flows, and the policy in force.
 const OUTCOMES: &str = "outcomes";
 const ADOPTED: &str = "policy";
-/// Causes of the problem `long-connections`: the connections' slots, and a visit to some
-/// namespaces.
+/// Causes of the problem `long-connections`: the connections' slots, and a visit to connections.
 const SLOTS: &str = "slots";
 const VISIT: &str = "visit";
 
@@ -493,8 +492,7 @@ impl Keeper {
         policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
-    /// Logs a policy's failed settings, each kind of failure once, and notes interference of other
-    /// sockops programs.
+    /// Logs a policy's failed settings, each kind once, and notes interference of other programs.
     fn report_policy(&mut self) {
         let report = match self.shared.look_at_policy(&self.policies) {
             Ok(report) => report,

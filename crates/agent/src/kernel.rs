@@ -185,8 +185,7 @@ pub struct Kernel {
     took_over: bool,
     /// Why the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
-    /// The iterator over long connections; `Ok(None)`: it is not wanted; `Err`: the reason that it
-    /// cannot be loaded.
+    /// The iterator over long connections; `Ok(None)`: not wanted; `Err`: why it cannot be loaded.
     open: Result<Option<Iterator>, String>,
     /// Maps of an earlier agent that are in use.
     kept: BTreeSet<&'static str>,

@@ -107,8 +107,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
                 };
                 tracing::info!("agent ends; {left}");
                 return match outcome {
-                    // Detached stays detached: after a failure a service manager would start the
-                    // agent again.
+                    // After a failure a service manager would start the detached agent again.
                     Err(error) if is_detached => {
                         tracing::error!("after it was detached: {error:#}");
                         Ok(())
@@ -138,8 +137,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     }
 }
 
-/// Resources of the process: locks, socket and privileges. They outlive a change of the
-/// configuration.
+/// Locks, socket and privileges of the process, which outlive a change of the configuration.
 struct Ground {
     /// The API's socket; `None`: the agent ends, and answers no more.
     socket: Mutex<Option<Socket>>,

@@ -205,12 +205,10 @@ impl Shared {
         })
     }
 
-    /// Reads the configuration again. Returns whether it changed; then another session begins with
-    /// it.
+    /// Reads the configuration again. Returns whether it changed; then another session begins.
     ///
     /// # Errors
-    /// The configuration is refused; the present one stays, and `status` says so until another is
-    /// taken.
+    /// The configuration is refused: the present one stays, and `status` reports the refusal.
     pub fn reload(&self) -> Result<bool, Refused> {
         let outcome = self.reload.prepare(
             &self.config,
@@ -355,8 +353,7 @@ impl Shared {
         }
     }
 
-    /// Sets a problem as [`Shared::problem`] does, for repeated attempts: logged once, whatever the
-    /// later texts.
+    /// Sets a problem as [`Shared::problem`] does, but logs only its first text.
     pub fn trouble(&self, topic: &'static str, text: String) {
         if lock(&self.problems).insert(topic, text.clone()).is_none() {
             tracing::error!(topic, "{text}");

@@ -30,8 +30,7 @@ pub struct Status {
     pub mode: String,
     /// Whether the agent decides, logs and scores, but sets nothing.
     pub dry_run: bool,
-    /// Share of the hosts with trials, where nothing else is set; `None`: the agent does not give
-    /// advice only.
+    /// Share of the hosts with trials; `None`: the agent does not give advice only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<f64>,
     /// cgroup v2 directory whose connections are covered.
@@ -48,8 +47,7 @@ pub struct Status {
     pub kernel_busy_time: bool,
     /// Number of host records now in the kernel.
     pub hosts: u64,
-    /// Number of host records beyond which the least valuable are evicted; for a moment there may
-    /// be more.
+    /// Number of host records beyond which the least valuable are evicted, with some delay.
     pub hosts_max: u64,
     /// Kernel memory of the maps, bytes.
     pub map_bytes: u64,
@@ -133,8 +131,7 @@ pub struct Looks {
     pub number: u64,
     /// Processor time of all scans, µs.
     pub cpu_us: u64,
-    /// Seconds from the last scan to the next; more than configured where many connections are
-    /// open.
+    /// Seconds from the last scan to the next; above the configured ones with many connections.
     pub interval_s: f64,
 }
 
@@ -244,8 +241,7 @@ pub struct HostArm {
     /// Whether the arm gains at the expense of others, so that it is not chosen (thalweg).
     #[serde(default)]
     pub harmful: bool,
-    /// Whether the arm is much slower now and then, so that it must be better by 1 1/2 bits
-    /// (thalweg).
+    /// Whether the arm is sometimes much slower, so that it must be better by 1 1/2 bits (thalweg).
     #[serde(default)]
     pub unsteady: bool,
     /// Probability that the next connection uses the arm.
@@ -291,14 +287,12 @@ pub struct NetworkLimits {
 /// RTT, or all of a network namespace.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Network {
-    /// Name of the group: the prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or
-    /// `all`.
+    /// Prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
     pub name: String,
     /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: reports of
     /// other agents about the same network.
     pub level: String,
-    /// Levels of the fleet: number of other agents that reported the network. Nothing was measured
-    /// here.
+    /// Only at levels of the fleet: number of other agents that reported the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<u32>,
     /// Network namespace cookie.
@@ -332,8 +326,7 @@ pub struct NetworkArm {
     pub difference_bits: f64,
     /// Standard error of the mean cost, bits.
     pub error_bits: f64,
-    /// Mean cost above the system default by the measurements of this network alone, bits; `None`:
-    /// it has none.
+    /// Mean cost above the system default in this network alone, bits; `None`: not measured.
     pub own_difference_bits: Option<f64>,
     /// Evidence: discounted number of measurements, with the prior weight of the wider network.
     pub evidence: f64,
@@ -574,8 +567,7 @@ fn one() -> f64 {
 /// The measurement interval that ends with an event.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Measurement {
-    /// Kind of the end: `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`; `stretch`: the
-    /// connection goes on.
+    /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`; `stretch`: the connection goes on.
     pub end: String,
     /// `scored`; another outcome only at the end of a long connection.
     pub outcome: String,
@@ -611,8 +603,7 @@ pub struct Measurement {
     pub weight: f64,
 }
 
-/// `GET /v1/gain`: the learner against its control group, or a rule against the flows that it left
-/// alone.
+/// `GET /v1/gain`: the learner against its control group, or a rule against flows left alone.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Gain {
     /// The main finding, in a sentence.
@@ -657,8 +648,7 @@ pub struct GainRule {
 pub struct GainGroup {
     /// `all`, `arm`, `prefix` or `port`.
     pub by: String,
-    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given the arm
-    /// before.
+    /// Arm, prefix or port; empty for all. Of an arm: hosts that the learner had given it before.
     pub name: String,
     /// Comparisons of the group.
     pub rows: Vec<GainRow>,
@@ -722,8 +712,7 @@ pub struct Advice {
 pub struct AdviceGroup {
     /// `all`, `arm`, `prefix` or `port`.
     pub by: String,
-    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given the arm
-    /// before.
+    /// Arm, prefix or port; empty for all. Of an arm: hosts that the learner had given it before.
     pub name: String,
     /// `take` (the best arm), `keep` (the system's), `same` (it does not matter), `unknown` or
     /// `nothing` (to compare).
@@ -744,9 +733,8 @@ pub struct AdviceGroup {
 /// A choice that was compared with the system's arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct AdviceChoice {
-    /// Origin of the choice: `trial` (an experiment), `learner` (another choice of the learner),
-    /// `itself` (the application, a route or a policy chose, so that different applications are
-    /// compared, within hosts and hours).
+    /// `trial` (an experiment), `learner` (its other choices), or `itself`: the application, a route or
+    /// a policy chose, so that different applications are compared, within hosts and hours.
     pub by: String,
     /// Arm of the choice; `None`: any that the learner chose.
     pub arm: Option<String>,
@@ -755,8 +743,7 @@ pub struct AdviceChoice {
     pub verdict: String,
     /// Finding, in words.
     pub words: String,
-    /// Only for the verdict `unknown`: seconds until a difference of 5 % would show; `None`: not to
-    /// be foreseen.
+    /// Seconds until a difference of 5 % would show, as [`AdviceGroup::known_in_s`].
     pub known_in_s: Option<u64>,
     /// Whether the arm's trials have ended, because it was worse.
     pub ended: bool,
