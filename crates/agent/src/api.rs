@@ -340,7 +340,7 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 }
 
 /// Saves, removes everything from the kernel, and ends the agent. A failed save does not stop the
-/// removal: `unsaved` has the reason. Each feature has a key for what it could not undo.
+/// removal: `unsaved` has the reason. Each feature has a key for its leftovers.
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();
@@ -356,7 +356,7 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
             privileges::raised(|| learner.remove_rest());
         }
         fail_point!("detach::removed");
-        // It has let go, and repairs nothing any more.
+        // The kernel side has let go: the agent repairs nothing any more.
         shared.end();
         let removed = removed?;
         let unsaved = unsaved.map(|error| format!("{error:#}"));

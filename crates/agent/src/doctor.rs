@@ -23,7 +23,7 @@ pub enum CheckState {
     Missing,
 }
 
-/// One line of the table.
+/// A line of the doctor's table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// The subject of the check.

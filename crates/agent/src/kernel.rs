@@ -183,7 +183,7 @@ pub struct Kernel {
     /// Mask of the reverted arms.
     reverted: AtomicU32,
     took_over: bool,
-    /// Why the variant that reads the kernel's own structures is not in use.
+    /// Reason that the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
     /// The iterator over long connections; `Ok(None)`: not wanted; `Err`: why it cannot be loaded.
     open: Result<Option<Iterator>, String>,
@@ -572,7 +572,7 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
             .with_context(|| format!("swapping the program of {}", path.display()));
     }
     let beside = links::beside(path);
-    // Its pin keeps it attached.
+    // The link's pin keeps it attached.
     drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))

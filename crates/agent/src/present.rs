@@ -272,7 +272,7 @@ impl Presenter<'_> {
         Some(host.arms[index].value)
     }
 
-    /// One sentence on the arm of the next connection, and the reason.
+    /// Sentence on the arm of the next connection, and the reason.
     pub fn summary(&self, key: &HostKey, host: &Host) -> String {
         let system_arm = self.system_arm(key);
         let shares = self.shares(host, system_arm);

@@ -31,7 +31,7 @@ pub struct Ready {
 
 /// Plan for the end of the session.
 enum Plan {
-    /// Nothing is planned.
+    /// No plan.
     None,
     /// Another session, with this configuration.
     Next(Box<Ready>),

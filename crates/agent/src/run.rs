@@ -163,7 +163,7 @@ impl Ground {
         system::ensure_bpffs(&config.paths.pin)?;
         let pins = PinLock::take(&config.paths.pin)?;
         check_private(&config.paths.pin)?;
-        // From here on the agent creates its threads, and reads data of others.
+        // From here on the agent creates threads, and reads data of others.
         privileges::give_up()?;
         check_reachable(&config.paths.state)?;
         check_reachable(&config.paths.pin)?;
@@ -268,7 +268,7 @@ impl Session {
         shared.kernel.insert_conns(&left.conns)?;
         fail_point!("start::restored");
         drop(left);
-        // What networks know decides from the first connection on.
+        // Prior weights must be right from the first connection on.
         shared.kernel.refresh_worth()?;
         shared.kernel.attach()?;
         fail_point!("start::attached");

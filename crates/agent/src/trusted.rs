@@ -26,7 +26,7 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     file::read_open(opened, file, max)
 }
 
-/// Who else may change a file, with the command that prevents it.
+/// Other users who may change a file, and the command that prevents it.
 fn fault(file: &Path, about: &Metadata) -> Option<String> {
     let shown = file.display();
     let (own, group) = (geteuid().as_raw(), getegid().as_raw());

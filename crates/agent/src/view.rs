@@ -148,7 +148,7 @@ impl Looks {
 
 pub use crate::counters::Counters;
 
-/// One arm of `GET /v1/arms` (a list).
+/// An arm of `GET /v1/arms` (a list).
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Arm {
     /// Slot in the arm table, 0 to 15.
@@ -174,7 +174,7 @@ pub struct Hosts {
     pub hosts: Vec<Host>,
 }
 
-/// One remote host.
+/// A remote host.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Host {
     /// Address, with `/length` unless it is a whole host.
@@ -208,7 +208,7 @@ pub struct Host {
     pub arms: Vec<HostArm>,
 }
 
-/// One arm for one host. The first six fields are the published columns.
+/// An arm for one host. The first six fields are the published columns.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct HostArm {
     /// Name of the congestion control ("CongAlg").
@@ -316,7 +316,7 @@ pub struct Network {
     pub arms: Vec<NetworkArm>,
 }
 
-/// One arm in a network.
+/// An arm in a network.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkArm {
     /// Name of the congestion control.
@@ -379,7 +379,7 @@ pub struct WindowNetwork {
     pub windows: Vec<WindowArm>,
 }
 
-/// One initial window in a network.
+/// An initial window in a network.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct WindowArm {
     /// Size of the window, segments.
@@ -450,7 +450,7 @@ pub struct History {
     pub share: f64,
 }
 
-/// One arm of a history.
+/// An arm of a history.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ArmHistory {
     /// Name of the congestion control; `unknown`: a CC that is not an arm.
@@ -459,7 +459,7 @@ pub struct ArmHistory {
     pub counts: Vec<u64>,
 }
 
-/// One event of `GET /v1/events`: a decision, or the end of a measurement interval that is scored,
+/// An event of `GET /v1/events`: a decision, or the end of a measurement interval that is scored,
 /// or that the receiver or the buffer limited. Decisions without evidence (warm-up) and other
 /// unscored intervals only have counters, unless a long connection ends.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -654,7 +654,7 @@ pub struct GainGroup {
     pub rows: Vec<GainRow>,
 }
 
-/// One comparison. Effects are treated less control: below 0 is better.
+/// A comparison. Effects are treated less control: below 0 is better.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct GainRow {
     /// `time`, `retransmitted`, `failed` or `rtt`.

@@ -23,7 +23,7 @@ pub(super) struct BestQuery {
     limit: Option<String>,
 }
 
-/// Which hosts come first.
+/// Order of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     /// Most connections; records do not count bytes.

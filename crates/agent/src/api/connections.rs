@@ -54,7 +54,7 @@ impl Admission {
 /// Slots that connections with the token leave to others.
 const NEWCOMERS: usize = 4;
 
-/// Where connections come from.
+/// Source of connections.
 pub(super) trait Door {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;

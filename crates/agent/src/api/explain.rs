@@ -16,7 +16,7 @@ use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{Explanation, Network, WindowNetwork};
 
-/// One explanation for each network namespace that knows the host, or else its networks.
+/// Explains the host: once for each network namespace that knows it, or else by its networks.
 pub(super) async fn explain(
     State(api): State<Api>,
     Address(address): Address,
@@ -102,7 +102,7 @@ fn networks(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    // Its own record, then what the fleet told, as programs ask them.
+    // The host's own record, then the fleet's, in the order of the programs.
     let mut add = |key: HostKey| -> anyhow::Result<bool> {
         let mut decides = false;
         let of_fleet = key.level.fleet().map(|level| HostKey { level, ..key });

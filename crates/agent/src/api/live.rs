@@ -1,4 +1,4 @@
-//! Server-sent events: the status every other second, and what happened since, in sums.
+//! Server-sent events: the status every other second, and sums of the events since.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -100,7 +100,7 @@ pub(super) async fn live(State(api): State<Api>) -> Response {
         .into_response()
 }
 
-/// One message: JSON has no line breaks.
+/// Text of a message; JSON has no line breaks.
 fn message(name: &str, value: &impl Serialize) -> String {
     let data = serde_json::to_string(value).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n")

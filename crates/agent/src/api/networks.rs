@@ -1,4 +1,4 @@
-//! `GET /v1/networks` and `GET /v1/windows`: what is known of networks.
+//! `GET /v1/networks` and `GET /v1/windows`: records of networks.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

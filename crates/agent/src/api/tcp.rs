@@ -295,7 +295,7 @@ impl Front {
 
     /// No further connection is taken, by whoever else has this listener.
     pub fn close(&self) {
-        // It is closed in any case once the agent has ended.
+        // The listener is closed in any case once the agent has ended.
         if let Some(listener) = &*self.lock() {
             let _ = socket::shutdown(listener.as_raw_fd(), Shutdown::Both);
         }

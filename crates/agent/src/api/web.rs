@@ -1,4 +1,4 @@
-//! `thalweg web`: the page for browsers on this machine, in front of an agent's socket.
+//! `thalweg web`: the page for browsers on this machine, which asks an agent's socket.
 //!
 //! The page comes from this program, so it is there before the agent is. Everything else is asked
 //! of the agent with the rights of the user who runs this program.

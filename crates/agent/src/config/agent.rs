@@ -49,14 +49,14 @@ pub struct Events {
     pub log_rate: u32,
 }
 
-/// Which events go to the log.
+/// Events that go to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventLog {
     /// Changes of a connection, and refusals.
     Changes,
     /// All events.
     All,
-    /// None.
+    /// No events.
     None,
 }
 

@@ -1,9 +1,9 @@
-//! Why a configuration cannot be used.
+//! Reasons that a configuration cannot be used.
 
 use thalweg_units::Faults;
 use thalweg_units::file::ReadError;
 
-/// Why a configuration cannot be used.
+/// Reason that a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.

@@ -20,8 +20,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// `[arms]`: the congestion controls to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arms {
-    /// `allow`: names; `None` = `auto`: what the kernel offered at the agent's start, what is named
-    /// elsewhere here, and what `thalweg cc load` has loaded.
+    /// `allow`: names; `None` = `auto`: the kernel's offer at the agent's start, names elsewhere in
+    /// the configuration, and those that `thalweg cc load` has loaded.
     pub allow: Option<Vec<String>>,
     /// `deny`: names never chosen, whatever `allow` says.
     pub deny: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Hosts {
     pub user_namespaces: bool,
 }
 
-/// `[networks]`: what is known of a network decides about its new hosts.
+/// `[networks]`: records of a network decide about its new hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks {
     /// `enabled`: networks learn and decide.
@@ -77,10 +77,10 @@ pub struct Networks {
     pub table: Option<PathBuf>,
 }
 
-/// `[initial_window]`: connections get an initial window by what is known of their networks.
+/// `[initial_window]`: connections get an initial window by the records of their networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialWindow {
-    /// `enabled`: it is learned and set.
+    /// `enabled`: windows are learned and set.
     pub enabled: bool,
     /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
     pub mask: u16,
@@ -153,7 +153,7 @@ impl ControlGroup {
     }
 }
 
-/// `[advise]`: measure what runs, and say what would be best.
+/// `[advise]`: measure connections, and advise on the best arms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advise {
     /// `only`: nothing is set but trials.
@@ -166,7 +166,7 @@ impl Advise {
     /// Checks `[advise]` against the other settings.
     ///
     /// # Errors
-    /// The first contradiction: what is found, and what is expected instead.
+    /// The first contradiction: the value found, and the expected one.
     pub fn check(&self, mode: Mode, dry_run: bool) -> Result<(), (&'static str, &'static str)> {
         match () {
             () if !self.only => Ok(()),

@@ -286,7 +286,7 @@ impl<'s> Section<'s> {
         })
     }
 
-    /// One of several words.
+    /// Reads one of several words.
     pub fn word<T: Copy + PartialEq>(&mut self, key: Key, words: &[(&str, T)], default: T) -> T {
         let all: Vec<String> = words
             .iter()

@@ -1,4 +1,4 @@
-//! Report store: what other agents reported of networks, until it becomes records of the kernel.
+//! Report store: reports of other agents about networks, until they become records of the kernel.
 //!
 //! A fleet of 200 agents with 1,000 networks each sends 200,000 reports, so they must be compact: a
 //! report takes some fifty bytes, a network keeps a sample of its reports (`compact.rs`), and all

@@ -1,7 +1,7 @@
-//! Policies of the fleet on this machine: put in force as by `thalweg policy apply`, watched, taken back.
+//! Policies of the fleet on this machine: applied as by `thalweg policy apply`, watched, reverted.
 //!
-//! The kernel, and the history of policies, are the truth: what is in force says by its file's name,
-//! `fleet/LABEL/NUMBER`, that it is the fleet's. What is wanted is in `fleet.json` of the state
+//! The kernel and the history of policies are the truth: the file's name of the policy in force,
+//! `fleet/LABEL/NUMBER`, marks it as the fleet's. The desired state is in `fleet.json` of the state
 //! directory.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct Policies {
     desired: DesiredState,
     /// Desired state as in the file.
     saved: DesiredState,
-    /// Why the file could not be read, until it is written again or gone.
+    /// Error of reading the file, until the file is written again or gone.
     unread: Option<String>,
     /// Progress at the last poll.
     told: Vec<Progress>,
@@ -85,7 +85,7 @@ impl Policies {
         }
     }
 
-    /// Why the file of the desired state could not be read, while the file is there.
+    /// Error of reading the file of the desired state, while the file is there.
     pub fn unread(&self) -> Option<String> {
         self.unread.clone()
     }
@@ -147,7 +147,7 @@ impl Policies {
 
     /// Whether the fleet's policy in the kernel is to be removed or replaced.
     fn is_to_go(&self) -> bool {
-        // Pins that cannot be read are told by `settle`, once the file is written.
+        // `settle` reports pins that cannot be read, once the file is written.
         let present = self.present().ok().flatten();
         let which = present.as_ref().map(|(which, _)| which);
         self.desired.takes_away(&self.labels, which)
@@ -162,7 +162,7 @@ impl Policies {
     }
 
     fn carry_out(&mut self, now: Instant) -> Result<()> {
-        // What could not be put in force again at the start was not removed by anybody.
+        // A policy that could not be restored at the start was not removed by anybody.
         let restored = self.history.restore(&self.place);
         let present = self.present()?;
         let which = present.as_ref().map(|(which, _)| which);
@@ -234,7 +234,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Takes the fleet's policy back if it is at fault.
+    /// Reverts the fleet's policy if one of its rules fails.
     fn watch(&mut self) -> Result<()> {
         let Some(((label, number), _)) = self.present()? else {
             return Ok(());
@@ -265,7 +265,7 @@ impl Policies {
         };
         let is_out = match &taken_back {
             Ok(is_out) => *is_out,
-            // It may be out of the kernel, and the state directory does not say so.
+            // The policy may be out of the kernel, and the state directory does not say so.
             Err(_) => !self.is_in_force(entry.number)?,
         };
         if !is_out {
@@ -302,7 +302,7 @@ impl Policies {
             if is_absent(&error) {
                 return Ok(self.desired.present_as(entry.number));
             }
-            // It may be the fleet's.
+            // The policy may be the fleet's.
             return Err(error);
         }
         Ok(which(&entry).map(|which| (which, entry.number)))
@@ -345,7 +345,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Why a policy is to be taken back.
+/// Reason to revert a policy.
 fn fault_of(report: &Report) -> Option<String> {
     report.rules.iter().find_map(|rule| {
         if rule.suspended {

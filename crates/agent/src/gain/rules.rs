@@ -240,7 +240,7 @@ impl Rules {
         self.present().filter_map(group).collect()
     }
 
-    /// One rule, by its name.
+    /// The comparison of one rule, by the rule's name.
     ///
     /// # Errors
     /// The reason that there is no comparison, in words.
@@ -339,7 +339,7 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
     kept.ledger.add(part, &connection, || group_of(remote));
 }
 
-/// Why a rule is not compared.
+/// Reason that a rule is not compared.
 fn why_not(policy: &Trials, name: &str) -> String {
     let of = format!("policy {:?}", policy.policy);
     match policy.rules.iter().find(|rule| rule.name == name) {

@@ -218,7 +218,7 @@ impl Shared {
         Ok(self.gain(|gain| gain.advise(&question)))
     }
 
-    /// Why the kernel does not report limits; `None`: it does.
+    /// Reason that the kernel does not report limits; `None`: it reports them.
     pub fn limits_untold(&self) -> Option<String> {
         if self.kernel.setup().kernel_btf {
             return None;

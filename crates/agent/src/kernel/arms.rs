@@ -36,7 +36,7 @@ pub struct ArmSpec {
     pub needs_ecn: bool,
 }
 
-/// One slot of the table.
+/// A slot of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArmEntry {
     /// Name of the congestion control.

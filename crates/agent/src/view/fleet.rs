@@ -141,7 +141,7 @@ pub struct FleetGain {
     pub rules: Vec<FleetComparison>,
 }
 
-/// Why an agent is left out of a comparison.
+/// Agent that is left out of a comparison, and the reason.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetLeftOut {
     /// Name of the agent.
@@ -159,7 +159,7 @@ pub struct FleetSilent {
     pub age_s: u64,
 }
 
-/// One comparison of several agents.
+/// Comparison of several agents.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetComparison {
     /// Rule of the comparison; `None`: the learner.
@@ -170,13 +170,13 @@ pub struct FleetComparison {
     pub agents: u64,
     /// The measures, without sizes; `known_in_s` is always `None`.
     pub rows: Vec<GainRow>,
-    /// How the agents differ, by measure.
+    /// Differences between the agents, by measure.
     pub spread: Vec<FleetSpread>,
     /// Agents of which each decides a measure's verdict: without it the verdict would be another.
     pub hinges_on: Vec<String>,
 }
 
-/// How agents differ in a measure, by their own intervals.
+/// Differences between agents in a measure, by their own intervals.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetSpread {
     /// Measure: `time`, `retransmitted`, `failed` or `rtt`.

@@ -54,7 +54,7 @@ pub struct Question {
     pub source: Source,
     /// The machine's default.
     pub system: String,
-    /// Why the kernel does not report limits; `None`: it does.
+    /// Reason that the kernel does not report limits; `None`: it reports them.
     pub untold: Option<String>,
 }
 
