@@ -38,7 +38,7 @@ pub struct Requirement {
 pub enum Trial {
     /// No trial: the needs decide.
     None,
-    /// Call of a helper of sockops programs.
+    /// Probe of a helper of sockops programs.
     NetnsCookie,
     /// Load of an object, with small tables.
     Load(&'static [u8]),

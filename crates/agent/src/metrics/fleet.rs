@@ -95,7 +95,7 @@ struct Whole {
 /// All metrics of a fleet, as text. No metric has an agent as its label.
 ///
 /// # Errors
-/// No error is known of.
+/// No known error.
 pub fn of_fleet(agents: FleetAgents, gain: FleetGain) -> Result<String> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Whole { agents, gain }));
