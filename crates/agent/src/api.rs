@@ -168,7 +168,7 @@ async fn status(State(api): State<Api>) -> Answer<Json<view::Status>> {
     Ok(Json(api.shared.status()?))
 }
 
-/// The figures of the agent and of what is pinned, as OpenMetrics text.
+/// Metrics of the agent and of pinned objects, as OpenMetrics text.
 async fn metrics(State(api): State<Api>) -> Answer<Response> {
     let text = api.metrics().await?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
@@ -182,7 +182,7 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
     .await
 }
 
-/// What is pinned: programs, the policy in force, limits, congestion controls.
+/// Handler of the pinned objects: programs, the policy in force, limits, congestion controls.
 async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
     let history = Arc::clone(&api.history);
     api.work(move |shared| {
@@ -192,10 +192,10 @@ async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
     .await
 }
 
-/// A host that is asked for.
+/// The host that a request names.
 struct Wanted {
     address: IpAddr,
-    /// Its key, but for the namespace.
+    /// Key of the host; its namespace does not count.
     key: HostKey,
 }
 
@@ -229,7 +229,7 @@ fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
     Ok(Wanted { address, key })
 }
 
-/// Its records, in every namespace, the agent's own first.
+/// Records of the wanted host in every namespace, the agent's own first.
 fn hosts_of(
     shared: &Shared,
     wanted: &Wanted,
@@ -248,7 +248,7 @@ fn hosts_of(
     Ok(found)
 }
 
-/// The answer where nothing is known.
+/// Response for a host of which nothing is known.
 fn unknown(text: &str) -> Failure {
     Failure(StatusCode::NOT_FOUND, format!("nothing is known of {text}"))
 }
@@ -298,7 +298,7 @@ async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
     }
 }
 
-/// The text of an address in its one form; other texts stay.
+/// Canonical text of an address; other texts stay.
 fn one_form(shared: &Shared, text: String) -> String {
     match address::parse(&text) {
         Some(address) => shared.kernel.nat64().unwrap(address).to_string(),
@@ -340,7 +340,7 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 }
 
 /// Saves, removes everything from the kernel, and ends the agent. A failed save does not stop the
-/// removal: `unsaved` has the reason. Each feature has a key for what it could not undo.
+/// removal: `unsaved` has the reason. Each feature has a key for its leftovers.
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();
@@ -356,7 +356,7 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
             privileges::raised(|| learner.remove_rest());
         }
         fail_point!("detach::removed");
-        // It has let go, and repairs nothing any more.
+        // The kernel side has let go: the agent repairs nothing any more.
         shared.end();
         let removed = removed?;
         let unsaved = unsaved.map(|error| format!("{error:#}"));
@@ -368,8 +368,9 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     .await
 }
 
-/// Reads the configuration again, checks it whole, and has the agent go on with it: `session` is
-/// the number that `status` has then. One that is refused changes nothing.
+/// Reads the configuration again, checks it as a whole, and makes the agent continue with it.
+/// `session` of the response is the number that `status` has then. A refused configuration changes
+/// nothing.
 async fn reload(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| match shared.reload() {
         Ok(changed) => {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-/// Why there is a problem of one kind. A cause stands until the thing that failed has worked again,
-/// whatever else works meanwhile, and however long ago it was tried.
+/// Causes of a problem of one kind. A cause stands until the failed action has succeeded, whatever
+/// else succeeds meanwhile, and however long ago it was tried.
 #[derive(Debug, Default)]
 pub struct Causes(BTreeMap<&'static str, String>);
 
 impl Causes {
-    /// Notes how an attempt at the thing of this name ended.
+    /// Notes the outcome of an action.
     pub fn note_outcome(&mut self, thing: &'static str, outcome: Result<()>) {
         match outcome {
             Ok(()) => drop(self.0.remove(thing)),
@@ -18,12 +18,12 @@ impl Causes {
         }
     }
 
-    /// Whether the last attempt at a thing failed.
+    /// Whether the last attempt at an action failed.
     pub fn is_failing(&self, thing: &str) -> bool {
         self.0.contains_key(thing)
     }
 
-    /// All causes in words, one that several things share once; `None`: there is none.
+    /// All causes in words, each text once; `None`: there is none.
     pub fn in_words(&self) -> Option<String> {
         let mut texts: Vec<&str> = Vec::new();
         for text in self.0.values() {

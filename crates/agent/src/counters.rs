@@ -1,5 +1,5 @@
-//! Counters of the learner's programs, a row each: how it is read from the kernel's structure, its
-//! metric, and its description. The API, the sum over processors and the metrics come from the row.
+//! Counters of the learner's programs, a row each: its place in the kernel's structure, its metric,
+//! and its description. The API, the sum over processors and the metrics come from the row.
 
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_types::raw;
@@ -17,8 +17,8 @@ macro_rules! metric {
     };
 }
 
-/// Rows: `field: of(read from one processor's structure), metric or none, description`. A counter
-/// without a metric of its own is in one with labels.
+/// Rows: `field: of(value in one processor's structure), metric or none, description`. A counter
+/// without its own metric is part of one with labels.
 macro_rules! counters {
     ($($name:ident: of($read:expr), $metric:tt, $help:literal;)*) => {
         /// Counters kept in the kernel, exact at any load.

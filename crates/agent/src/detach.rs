@@ -1,4 +1,4 @@
-//! Removal of an agent from the kernel, whether or not its process runs.
+//! Removal of an agent from the kernel, even if its process is gone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::{features, kernel};
 /// Outcome of a removal.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Names of the pins that are gone.
+    /// Names of the removed pins.
     pub pins: Vec<String>,
-    /// Why a feature could not undo what it did, by [`crate::feature::LeftoverName::key`]; `None`:
-    /// nothing is left.
+    /// Leftovers by [`crate::feature::LeftoverName::key`]: the reason that a feature could not undo
+    /// its changes; `None`: nothing is left.
     pub leftovers: BTreeMap<&'static str, Option<String>>,
 }
 
-/// Removes all pins of an agent under `pin`, and undoes what features have left. A policy stays in
+/// Removes all pins of an agent under `pin`, and undoes leftovers of features. A policy stays in
 /// force, connections keep their congestion control.
 ///
 /// # Errors

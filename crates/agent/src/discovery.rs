@@ -1,7 +1,7 @@
-//! Prefixes of NAT64 that the system's resolver tells (RFC 7050).
+//! NAT64 prefixes that the system's resolver reports (RFC 7050).
 //!
-//! A resolver that makes addresses for NAT64 answers for `ipv4only.arpa`, which has none, with known
-//! IPv4 addresses behind the prefix. The question is asked in a thread of its own, since a resolver
+//! A resolver that synthesises addresses for NAT64 answers for `ipv4only.arpa`, which has no IPv6
+//! address, with known IPv4 addresses behind the prefix. A separate thread asks, since a resolver
 //! may take long, and never twice at a time.
 
 use std::ffi::CStr;
@@ -23,19 +23,19 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A function that asks for the IPv6 addresses of `ipv4only.arpa`.
 type Resolve = fn() -> io::Result<Vec<Ipv6Addr>>;
 
-/// The present question, or when the next one is due.
+/// Schedule of questions, and the pending one.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     resolve: Resolve,
     due: Option<Instant>,
-    /// Time to the next question, if the last one failed.
+    /// Pause before the next question; `None`: the last one did not fail.
     retry: Option<Duration>,
     is_answered: bool,
     pending: Option<Receiver<io::Result<Vec<Ipv6Addr>>>>,
 }
 
 impl Discovery {
-    /// By the system's resolver.
+    /// Asks the system's resolver.
     pub fn new() -> Self {
         Self::by(ask_system)
     }
@@ -50,7 +50,7 @@ impl Discovery {
         }
     }
 
-    /// The prefixes of a new answer, none if there is no NAT64; the resolver's error as long as no
+    /// Takes a new answer: the prefixes, none without NAT64, or the resolver's error as long as no
     /// question was answered. Asks if that is due; never waits.
     pub fn poll(&mut self, now: Instant) -> Option<io::Result<Vec<Prefix>>> {
         match self.pending.as_ref().map(Receiver::try_recv) {
@@ -84,7 +84,7 @@ impl Discovery {
         None
     }
 
-    /// Notes whether a question was answered, and when the next one is due.
+    /// Notes whether a question was answered, and the time of the next one.
     fn note_outcome(&mut self, is_answer: bool, now: Instant) {
         self.is_answered |= is_answer;
         let doubled = self.retry.map_or(RETRY, |last| (2 * last).min(INTERVAL));
@@ -93,7 +93,7 @@ impl Discovery {
     }
 }
 
-/// Asks with the root's dot: no domain of the machine's is searched.
+/// Asks with the root's dot, so that no search domain is tried.
 fn ask_system() -> io::Result<Vec<Ipv6Addr>> {
     let found = match ("ipv4only.arpa.", 0).to_socket_addrs() {
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
@@ -106,8 +106,8 @@ fn ask_system() -> io::Result<Vec<Ipv6Addr>> {
     Ok(six.collect())
 }
 
-/// Whether a resolver has answered that a name does not exist, or has no address. The standard library
-/// keeps nothing of the code but its text.
+/// Whether a resolver has answered that a name does not exist, or has no address. The standard
+/// library keeps only the text of the code.
 fn is_absent(error: &io::Error) -> bool {
     let text = error.to_string();
     [libc::EAI_NONAME, libc::EAI_NODATA].iter().any(|code| {
@@ -117,13 +117,13 @@ fn is_absent(error: &io::Error) -> bool {
     })
 }
 
-/// Whether the machine has a default route of IPv6. Without one no peer is behind NAT64.
+/// Whether the machine has an IPv6 default route. Without one no peer is behind NAT64.
 pub(crate) fn has_ipv6_route() -> bool {
     fs::read_to_string("/proc/self/net/ipv6_route").is_ok_and(|table| has_default_route(&table))
 }
 
-/// Whether a table of routes (net/ipv6/route.c, `rt6_native_seq_show`) has a default one. The kernel
-/// has one of its own, by the loopback device, which refuses.
+/// Whether a routing table (net/ipv6/route.c, `rt6_native_seq_show`) has a default route. The
+/// kernel's own, by the loopback device, refuses and does not count.
 fn has_default_route(table: &str) -> bool {
     let any = "0".repeat(32) + " 00 ";
     let is_default = |line: &str| line.starts_with(&any) && !line.ends_with(" lo");

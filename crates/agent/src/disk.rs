@@ -1,4 +1,4 @@
-//! What a file system lacks. ENOSPC and SQLite's errors say "full" without saying what of.
+//! Exhausted resources of a file system. ENOSPC and SQLite's errors do not name the resource.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn lacks(about: &Statvfs) -> Option<(&'static str, &'static str)> {
     (about.blocks() > 0 && about.blocks_available() == 0).then_some(("space", "df"))
 }
 
-/// [`shortage`], if an error may be due to it.
+/// The text of [`shortage`], if an error may be due to one.
 pub fn note_of_io(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => shortage(path),
@@ -33,8 +33,8 @@ pub fn note_of_io(path: &Path, error: &std::io::Error) -> String {
     }
 }
 
-/// [`shortage`], if an error of SQLite may be due to it: without a free inode a file "cannot be
-/// opened".
+/// The text of [`shortage`], if an error of SQLite may be due to one: without a free inode a file
+/// "cannot be opened".
 pub fn note_of_sql(path: &Path, error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull | ErrorCode::CannotOpen | ErrorCode::SystemIoFailure) => {
@@ -44,7 +44,7 @@ pub fn note_of_sql(path: &Path, error: &rusqlite::Error) -> String {
     }
 }
 
-/// An error of the start, with what is used up where the agent keeps files.
+/// Adds exhausted resources of the agent's file systems to an error of the start.
 pub fn explained(error: anyhow::Error, paths: &[&Path]) -> anyhow::Error {
     let is_full = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<std::io::Error>();

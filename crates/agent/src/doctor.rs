@@ -1,4 +1,4 @@
-//! Features that this machine supports, the effect of a missing one, and the remedy.
+//! Features that this machine supports, the effect of a missing one, and the hint.
 
 use std::path::Path;
 
@@ -23,18 +23,18 @@ pub enum CheckState {
     Missing,
 }
 
-/// One line of the table.
+/// A line of the doctor's table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// The subject of the check.
     pub name: String,
-    /// Its result.
+    /// Result of the check.
     pub state: CheckState,
     /// The finding.
     pub found: String,
-    /// Its effect for the user.
+    /// Effect of the result for the user.
     pub means: String,
-    /// The remedy, if any.
+    /// Hint for the user, if any.
     pub fix: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Check {
     }
 }
 
-/// All rows of needs: the agent's own, then those of its features, then the others.
+/// All requirements: the agent's own, then those of its features, then the others.
 pub fn requirements() -> Vec<Requirement> {
     let (of_agent, others) = REQUIREMENTS.split_at(2);
     let of_features = features::all();

@@ -1,8 +1,8 @@
 //! Devices by which this machine may reach an address.
 //!
-//! A host's record does not tell uplinks apart. Where there are several, whoever asks about a host should
-//! know that. The kernel is asked once for each device, and once for each own address as the source, so
-//! that rules of policy routing count, too.
+//! A host's record does not distinguish uplinks, which a reader of the record should know where
+//! there are several. The kernel is asked once for each device, and once for each own address as
+//! the source, so that rules of policy routing count, too.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ const LOOPBACK: u32 = 1;
 /// in order.
 ///
 /// # Errors
-/// The kernel does not tell its devices, or answers no questions about routes.
+/// The kernel does not list its devices, or refuses to answer.
 pub fn devices(address: IpAddr) -> io::Result<Vec<String>> {
     if is_loopback(address) {
         return Ok(Vec::new());
@@ -67,7 +67,7 @@ pub fn devices(address: IpAddr) -> io::Result<Vec<String>> {
     Ok(found.into_values().cloned().collect())
 }
 
-/// A device that is bound to, or an own address.
+/// Question about a route: bound to a device, or from an own address.
 #[derive(Debug)]
 struct Question {
     device: Option<u32>,
@@ -90,12 +90,12 @@ fn open() -> io::Result<OwnedFd> {
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkRoute,
     )?;
-    // An answer is there when send() returns; nothing may hang for want of one.
+    // An answer is there when send() returns. Without one, do not hang.
     setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
     Ok(netlink)
 }
 
-/// The device of the route, if there is one.
+/// The device of the route; `None`: there is no route.
 fn ask(
     netlink: &OwnedFd,
     number: u32,
@@ -109,7 +109,7 @@ fn ask(
     Ok(device_of(&answer[..received]))
 }
 
-/// A question (rtnetlink(7)).
+/// Message of a question (rtnetlink(7)).
 fn message(number: u32, address: IpAddr, question: &Question) -> Vec<u8> {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -141,18 +141,18 @@ fn message(number: u32, address: IpAddr, question: &Question) -> Vec<u8> {
     message.extend_from_slice(&0u32.to_ne_bytes());
     let source_bits = question.source.map_or(0, |_| bits);
     message.extend_from_slice(&[family as u8, bits, source_bits, 0, 0, 0, 0, 0]);
-    // What is not in the tables is not guessed to be on the device's link.
+    // Do not guess that an address outside the tables is on the device's link.
     message.extend_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
     message.extend_from_slice(&attributes);
     message
 }
 
-/// Answer by the entry of the table (linux/rtnetlink.h).
+/// Flag: answer by the entry of the table (linux/rtnetlink.h).
 const RTM_F_FIB_MATCH: u32 = 0x2000;
-/// A route with several next hops, each a `struct rtnexthop`.
+/// Attribute: a route with several next hops, each a `struct rtnexthop`.
 const RTA_MULTIPATH: u16 = 9;
 
-/// The device in an answer: the first of several next hops. None for an error, and for routes that go
+/// The device in an answer, the first of several next hops; `None`: an error, or a route that goes
 /// nowhere.
 fn device_of(answer: &[u8]) -> Option<u32> {
     let word = |at: usize| Some(u32::from_ne_bytes(*answer.get(at..)?.first_chunk()?));

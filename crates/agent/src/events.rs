@@ -1,4 +1,4 @@
-//! Events of the kernel programs, decoded.
+//! Decoding of the kernel programs' events.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -56,7 +56,7 @@ impl Decoder {
             reason: reason(u32::from(event.reason)).to_string(),
             level: level(match u32::from(event.flags) & raw::THALWEG_CONN_CONTROL {
                 0 => u32::from(event.level),
-                // What would have decided, for the gain.
+                // The level that would have decided, for the gain.
                 _ => raw::THALWEG_LEVEL_HOST,
             })
             .to_string(),
@@ -99,7 +99,7 @@ impl Decoder {
     }
 }
 
-/// The initial window; none where these are not learned.
+/// Initial window of an event; `None`: windows are not learned.
 fn window(event: &raw::thalweg_event) -> Option<Window> {
     let choice = event.window;
     (choice.segments > 0).then(|| Window {
@@ -111,7 +111,7 @@ fn window(event: &raw::thalweg_event) -> Option<Window> {
     })
 }
 
-/// A cost for people: the published scale of 1,000,000; in thalweg 1,000,000 is one bit.
+/// A cost for readers: the published scale of 1,000,000; in thalweg 1,000,000 is one bit.
 pub fn metric(mode: Mode, cost: u64) -> u64 {
     match mode {
         Mode::Classic => cost,
@@ -119,13 +119,13 @@ pub fn metric(mode: Mode, cost: u64) -> u64 {
     }
 }
 
-/// The arms of a mask.
+/// Names of the arms of a mask.
 fn names(mask: u16, arms: &ArmTable) -> Vec<String> {
     let of_mask = arms.entries().filter(|(index, _)| mask >> index & 1 != 0);
     of_mask.map(|(_, arm)| arm.name.clone()).collect()
 }
 
-/// The probability of each arm that has any.
+/// Probability of each arm that has any.
 fn propensities(event: &raw::thalweg_event, arms: &ArmTable) -> BTreeMap<String, f64> {
     let share = |index: usize| f64::from(event.propensities_q16[index]) / f64::from(u16::MAX);
     arms.entries()
@@ -183,9 +183,10 @@ pub fn end(number: u32) -> &'static str {
     }
 }
 
-/// Whether an event is stored: a decision, the end of a stretch that was scored, or of a connection
-/// with stretches before it, or whose initial window was scored. So is one that its receiver or its buffer limited, and that said nothing
-/// new (by busy time nothing else limits one): without these a replay would miss slow ones only.
+/// Whether an event is stored: a decision, or an end. The end must be of a scored measurement
+/// interval, of a connection with intervals before it, or of a connection whose initial window was
+/// scored. An interval that receiver or buffer limited is stored too (by busy time nothing else
+/// limits one): without these a replay would miss slow ones only.
 pub fn is_told(event: &raw::thalweg_event) -> bool {
     let is_end = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
     let by_busy_time = u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME != 0;

@@ -1,5 +1,5 @@
-//! What a feature of the agent is. Event loop, health, API, metrics, configuration, reload and the
-//! command line know this trait and the list in `features.rs`; they name no feature.
+//! Interface of a feature of the agent. Event loop, health, API, metrics, configuration, reload and
+//! the command line know this trait and the list in `features.rs`; they name no feature.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::looks;
 use crate::metrics::page::Page;
 use crate::requirements::Requirement;
 
-/// A section of the configuration, of the feature that reads it.
+/// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
     /// Whether another section is of the same feature and has the same values.
     fn is_same(&self, other: &dyn Settings) -> bool;
@@ -29,7 +29,7 @@ impl<T: Any + fmt::Debug + PartialEq + Send + Sync> Settings for T {
     }
 }
 
-/// The sections of all features, in the order of the list.
+/// Sections of all features, in the order of the list.
 #[derive(Clone, Debug)]
 pub struct Sections(pub Vec<Arc<dyn Settings>>);
 
@@ -40,7 +40,7 @@ impl PartialEq for Sections {
     }
 }
 
-/// The agent around a feature.
+/// Context of a feature: the parts of the agent that it uses.
 pub struct Context<'a> {
     /// The kernel side.
     pub kernel: &'a Kernel,
@@ -55,30 +55,29 @@ pub struct Context<'a> {
 pub struct Polled {
     /// Processor time of other threads.
     pub elsewhere: Duration,
-    /// Why the feature does not work, or only in part.
+    /// Reason that the feature does not work, or only in part; `None`: it works.
     pub problem: Option<String>,
 }
 
-/// How the command line and the API name what a feature could not undo.
+/// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftoverName {
     /// Key in the answer to `POST /v1/detach`.
     pub key: &'static str,
-    /// Words for what stays.
+    /// Text for the thing that stays.
     pub stays: &'static str,
 }
 
-/// An action that undoes what a feature left in the kernel, once the programs are gone.
+/// Action that undoes a feature's leftover in the kernel, once the programs are gone.
 pub type Undo = Box<dyn FnOnce() -> Result<()>>;
 
-/// A feature of the agent: one object for the life of the process. Sessions, which a change of the
-/// configuration separates, follow each other in it.
+/// A feature of the agent: one object for the life of the process, over all sessions.
 pub trait Feature: Send + Sync {
     /// Kind of the feature's problem, key in `GET /v1/status`, path below `/v1`, sub-command.
     fn name(&self) -> &'static str;
     /// Sentence of `--help` on the sub-command.
     fn about(&self) -> &'static str;
-    /// Advice to an operator who sees the problem.
+    /// Hint for an operator who sees the problem.
     fn hint(&self) -> &'static str;
     /// Needs of the kernel.
     fn requirement(&self) -> Requirement;
@@ -93,36 +92,36 @@ pub trait Feature: Send + Sync {
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
     fn load(&self, kernel: &Kernel) -> Result<()>;
-    /// Begins once the learner is attached. Returns the problem.
+    /// Starts once the learner is attached. Returns the problem, if there is one.
     fn start(&self, context: &Context<'_>) -> Option<String>;
     /// Interval of polls; `None`: there are none.
     fn poll_interval(&self) -> Option<Duration>;
-    /// Works for a moment, in the event loop.
+    /// Works for a moment, called by the event loop.
     fn poll(&self, context: &Context<'_>) -> Polled;
-    /// Number and costs of polls.
+    /// Number and cost of polls.
     fn poll_statistics(&self) -> &looks::Figures;
-    /// Follows the learner to the cgroup that it is attached to anew.
+    /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, kernel: &Kernel);
-    /// The problem, looked at now.
+    /// Checks the feature now; returns the problem, if there is one.
     fn problem(&self) -> Option<String>;
     /// Undoes at the end of a session what only a running agent may keep.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     fn stop(&self, context: &Context<'_>) -> Result<()>;
-    /// Finds what an agent left below its directory of pins; `None`: nothing.
+    /// Finds the leftover of an agent below its directory of pins; `None`: there is none.
     fn find_leftover(&self, pin: &Path) -> Option<Undo>;
-    /// Names of such a leftover.
+    /// Names of the feature's leftover.
     fn leftover_name(&self) -> LeftoverName;
 
-    /// Value of the key in `GET /v1/status`; null where the feature is off.
+    /// Value of the feature's key in `GET /v1/status`; null where the feature is off.
     fn status(&self) -> Value;
     /// Row of `thalweg status` for such a value; `None`: no row.
     fn status_row(&self, status: &Value) -> Option<String>;
     /// Writes metrics; none where the feature is off.
     ///
     /// # Errors
-    /// Those of the formatter.
+    /// The errors of the formatter.
     fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result;
     /// The answer to `GET /v1/NAME`.
     ///

@@ -1,8 +1,8 @@
-//! The agent in a fleet: what it measured of networks goes out, what others measured comes in.
+//! The agent in a fleet: reports its own measurements of networks, and uses those of other agents.
 //!
-//! A thread of its own does all of it. Neither connections nor the ring ever wait for it, and it never
-//! waits for a server: that is the client's (`thalweg_fleet`) part. See `docs/reference/learner.md`,
-//! section *Fleet*.
+//! One thread does all of it. Neither connections nor the ring ever wait for it, and it never waits
+//! for a server: the client (`thalweg_fleet`) does. See `docs/reference/learner.md`, section
+//! *Fleet*.
 
 mod all;
 mod book;
@@ -47,35 +47,37 @@ use tell::Counted;
 const TICK: Duration = Duration::from_millis(500);
 /// Messages that wait for the kernel's arms.
 const ARRIVED_MAX: usize = 256;
-/// Messages are large, and what is kept of them is small: what they leave goes back after so many.
+/// Messages after which freed memory goes back to the system: messages are large, what is kept of
+/// them is small.
 const TRIM: u64 = 200;
-/// Interval of looks at the agent's own networks.
+/// Interval of scans of the agent's own networks.
 const LOOK: Duration = Duration::from_secs(60);
-/// What others told is put in force at most as often, in 1 % of the time …
+/// Shortest pause between two updates of the fleet's records in the kernel; they take at most 1 % of
+/// the time.
 const SETTLE: Duration = Duration::from_secs(2);
 const SETTLE_PAUSE: u32 = 100;
-/// … and at least as often, as evidence ages.
+/// Longest pause between two updates of the fleet's records in the kernel: evidence ages.
 const AGE: Duration = Duration::from_secs(600);
-/// What is still measured is told again before its weight halves, after a day.
+/// Age after which networks that are still measured are reported again; their weight halves after a
+/// day.
 const AGAIN: Duration = Duration::from_secs(20 * 3600);
 /// Interval of statuses.
 const STATUS: Duration = Duration::from_secs(600);
-/// Statuses beyond the regular ones, between two of them: problems that come and go all the time
-/// cause no more.
+/// Most statuses between two regular ones, so that problems that come and go cause no more.
 const NEWS: u32 = 2;
 /// Longest wait for the statuses of all agents.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A difference of costs that is worth a message: an eighth of a bit.
+/// Difference of costs that is worth a message, bits in Q16: an eighth of a bit.
 const TOLD_Q16: u64 = 1 << 13;
-/// Causes of the problem `fleet`: what others told cannot be noted, or not be put in force; the agent's own
-/// networks cannot be read; the status cannot be told; the server refuses messages.
+/// Causes of the problem `fleet`: reports cannot be noted, or not be written to the kernel; the
+/// agent's own networks cannot be read; the status cannot be reported; the server refuses messages.
 const HEARD: &str = "heard";
 const IN_FORCE: &str = "in force";
 const OWN_NETWORKS: &str = "own networks";
 const OWN_STATUS: &str = "own status";
 const SERVER: &str = "server";
 
-/// What the thread has done, for the API.
+/// Counts of the fleet's thread, for the API.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     agents: usize,
@@ -97,7 +99,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Starts the client. The state directory has what is known of policies.
+    /// Starts the client. Known policies are read from the state directory.
     ///
     /// # Errors
     /// Settings that cannot work, as a key that cannot be read.
@@ -117,7 +119,7 @@ impl Membership {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it stands.
+    /// This agent's place in its fleet, for the API.
     pub fn place(&self) -> view::FleetPlace {
         let (state, seen) = (self.client.state(), self.lock().clone());
         let traffic = |it: Traffic| view::FleetTraffic {
@@ -201,7 +203,7 @@ impl Membership {
         while !shared.is_stopping() {
             let now = Instant::now();
             let state = self.client.state();
-            // What came by that look is taken below.
+            // Messages that arrived with that state are taken below.
             work.has_heard |= state.looked.is_some();
             if work.is_shared != state.is_shared {
                 work.is_shared = state.is_shared;
@@ -211,7 +213,7 @@ impl Membership {
                     self.settings.agent
                 );
                 shared.problem("fleet-name", work.is_shared.then_some(text));
-                // All that ask the fleet see it.
+                // Other agents see it in the status.
                 work.status = None;
             }
             work.causes
@@ -224,14 +226,14 @@ impl Membership {
             }
             let incoming = match work.arrived.len() < ARRIVED_MAX {
                 true => self.client.take(TICK),
-                // The kernel's arms cannot be read: no more is asked for meanwhile.
+                // The kernel's arms cannot be read: take no more meanwhile.
                 false => {
                     std::thread::sleep(TICK);
                     Vec::new()
                 }
             };
             for incoming in incoming {
-                // What was in force stays until all is heard again.
+                // Records in force stay until all reports have been received again.
                 work.has_heard &= incoming != Incoming::Anew;
                 match incoming {
                     Incoming::Policy(policy) => work.policies.take(policy),
@@ -244,7 +246,7 @@ impl Membership {
                     shared.problem("fleet-policy", None);
                     self.lock().policies = work.policies.progress();
                     if changed {
-                        // Whoever published it is told at once.
+                        // The publisher hears of it at once.
                         work.status = None;
                     }
                 }
@@ -261,7 +263,7 @@ impl Membership {
         }
     }
 
-    /// Does what is due. What fails holds up nothing else.
+    /// Does what is due. A failure holds up nothing else.
     fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
         let pause = match work.has_heard && work.book.has_changed() {
@@ -269,7 +271,7 @@ impl Membership {
             false if work.causes.is_failing(IN_FORCE) => LOOK,
             false => AGE,
         };
-        // What has come and is not noted yet belongs to it.
+        // Messages that wait for the kernel's arms belong to the update.
         let has_noted = work.arrived.is_empty();
         if self.settings.take && has_noted && is_due(work.written, pause) {
             work.written = Some(now);
@@ -282,7 +284,7 @@ impl Membership {
             let outcome = self.look_at_own(shared, work, now);
             work.causes.note_outcome(OWN_NETWORKS, outcome);
         }
-        // The event loop looks, and a problem is told when it comes and when it ends.
+        // The event loop polls; a problem is reported when it comes and when it ends.
         let kinds: Vec<_> = shared.noted_problems().into_keys().collect();
         let is_news = kinds != work.problems && work.news > 0;
         if is_due(work.status, STATUS) || is_news {
@@ -292,7 +294,7 @@ impl Membership {
             };
             work.problems = kinds;
             work.status = Some(now);
-            // What its rules do is not known before. A fault is the keeper's to tell.
+            // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
             drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
             let policies = work.policies.progress();
             let faults = tell::faults(&self.client.state(), &mut work.faults, now);
@@ -303,25 +305,25 @@ impl Membership {
         }
     }
 
-    /// Puts in force what others told, once all of it was heard.
+    /// Writes the records of other agents' reports, once all reports have been received.
     fn put_in_force(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         if !work.has_heard {
-            // What an earlier session put in force stays until then, or until it is too old.
+            // Records of an earlier session stay until then, or until they are too old.
             let left = shared.kernel.age_fleet()?;
             self.lock().in_force = left;
             return Ok(());
         }
         self.write(shared, &mut work.book, now)?;
-        // What the last messages and this have left.
+        // Memory of the last messages and of this update.
         system::trim_memory();
         Ok(())
     }
 
-    /// Looks at the agent's own networks, and tells of them.
+    /// Scans the agent's own networks, and reports them.
     fn look_at_own(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
         let (groups, of_fleet) = shared.kernel.own_groups()?;
         if of_fleet < self.lock().in_force.written {
-            // A table that is full evicts also these.
+            // A full table evicts also the fleet's records.
             work.written = None;
         }
         if self.shares {
@@ -334,7 +336,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Puts in force what others told, in each network namespace: containers talk to the same networks.
+    /// Writes the records of other agents' reports in each network namespace: containers talk to
+    /// the same networks.
     fn write(&self, shared: &Shared, book: &mut Book, now: Instant) -> Result<()> {
         let setup = shared.kernel.setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
@@ -343,7 +346,7 @@ impl Membership {
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
         let mut told = BTreeMap::new();
         let mut elsewhere = 0;
-        // Without an arm of the system nothing can be compared.
+        // Without the system's arm nothing can be compared.
         let defaults = shared.kernel.defaults()?.into_iter();
         let defaults: Vec<_> = defaults
             .filter_map(|(netns, system)| Some((netns, system?)))
@@ -374,7 +377,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Tells what this agent measured itself, where it differs from what it told before.
+    /// Reports this agent's measurements that differ from its last report.
     fn tell(
         &self,
         shared: &Shared,
@@ -389,7 +392,7 @@ impl Membership {
             let Some(measured) = measured(&key, &group, &arms, named) else {
                 continue;
             };
-            // Several namespaces may know it: the one with most evidence tells.
+            // Several namespaces may know the network: the one with most evidence reports it.
             match all.entry(measured.network.clone()) {
                 Entry::Occupied(mut other) if evidence(&measured) > evidence(other.get()) => {
                     other.insert(measured);
@@ -405,7 +408,7 @@ impl Membership {
         }
         let gone: Vec<Shard> = work.told.keys().copied().collect();
         for shard in gone {
-            // Told before, and forgotten since.
+            // Networks that were reported before and are forgotten now.
             shards.entry(shard).or_default();
         }
         offer_shards(shards, &mut work.told, now, |shard, networks| {
@@ -421,12 +424,12 @@ impl Membership {
 
     fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
         let setup = shared.kernel.setup();
-        // Otherwise what it has is of an earlier configuration.
+        // Otherwise the comparison is of an earlier configuration.
         let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            // The client's to say.
+            // The client sets the instance.
             instance: None,
             is_shared: false,
             labels: self.settings.labels.clone(),
@@ -443,7 +446,7 @@ impl Membership {
     }
 }
 
-/// Notes what arrived. Should the kernel's arms not be readable, it waits.
+/// Puts arrived messages into the report store. They wait while the kernel's arms cannot be read.
 fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
     if work.arrived.is_empty() {
         return Ok(());
@@ -460,7 +463,7 @@ fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Whether the server has taken all that it was sent.
+/// Fails if the server refuses messages.
 fn taken_by_server(refused: Option<&Fault>) -> Result<()> {
     match refused {
         None => Ok(()),
@@ -468,7 +471,7 @@ fn taken_by_server(refused: Option<&Fault>) -> Result<()> {
     }
 }
 
-/// Says so if the thread panics: the agent goes on without it.
+/// Reports a panic of the thread: the agent continues without the fleet.
 struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
@@ -486,43 +489,43 @@ fn evidence(measured: &Measured) -> u64 {
     arms.map(|arm| u64::from(arm.evidence_q16)).sum()
 }
 
-/// What the thread remembers.
+/// State of the thread's loop.
 struct Work {
-    /// What is not in the book yet.
+    /// Messages that are not in the report store yet.
     arrived: Vec<Incoming>,
     book: Book,
     policies: Policies,
-    /// Whether all was heard that others had told when the session began.
+    /// Whether all reports from before the session have been received.
     has_heard: bool,
-    /// Whether another agent has this one's name and key.
+    /// Whether another agent has this agent's name and key.
     is_shared: bool,
     /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
     logged: BTreeSet<Kind>,
-    /// Messages that were heard.
+    /// Number of received messages.
     heard: u64,
-    /// What was told last, by shard, and when.
+    /// Last report by shard, with its time.
     told: HashMap<Shard, (Instant, Told)>,
-    /// When what others told was put in force, and how long that took.
+    /// Time of the last update of the fleet's records, and its duration.
     written: Option<Instant>,
     took: Duration,
     looked: Option<Instant>,
     status: Option<Instant>,
     /// Kinds of problems that the last status had.
     problems: Vec<&'static str>,
-    /// Statuses that may still be told before the next regular one.
+    /// Statuses that may still be sent before the next regular one.
     news: u32,
-    /// The client's faults, as they were counted then.
+    /// Counts of the client's faults at the last status.
     faults: BTreeMap<Kind, Counted>,
     causes: Causes,
 }
 
 type Told = HashMap<Network, Vec<Arm>>;
 
-/// Offers the shards that differ from what was told before. A shard that cannot be offered keeps
-/// back no other, and is offered again the next time.
+/// Offers the shards that differ from the last report. A shard that cannot be offered keeps back no
+/// other, and is offered again the next time.
 ///
 /// # Errors
-/// The first one of `offer`.
+/// The first error of `offer`.
 fn offer_shards(
     shards: BTreeMap<Shard, Vec<Measured>>,
     told: &mut HashMap<Shard, (Instant, Told)>,
@@ -531,7 +534,7 @@ fn offer_shards(
 ) -> Result<()> {
     let mut outcome = Ok(());
     for (shard, mut networks) in shards {
-        // A message may have no room for the last ones.
+        // The last networks may have no room in a message.
         networks.sort_by_cached_key(|it| (Reverse(evidence(it)), it.network.clone()));
         let is_told = told.get(&shard).is_some_and(|(at, told)| {
             let is_old = now - *at >= AGAIN && is_alive(&networks, now - *at);
@@ -553,7 +556,7 @@ fn by_network(networks: Vec<Measured>) -> Told {
     pairs.collect()
 }
 
-/// Whether what is measured differs from what was told, by more than is worth a message.
+/// Whether measurements differ from the last report by more than is worth a message.
 fn differ(before: &Told, now: &[Measured]) -> bool {
     before.len() != now.len()
         || now

@@ -1,5 +1,5 @@
-//! What the learner gains against its control group: ended connections into clusters, what is
-//! worse taken back; and advice, where nothing is learned by trying. crates/gain has the statistics.
+//! The learner's gain against its control group: ended connections become clusters, worse choices
+//! are reverted. Advice, where nothing is learned by trying. `crates/gain` has the statistics.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -29,7 +29,7 @@ pub use fleet::{Compared, of_agents};
 pub use present::Asked;
 pub use rules::{Rules, Taken};
 
-/// Prefixes whose connections are a group.
+/// Prefix lengths of groups, in IPv4 and IPv6.
 const GROUP_IPV4: u32 = 24;
 const GROUP_IPV6: u32 = 48;
 
@@ -39,22 +39,22 @@ fn group_of(remote: IpAddr) -> String {
     group.map_or_else(|_| remote.to_string(), |group| group.to_string())
 }
 
-/// What the kernel draws together, prefix lengths in each family, and how.
+/// The kernel's draw: its prefix lengths, and the control group.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
-    /// 0 to 32.
+    /// Prefix length in IPv4, 0 to 32.
     pub ipv4: u32,
-    /// 0 to 128.
+    /// Prefix length in IPv6, 0 to 128.
     pub ipv6: u32,
     /// The control group.
     pub control: Control,
-    /// Whether others tell this agent what they measured.
+    /// Whether other agents report their measurements to this one.
     pub has_fleet: bool,
 }
 
 impl Drawn {
-    /// Whether a cluster always belongs to the control group. Its hours are one draw, not many, so
-    /// they are no clusters of their own.
+    /// Whether a cluster always belongs to the control group. Its hours are one draw, so they are
+    /// no clusters of their own.
     fn is_permanent(&self, tag: u64) -> bool {
         let always = Control {
             share_q16: 0,
@@ -64,19 +64,19 @@ impl Drawn {
     }
 }
 
-/// The agent's account of the gain.
+/// State of the gain in the agent.
 #[derive(Debug)]
 pub struct Gain {
     kept: KeptGain,
     drawn: Drawn,
     /// Rules of the policy with a share.
     pub rules: Rules,
-    /// What runs, where the learner sets nothing; it takes the events instead.
+    /// Comparisons of advice, where the learner sets nothing; they take the events instead.
     pub advice: Option<Advice>,
 }
 
 impl Gain {
-    /// Goes on with what was kept.
+    /// Continues from the stored state.
     pub fn new(kept: KeptGain, drawn: Drawn, advice: Option<Advice>) -> Self {
         Self {
             kept,
@@ -136,7 +136,7 @@ impl Gain {
         });
     }
 
-    /// Takes what has changed since the last time, for the store.
+    /// Takes the changes since the last call, for the store.
     pub fn take_changes(&mut self) -> Vec<ChangedGain> {
         let mut changed = vec![self.kept.take_changes(String::new())];
         changed.extend(self.rules.take_changes());
@@ -144,8 +144,8 @@ impl Gain {
         changed
     }
 
-    /// Puts changes that could not be saved among the next ones; those of a rule that is compared no
-    /// more are left out.
+    /// Puts back changes that could not be saved. Those of a rule that is no longer compared are
+    /// dropped.
     pub fn put_back(&mut self, changed: ChangedGain) {
         let kept = match &mut self.advice {
             _ if changed.rule.is_empty() => Some(&mut self.kept),
@@ -165,16 +165,15 @@ impl Gain {
         }
     }
 
-    /// What is taken back.
+    /// Present reverts.
     pub fn reverts(&self) -> &[Revert] {
         &self.kept.reverts
     }
 }
 
-/// The connection that an event ends, with its earlier stretches, and the hour in which it began.
-/// `None` where it goes on: only the whole is comparable. What held it up is known of the last
-/// stretch alone, whose shares stand for the earlier ones; it is not known where the last stretch says
-/// nothing.
+/// The connection that an event ends, with its earlier measurement intervals, and the hour in which
+/// it began. `None`: the connection continues, and only whole ones are comparable. Limits are known
+/// of the last interval alone, whose shares stand for all; they are unknown where it says nothing.
 fn whole(event: &raw::thalweg_event) -> Option<(u64, Connection)> {
     let end = u32::from(event.end);
     if [raw::THALWEG_END_SWITCH, raw::THALWEG_END_STRETCH].contains(&end) {

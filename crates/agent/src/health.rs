@@ -1,5 +1,5 @@
-//! The agent's health: what should be in the kernel and on disk, compared with what is there at the
-//! time of asking, and the return of what somebody took away.
+//! Health of the agent: the wanted state of kernel and disk compared with the present one, and
+//! repairs of what is missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,11 +34,11 @@ const SOCKOPS: &str = "sockops";
 const STORE_FILE: &str = "store-file";
 /// Kind of problem: writing to the store takes long.
 const UNSAVED: &str = "unsaved";
-/// Intervals of saving in which one should have ended.
+/// Intervals of saving within which one save should have ended.
 const SAVES: u32 = 3;
 /// Kind of problem: the API's socket is gone.
 const SOCKET: &str = "socket";
-/// Kinds of problems that are looked for whenever somebody asks.
+/// Kinds of problems that each request checks.
 const LOOKED: [&str; 10] = [
     CONTROLS,
     CGROUP,
@@ -51,23 +51,24 @@ const LOOKED: [&str; 10] = [
     STORE_FILE,
     UNSAVED,
 ];
-/// Kinds of problems under which nothing is measured or changed, or nobody learns of it.
+/// Kinds of problems that stop measurements or changes, or hide them.
 const CRITICAL: [&str; 3] = [CGROUP, EVENTS, PROGRAMS];
-/// The event loop passes five times a second; an iteration takes seconds at most.
+/// Idle time after which the event loop hangs. It passes five times a second; an iteration takes
+/// seconds at most.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Problems by kind, in words.
 pub type Problems = BTreeMap<&'static str, String>;
 
-/// A moment, and the state of what the agent keeps there.
+/// Health of the agent at one moment.
 pub struct Health {
     /// Problems.
     pub problems: Problems,
-    /// The programs that the learner attaches, each with whether the cgroup runs it.
+    /// Programs that the learner attaches, and whether the cgroup runs each.
     pub attached: [(&'static str, bool); 2],
 }
 
-/// Repairs since the agent's start, and the last attempt that failed.
+/// Repairs since the agent's start, with the last failed attempts.
 #[derive(Default)]
 pub struct Repairs(Mutex<Done>);
 
@@ -75,7 +76,7 @@ pub struct Repairs(Mutex<Done>);
 struct Done {
     number: u64,
     last: Option<(Instant, String)>,
-    /// Why the last attempt of each kind failed.
+    /// Reasons that the last attempt of each kind failed.
     failed: BTreeMap<&'static str, String>,
 }
 
@@ -89,7 +90,7 @@ impl Repairs {
         self.lock().number
     }
 
-    /// As the API shows them; `None`: there were none.
+    /// The repairs as the API shows them; `None`: there were none.
     pub fn shown(&self) -> Option<view::Repairs> {
         let done = self.lock();
         let (at, text) = done.last.as_ref()?;
@@ -131,8 +132,8 @@ fn is_critical(kind: &str) -> bool {
     CRITICAL.contains(&kind)
 }
 
-/// The file of the store and its log, each as a number by which files can be told apart; 0: there is
-/// no log. SQLite keeps one log as long as the file is open.
+/// Identity of the store's file and of its log; 0: there is no log. SQLite keeps one log as long as
+/// the file is open.
 pub fn store_file(state: &Path) -> Option<(u64, u64)> {
     let number = |name: &str| {
         let found = fs::metadata(state.join(name)).ok()?;
@@ -151,8 +152,8 @@ impl Shared {
         }
     }
 
-    /// Looks at programs, links, pins, maps, the cgroup, the policy, congestion controls, the store's
-    /// file and the event loop, and adds the problems that other parts of the agent have noted.
+    /// Checks programs, links, pins, maps, the cgroup, the policy, congestion controls, the store's
+    /// file and the event loop, and adds the problems that other parts of the agent have reported.
     pub fn health(&self) -> Health {
         let look = self.kernel.look();
         let mut problems = self.noted_problems();
@@ -180,7 +181,7 @@ impl Shared {
         Health { problems, attached }
     }
 
-    /// The policy in force, and its effects on the open connections.
+    /// Reads the policy in force, and its effects on open connections.
     ///
     /// # Errors
     /// Pins that cannot be read.
@@ -188,7 +189,7 @@ impl Shared {
         policy::Report::look(&self.kernel.setup().pin, history)
     }
 
-    /// The problems of the kinds [`LOOKED`], but silenced connections.
+    /// Problems of the kinds [`LOOKED`], except interference with the policy's callbacks.
     fn look(&self, look: Look, history: &History) -> Problems {
         let mut problems = look.problems;
         let state = &self.config.paths.state;
@@ -246,13 +247,13 @@ impl Shared {
         problems
     }
 
-    /// Looks, and puts back what is missing of programs, links and pins; `pins` follows the directory.
+    /// Checks programs, links and pins, and restores missing ones; `pins` follows the directory.
     pub fn attend_programs(&self, pins: &PinLock) {
         let kinds = [CGROUP, PINS, PROGRAMS];
         let mut problems = self.kernel.look().problems;
-        // An agent that ends may have been told so by whoever removes them.
+        // An ending agent restores nothing: somebody may be removing the pins.
         if !self.is_stopping() && kinds.iter().any(|kind| problems.contains_key(kind)) {
-            // Said before it is put back: each problem is in the log, and its end.
+            // Report the problem before the repair, so that the log has its begin and end.
             self.note_problems(&kinds, &problems);
             let pin = &self.kernel.setup().pin;
             let outcome = self.kernel.put_back(|| pins.follow(pin));
@@ -272,8 +273,8 @@ impl Shared {
         self.note_problems(&kinds, &problems);
     }
 
-    /// Looks, and puts back what is missing of the policy in force, congestion controls and sockops
-    /// objects; `history` has the policies.
+    /// Checks the policy in force, congestion controls and sockops objects, and restores missing
+    /// ones; `history` has the policies.
     pub fn attend_others(&self, history: &History) {
         if !self.is_stopping() {
             self.attend_named(history);
@@ -301,8 +302,8 @@ impl Shared {
         }
     }
 
-    /// Follows cgroups and network namespaces that rules name: they come and go with their services.
-    /// What fails is found by the look that follows.
+    /// Follows cgroups and network namespaces that rules name, which come and go with their
+    /// services. The poll that follows finds failures.
     fn attend_named(&self, history: &History) {
         let place = self.place();
         let new = policy::refresh_cgroups(&place, history);
@@ -316,7 +317,8 @@ impl Shared {
         }
     }
 
-    /// Notes the outcome of a look at the API's socket: a listener where its file was gone.
+    /// Notes the outcome of a poll of the API's socket. Returns the listener if the socket's file
+    /// was gone.
     pub fn note_socket<T>(&self, bound: Result<Option<T>>) -> Option<T> {
         let path = self.config.paths.socket.display();
         let fault = bound.as_ref().err();
@@ -334,13 +336,13 @@ impl Shared {
         }
     }
 
-    /// Time since the event loop last passed.
+    /// Time since the event loop's last pass.
     fn idle(&self) -> Duration {
         let passed_ns = self.passed_ns.load(std::sync::atomic::Ordering::Relaxed);
         Duration::from_nanos(system::monotonic_ns().saturating_sub(passed_ns))
     }
 
-    /// Notes that the event loop passes.
+    /// Notes a pass of the event loop.
     pub fn note_pass(&self) {
         let now_ns = system::monotonic_ns();
         self.passed_ns

@@ -1,4 +1,4 @@
-//! The keeper: one thread that passes the ring's events to the store's writer, and updates the
+//! Event loop: one thread that passes the ring's events to the store's writer, and updates the
 //! tables of arms and of namespace defaults.
 
 mod log;
@@ -33,8 +33,8 @@ use crate::shared::Shared;
 use crate::view;
 use crate::writer::Writer;
 
-/// Longest wait for events. The programs wake the keeper only when many are pending, so that
-/// establishing a connection never pays for a wake-up.
+/// Longest wait for events. The programs wake the event loop only when many events are pending, so
+/// that establishing a connection never pays for a wake-up.
 const TICK: Duration = Duration::from_millis(200);
 /// Interval of checks for new congestion controls of the kernel.
 const DISCOVER: Duration = Duration::from_secs(10);
@@ -42,26 +42,26 @@ const DISCOVER: Duration = Duration::from_secs(10);
 const FORGIVE: Duration = Duration::from_secs(600);
 /// Interval of checks of all namespaces, unless an unknown one appears.
 const NAMESPACES: Duration = Duration::from_secs(60);
-/// Interval of checks for unknown namespaces, and the longer one after a check in vain.
+/// Interval of polls for unknown namespaces, and the longer one after a search in vain.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
-/// Interval of looks at programs and pins.
+/// Interval of polls of programs and pins.
 const ATTEND: Duration = Duration::from_secs(1);
-/// Interval of looks at the policy in force, congestion controls and the store's file.
+/// Interval of polls of the policy in force, congestion controls and the store's file.
 const ATTEND_OTHERS: Duration = Duration::from_secs(2);
-/// Interval of looks at the gain, and at the spread of networks.
+/// Interval of evaluations of the gain, and of the spread of networks.
 const GAIN: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
 /// Causes of the problem `rules`: the ends of flows, and the policy in force.
 const OUTCOMES: &str = "outcomes";
 const ADOPTED: &str = "policy";
-/// Causes of the problem `long-connections`: the connections' slots, and a visit to some.
+/// Causes of the problem `long-connections`: the connections' slots, and a visit to connections.
 const SLOTS: &str = "slots";
 const VISIT: &str = "visit";
 
-/// The arms that the kernel offers and the operator permits; `at_start`: what it offered at the
-/// agent's start. The system default is always among them, since connections use it anyway.
+/// The arms that the kernel offers and the operator permits; `at_start` has the kernel's offer at
+/// the agent's start. The system default is always among them, since connections use it anyway.
 pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>> {
     let needing_ecn = cc::needing_ecn(&config.paths.pin);
     let (wanted, _) = divided(config, at_start)?;
@@ -74,8 +74,8 @@ pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>>
         .collect())
 }
 
-/// What the kernel offers and `arms.allow = "auto"` leaves out, since it came after the agent's
-/// start: it may be somebody's experiment. `None` if there is nothing.
+/// Congestion controls that `arms.allow = "auto"` leaves out as they came after the agent's start:
+/// they may be somebody's experiment. `None`: there are none.
 pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers> {
     let (arms, mut names) = divided(config, at_start).ok()?;
     names.retain(|name| config.arms.permits(name));
@@ -84,7 +84,7 @@ pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers
     (!names.is_empty()).then_some(view::Newcomers { names, line })
 }
 
-/// The congestion controls that the kernel offers: those that may be arms, and the others.
+/// The kernel's congestion controls, divided into those that may be arms and the others.
 fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let default = system::default_cc()?;
     let own = cc::loaded(&config.paths.pin).unwrap_or_default();
@@ -95,7 +95,7 @@ fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<Str
     Ok(system::available_ccs()?.into_iter().partition(may))
 }
 
-/// State of the keeper thread.
+/// State of the event loop.
 pub struct Keeper {
     shared: Arc<Shared>,
     writer: Writer,
@@ -110,40 +110,40 @@ pub struct Keeper {
     look: Instant,
     discovered: Instant,
     forgave: Instant,
-    /// The last look at the gain; none in a session that has not looked.
+    /// Time of the last evaluation of the gain; `None`: not in this session.
     gain_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
     looks: Looks,
-    /// Polls of each feature.
+    /// Poll schedule of each feature.
     feature_polls: Vec<Looks>,
-    /// Why long connections are not scored on their way.
+    /// Reasons that long connections are scored only at their end.
     long_faults: Causes,
-    /// Why shares of rules are not compared.
+    /// Reasons that rules with a share are not compared.
     rule_faults: Causes,
     refused: RefusedArms,
     dropped: u64,
     room: Room,
-    /// Prefixes of NAT64, where the operator names none.
+    /// Discovery of NAT64's prefixes, where the operator names none.
     discovery: Option<Discovery>,
-    /// Whether it was told that the resolver does not answer.
+    /// Whether a silent resolver was reported.
     is_nat64_told: bool,
     log: log::Limit,
-    /// The last look at what ran instead of what was set.
+    /// Time of the last poll of overridden connections.
     overridden_seen: Instant,
     overridden: Overridden,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
     watchdog: Watchdog,
-    /// The lock of the directory of pins.
+    /// Lock of the directory of pins.
     pins: Arc<PinLock>,
-    /// The last look at programs and pins.
+    /// Time of the last poll of programs and pins.
     attended: Option<Instant>,
-    /// The last look at the policy in force, congestion controls and the store's file.
+    /// Time of the last poll of the policy in force, congestion controls and the store's file.
     attended_others: Option<Instant>,
 }
 
 impl Keeper {
-    /// A keeper that has not run yet, and the running writer thread.
+    /// Prepares the event loop, and starts the writer thread.
     pub fn new(shared: Arc<Shared>, pins: Arc<PinLock>) -> Result<Self> {
         let now = Instant::now();
         let desk = shared.take_desk();
@@ -186,7 +186,7 @@ impl Keeper {
         })
     }
 
-    /// Runs until told to end, then handles the remaining events and saves.
+    /// Runs until the session ends, then handles the remaining events and saves.
     pub fn run(mut self) -> Result<()> {
         let outcome = self.attend();
         outcome.and(self.writer.end())
@@ -238,7 +238,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Polls the features whose turn it is.
+    /// Polls the features that are due.
     fn poll_features(&mut self) {
         let shared = Arc::clone(&self.shared);
         for (feature, polls) in shared.life.features.iter().zip(&mut self.feature_polls) {
@@ -254,7 +254,7 @@ impl Keeper {
         }
     }
 
-    /// Scores long connections on their way. The programs' events are taken meanwhile.
+    /// Scores long connections before their end. The programs' events are taken meanwhile.
     fn look_at_long(&mut self, take_all: impl Fn(&mut Self) -> Result<()>) -> Result<()> {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
@@ -263,8 +263,8 @@ impl Keeper {
             Err(error) => self.long_faults.note_outcome(SLOTS, Err(error)),
             Ok(candidates) => {
                 self.long_faults.note_outcome(SLOTS, Ok(()));
-                // Without a visit nobody knows whether one would work. After a failure the own namespace
-                // is visited also without candidates: those of the failure may be gone.
+                // Without a visit it is unknown whether one would work. After a failure the own
+                // namespace is visited also without candidates: those of the failure may be gone.
                 if !candidates.are_none() || self.long_faults.is_failing(VISIT) {
                     let visited = self.visit_long(candidates, &mut watch, &take_all);
                     self.long_faults.note_outcome(VISIT, visited);
@@ -330,7 +330,7 @@ impl Keeper {
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
         self.shared.problem("arms", None);
-        // The others are for the comparison with the control group.
+        // The others only count for the comparison with the control group.
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.life.count(&told, &arms);
         self.refused.note_decisions(&told, &arms);
@@ -341,7 +341,7 @@ impl Keeper {
             sampling.advance(system::monotonic_ns());
             told.iter().map(|event| sampling.take(event)).collect()
         });
-        // Only what somebody reads is decoded.
+        // Events are decoded only if somebody reads them.
         let is_watched = self.shared.live.receiver_count() > 0;
         let mut kept = Vec::new();
         for (event, stands_for) in told.iter().zip(stand_for) {
@@ -377,7 +377,7 @@ impl Keeper {
         }
     }
 
-    /// Periodic work.
+    /// Does periodic work.
     fn upkeep(&mut self) {
         self.log.flush();
         if self.attended.is_none_or(|at| at.elapsed() >= ATTEND) {
@@ -452,7 +452,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the programs of NAT64's prefixes that the resolver tells.
+    /// Sets the NAT64 prefixes that the resolver reports.
     fn discover_nat64(&mut self) {
         let discovery = self.discovery.as_mut();
         let Some(answer) = discovery.and_then(|it| it.poll(Instant::now())) else {
@@ -480,19 +480,19 @@ impl Keeper {
             tracing::info!("NAT64 by the resolver: {}", texts.join(", "));
             fault = kernel.set_nat64(&found).err();
         }
-        // What is in the kernel may be wanted again although it could not be changed.
+        // The present prefixes may be wanted again although the others could not be set.
         let fault = fault.map(|error| format!("{error:#}"));
         self.shared.problem("nat64", fault);
     }
 
-    /// There may be a new policy with new arms.
+    /// Updates the policy's arm sets: there may be a new policy, or new arms.
     fn refresh_arm_sets(&self) -> Result<()> {
         let pin = &self.shared.kernel.setup().pin;
         let arms = self.shared.kernel.arms()?;
         policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
-    /// Logs a policy's failed settings, each kind of failure once, and notes silenced connections.
+    /// Logs a policy's failed settings, each kind once, and notes interference of other programs.
     fn report_policy(&mut self) {
         let report = match self.shared.look_at_policy(&self.policies) {
             Ok(report) => report,
@@ -542,7 +542,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// A namespace outside the scope that had its first connection may belong in it.
+    /// Searches for unknown namespaces that had a connection: they may belong in the scope.
     fn look_for_strangers(&mut self) {
         let strangers = match self.shared.kernel.take_strangers() {
             Ok(strangers) => strangers,
@@ -577,7 +577,7 @@ impl Keeper {
         let found = system::entered_namespaces(self.shared.config.hosts.user_namespaces);
         let alive: HashSet<u64> = found.iter().map(|namespace| namespace.cookie).collect();
         self.unreachable.retain(|netns| !alive.contains(netns));
-        // Others may have emptied the table, and a full one forgets.
+        // Others may have emptied the table, and a full table evicts.
         let mut outcome = match self.shared.kernel.defaults() {
             Ok(there) => {
                 self.defaults = there;
@@ -622,7 +622,7 @@ impl Keeper {
     }
 }
 
-/// Counts of connections that had something else than they were given.
+/// Counts of connections whose settings were overridden.
 ///
 /// # Errors
 /// Maps that cannot be read.

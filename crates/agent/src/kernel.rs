@@ -48,13 +48,13 @@ use carried::Carried;
 use health::{Keeps, Loaded};
 use pins::MAPS;
 
-/// Time without a sign of the agent after which the programs stop trials.
+/// Time without a heartbeat of the agent after which the programs stop trials.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Most records that the table has beyond those of hosts.
+/// Most records of the table beyond those of hosts.
 const GROUPS_MAX: u32 = 8192;
 
-/// Requested state of the kernel side.
+/// Settings of the kernel side.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory on a bpffs.
@@ -73,19 +73,19 @@ pub struct Setup {
     pub ipv6_prefix: u32,
     /// Prefixes of NAT64 beside the well-known one; `None`: those of the resolver.
     pub nat64: Option<Vec<Prefix>>,
-    /// Whether groups of hosts learn; prefix lengths, IPv4 and IPv6, of the narrowest.
+    /// `[networks]`: whether groups of hosts learn, and the prefix lengths of the narrowest.
     pub networks: Networks,
     /// Networks that the operator names.
     pub named: Arc<Named>,
-    /// Whether other agents tell of networks.
+    /// Whether the agent uses reports of other agents.
     pub fleet: bool,
     /// Initial windows that may be chosen.
     pub window: InitialWindow,
     /// The control group.
     pub control: Control,
-    /// Whether nothing is set but trials, and their share.
+    /// `[advise]`: whether nothing but trials is set, and their share.
     pub advise: Advise,
-    /// Prefix lengths, IPv4 and IPv6, that are drawn together for it.
+    /// Prefix lengths, IPv4 and IPv6, of the control group's clusters.
     pub cluster: (u32, u32),
     /// Largest number of host records.
     pub hosts_max: u32,
@@ -99,7 +99,7 @@ pub struct Setup {
     pub ecn_prefixes: Vec<Prefix>,
     /// Whether network namespaces of ordinary users are in scope.
     pub user_namespaces: bool,
-    /// How features set their parameters.
+    /// Functions by which features set their parameters.
     pub feature_parameters: Vec<fn(&mut raw::thalweg_params)>,
     /// Maps of features that are kept at take-over.
     pub kept_maps: Vec<&'static str>,
@@ -110,25 +110,25 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whether groups of hosts learn: those of mode `thalweg`.
+    /// Whether groups of hosts learn, which only mode `thalweg` allows.
     pub fn has_groups(&self) -> bool {
         self.networks.enabled && self.params.mode == Mode::Thalweg
     }
 
-    /// Whether named networks are searched.
+    /// Whether programs search named networks.
     fn has_named(&self) -> bool {
         self.has_groups() && !self.named.is_empty()
     }
 
-    /// Mask of the initial windows to choose from; 0: none is chosen. In mode `thalweg` only, and not
-    /// under advice, which sets nothing.
+    /// Mask of the initial windows to choose from; 0: none is chosen. Only mode `thalweg` chooses,
+    /// and not under advice, which sets nothing.
     pub fn windows(&self) -> u16 {
         let chosen = self.window.enabled && self.params.mode == Mode::Thalweg && !self.advise.only;
         if chosen { self.window.mask } else { 0 }
     }
 
-    /// Most records after the agent has made room: an eighth is added for groups, 8,192 at most, and as
-    /// much for what the fleet tells of them.
+    /// Most records after the agent has made room. An eighth is added for groups, at most 8,192,
+    /// and as much for records of the fleet.
     fn records_max(&self) -> u32 {
         let groups = match self.has_groups() || self.windows() != 0 {
             true => (self.hosts_max / 8).min(GROUPS_MAX),
@@ -137,7 +137,7 @@ impl Setup {
         self.hosts_max + groups + self.fleet_max()
     }
 
-    /// Records that the table takes beyond that until the agent makes room.
+    /// Room of the table beyond `records_max`, until the agent makes room.
     fn records_spare(&self) -> u32 {
         (self.hosts_max / 16).clamp(64, 8192)
     }
@@ -151,9 +151,9 @@ impl Setup {
 /// Records of another mode that were in the kernel at take-over.
 #[derive(Debug)]
 pub struct Previous {
-    /// Their mode.
+    /// Mode of the records.
     pub mode: Mode,
-    /// Names of their arms by index.
+    /// Names of the records' arms by index.
     pub arms: ArmTable,
     /// The records.
     pub hosts: Vec<(HostKey, Host)>,
@@ -178,18 +178,18 @@ pub struct Kernel {
     params: Params,
     maps: BTreeMap<&'static str, MapHandle>,
     arms: Mutex<ArmTable>,
-    /// What the programs take for IPv4.
+    /// Prefixes behind which the programs take an address for IPv4.
     nat64: Mutex<Nat64>,
-    /// Mask of arms taken away.
+    /// Mask of the reverted arms.
     reverted: AtomicU32,
     took_over: bool,
-    /// Why the variant that reads the kernel's own structures is not in use.
+    /// Reason that the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
-    /// The iterator over long connections, unless it is not wanted or why it cannot be had.
+    /// The iterator over long connections; `Ok(None)`: not wanted; `Err`: why it cannot be loaded.
     open: Result<Option<Iterator>, String>,
     /// Maps of an earlier agent that are in use.
     kept: BTreeSet<&'static str>,
-    /// The programs that are attached to the cgroup.
+    /// Programs that are attached to the cgroup.
     programs: [Loaded; 2],
     keeps: Keeps,
     map_bytes: u64,
@@ -223,14 +223,14 @@ impl Drop for Unfinished {
 
 impl Kernel {
     /// Loads the programs and fills their maps, from existing state as far as it is usable.
-    /// `setup.pin` exists. Nothing is in force before [`Kernel::attach`]; dropping it before that
-    /// leaves nothing.
+    /// `setup.pin` exists. Nothing takes effect before [`Kernel::attach`]; dropping the value
+    /// before that leaves nothing.
     ///
     /// # Errors
     /// The pins have state of a newer version or of another program, or the kernel refuses.
     pub fn prepare(mut setup: Setup) -> Result<(Self, Left)> {
         let pin = setup.pin.clone();
-        // This comes before any change: the pins may be a newer agent's.
+        // Check before any change: the pins may be a newer agent's.
         carried::check_version(&pin)?;
         pins::check_names(&pin)?;
         let policy_lock = policy::lock_existing(&pin)?;
@@ -282,7 +282,7 @@ impl Kernel {
         kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
         kernel.set_nat64(kernel.setup.nat64.as_deref().unwrap_or_default())?;
         kernel.write_named()?;
-        // A trie counts what is in it.
+        // A trie's size depends on its entries.
         let maps = kernel.maps.values();
         kernel.map_bytes = maps
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
@@ -381,12 +381,12 @@ impl Kernel {
         self.map_bytes
     }
 
-    /// Why the programs do not use the kernel's own structures although it has BTF.
+    /// Reason that the programs do not use the kernel's own structures although it has BTF.
     pub fn without_btf(&self) -> Option<&str> {
         self.without_btf.as_deref()
     }
 
-    /// Whether a map is that of an earlier agent.
+    /// Whether a map was taken over from an earlier agent.
     pub fn has_kept(&self, map: &str) -> bool {
         self.kept.contains(map)
     }
@@ -412,8 +412,8 @@ fn mode_number(mode: Mode) -> u32 {
     }
 }
 
-/// Loads the programs, with these maps in place of new ones. If the kernel refuses the variant that
-/// reads its own structures, the other is loaded, and the reason is returned, too.
+/// Loads the programs with these maps in place of new ones. If the kernel refuses the variant that
+/// reads its own structures, the other one is loaded, and the reason is returned.
 fn load(
     setup: &mut Setup,
     params: &Params,
@@ -435,7 +435,7 @@ fn load(
     }
     let why = match load(setup) {
         Ok(object) => return Ok((object, None)),
-        // The variant is not at fault: the other would run in its place for good.
+        // The variant is not at fault. Falling back would be permanent.
         Err(error) if memory::is_passing(&error) => return Err(error),
         Err(error) => format!("{error:#}"),
     };
@@ -466,7 +466,7 @@ fn load_variant(
             names::RODATA_NAMED => map.set_initial_value(&setup.named_flag())?,
             names::RODATA_FLEET => map.set_initial_value(&setup.fleet_flag())?,
             names::EVENTS => map.set_max_entries(setup.ring_bytes)?,
-            // A policy may be pinning it at the same time: libbpf takes whichever came first.
+            // A policy may be pinning it at the same time: libbpf takes the first pin.
             learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,
             names::RODATA_PARAMS => {
                 map.set_initial_value(bytes_of(&raw_params))?;
@@ -500,7 +500,7 @@ fn load_variant(
     })
 }
 
-/// A hash of bytes (FNV-1a, folded).
+/// Hash of bytes (FNV-1a, folded).
 fn hash(bytes: &[u8]) -> u32 {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -572,7 +572,7 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
             .with_context(|| format!("swapping the program of {}", path.display()));
     }
     let beside = links::beside(path);
-    // Its pin keeps it attached.
+    // The link's pin keeps it attached.
     drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
@@ -582,7 +582,7 @@ fn policy_directory(pin: &Path) -> PathBuf {
     pin.join(policy::DIRECTORY)
 }
 
-/// Whether a map must stay because the policy program also uses it.
+/// Whether a map must stay since the policy program also uses it.
 fn is_lent(pin: &Path, map: &str) -> bool {
     // An interrupted command may leave the directory empty.
     let has_pins =
@@ -590,9 +590,9 @@ fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && has_pins()
 }
 
-/// Removes all pins of an agent under `pin`, and limits of earlier versions; names of the pins. A
-/// policy stays in force. Once no agent holds the objects, they are gone from the kernel. Connections
-/// keep their congestion control.
+/// Removes all pins of an agent under `pin`, and limits of earlier versions. Returns the names of
+/// the removed pins. A policy stays in force. Without an agent the kernel then frees the objects.
+/// Connections keep their congestion control.
 ///
 /// # Errors
 /// System errors.
@@ -603,8 +603,8 @@ pub fn remove_pins(pin: &Path) -> Result<Vec<String>> {
         return Ok(removed);
     }
     match fs::remove_dir(pin) {
-        // Programs of others are below it and not the agent's. Nor is a BPF file system
-        // that was mounted here.
+        // Other programs' pins below it are not the agent's. Nor is a BPF file system that was
+        // mounted here.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,4 +1,4 @@
-//! Figures of the agent from its start on; sessions follow each other in it.
+//! Statistics of the agent since its start, over all sessions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -18,18 +18,18 @@ use crate::limits::Networks;
 use crate::looks;
 use crate::metrics::page::{KINDS, OTHERS};
 
-/// Bounds of the durations of writes, s. The disk's own are milliseconds; at ten seconds requests
-/// that wait for the store give up.
+/// Bounds of the durations of writes, s. The disk's own are milliseconds; requests that wait for
+/// the store give up after ten seconds.
 const WRITES_S: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 const UNKNOWN: &str = "unknown";
 
-/// The figures.
+/// Statistics of the agent.
 pub struct Life {
-    /// Its start.
+    /// Start of the agent.
     pub started: Instant,
-    /// The same by the wall clock, s since 1970.
+    /// Start of the agent by the wall clock, s since 1970.
     pub started_s: f64,
     /// Events written to the store.
     pub stored: AtomicU64,
@@ -41,15 +41,15 @@ pub struct Life {
     pub event_writes: Histogram,
     /// Durations of writes of host records, s.
     pub record_writes: Histogram,
-    /// Looks at long connections.
+    /// Metrics of scans of long connections.
     pub looks: looks::Figures,
-    /// What limits connections, network by network.
+    /// Limits of connections, by network.
     pub limits: Networks,
-    /// The features.
+    /// All features.
     pub features: Vec<Box<dyn Feature>>,
     /// Repairs of programs and pins.
     pub repairs: Repairs,
-    /// Congestion controls that the kernel offered then.
+    /// Congestion controls that the kernel offered at the agent's start.
     pub arms_at_start: Vec<String>,
     counted: Mutex<Counted>,
 }
@@ -59,13 +59,13 @@ pub struct Life {
 pub struct Counted {
     /// Decisions by chosen arm and reason.
     pub decisions: BTreeMap<(String, String), u64>,
-    /// Scored stretches by arm and end.
+    /// Scored measurement intervals by arm and end.
     pub ends: BTreeMap<(String, String), u64>,
-    /// What was scored, by arm.
+    /// Sums over scored measurement intervals, by arm.
     pub scored: BTreeMap<String, Scored>,
 }
 
-/// Sums over scored stretches.
+/// Sums over scored measurement intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scored {
     /// Acknowledged bytes.
@@ -79,7 +79,7 @@ pub struct Scored {
 }
 
 impl Life {
-    /// Of an agent that starts now.
+    /// Statistics of an agent that starts now.
     pub fn begin(arms_at_start: Vec<String>) -> Self {
         Self {
             arms_at_start,
@@ -114,7 +114,7 @@ impl Life {
 }
 
 impl Counted {
-    /// First by number: names are made once for each kind, not for each event.
+    /// Counts events, first by number: names are made once for each kind, not for each event.
     fn take(&mut self, events: &[&raw::thalweg_event], arms: &ArmTable) {
         let mut decisions: BTreeMap<(u8, u8), u64> = BTreeMap::new();
         let mut ends: BTreeMap<(u8, u8), u64> = BTreeMap::new();
@@ -151,7 +151,7 @@ fn pair() -> (String, String) {
     (OTHERS.to_owned(), OTHERS.to_owned())
 }
 
-/// The entry of a kind; of the others where there are too many kinds.
+/// Entry of a kind; that of the others where there are too many kinds.
 fn entry<K: Ord, V: Default>(
     all: &mut BTreeMap<K, V>,
     kind: K,

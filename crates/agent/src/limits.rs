@@ -1,4 +1,4 @@
-//! What no congestion control can change: buffers that are too small.
+//! Limits that no congestion control can change: buffers that are too small.
 
 use thalweg_control::system;
 use thalweg_gain::{Account, Held, Lifted, Limit, Limits};
@@ -13,9 +13,9 @@ pub use networks::Networks;
 /// A network whose limits are presented.
 #[derive(Clone, Copy, Debug)]
 pub struct Network<'a> {
-    /// What its connections say.
+    /// Account of the network's connections.
     pub account: &'a Account,
-    /// Its prefix, where it is one.
+    /// Prefix of the network; `None`: it is not a prefix.
     pub prefix: Option<&'a str>,
 }
 
@@ -27,7 +27,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Those of the agent's network namespace.
+    /// Reads the buffers of the agent's network namespace.
     pub fn read() -> Self {
         Self {
             send_max: system::send_buffer_max(),
@@ -35,8 +35,8 @@ impl Buffers {
     }
 }
 
-/// Shares, and what follows from them; `None` where nothing is known. Of a network it is told what
-/// would come of lifting a limit.
+/// Shares of the limits, and findings; `None`: nothing is known. For a network the findings predict
+/// the effect of lifting a limit.
 pub fn presented(
     limits: &Limits,
     buffers: Buffers,
@@ -57,8 +57,8 @@ pub fn presented(
     })
 }
 
-/// What a rate needs, bytes. The kernel counts a buffer's overhead in it, for which it reserves as
-/// much again (tcp_sndbuf_expand, tcp_adv_win_scale).
+/// Buffer for a rate, bytes. The kernel counts its overhead too, for which it reserves as much
+/// again (tcp_sndbuf_expand, tcp_adv_win_scale).
 fn needed(rate: f64, held: &Held) -> u64 {
     (2.0 * rate * held.rtt_us() / 1e6) as u64
 }
@@ -138,7 +138,7 @@ fn finding(
     }
 }
 
-/// What to do for the rate that is aimed at.
+/// Hint for reaching a rate.
 fn remedy(
     limit: Limit,
     aimed: &str,

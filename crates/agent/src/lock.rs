@@ -14,7 +14,7 @@ use thalweg_control::pins;
 
 /// Longest wait of a start for an ending agent, whose last snapshot takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval of checks whether it has ended.
+/// Interval of polls for the end of that agent.
 const LOOK: Duration = Duration::from_millis(20);
 /// Suffix after the pid of an agent that is ending.
 const ENDING: &str = " ending";
@@ -60,9 +60,9 @@ impl Lock {
 
 /// Locks that an agent holds while it runs.
 pub struct Locks {
-    /// Its state directory's.
+    /// Lock of the state directory.
     pub state: Lock,
-    /// Its pins'.
+    /// Lock of the directory of pins.
     pub pins: Arc<PinLock>,
 }
 
@@ -110,10 +110,10 @@ impl PinLock {
         }
     }
 
-    /// Locks the directory that has the path now, where that is not the locked one any more.
+    /// Locks the directory that has the path now, if it is another one.
     ///
     /// # Errors
-    /// There is none, or another agent has locked it.
+    /// There is no directory, or another agent has locked it.
     pub fn follow(&self, path: &Path) -> Result<()> {
         let shown = path.display();
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Looks at long connections: when they come, and what they cost.
+//! Scans of long connections, and polls of features: their schedule and their cost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use thalweg_control::system;
 
 use crate::view;
 
-/// A look of some processor time is followed by a pause of at least this multiple: together they take
-/// 1 % of a processor at most, however many connections are open.
+/// Least pause after a scan, as a multiple of its processor time: scans take at most 1 % of a
+/// processor, however many connections are open.
 const PAUSE: u32 = 99;
 
-/// Figures of all looks since the agent's start.
+/// Metrics of all scans since the agent's start.
 #[derive(Debug, Default)]
 pub struct Figures {
     number: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// As the API shows them.
+    /// The metrics as the API shows them.
     pub fn shown(&self) -> view::Looks {
         view::Looks {
             number: self.number.load(Ordering::Relaxed),
@@ -30,16 +30,16 @@ impl Figures {
     }
 }
 
-/// The time table.
+/// Schedule of scans.
 #[derive(Debug)]
 pub struct Looks {
-    /// `None`: there are none.
+    /// Interval of scans; `None`: there are none.
     interval: Option<Duration>,
     next: Instant,
 }
 
 impl Looks {
-    /// Looks at this interval, or none.
+    /// A schedule with this interval; `None`: no scans.
     pub fn every(interval: Option<Duration>) -> Self {
         Self {
             interval,
@@ -47,12 +47,12 @@ impl Looks {
         }
     }
 
-    /// Whether one is due.
+    /// Whether a scan is due.
     pub fn are_due(&self) -> bool {
         self.interval.is_some() && self.next <= Instant::now()
     }
 
-    /// Notes a look that began then, and took this processor time.
+    /// Notes the begin of a scan and its processor time.
     pub fn note(&mut self, began: Instant, time: Duration, figures: &Figures) {
         let Some(interval) = self.interval else {
             return;
@@ -67,19 +67,19 @@ impl Looks {
     }
 }
 
-/// Time from the begin of a look to that of the next.
+/// Time from the begin of a scan to that of the next.
 fn pause(interval: Duration, time: Duration) -> Duration {
     interval.max(time.saturating_mul(PAUSE + 1))
 }
 
-/// Processor time of the calling thread, in pieces.
+/// Sum of the processor time of the calling thread's actions.
 #[derive(Debug, Default)]
 pub struct Stopwatch {
     total_ns: u64,
 }
 
 impl Stopwatch {
-    /// Adds the time of an action.
+    /// Runs an action, and adds its processor time.
     pub fn timed<T>(&mut self, action: impl FnOnce() -> T) -> T {
         let began_ns = system::thread_time_ns();
         let result = action();
@@ -87,7 +87,7 @@ impl Stopwatch {
         result
     }
 
-    /// The sum.
+    /// Total processor time.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }

@@ -1,6 +1,7 @@
-//! What the agent counts, as OpenMetrics text: `GET /metrics`. docs/guide/monitoring.md has the alerts.
+//! Metrics of the agent, as OpenMetrics text: `GET /metrics`. docs/guide/monitoring.md has the
+//! alerts.
 //!
-//! No figure has a remote host as its label, and each label has a bounded number of values.
+//! No metric has a remote host as its label, and each label has a bounded number of values.
 
 use std::fmt;
 use std::fs;

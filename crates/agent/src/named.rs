@@ -22,22 +22,22 @@ pub const PREFIXES_MAX: usize = 2_000_000;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Longest name, bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Faults after which reading ends.
+/// Number of faults after which reading ends.
 const FAULTS_MAX: usize = 100;
 
 /// A table of named networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// In the order of address and length.
+    /// Prefixes by address and length.
     entries: Vec<Entry>,
     names: Names,
 }
 
-/// A prefix and its name; 24 bytes, as there may be millions.
+/// A prefix and its name. 24 bytes, as there may be millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     address: [u8; 16],
-    /// In the 128-bit form.
+    /// Length in the 128-bit form.
     length: u8,
     name: u32,
 }
@@ -60,7 +60,7 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Names {
     text: String,
-    /// Where each ends.
+    /// End of each name in the text.
     ends: Vec<u32>,
     /// Numbers of the networks, in order, and indices of their names.
     by_number: Vec<(u64, u32)>,
@@ -78,10 +78,10 @@ impl Names {
 }
 
 impl Named {
-    /// Reads a file; none: there are no such networks.
+    /// Reads a file; `None`: no network is named.
     ///
     /// # Errors
-    /// The file cannot be read, or has faults: the first hundred.
+    /// The file cannot be read, or has faults: the first hundred are returned.
     pub fn read(file: Option<&Path>) -> Result<Self, ReadError> {
         let Some(file) = file else {
             return Ok(Self::default());
@@ -98,7 +98,7 @@ impl Named {
         Reading::of(text, file).finish(network_number)
     }
 
-    /// Whether nothing is named.
+    /// Whether no network is named.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -113,11 +113,11 @@ impl Named {
         self.names.ends.len()
     }
 
-    /// The number of the network of an address in its one form: that of its longest prefix.
+    /// Number of the network of an address in canonical form: that of the longest prefix.
     pub fn find(&self, remote: IpAddr) -> Option<u64> {
         let bits = bits(remote);
-        // What is covered lies after what covers it, so a prefix that does not cover the address
-        // leaves only those that cover both.
+        // Covered prefixes follow covering ones. So a prefix that does not cover the address leaves
+        // only those that cover both.
         let mut place = (bits, 128);
         loop {
             let after = self.entries.partition_point(|it| it.place() <= place);
@@ -139,8 +139,8 @@ impl Named {
         Some(self.names.get(by_number[at.ok()?].1))
     }
 
-    /// What the kernel's trie has: prefixes and numbers. An entry without number keeps IPv4 out of
-    /// IPv6 prefixes that cover its form.
+    /// Prefixes and numbers for the kernel's trie. An entry with number 0 keeps IPv4 out of IPv6
+    /// prefixes that cover its form.
     pub fn trie(&self) -> impl Iterator<Item = (Prefix, u64)> {
         let ipv4 = Prefix::all(true);
         let at = self
@@ -154,10 +154,10 @@ impl Named {
     }
 }
 
-/// A table being read.
+/// A table while it is read.
 struct Reading<'t> {
     file: &'t Path,
-    /// With their lines.
+    /// Prefixes with their lines.
     entries: Vec<(Entry, u32)>,
     names: Vec<&'t str>,
     indices: HashMap<&'t str, u32>,
@@ -182,7 +182,7 @@ impl<'t> Reading<'t> {
         reading
     }
 
-    /// `at` is a byte offset.
+    /// Adds a fault; `at` is a byte offset in the line.
     fn fault(&mut self, line: &str, number: usize, at: usize, found: String, expected: &str) {
         self.faults.push(Fault {
             file: self.file.to_owned(),
@@ -282,7 +282,7 @@ impl<'t> Reading<'t> {
         })
     }
 
-    /// One prefix, two names.
+    /// Finds prefixes with two names.
     fn find_contradictions(&mut self) {
         let mut wrong = Vec::new();
         for pair in self.entries.windows(2) {
@@ -310,7 +310,7 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Two names with one number; `by_number` is in order.
+    /// Finds numbers with two names; `by_number` is sorted.
     fn find_collisions(&mut self, by_number: &[(u64, u32)]) {
         for pair in by_number.windows(2) {
             let [(one, first), (other, second)] = pair else {
@@ -334,7 +334,7 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// The first word of a text, and what follows it.
+/// The first word of a text, and the rest.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))

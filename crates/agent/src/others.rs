@@ -1,4 +1,4 @@
-//! The sockops programs of others, which may change what the learner set or clear its callbacks.
+//! Sockops programs of others, which may replace the learner's settings or clear its callbacks.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -8,13 +8,13 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 use thalweg_control::{inventory, privileges};
 
-/// Largest number of inspected cgroups, the agent's own first.
+/// Most inspected cgroups, the agent's own first.
 const CGROUPS: usize = 1000;
 
-/// Thalweg's programs, which keep each other's flags.
+/// Names of Thalweg's programs, which keep each other's flags.
 const OWN: [&str; 2] = ["learn_sockops", "policy_sockops"];
 
-/// The sockops programs of others on a cgroup, its ancestors and its descendants, in words. Those of
+/// Sockops programs of others on a cgroup, its ancestors and its descendants, in words. Programs of
 /// another agent are among them.
 pub(crate) fn sockops_programs(cgroup: &Path, pin: &Path) -> Vec<String> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
@@ -61,7 +61,7 @@ pub(crate) fn sockops_programs(cgroup: &Path, pin: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Numbers of the sockops programs on a cgroup; none if the kernel refuses.
+/// Ids of the sockops programs on a cgroup; empty if the kernel refuses.
 fn attached(cgroup: &Path, flags: u32) -> Vec<u32> {
     let Ok(cgroup) = File::open(cgroup) else {
         return Vec::new();

@@ -1,8 +1,7 @@
-//! What ran instead of what was measured for, and connections whose end was not seen. Another sockops
-//! program, a route or the congestion control itself may set another one after the learner, and a
-//! program that overwrites a connection's callback flags clears the learner's. The kernel may refuse
-//! what a policy's rule sets, or something replace it. Such connections are not scored; where they are
-//! many, they are a problem.
+//! Overridden connections, and connections whose end was not seen. Another sockops program, a route
+//! or the congestion control itself may replace the learner's choice. A program that overwrites a
+//! connection's callback flags clears the learner's. The kernel may refuse a setting of a policy's
+//! rule, or something may replace it. Such connections are not scored; many of them are a problem.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,21 +9,21 @@ use std::time::{Duration, Instant};
 use crate::gain::Taken;
 use crate::view::Counters;
 
-/// Time after which counts matter no more, at least; at most half as long again.
+/// Least time after which counts no longer matter; it is at most half as long again.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Overridden connections below which there is no problem.
 const LEAST: u64 = 5;
-/// One of so many connections is a problem.
+/// Share of connections that is a problem, as a divisor.
 const SHARE: u64 = 20;
-/// Time for which the programs of others are not looked for again: that takes time.
+/// Time for which the list of other programs is kept: reading it takes time.
 const RENEW: Duration = Duration::from_secs(60);
 
-/// Numbers at a time.
+/// Counts at one moment.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
-    /// The programs' own.
+    /// Counters of the programs.
     pub counters: Counters,
-    /// Stretches by the name of what ran instead.
+    /// Measurement intervals by the name of the congestion control that ran instead.
     pub names: BTreeMap<String, u64>,
     /// Flows that rules with a share took, by the rule's name.
     pub rules: BTreeMap<String, Taken>,
@@ -38,17 +37,17 @@ enum Subject {
     Measurements,
     Windows,
     Ends,
-    /// Flows that a rule of this name took.
+    /// Flows that the rule of this name took.
     Rule(String),
 }
 
-/// Parts of the problem, each with its text. A part stands until most are as they should be again: that
-/// nothing was measured for a while is no sign of it.
+/// Parts of the problem, each with its text. A part stays until most connections are right again. A
+/// pause without measurements does not end it.
 #[derive(Default)]
 struct Parts(BTreeMap<Subject, String>);
 
 impl Parts {
-    /// Judges `part` of `whole` that were not as they should be.
+    /// Judges `part` of `whole` that were overridden or unseen.
     fn judge_share(
         &mut self,
         subject: Subject,
@@ -72,21 +71,21 @@ impl Parts {
     }
 }
 
-/// The numbers of some minutes ago.
+/// Counts of some minutes ago, with the present problem.
 pub(crate) struct Overridden {
     since: Instant,
     before: Seen,
-    /// The numbers that become `before` next.
+    /// Counts that become `before` next.
     next: Seen,
-    /// Connections that ended unseen, when they were last counted.
+    /// Number of connections that ended unseen, at the last count.
     unseen: Option<u64>,
     parts: Parts,
-    /// The programs that may be the cause of a problem, and when they were looked for.
+    /// Other programs that may be the cause, and the time when they were listed.
     others: Option<(Instant, Vec<String>)>,
 }
 
 impl Overridden {
-    /// Starts at a time, with what has been counted until then: that of an earlier agent is no news.
+    /// Starts at a time with the counts so far: those of an earlier agent do not matter.
     pub fn new(now: Instant, before: Seen) -> Self {
         Self {
             since: now,
@@ -98,7 +97,7 @@ impl Overridden {
         }
     }
 
-    /// Takes the number of connections that ended unseen. Those of the first call are no news.
+    /// Takes the number of connections that ended unseen. The first call only sets the baseline.
     pub fn note_unseen(&mut self, ends: u64) {
         if self.unseen.is_none() {
             self.before.unseen = ends;
@@ -107,8 +106,8 @@ impl Overridden {
         self.unseen = Some(ends);
     }
 
-    /// The problem, if many connections ended unseen, with another congestion control than their arm or
-    /// without the settings of their rule, or began with another initial window. `others` names the
+    /// The problem if many connections ended unseen, with another congestion control than their arm
+    /// or without their rule's settings, or began with another initial window. `others` lists the
     /// programs that may be the cause.
     pub fn look(
         &mut self,
@@ -153,7 +152,7 @@ impl Overridden {
         parts.keep_rules(&seen.rules);
         for (name, taken) in &seen.rules {
             let before = before.rules.get(name).copied();
-            // Of another policy, it may be more.
+            // A larger count is of another policy.
             let before = before.filter(|before| before.ended <= taken.ended);
             let before = before.unwrap_or_default();
             let ended = since(taken.ended, before.ended);
@@ -189,7 +188,7 @@ impl Overridden {
     }
 }
 
-/// Measurements of connections that the learner decided about.
+/// Number of measurements of connections that the learner decided about.
 fn measured(counters: &Counters) -> u64 {
     counters.scored
         + counters.skipped_small

@@ -18,7 +18,7 @@ use crate::view;
 
 /// Converts a record to its view.
 pub struct Presenter<'a> {
-    /// The current arm table.
+    /// The present arm table.
     pub arms: &'a ArmTable,
     /// Parameters of the learner.
     pub params: &'a Params,
@@ -35,7 +35,7 @@ pub struct Presenter<'a> {
 const BITS: f64 = ONE_Q16 as f64;
 
 impl Presenter<'_> {
-    /// A record with the estimates of its arms.
+    /// View of a host record, with the estimates of its arms.
     pub fn host(&self, key: &HostKey, host: &Host) -> view::Host {
         let system_arm = self.system_arm(key);
         let shares = self.shares(host, system_arm);
@@ -71,7 +71,7 @@ impl Presenter<'_> {
         }
     }
 
-    /// What a network knows. `hosts` is the number of its host records, if it was counted.
+    /// View of a network's record. `hosts` is the number of its host records, if they were counted.
     pub fn network(&self, key: &HostKey, group: &Host, hosts: Option<u64>) -> view::Network {
         let system_arm = self.system_arm(key);
         let decides = knows(group, system_arm);
@@ -109,7 +109,7 @@ impl Presenter<'_> {
         }
     }
 
-    /// What is known of initial windows in a network; `allowed` is the operator's mask.
+    /// View of a network's initial windows; `allowed` is the operator's mask.
     pub fn windows(&self, key: &HostKey, record: &Host, allowed: u16) -> view::WindowNetwork {
         let now_ns = system::monotonic_ns();
         let mut next = record.clone();
@@ -160,7 +160,7 @@ impl Presenter<'_> {
         }
     }
 
-    /// What limits the connections of a network.
+    /// View of the limits of a network's connections.
     pub fn limits(
         &self,
         key: &HostKey,
@@ -186,18 +186,18 @@ impl Presenter<'_> {
         })
     }
 
-    /// A group in words.
+    /// Name of a group, for the API.
     fn network_name(&self, key: &HostKey) -> String {
         match key.level.own() {
             Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
-            // What is known of a name that has left the table waits for its return.
+            // The record of a name that has left the table waits for its return.
             Level::Named => match self.named.name(key.number()) {
                 Some(name) => name.to_owned(),
                 None => format!("not in the table ({:016x})", key.number()),
             },
             Level::Service | Level::WindowService => service_name(key),
             Level::Namespace | Level::WindowNamespace => "all".to_owned(),
-            // No level's own.
+            // Records of the fleet have the name of the agent's own level.
             Level::FleetPrefix | Level::FleetNamed => key.to_string(),
         }
     }
@@ -259,20 +259,20 @@ impl Presenter<'_> {
         }
     }
 
-    /// The arm that is judged best, with its name.
+    /// The best arm, with its name.
     fn best(&self, host: &Host, system_arm: Option<usize>) -> Option<(usize, &str)> {
         let allowed = self.arms.allowed(self.params.mode, false);
         let index = best_arm(host, system_arm, allowed, self.params)?;
         Some((index, self.arms.name(index)?))
     }
 
-    /// The cost of the arm that is judged best, in the unit of the mode; `None`: not measured.
+    /// Cost of the best arm, in the unit of the mode; `None`: not measured.
     pub fn least_cost(&self, key: &HostKey, host: &Host) -> Option<u64> {
         let (index, _) = self.best(host, self.system_arm(key))?;
         Some(host.arms[index].value)
     }
 
-    /// One sentence: what the next connection will use, and why.
+    /// Sentence on the arm of the next connection, and the reason.
     pub fn summary(&self, key: &HostKey, host: &Host) -> String {
         let system_arm = self.system_arm(key);
         let shares = self.shares(host, system_arm);
@@ -340,12 +340,12 @@ impl Presenter<'_> {
         )
     }
 
-    /// One sentence: what the first connection to a host without record will use. `networks` are
-    /// its networks, the narrowest first, all services among them where one may decide.
+    /// One sentence on the arm of the first connection to a host without a record. `networks` are
+    /// the host's networks, the narrowest first, with all services where one may decide.
     pub fn stranger(&self, networks: &[view::Network]) -> String {
         let unknown = "No record of its own, and its networks know too little: the system default \
                        stays.";
-        // As the programs: others are asked only where the namespace knows enough, or the fleet told.
+        // As programs do: read others only where the namespace knows enough, or the fleet reported.
         let may_know =
             |it: &view::Network| it.decides && (it.level == "namespace" || it.agents.is_some());
         if !networks.iter().any(may_know) {
@@ -390,7 +390,7 @@ impl Presenter<'_> {
         }
     }
 
-    /// The arm table.
+    /// View of the arm table.
     pub fn arm_list(&self) -> Vec<view::Arm> {
         self.arms
             .entries()
@@ -407,7 +407,7 @@ impl Presenter<'_> {
     }
 }
 
-/// A service in words.
+/// Name of a service, for the API.
 fn service_name(key: &HostKey) -> String {
     let [.., high, low, class, accepted] = key.addr;
     let port = u16::from_be_bytes([high, low]);
@@ -465,7 +465,7 @@ fn network_arm(
     }
 }
 
-/// Whether an arm is in a mask of judgements against the system's, which is never judged so.
+/// Whether an arm is in a mask of judgements against the system's arm, which is never judged.
 fn is_in(mask: u16, index: usize, system_arm: Option<usize>) -> bool {
     mask & (1 << index) != 0 && Some(index) != system_arm
 }

@@ -1,5 +1,5 @@
-//! Congestion controls that the kernel refuses. The agent tries a refused one again after a while; that
-//! is no sign that the kernel has it.
+//! Congestion controls that the kernel refuses. The agent tries a refused one again after a while,
+//! which does not show that the kernel has it.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use thalweg_bpf_types::raw;
 
 use crate::kernel::{ArmTable, error_text};
 
-/// Arms that the kernel refused, and that no connection has got since, with the negative errno of each.
+/// Arms that the kernel refused and that no connection has got since, each with its negative errno.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedArms(BTreeMap<String, i32>);
 
 impl RefusedArms {
-    /// Takes over the table's refusals, and forgets arms that are no longer offered. An arm that the
-    /// kernel did not have, and offers without a refusal, has come back.
+    /// Takes over the table's refusals, and drops arms that are no longer offered. An arm that the
+    /// kernel did not have and now offers without a refusal has come back.
     pub fn note_table(&mut self, table: &ArmTable) {
         let present = || table.entries().filter(|(_, arm)| arm.present);
         self.0.retain(|name, errno| {
@@ -26,7 +26,7 @@ impl RefusedArms {
         }
     }
 
-    /// Forgets arms that connections got by these decisions.
+    /// Drops arms that connections got by these decisions.
     pub fn note_decisions(&mut self, events: &[&raw::thalweg_event], table: &ArmTable) {
         if self.0.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl RefusedArms {
         }
     }
 
-    /// All of them in words; `None`: there is none.
+    /// All refusals in words; `None`: there are none.
     pub fn in_words(&self) -> Option<String> {
         let of = |(name, errno): (&String, &i32)| format!("{name} ({})", error_text(*errno));
         let refused: Vec<String> = self.0.iter().map(of).collect();

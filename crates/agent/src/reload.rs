@@ -1,4 +1,4 @@
-//! A new configuration for an agent that runs: taken whole, or refused whole.
+//! A new configuration for a running agent: taken or refused as a whole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,13 +8,13 @@ use crate::api::tcp::Front;
 use crate::config::{Config, ConfigError};
 use crate::named::Named;
 
-/// Reads the configuration again, as the agent was started with it.
+/// Function that reads the configuration again, from the place of the agent's start.
 pub type Reread = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
-/// The way to another configuration.
+/// Change of the configuration.
 pub struct Reload {
     reread: Reread,
-    /// Held while the configuration is read: of two requests, the later has the later file.
+    /// Lock while the configuration is read: of two requests, the later one has the later file.
     reading: Mutex<()>,
     plan: Mutex<Plan>,
 }
@@ -23,26 +23,26 @@ pub struct Reload {
 pub struct Ready {
     /// The configuration.
     pub config: Config,
-    /// The port that it names, bound; none if it names none.
+    /// The listener of its port; `None`: it names no port.
     pub front: Option<Front>,
-    /// Its table of named networks.
+    /// Table of the configuration's named networks.
     pub named: Arc<Named>,
 }
 
-/// What follows when the session ends.
+/// Plan for the end of the session.
 enum Plan {
-    /// Nothing is planned.
+    /// No plan.
     None,
     /// Another session, with this configuration.
     Next(Box<Ready>),
-    /// The agent ends, whatever is asked for from now on.
+    /// The agent ends; later requests are ignored.
     End,
 }
 
-/// Why a configuration is not taken.
+/// Reason that a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It cannot be read, or has faults.
+    /// The configuration cannot be read, or has faults.
     #[error("{0:#}")]
     Faults(anyhow::Error),
     /// Keys differ that are used only when the agent starts.
@@ -54,16 +54,16 @@ pub enum Refused {
     /// The agent is about to end.
     #[error("the agent ends")]
     Ending,
-    /// Something that it names is missing.
+    /// The cgroup of the configuration cannot be used.
     #[error("`cgroup` of the configuration: {0:#}")]
     Cgroup(anyhow::Error),
-    /// Its port or its token cannot be had.
+    /// The port or the token of the configuration cannot be used.
     #[error("{0:#}")]
     Http(anyhow::Error),
 }
 
 impl Reload {
-    /// A way to what `reread` reads.
+    /// A reload that reads with `reread`.
     pub fn new(reread: Reread) -> Self {
         Self {
             reread,
@@ -76,11 +76,11 @@ impl Reload {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the configuration and checks what can be checked while the old one is in force.
-    /// False: nothing has changed.
+    /// Reads the configuration, and checks it as far as possible while the old one is in force.
+    /// Returns false if nothing changed.
     ///
     /// # Errors
-    /// It is not taken; the old one stays.
+    /// The configuration is refused; the old one stays.
     pub fn prepare(
         &self,
         now: &Config,
@@ -112,7 +112,7 @@ impl Reload {
             Plan::None if next == *now && next_front.as_ref() == front && next_named == **named => {
                 Ok(false)
             }
-            // Also the present one takes the place of a planned one.
+            // The present configuration, too, replaces a planned one.
             Plan::None | Plan::Next(_) => {
                 *plan = Plan::Next(Box::new(Ready {
                     config: next,
@@ -127,7 +127,7 @@ impl Reload {
         }
     }
 
-    /// From now on no configuration is taken: the agent ends.
+    /// Refuses all further configurations, as the agent ends.
     pub fn end(&self) {
         *self.plan() = Plan::End;
     }
@@ -137,7 +137,7 @@ impl Reload {
         matches!(*self.plan(), Plan::Next(_))
     }
 
-    /// The configuration to go on with, if there is one.
+    /// Takes the planned configuration.
     pub fn take(&self) -> Option<Ready> {
         let mut plan = self.plan();
         match std::mem::replace(&mut *plan, Plan::None) {
@@ -150,7 +150,7 @@ impl Reload {
     }
 }
 
-/// Keys that differ and are used before the agent gives up its privileges.
+/// Changed keys that are used before the agent gives up its privileges.
 fn takes_restart(now: &Config, next: &Config) -> Vec<&'static str> {
     let (old, new) = (&now.paths, &next.paths);
     [

@@ -1,8 +1,8 @@
-//! What to do about each kind of problem that `status` shows.
+//! Hints for each kind of problem that `status` shows.
 
 use crate::features;
 
-/// Kinds of problems, and the remedy of each: a sentence for a page that has the text before it.
+/// Hints by kind of problem: sentences for a page that shows the problem's text before them.
 const REMEDIES: [(&str, &str); 37] = [
     (
         "arms",
@@ -160,7 +160,7 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     REMEDIES.iter().map(|(kind, _)| *kind).chain(of_features)
 }
 
-/// What to do about a problem of this kind.
+/// Hint for a kind of problem.
 pub fn remedy(topic: &str) -> &'static str {
     let known = REMEDIES.iter().find(|(name, _)| *name == topic);
     let known = known.map(|(_, text)| *text);

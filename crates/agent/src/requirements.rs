@@ -11,7 +11,7 @@ use thalweg_control::{object, privileges, system};
 use thalweg_policy::Version;
 use thalweg_units::program;
 
-/// Size of the tables of an object that is tried.
+/// Number of entries of the tables of an object that is tried.
 const TRIED_ENTRIES: u32 = 64;
 
 /// A part of Thalweg that runs on some kernels only.
@@ -23,24 +23,24 @@ pub struct Requirement {
     pub means: &'static str,
     /// Oldest kernel that meets the needs.
     pub since: Version,
-    /// What that kernel has and older ones lack.
+    /// Capability that this kernel has and older ones lack.
     pub because: &'static str,
     /// Options or modules that the kernel must have.
     pub needs: &'static [Need],
     /// Whether the agent cannot run without the part.
     pub required: bool,
-    /// What tells kernels apart that meet all needs.
+    /// Trial for kernels that meet all needs.
     pub trial: Trial,
 }
 
 /// A trial of the running kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum Trial {
-    /// The needs are all that counts.
+    /// No trial: the needs decide.
     None,
-    /// A helper of sockops programs.
+    /// Probe of a helper of sockops programs.
     NetnsCookie,
-    /// Loading an object, with small tables.
+    /// Load of an object, with small tables.
     Load(&'static [u8]),
     /// A constant of the kernel's types.
     Constant(&'static str),
@@ -53,11 +53,11 @@ pub enum Need {
     SockOps,
     /// Programs at setsockopt(2).
     CgroupSockopt,
-    /// Its own type information (BTF).
+    /// The kernel's own type information (BTF).
     KernelBtf,
     /// Iterators over TCP sockets.
     TcpIterator,
-    /// The compiler of BPF programs.
+    /// Compiler of BPF programs.
     Jit,
     /// TCP's table of callbacks in BPF, kept by links.
     StructOps,
@@ -69,13 +69,14 @@ pub enum Need {
     Tun,
 }
 
-/// A row each: name, oldest kernel, needs, trial; use; what that kernel has and older ones lack.
+/// One row per requirement: name, oldest kernel, needs, trial; use; capability that older kernels
+/// lack.
 macro_rules! requirements {
     ($($name:literal, ($major:literal, $minor:literal),
         [$($need:ident$(($kind:literal))?),*], $trial:expr,
         $means:literal,
         $because:literal;)*) => {
-        /// The rows of all that is no feature of the agent; the first two follow the agent's own.
+        /// Requirements outside of the agent's features; the first two follow the agent's own.
         pub const REQUIREMENTS: &[Requirement] = &[$(Requirement {
             name: $name,
             means: $means,
@@ -88,7 +89,7 @@ macro_rules! requirements {
     };
 }
 
-/// Row of the agent itself.
+/// Requirement of the agent itself.
 pub const LEARNING: Requirement = Requirement {
     name: "learning",
     means: "`thalweg run` measures connections and chooses for new ones",
@@ -139,16 +140,16 @@ requirements! {
 /// Result of a check of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is present.
+    /// The need is met.
     Yes,
-    /// It is missing: which part, and the remedy.
+    /// A part is missing: its name, and the hint.
     No(String, String),
-    /// The caller lacks the privilege to know: why, and the remedy.
+    /// The caller lacks the privilege to know: the reason, and the hint.
     Unknown(String, String),
 }
 
 impl Need {
-    /// The need, in words.
+    /// Text of the need.
     pub fn words(self) -> String {
         match self {
             Self::SockOps => "BPF sockops".to_owned(),
@@ -163,7 +164,7 @@ impl Need {
         }
     }
 
-    /// The kernel's options that provide it, built in or as modules.
+    /// Options of the kernel that provide the need, built in or as modules.
     pub fn options(self) -> &'static [&'static str] {
         match self {
             Self::SockOps | Self::CgroupSockopt => &["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"],
@@ -268,7 +269,7 @@ impl Need {
 }
 
 impl Requirement {
-    /// Options of the kernel that it needs, each once.
+    /// Options of the kernel for all needs, each once.
     pub fn options(&self) -> Vec<&'static str> {
         let mut options = Vec::new();
         for option in self.needs.iter().flat_map(|need| need.options()) {
@@ -279,16 +280,15 @@ impl Requirement {
         options
     }
 
-    /// Whether the running kernel meets all needs, and does what was tried; else the first that is
-    /// missing. Versions decide nothing: kernels of distributions have what others have later, and a
-    /// personality(2) may hide the version.
+    /// Checks the needs of the running kernel, then the trial; the first that is missing counts.
+    /// Versions decide nothing: distributions backport, and a personality(2) may hide the version.
     pub fn look(&self) -> Found {
         let needs = self.needs.iter().map(|need| need.look());
         let missing = needs.into_iter().find(|found| *found != Found::Yes);
         missing.unwrap_or_else(|| self.try_out())
     }
 
-    /// Tries what makes [`Requirement::since`] the oldest kernel.
+    /// Tries the capability that makes [`Requirement::since`] the oldest kernel.
     fn try_out(&self) -> Found {
         match self.trial {
             Trial::None => Found::Yes,

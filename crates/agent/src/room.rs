@@ -1,8 +1,7 @@
-//! Room in the table of records: which go when there are too many.
+//! Eviction of records from the table when there are too many.
 //!
-//! The kernel's table takes new hosts until it is full, and gives none away. An LRU table would: a peer
-//! with a prefix of its own is as many hosts as it likes. So the agent makes room, by what records are
-//! worth.
+//! The kernel's table takes new hosts until it is full, and evicts none. An LRU table would: a peer
+//! with its own prefix is as many hosts as it likes. So the agent evicts by the worth of records.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,30 +11,30 @@ use thalweg_units::prefix::mask;
 
 /// Measurements that prove a record.
 const PROVEN: u32 = 2;
-/// Records of a wide prefix beyond this share of all, as a divisor, go before those of others.
+/// Share of all records, as a divisor, beyond which a wide prefix loses records before others.
 const CROWD: usize = 4;
-/// Bits of a wide prefix: what one owner may have. IPv4 in the 128-bit form.
+/// Bits of a wide prefix, which one owner may have. IPv4 is in the 128-bit form.
 const WIDE_IPV4: u8 = 96 + 16;
 const WIDE_IPV6: u8 = 32;
 
-/// What a record is worth. Lesser ones go first.
+/// Order of eviction: lesser records go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// Measured once.
+    /// The record was measured once at most.
     Once,
-    /// One of very many in a wide prefix.
+    /// The record is one of very many in a wide prefix.
     Crowd,
     Proven,
 }
 
-/// A record that may go.
+/// A record that may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its key.
+    /// Key of the record.
     pub key: HostKey,
-    /// Measurements taken.
+    /// Number of measurements.
     pub scored: u32,
-    /// When it was last seen, `CLOCK_MONOTONIC`.
+    /// Time of the last use, ns of `CLOCK_MONOTONIC`.
     pub seen_ns: u64,
 }
 
@@ -49,8 +48,8 @@ fn wide(key: &HostKey) -> (u64, Level, u128) {
     (key.netns, key.level, bits & mask(length))
 }
 
-/// The records that go so that `keep` stay: those measured once first, then those of crowded prefixes,
-/// the longest unseen first.
+/// Records to evict so that `keep` stay: those measured once first, then those of crowded prefixes;
+/// within each the longest unseen first.
 pub fn surplus(entries: &[Entry], keep: usize) -> Vec<HostKey> {
     let count = entries.len().saturating_sub(keep);
     if count == 0 {
@@ -74,22 +73,22 @@ pub fn surplus(entries: &[Entry], keep: usize) -> Vec<HostKey> {
     order.into_iter().map(|(_, _, key)| key).collect()
 }
 
-/// When room is to be made: counts of the last look at the table.
+/// Schedule of evictions: counts of the last scan of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    /// Records, and counters of created and missed ones; `None`: it was not looked at yet.
+    /// Records, and counters of created and missed ones; `None`: the table was not scanned yet.
     last: Option<(u64, u64, u64)>,
-    /// Time of the last look.
+    /// Time of the last scan.
     looked: Option<Instant>,
 }
 
-/// Least time between looks for misses alone: networks and windows may fill the table, of whose
-/// records nobody counts the created.
+/// Least time between scans for misses alone: networks and windows may fill the table, and created
+/// ones are not counted.
 const PAUSE: Duration = Duration::from_secs(10);
 
 impl Room {
-    /// Whether there may be more records than the table has room for. Beside each host that is created
-    /// there may be one network.
+    /// Whether there may be more records than the table has room for. Each created host may bring
+    /// one network.
     pub fn is_due(&self, created: u64, missed: u64, most: u64, now: Instant) -> bool {
         self.last.is_none_or(|(records, before, missed_before)| {
             let fresh = created.saturating_sub(before);
@@ -98,7 +97,7 @@ impl Room {
         })
     }
 
-    /// Notes what a look has found.
+    /// Notes the result of a scan.
     pub fn note(&mut self, records: u64, created: u64, missed: u64, now: Instant) {
         self.last = Some((records, created, missed));
         self.looked = Some(now);

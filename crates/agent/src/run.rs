@@ -33,11 +33,11 @@ use crate::service;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
 
-/// Time for the last answers to leave.
+/// Time in which the last answers leave.
 const ANSWERS: Duration = Duration::from_millis(50);
-/// Interval of looks at the socket's file.
+/// Interval of polls of the socket's file.
 const SOCKET_LOOK: Duration = Duration::from_secs(1);
-/// Interval of checks whether the API's jobs are done.
+/// Interval of polls for the end of the API's jobs.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Creates the directory of the store, which belongs to the agent only.
@@ -62,18 +62,18 @@ fn few_arenas() {
     }
 }
 
-/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
-/// when it ends, unless they were detached. On SIGHUP, or when asked, it reads its configuration
-/// again by `reread` and goes on with that; where it is refused, with the one in force.
+/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached when it
+/// ends, unless they were detached. On SIGHUP, or on request, it reads its configuration again by
+/// `reread` and continues with it; if that is refused, with the present one.
 ///
 /// # Errors
-/// Any failure of the start. Programs in force before still are; otherwise nothing is left.
+/// Any failure of the start. Programs that were in force stay so; otherwise nothing is left.
 pub fn run(config: Config, reread: Reread) -> Result<()> {
     check_privileges()?;
     few_arenas();
     // Files of the agent are private; files for others get their group explicitly.
     umask(Mode::from_bits_truncate(0o077));
-    // This comes first: a signal during the start ends the agent once it has started.
+    // Before anything else: a signal during the start ends the agent once it has started.
     let mut ends = Ends::new()?;
     let named = Arc::new(named_of(&config)?);
     let paths = config.paths.clone();
@@ -90,13 +90,13 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
         let (before, number) = (session.ready(), session.shared.session + 1);
         let shared = Arc::clone(&session.shared);
         let outcome = session.run(&ground, &mut ends);
-        // Nobody would undo it once the agent is gone, or is configured otherwise.
+        // Without the agent, or with another configuration, nobody would undo it.
         let stopped = stop_features(&shared);
         let is_detached = shared.kernel.has_let_go();
         let resolved = (shared.kernel.setup().nat64.is_none()).then(|| shared.kernel.nat64());
         drop(shared);
         let next = match (outcome, ground.reload.take()) {
-            // What is left is known to the next session, which tries again.
+            // The next session knows the rest, and tries again.
             (Ok(()), Some(next)) => next,
             (outcome, _) => {
                 let outcome = outcome.and(stopped);
@@ -107,7 +107,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
                 };
                 tracing::info!("agent ends; {left}");
                 return match outcome {
-                    // Off is off: after a failure a service manager would start it again.
+                    // After a failure a service manager would start the detached agent again.
                     Err(error) if is_detached => {
                         tracing::error!("after it was detached: {error:#}");
                         Ok(())
@@ -129,7 +129,7 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
                 session
             }
         };
-        // Until the resolver answers again, its last answer holds.
+        // The last answer of the resolver holds until the next.
         let kernel = &session.shared.kernel;
         if let Some(known) = resolved.filter(|_| kernel.setup().nat64.is_none()) {
             kernel.set_nat64(known.prefixes())?;
@@ -137,9 +137,9 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     }
 }
 
-/// Locks, socket and privileges: they outlive a change of the configuration.
+/// Locks, socket and privileges of the process, which outlive a change of the configuration.
 struct Ground {
-    /// `None`: the agent ends, and asking it is in vain.
+    /// The API's socket; `None`: the agent ends, and answers no more.
     socket: Mutex<Option<Socket>>,
     locks: Locks,
     own_netns: u64,
@@ -148,9 +148,9 @@ struct Ground {
 }
 
 impl Ground {
-    /// Takes them, then gives up the privileges for that.
+    /// Takes locks and socket, then gives up the privileges for that.
     fn prepare(config: &Config, reread: Reread) -> Result<(Self, Option<Front>)> {
-        // Before anything is made.
+        // Check before anything is created.
         cgroup_of(config)?;
         make_state_directory(&config.paths.state)?;
         // Before the lock: a child inherits it until it execs modprobe, and may outlive an agent.
@@ -163,7 +163,7 @@ impl Ground {
         system::ensure_bpffs(&config.paths.pin)?;
         let pins = PinLock::take(&config.paths.pin)?;
         check_private(&config.paths.pin)?;
-        // From here on the agent creates its threads, and reads data of others.
+        // From here on the agent creates threads, and reads data of others.
         privileges::give_up()?;
         check_reachable(&config.paths.state)?;
         check_reachable(&config.paths.pin)?;
@@ -191,7 +191,7 @@ impl Ground {
         }
     }
 
-    /// Binds the socket anew where its file is gone; `None` where it is there.
+    /// Binds the socket again if its file is gone; `None`: the file is there.
     fn bind_again(&self, paths: &Paths) -> Result<Option<UnixListener>> {
         if self.socket().as_ref().is_none_or(Socket::is_there) {
             return Ok(None);
@@ -222,8 +222,8 @@ struct Session {
 }
 
 impl Session {
-    /// Puts the configuration in force. Programs that are attached stay so until others take their
-    /// place, so no connection is missed.
+    /// Puts the configuration in force. Attached programs stay so until their successors take over,
+    /// so no connection is missed.
     fn start(ground: &Ground, ready: Ready, number: u64) -> Result<Self> {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
@@ -268,7 +268,7 @@ impl Session {
         shared.kernel.insert_conns(&left.conns)?;
         fail_point!("start::restored");
         drop(left);
-        // What networks know decides from the first connection on.
+        // Prior weights must be right from the first connection on.
         shared.kernel.refresh_worth()?;
         shared.kernel.attach()?;
         fail_point!("start::attached");
@@ -291,7 +291,7 @@ impl Session {
         Ok(Self { shared, keeper })
     }
 
-    /// What it began with.
+    /// The configuration of the session, with its listener and named networks.
     fn ready(&self) -> Ready {
         Ready {
             config: self.shared.config.clone(),
@@ -300,7 +300,7 @@ impl Session {
         }
     }
 
-    /// Runs until the agent is to end, or to go on with another configuration.
+    /// Runs until the agent ends, or continues with another configuration.
     fn run(self, ground: &Ground, ends: &mut Ends) -> Result<()> {
         let Self { shared, keeper } = self;
         std::thread::scope(|scope| {
@@ -320,7 +320,7 @@ impl Session {
             let fleet = member.transpose()?;
             let kept = keeper.run();
             shared.stop();
-            // A panic is a problem already, and none of the others'.
+            // A panic is reported as a problem already.
             drop(fleet.map(|thread| thread.join()));
             let served = server
                 .join()
@@ -344,7 +344,7 @@ fn without_iterator_in_words(why: &str) -> String {
     )
 }
 
-/// Ends the session of each feature; the first error.
+/// Ends the session of each feature; returns the first error.
 fn stop_features(shared: &Shared) -> Result<()> {
     let context = shared.feature_context();
     let mut outcome = Ok(());
@@ -610,7 +610,7 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
                 }
                 _ = terminate.recv() => shared.end(),
                 _ = interrupt.recv() => shared.end(),
-                // How that went is logged, and a problem where it failed.
+                // The reload logs its outcome; a refusal is a problem.
                 _ = hang_up.recv() => drop(shared.reload()),
                 _ = stopped.wait_for(|stop| *stop) => {
                     if !ground.reload.is_planned() {
@@ -620,24 +620,24 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
                 }
             }
         }
-        // What has begun is finished, as an import or a detach: it must not meet another session.
+        // Let jobs finish, as an import or a detach: they must not meet another session.
         shared.close();
         while !shared.is_done() {
             tokio::time::sleep(LOOK).await;
         }
-        // Its answers are still on their way.
+        // The last answers are still on their way.
         tokio::time::sleep(ANSWERS).await;
-        // Before the socket goes, by which others tell that the agent ends. A detach may have ended
-        // what was to go on.
+        // Before the socket goes, by which clients see the agent's end. A detach may have cancelled
+        // a planned session.
         if !ground.reload.is_planned() {
             ground.locks.note_end();
-            // The last snapshot may take long: nobody waits for an answer until then.
+            // The last snapshot may take long: nobody should wait for an answer until then.
             ground.socket().take();
             if let Some(front) = &shared.front {
                 front.close();
             }
         }
-        // Connections end with it, and what they hold of the session.
+        // Connections end with the server, and release the session.
         drop(server);
         tokio::task::yield_now().await;
         Ok(())

@@ -1,5 +1,5 @@
-//! Which events the store keeps: those of a share of the host-hours, each of them whole, so that
-//! what is stored reaches back as far as it should.
+//! Sampling of stored events: the store keeps all events of a share of the host-hours, so that it
+//! reaches back as far as it should.
 //!
 //! An event belongs to the hour of its connection's decision, which it bears. The share changes
 //! only with the hour: no host-hour is kept in part.
@@ -13,39 +13,39 @@ use thalweg_learner::HOUR_NS;
 
 use crate::config::agent::Events;
 
-/// Smallest share that is chosen by itself, in halvings.
+/// Smallest share that is chosen automatically, in halvings.
 const HALVINGS_MAX: u32 = 20;
-/// Hours whose events say how many are to come: a day, with its high and low.
+/// Hours from which the number of events is predicted: a day, with its high and low.
 const DAY_H: u64 = 24;
-/// Hours of which the events must be known before they say anything.
+/// Hours of events that a prediction needs at least.
 const KNOWN_MIN_H: f64 = 1.0 / 12.0;
-/// Latest events that are not kept, for those who ask what has just happened.
+/// Number of latest unkept events that are remembered, for requests about the present.
 const RECENT: usize = 512;
 
-/// What the store knows of the sampling in this boot.
+/// Sampling of this boot, as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeptSampling {
     /// Salt of the draw.
     pub salt: u64,
-    /// When events began to be counted, ns since the boot.
+    /// Time at which counting of events began, ns since the boot.
     pub began_ns: u64,
-    /// Events an hour, as expected before that; `None`: unknown.
+    /// Expected events an hour before that; `None`: unknown.
     pub before: Option<f64>,
-    /// By number since the boot. Hours that are absent had the share of the one before.
+    /// Hours by number since the boot. An absent hour had the share of the one before.
     pub hours: BTreeMap<u64, Hour>,
 }
 
-/// An hour of it.
+/// Sampling of one hour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hour {
     /// Share of the hosts whose events are kept.
     pub share: f64,
-    /// Events that reached the agent in it, kept or not.
+    /// Events that reached the agent in the hour, kept or not.
     pub seen: u64,
 }
 
 impl KeptSampling {
-    /// Events to be expected in an hour, by those of the day before it; `None`: too little is known.
+    /// Expected events in an hour, from the day before it; `None`: too little is known.
     pub fn expected(&self, hour: u64) -> Option<f64> {
         let from = hour.saturating_sub(DAY_H);
         let seen: u64 = self.hours.range(from..hour).map(|(_, it)| it.seen).sum();
@@ -67,28 +67,28 @@ impl KeptSampling {
     }
 }
 
-/// The sampling in a session.
+/// Sampling of a session.
 #[derive(Debug)]
 pub struct Sampler {
     draw: Sampling,
     kept: KeptSampling,
-    /// The configured share; `None`: as large as there is room for.
+    /// The configured share; `None`: the largest that there is room for.
     fixed: Option<f64>,
-    /// Time that the stored events are to span, and their largest number.
+    /// Time that the stored events must span, and their largest number.
     retention: Duration,
     rows: u64,
     /// The latest hour, and its share.
     hour: u64,
     share: f64,
-    /// The first hour that the store does not have as it is.
+    /// The first hour that differs from the store's.
     unsaved: Option<u64>,
-    /// Whether a share is among that.
+    /// Whether a share changed since then.
     turned: bool,
     recent: VecDeque<raw::thalweg_event>,
 }
 
 impl Sampler {
-    /// The sampling goes on from what is stored, at a time of this boot.
+    /// Continues the sampling from the stored state, at a time of this boot.
     pub fn new(kept: KeptSampling, events: &Events, now_ns: u64) -> Self {
         let mut sampler = Self {
             draw: Sampling { salt: kept.salt },
@@ -106,7 +106,7 @@ impl Sampler {
         sampler
     }
 
-    /// Decides about the hour, if it is a new one. To be called before [`Sampler::take`].
+    /// Decides the share of a new hour. Call it before [`Sampler::take`].
     pub fn advance(&mut self, now_ns: u64) {
         let hour = now_ns / HOUR_NS;
         let last = self.kept.hours.keys().next_back().copied();
@@ -182,13 +182,13 @@ impl Sampler {
         self.recent.iter().rev().copied().collect()
     }
 
-    /// Whether the store must learn of a new share before it gets events: after a restart the same
-    /// host-hours are to be kept.
+    /// Whether the store must have a new share before it gets events: after a restart the same
+    /// host-hours must be kept.
     pub fn has_turned(&self) -> bool {
         self.turned
     }
 
-    /// The hours that the store does not have as they are. From now on it is taken to have them.
+    /// Takes the hours that differ from the store's. From then on the store counts as up to date.
     pub fn take_changes(&mut self) -> Vec<(u64, Hour)> {
         self.turned = false;
         let first = self.unsaved.take();
@@ -197,7 +197,7 @@ impl Sampler {
         hours.map(|(hour, it)| (*hour, *it)).collect()
     }
 
-    /// Takes back changes that could not be saved.
+    /// Puts back changes that could not be saved.
     pub fn put_back(&mut self, changes: &[(u64, Hour)]) {
         if let Some((first, _)) = changes.first() {
             self.turned = true;

@@ -1,23 +1,23 @@
-//! Notices to a service manager (sd_notify(3)): without one nothing is sent.
+//! Notices to a service manager (sd_notify(3)). Without a manager nothing is sent.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use thalweg_control::system;
 
-/// The agent learns: units that are ordered after it may start.
+/// Reports that the agent learns: units that are ordered after it may start.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The agent takes a new configuration; [`ready`] follows.
+/// Reports that the agent takes a new configuration; [`ready`] follows.
 pub fn reloading() {
     // The manager is in no time namespace.
     let now_us = i128::from(system::monotonic_ns() / 1000);
     tell(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
 }
 
-/// The agent ends.
+/// Reports that the agent ends.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -28,24 +28,25 @@ fn tell(states: &[NotifyState]) {
     }
 }
 
-/// Signs of life for the manager's watchdog, if it has one for this process.
+/// Heartbeats for the manager's watchdog, if it has one for this process.
 pub struct Watchdog {
     interval: Option<Duration>,
     last: Option<Instant>,
 }
 
 impl Watchdog {
-    /// A watchdog as the environment tells (`WATCHDOG_USEC`).
+    /// A watchdog as set in the environment (`WATCHDOG_USEC`).
     pub fn new() -> Self {
         Self {
             // Twice within the time that the manager allows.
             interval: sd_notify::watchdog_enabled().map(|allowed| allowed / 2),
-            // The first is due at once: of many reloads in a row, each has a watchdog of its own.
+            // The first heartbeat is due at once: of many reloads in a row, each has its own
+            // watchdog.
             last: None,
         }
     }
 
-    /// Gives a sign of life if one is due.
+    /// Sends a heartbeat if one is due.
     pub fn tick(&mut self) {
         let Some(interval) = self.interval else {
             return;

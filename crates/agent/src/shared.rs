@@ -1,4 +1,4 @@
-//! State that the keeper thread and the API share.
+//! State that the event loop and the API share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ use crate::writer::{self, Desk, Mailbox};
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
 
-/// How a problem begins that a refused configuration is.
+/// Beginning of the problem that reports a refused configuration.
 pub const NOT_TAKEN: &str = "the new configuration was not taken";
 
 /// The agent's state, except the event ring.
@@ -40,7 +40,7 @@ pub struct Shared {
     pub kernel: Kernel,
     /// The configuration in force.
     pub config: Config,
-    /// The port of the API, if there is one.
+    /// Listener of the API's port, if there is one.
     pub front: Option<Front>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
@@ -50,14 +50,14 @@ pub struct Shared {
     pub live: broadcast::Sender<Arc<Event>>,
     /// Last count of the host records.
     hosts: AtomicU64,
-    /// Jobs for the thread that writes to the store.
+    /// Writer handle of the store's thread.
     pub mailbox: Mailbox,
-    /// That thread's state, until it starts.
+    /// State of the writer thread, until it starts.
     desk: Mutex<Option<Desk>>,
-    /// For queries, and for removals on request.
+    /// Store for queries, and for removals on request.
     store: Mutex<Store>,
     gain: Mutex<Gain>,
-    /// Held while the gain is written to a store.
+    /// Lock while the gain is written to a store.
     pub gain_saves: Mutex<()>,
     sampling: Mutex<Sampler>,
     /// Names of containers, by the cookie of their network namespace.
@@ -65,36 +65,36 @@ pub struct Shared {
     /// Number of imported documents.
     imports: AtomicU64,
     boot_id: String,
-    /// Figures since the agent's start.
+    /// Statistics since the agent's start.
     pub life: Arc<Life>,
     /// Start of the session.
     began: Instant,
-    /// When the store last had every record; `None`: not in this session.
+    /// Time at which the store last had every record; `None`: not in this session.
     saved_at: Mutex<Option<Instant>>,
     problems: Mutex<Problems>,
-    /// The store's file when the session began.
+    /// Identity of the store's file at the begin of the session.
     pub(crate) store_file: Option<(u64, u64)>,
-    /// When the event loop last passed, by the kernel's clock.
+    /// Time of the event loop's last pass, ns of the kernel's clock.
     pub(crate) passed_ns: AtomicU64,
     stopping: AtomicBool,
     jobs: Mutex<Jobs>,
     stop: watch::Sender<bool>,
-    /// Configurations that the agent has begun with: 1, and one more for each reload.
+    /// Number of configurations that the agent has begun with: 1, and one more for each reload.
     pub session: u64,
-    /// The way to the next one.
+    /// Change to the next configuration.
     reload: Arc<Reload>,
 }
 
 /// Jobs of the API that use the session.
 #[derive(Default)]
 struct Jobs {
-    /// Their number.
+    /// Number of running jobs.
     running: usize,
-    /// No others begin.
+    /// Whether no further job may begin.
     closed: bool,
 }
 
-/// One of them, until it is dropped.
+/// A running job, until it is dropped.
 pub struct Job(Arc<Shared>);
 
 impl Drop for Job {
@@ -106,10 +106,10 @@ impl Drop for Job {
 /// Outcome of restoring records into the kernel.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// Records that are now in the kernel.
+    /// Number of records that are now in the kernel.
     pub restored: u64,
-    /// Records that are not, because their namespace cannot be identified any more or the table is
-    /// full.
+    /// Number of records that are not: their namespace cannot be identified any more, or the table
+    /// is full.
     pub left_out: u64,
 }
 
@@ -141,7 +141,7 @@ fn node_name() -> String {
 }
 
 impl Shared {
-    /// Puts the parts of a session together.
+    /// Creates the state of a session.
     pub fn new(
         kernel: Kernel,
         ready: Ready,
@@ -205,10 +205,10 @@ impl Shared {
         })
     }
 
-    /// Reads the configuration again. True: it has changed, and another session begins with it.
+    /// Reads the configuration again. Returns whether it changed; then another session begins.
     ///
     /// # Errors
-    /// It is refused; the one in force stays, and `status` says so until another is taken.
+    /// The configuration is refused: the present one stays, and `status` reports the refusal.
     pub fn reload(&self) -> Result<bool, Refused> {
         let outcome = self.reload.prepare(
             &self.config,
@@ -229,18 +229,18 @@ impl Shared {
         outcome
     }
 
-    /// States that a new configuration was not taken.
+    /// Reports that a new configuration was refused.
     pub fn refuse_configuration(&self, why: &str) {
         self.problem("configuration", Some(format!("{NOT_TAKEN}: {why}")));
     }
 
-    /// The agent ends, and takes no other configuration.
+    /// Ends the agent, which takes no other configuration.
     pub fn end(&self) {
         self.reload.end();
         self.stop();
     }
 
-    /// State of the thread that writes to the store; only once.
+    /// Takes the state of the writer thread; `None` after the first call.
     pub fn take_desk(&self) -> Option<Desk> {
         lock(&self.desk).take()
     }
@@ -255,12 +255,12 @@ impl Shared {
         Ok(action(&mut lock(&self.store))?)
     }
 
-    /// The account of the gain.
+    /// Uses the state of the gain.
     pub fn gain<T>(&self, action: impl FnOnce(&mut Gain) -> T) -> T {
         action(&mut lock(&self.gain))
     }
 
-    /// Which events the store keeps.
+    /// Uses the sampling of stored events.
     pub fn sampling<T>(&self, action: impl FnOnce(&mut Sampler) -> T) -> T {
         action(&mut lock(&self.sampling))
     }
@@ -284,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// The agent around its features.
+    /// Context of the agent's features.
     pub fn feature_context(&self) -> feature::Context<'_> {
         feature::Context {
             kernel: &self.kernel,
@@ -300,8 +300,8 @@ impl Shared {
             .collect()
     }
 
-    /// Looks up which containers the network namespaces belong to. The agent's own has no name:
-    /// containers that use the machine's network are not told apart.
+    /// Finds the containers of the network namespaces. The agent's own namespace has no name, as
+    /// containers in the machine's network cannot be distinguished.
     pub fn name_containers(&self, namespaces: &[NetworkNamespace]) {
         let others = namespaces.iter().filter(|one| one.cookie != self.own_netns);
         let cookies: HashMap<u64, u64> = others.map(|one| (one.file, one.cookie)).collect();
@@ -345,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::problem`], for what nobody must mend.
+    /// Sets a problem as [`Shared::problem`] does, of a kind that nobody must repair.
     pub fn warning(&self, topic: &'static str, text: String) {
         let before = lock(&self.problems).insert(topic, text.clone());
         if before.as_ref() != Some(&text) {
@@ -353,7 +353,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::problem`], for repeated attempts: logged once, whatever the later texts.
+    /// Sets a problem as [`Shared::problem`] does, but logs only its first text.
     pub fn trouble(&self, topic: &'static str, text: String) {
         if lock(&self.problems).insert(topic, text.clone()).is_none() {
             tracing::error!(topic, "{text}");
@@ -393,7 +393,7 @@ impl Shared {
         lock(&self.saved_at).unwrap_or(self.began).elapsed()
     }
 
-    /// Problems that parts of the agent have noted.
+    /// Problems that parts of the agent have reported.
     pub fn noted_problems(&self) -> Problems {
         lock(&self.problems).clone()
     }
@@ -471,7 +471,7 @@ impl Shared {
         self.status_of(self.health().problems)
     }
 
-    /// The same with problems that were found before.
+    /// The response to `GET /v1/status` with known problems.
     pub fn status_of(&self, problems: Problems) -> Result<view::Status> {
         let setup = self.kernel.setup();
         Ok(view::Status {
@@ -525,7 +525,7 @@ impl Shared {
         let _ = self.stop.send(true);
     }
 
-    /// Begins a job: the session goes on until its end. `None`: the session is ending.
+    /// Begins a job; the session lasts until its end. `None`: the session is ending.
     pub fn begin(self: &Arc<Self>) -> Option<Job> {
         let mut jobs = lock(&self.jobs);
         if jobs.closed {
@@ -535,12 +535,12 @@ impl Shared {
         Some(Job(Arc::clone(self)))
     }
 
-    /// From now on no job begins.
+    /// Refuses further jobs.
     pub fn close(&self) {
         lock(&self.jobs).closed = true;
     }
 
-    /// Whether no job runs, and none will.
+    /// Whether no job runs, and none may begin.
     pub fn is_done(&self) -> bool {
         let jobs = lock(&self.jobs);
         jobs.closed && jobs.running == 0
@@ -560,7 +560,7 @@ impl Shared {
 /// A restoration of records into the kernel.
 pub struct Restoring<'a> {
     shared: &'a Shared,
-    /// Origin of the records.
+    /// Source of the records.
     header: &'a Snapshot,
     /// Whether the agent's own network namespace may have another cookie now.
     anew: bool,
@@ -574,7 +574,7 @@ pub struct Restoring<'a> {
 }
 
 impl Restoring<'_> {
-    /// Puts one record into the kernel.
+    /// Writes one record to the kernel.
     pub fn put(&mut self, row: &HostRow) -> Result<()> {
         let mut key = row.key;
         if key.netns != self.header.own_netns {
@@ -603,7 +603,7 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Counts the records that stayed: a full table loses those that are worth least.
+    /// Counts the records that stayed: a full table evicts the least valuable.
     pub fn finish(self) -> Result<Restored> {
         let mut restored = 0;
         for key in &self.put {

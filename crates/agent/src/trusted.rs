@@ -1,4 +1,4 @@
-//! Files that decide what the agent does: root or the agent's own user alone may change them.
+//! Files that decide what the agent does: only root or the agent's user may change them.
 
 use std::fs::Metadata;
 use std::io;
@@ -8,10 +8,10 @@ use std::path::Path;
 use nix::unistd::{getegid, geteuid};
 use thalweg_units::file::{self, ReadError};
 
-/// The bytes of a file, at most `max`.
+/// Reads a file of at most `max` bytes.
 ///
 /// # Errors
-/// As [`file::read`], and for a file that others may change.
+/// The errors of [`file::read`], and a file that others may change.
 pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let system = |why| ReadError::System {
         file: file.to_owned(),
@@ -26,7 +26,7 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     file::read_open(opened, file, max)
 }
 
-/// Who else may change a file, and the command that ends it.
+/// Other users who may change a file, and the command that prevents it.
 fn fault(file: &Path, about: &Metadata) -> Option<String> {
     let shown = file.display();
     let (own, group) = (geteuid().as_raw(), getegid().as_raw());

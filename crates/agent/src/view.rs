@@ -1,5 +1,5 @@
-//! Responses of the local API, one type per resource. The command line and every other client use
-//! only these descriptions of the figures.
+//! Responses of the local API, one type per resource. The command line and every other client know
+//! the agent's numbers only in this form.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,9 @@ pub struct Status {
     pub session: u64,
     /// `classic` or `thalweg`.
     pub mode: String,
-    /// Decides, logs and scores, but sets nothing.
+    /// Whether the agent decides, logs and scores, but sets nothing.
     pub dry_run: bool,
-    /// Sets nothing but trials, on this share of the hosts; `None`: it does not give advice only.
+    /// Share of the hosts with trials; `None`: the agent does not give advice only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<f64>,
     /// cgroup v2 directory whose connections are covered.
@@ -43,11 +43,11 @@ pub struct Status {
     pub abi_version: u32,
     /// Whether this agent took over programs and state that were already in the kernel.
     pub took_over: bool,
-    /// The time with data outstanding is read from the kernel (needs kernel BTF).
+    /// Whether the time with data outstanding is read from the kernel (needs kernel BTF).
     pub kernel_busy_time: bool,
-    /// Host records now in the kernel.
+    /// Number of host records now in the kernel.
     pub hosts: u64,
-    /// Host records beyond which the least valuable go; for a moment there may be more.
+    /// Number of host records beyond which the least valuable are evicted, with some delay.
     pub hosts_max: u64,
     /// Kernel memory of the maps, bytes.
     pub map_bytes: u64,
@@ -55,37 +55,37 @@ pub struct Status {
     pub resident_bytes: u64,
     /// Counters since the programs were first attached.
     pub counters: Counters,
-    /// Looks at long connections by this agent; `None`: they are scored only when they end.
+    /// Scans of long connections by this agent; `None`: they are scored only when they end.
     #[serde(default)]
     pub looks: Option<Looks>,
     /// Status of each feature, by its name; null where the feature is off.
     #[serde(flatten)]
     pub features: BTreeMap<String, serde_json::Value>,
-    /// Events written to the store by this agent.
+    /// Number of events that this agent wrote to the store.
     pub events_stored: u64,
-    /// Events that this agent could not write to the store, as on a full disk.
+    /// Number of events that this agent could not write to the store, as on a full disk.
     #[serde(default)]
     pub events_lost: u64,
     /// Share of the host-hours whose events the store keeps now.
     #[serde(default = "one")]
     pub events_share: f64,
-    /// Events that this agent did not store, since their host-hour is not among those kept.
+    /// Number of events that this agent did not store, as their host-hour is not among those kept.
     #[serde(default)]
     pub events_left_out: u64,
     /// Seconds since the store had every host record; `None` before the first time.
     pub snapshot_age_s: Option<u64>,
-    /// The worst of the present problems.
+    /// Severity of the worst present problem.
     #[serde(default)]
     pub health: Severity,
-    /// Programs and pins that were put back; `None`: none had to be.
+    /// Repairs of programs and pins; `None`: there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repairs: Option<Repairs>,
-    /// Congestion controls that are available but not allowed, if there are any.
+    /// Congestion controls that are available but not allowed; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newcomers: Option<Newcomers>,
     /// Present problems, in words; empty = none.
     pub problems: Vec<String>,
-    /// What to do about each of them, in the same order.
+    /// Hint for each problem, in the same order.
     #[serde(default)]
     pub fixes: Vec<String>,
 }
@@ -94,7 +94,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// There is none.
+    /// No problem.
     #[default]
     Ok,
     /// Something is not as it should be.
@@ -106,11 +106,11 @@ pub enum Severity {
 /// Repairs of programs, links and pins since the agent's start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Repairs {
-    /// Their number.
+    /// Number of repairs.
     pub number: u64,
-    /// The last one, in words.
+    /// Last repair, in words.
     pub last: String,
-    /// Seconds since then.
+    /// Seconds since the last repair.
     pub last_age_s: u64,
 }
 
@@ -118,25 +118,25 @@ pub struct Repairs {
 /// leaves them out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Newcomers {
-    /// Their names.
+    /// Names of the congestion controls.
     pub names: Vec<String>,
-    /// The line of `[arms]` that allows them beside the present arms.
+    /// Line of `[arms]` that allows them beside the present arms.
     pub line: String,
 }
 
-/// Looks at long connections.
+/// Scans of long connections, or polls of a feature.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Looks {
-    /// Number.
+    /// Number of scans.
     pub number: u64,
-    /// Processor time of all of them, µs.
+    /// Processor time of all scans, µs.
     pub cpu_us: u64,
-    /// Seconds from the last one to the next; more than configured where many connections are open.
+    /// Seconds from the last scan to the next; above the configured ones with many connections.
     pub interval_s: f64,
 }
 
 impl Looks {
-    /// Share of a processor that looks take, percent.
+    /// Share of a processor that scans take, percent.
     pub fn processor_percent(&self) -> f64 {
         let each_us = self.cpu_us as f64 / self.number.max(1) as f64;
         match self.interval_s > 0.0 {
@@ -148,7 +148,7 @@ impl Looks {
 
 pub use crate::counters::Counters;
 
-/// One arm of `GET /v1/arms` (a list).
+/// An arm of `GET /v1/arms` (a list).
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Arm {
     /// Slot in the arm table, 0 to 15.
@@ -157,13 +157,13 @@ pub struct Arm {
     pub name: String,
     /// Whether the kernel offers it and the configuration allows it.
     pub present: bool,
-    /// Chosen only for connections that negotiated ECN.
+    /// Whether the arm is chosen only for connections that negotiated ECN.
     pub needs_ecn: bool,
-    /// The system default of the agent's own network namespace.
+    /// Whether the arm is the system default of the agent's own network namespace.
     pub system_default: bool,
-    /// The kernel refused to set it: error text of the last refusal.
+    /// Error text of the kernel's last refusal to set the arm.
     pub refused: Option<String>,
-    /// Refusals, ever.
+    /// Number of refusals, ever.
     pub refusals: u64,
 }
 
@@ -174,7 +174,7 @@ pub struct Hosts {
     pub hosts: Vec<Host>,
 }
 
-/// One remote host.
+/// A remote host.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Host {
     /// Address, with `/length` unless it is a whole host.
@@ -184,11 +184,11 @@ pub struct Host {
     /// Pod or container that has this network namespace, if its runtime says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Connections established.
+    /// Number of established connections.
     pub connections: u32,
-    /// Measurements taken.
+    /// Number of measurements.
     pub scored: u32,
-    /// Connections moved to another arm mid-flow.
+    /// Number of connections moved to another arm mid-flow.
     pub switched: u32,
     /// Lowest RTT seen, µs; 0 = none.
     pub min_rtt_us: u32,
@@ -208,7 +208,7 @@ pub struct Host {
     pub arms: Vec<HostArm>,
 }
 
-/// One arm for one host. The first six are the published columns.
+/// An arm for one host. The first six fields are the published columns.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct HostArm {
     /// Name of the congestion control ("CongAlg").
@@ -223,7 +223,7 @@ pub struct HostArm {
     pub min_rtt_us: u32,
     /// "MaxRtDlvr", bytes per µs.
     pub max_rate: u64,
-    /// Measurements taken.
+    /// Number of measurements.
     pub scored: u32,
     /// Evidence: discounted number of full-weight measurements (thalweg).
     pub evidence: f64,
@@ -238,33 +238,33 @@ pub struct HostArm {
     /// Share of recent segments that were retransmissions (thalweg).
     #[serde(default)]
     pub retransmitted: f64,
-    /// Whether it gains at the expense of others, so that it is not chosen (thalweg).
+    /// Whether the arm gains at the expense of others, so that it is not chosen (thalweg).
     #[serde(default)]
     pub harmful: bool,
-    /// Whether it is much slower now and then, so that it must be better by 1 1/2 bits (thalweg).
+    /// Whether the arm is sometimes much slower, so that it must be better by 1 1/2 bits (thalweg).
     #[serde(default)]
     pub unsteady: bool,
-    /// Probability that the next connection uses it.
+    /// Probability that the next connection uses the arm.
     pub next_probability: f64,
 }
 
-/// `GET /v1/networks`: what is known of networks, which decides about their new hosts.
+/// `GET /v1/networks`: records of networks, which decide about new hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Networks {
-    /// The narrowest first.
+    /// Networks, the narrowest first.
     pub networks: Vec<Network>,
-    /// What limits the connections of the busiest 512, the busiest first.
+    /// Limits of the connections of the busiest 512 networks, the busiest first.
     #[serde(default)]
     pub limits: Vec<NetworkLimits>,
-    /// Why limits are not known; `None`: they are.
+    /// Reason that limits are not known; `None`: they are.
     #[serde(default)]
     pub limits_untold: Option<String>,
 }
 
-/// What limits the connections of a network, since yesterday.
+/// Limits of the connections of a network, since yesterday.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkLimits {
-    /// As in [`Network`].
+    /// Name of the network, as [`Network::name`].
     pub name: String,
     /// `prefix`, `named` or `namespace`.
     pub level: String,
@@ -273,13 +273,13 @@ pub struct NetworkLimits {
     /// Pod or container that has this network namespace, if its runtime says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Shares of the time, and what would help.
+    /// Shares of the time, and findings.
     pub limits: AdviceLimits,
-    /// Connections of 128 KiB or more that neither receiver nor send buffer held up ...
+    /// Number of connections of 128 KiB or more that neither receiver nor send buffer limited.
     pub free_connections: u64,
-    /// ... and their rate, bytes per second; `None`: there are none.
+    /// Rate of these connections, bytes per second; `None`: there are none.
     pub free_bytes_per_s: Option<f64>,
-    /// The highest rate of any connection of 128 KiB or more, bytes per second.
+    /// Highest rate of any connection of 128 KiB or more, bytes per second.
     pub fastest_bytes_per_s: f64,
 }
 
@@ -287,12 +287,12 @@ pub struct NetworkLimits {
 /// RTT, or all of a network namespace.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Network {
-    /// The prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
+    /// Prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
     pub name: String,
-    /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: what other agents told
-    /// of the same network.
+    /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: reports of
+    /// other agents about the same network.
     pub level: String,
-    /// Levels of the fleet: how many other agents told of it. Nothing of it was measured here.
+    /// Only at levels of the fleet: number of other agents that reported the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<u32>,
     /// Network namespace cookie.
@@ -300,61 +300,61 @@ pub struct Network {
     /// Pod or container that has this network namespace, if its runtime says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Host records in it; `None`: not counted for services.
+    /// Number of host records in the network; `None`: not counted for services.
     pub hosts: Option<u64>,
-    /// Whether it knows enough to decide about new hosts.
+    /// Whether the network knows enough to decide about new hosts.
     pub decides: bool,
-    /// First connections to hosts that it decided.
+    /// Number of first connections to hosts that the network decided.
     pub decided: u32,
-    /// Measurements that hosts told of.
+    /// Number of measurements that hosts reported to the network.
     pub scored: u32,
-    /// Seconds since the last one.
+    /// Seconds since the last measurement.
     pub idle_s: u64,
-    /// The arm that a new host most likely gets; `None`: the system default, as too little is known.
+    /// Arm that a new host most likely gets; `None`: the system default, as too little is known.
     pub best: Option<String>,
     /// Arms with any data, by index.
     pub arms: Vec<NetworkArm>,
 }
 
-/// One arm in a network.
+/// An arm in a network.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkArm {
     /// Name of the congestion control.
     pub arm: String,
-    /// Mean cost above the system default on the same hosts, bits: −1 is half the time per byte.
-    /// What wider networks know is in it.
+    /// Mean cost above the system default on the same hosts, bits: −1 is half the time per byte. It
+    /// includes the evidence of wider networks.
     pub difference_bits: f64,
-    /// Its standard error, bits.
+    /// Standard error of the mean cost, bits.
     pub error_bits: f64,
-    /// The same by the measurements of this network alone; `None`: it has none.
+    /// Mean cost above the system default in this network alone, bits; `None`: not measured.
     pub own_difference_bits: Option<f64>,
-    /// Evidence: discounted number of measurements, with what the wider network's are worth.
+    /// Evidence: discounted number of measurements, with the prior weight of the wider network.
     pub evidence: f64,
     /// Evidence of this network alone.
     pub own_evidence: f64,
-    /// Measurements that hosts told of.
+    /// Number of measurements that hosts reported.
     pub scored: u32,
-    /// First connections to hosts that it got.
+    /// Number of first connections to hosts that got the arm.
     pub count: u32,
-    /// Whether it gains at the expense of others, so that it is not chosen.
+    /// Whether the arm gains at the expense of others, so that it is not chosen.
     pub harmful: bool,
-    /// Probability that a new host's connection gets it.
+    /// Probability that a new host's connection gets the arm.
     pub next_probability: f64,
 }
 
-/// `GET /v1/windows`: what is known of initial windows.
+/// `GET /v1/windows`: records of initial windows.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Windows {
-    /// The windows to choose from, segments; empty: they are not learned.
+    /// Windows to choose from, segments; empty: they are not learned.
     pub segments: Vec<u32>,
-    /// By network, the narrowest first.
+    /// Networks, the narrowest first.
     pub networks: Vec<WindowNetwork>,
 }
 
 /// Initial windows towards a group of hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct WindowNetwork {
-    /// As in [`Network::name`].
+    /// Name of the network, as [`Network::name`].
     pub name: String,
     /// `prefix`, `service` or `namespace`.
     pub level: String,
@@ -363,61 +363,61 @@ pub struct WindowNetwork {
     /// Pod or container that has this network namespace, if its runtime says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Whether it knows enough to decide.
+    /// Whether the network knows enough to decide.
     pub decides: bool,
-    /// Connections that it decided.
+    /// Number of connections that the network decided.
     pub decided: u32,
-    /// Connections whose window was scored.
+    /// Number of connections whose window was scored.
     pub scored: u32,
-    /// Seconds since the last one.
+    /// Seconds since the last scored connection.
     pub idle_s: u64,
-    /// The largest window that may be chosen now, segments.
+    /// Largest window that may be chosen now, segments.
     pub largest: u32,
-    /// The window that a connection most likely gets, segments.
+    /// Window that a connection most likely gets, segments.
     pub best: u32,
     /// Windows with any data, the smallest first.
     pub windows: Vec<WindowArm>,
 }
 
-/// One initial window in a network.
+/// An initial window in a network.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct WindowArm {
-    /// Segments.
+    /// Size of the window, segments.
     pub segments: u32,
     /// Mean time of transfers above that with the kernel's own window, bits: −1 is half the time.
-    /// What wider networks know is in it.
+    /// It includes the evidence of wider networks.
     pub difference_bits: f64,
-    /// Its standard error, bits.
+    /// Standard error of the mean time, bits.
     pub error_bits: f64,
-    /// Evidence: discounted number of measurements, with what the wider network's are worth.
+    /// Evidence: discounted number of measurements, with the prior weight of the wider network.
     pub evidence: f64,
     /// Evidence of this network alone.
     pub own_evidence: f64,
     /// Share of segments that were retransmissions.
     pub retransmitted: f64,
-    /// Connections that were scored.
+    /// Number of connections that were scored.
     pub scored: u32,
-    /// Connections that it decided for.
+    /// Number of connections for which the network chose the window.
     pub count: u32,
-    /// Probability that a connection gets it.
+    /// Probability that a connection gets the window.
     pub next_probability: f64,
 }
 
 /// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
-    /// The record; without connections and arms, if there is none.
+    /// Host record; without connections and arms, if there is none.
     pub host: Host,
-    /// Of a host without record the networks that know something, the narrowest first: the first
-    /// that decides would.
+    /// Only for a host without a record: networks with evidence, the narrowest first. The first that
+    /// decides would choose the arm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
-    /// What the prefix and the namespace of the host know of initial windows, the narrowest first;
-    /// empty: nothing, or these are not learned.
+    /// Initial windows of the host's prefix and namespace, the narrowest first; empty: there is no
+    /// evidence, or windows are not learned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowNetwork>,
-    /// Devices by which connections to the host may leave, if there are several: one record has what is
-    /// measured by each of them. Of the agent's own network namespace alone.
+    /// Devices by which connections to the host may leave, if there are several: one record has the
+    /// measurements of all of them. Only of the agent's own network namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<String>,
     /// One sentence on the choice and its reason.
@@ -440,31 +440,31 @@ pub struct History {
     pub parts: u32,
     /// Arms with decisions, by name.
     pub arms: Vec<ArmHistory>,
-    /// There were too many events: only the latest 100,000 (of a host: 10,000) are counted.
+    /// Whether there were too many events: only the latest 100,000 (of a host: 10,000) are counted.
     pub cut: bool,
     /// Time of the first stored event, milliseconds since 1970; `None`: there is none.
     pub first_ms: Option<i64>,
-    /// The least share of host-hours kept of these times. Below 1 the counts are estimates; of one
-    /// host they are exact in the hours that were kept, and 0 in the others.
+    /// Least share of host-hours kept of these times. Below 1 the counts are estimates; of one host
+    /// they are exact in the hours that were kept, and 0 in the others.
     #[serde(default = "one")]
     pub share: f64,
 }
 
-/// One arm of a history.
+/// An arm of a history.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ArmHistory {
-    /// Name of the congestion control; `unknown`: one that is not an arm.
+    /// Name of the congestion control; `unknown`: a CC that is not an arm.
     pub arm: String,
-    /// Decisions for it in each interval.
+    /// Number of decisions for the arm in each interval.
     pub counts: Vec<u64>,
 }
 
-/// One event of `GET /v1/events`: a decision, or the end of a stretch that is scored, or that its
-/// receiver or its buffer limited. Decisions without evidence (warm-up) and other unscored stretches
-/// only have counters, unless a long connection ends.
+/// An event of `GET /v1/events`: a decision, or the end of a measurement interval that is scored,
+/// or that the receiver or the buffer limited. Decisions without evidence (warm-up) and other
+/// unscored intervals only have counters, unless a long connection ends.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Event {
-    /// Number in the store, rising; 0 before it is stored.
+    /// Number in the store, rising; 0: not stored yet.
     pub id: i64,
     /// Wall-clock time, milliseconds since 1970.
     pub time_ms: i64,
@@ -486,22 +486,22 @@ pub struct Event {
     pub arm: Option<String>,
     /// Arm that the learner chose: differs from `arm` in a dry run or after a refusal.
     pub chosen: Option<String>,
-    /// Arm the system had given it.
+    /// Arm that the system had given the connection.
     pub system_arm: Option<String>,
-    /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
-    /// `withdrawn`, `control`, `anew`, `returned`, `drawn`.
+    /// Reason of the decision: `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`,
+    /// `loss`, `withdrawn`, `control`, `anew`, `returned`, `drawn`.
     pub reason: String,
-    /// What was known where it was first decided: `host`, or of its networks `prefix`, `named`,
+    /// Level of the record that decided first: `host`, or of its networks `prefix`, `named`,
     /// `service` or `namespace`.
     #[serde(default = "host_level")]
     pub level: String,
     /// Probability of the choice.
     pub propensity: f64,
-    /// Only for decisions: probability of each arm that had any; by the loss rule of the chosen one
-    /// alone.
+    /// Only for decisions: probability of each arm that had any; after the loss rule only of the
+    /// chosen arm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propensities: Option<BTreeMap<String, f64>>,
-    /// Only for decisions: the arms that were permitted.
+    /// Only for decisions: permitted arms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
     /// Smoothed RTT at establishment, µs; 0 = unknown.
@@ -513,28 +513,28 @@ pub struct Event {
     /// Hash of the parameters in force; 0 = unknown.
     #[serde(default)]
     pub parameters: u32,
-    /// Whether it belongs to the control group, which keeps the system default.
+    /// Whether the connection belongs to the control group, which keeps the system default.
     #[serde(default)]
     pub control: bool,
-    /// Whether it was accepted from the peer, not opened by this machine.
+    /// Whether the connection was accepted from the peer, not opened by this machine.
     pub passive: bool,
     /// Whether ECN was negotiated.
     pub ecn: bool,
     /// Whether nothing was set.
     pub dry_run: bool,
-    /// How many events it stands for in the store, which keeps a share of the host-hours: one over
-    /// that share in the hour of the connection's decision. 0: it is not kept, and told of because
-    /// it is recent.
+    /// Number of events that this event stands for in the store, which keeps a share of the
+    /// host-hours: one over that share in the hour of the connection's decision. 0: the event is
+    /// not kept, and shown as it is recent.
     #[serde(default = "one")]
     pub stands_for: f64,
-    /// Whether it was moved to another arm mid-flow.
+    /// Whether the connection was moved to another arm mid-flow.
     pub switched: bool,
     /// Error text if the kernel refused the arm.
     pub error: Option<String>,
-    /// Its initial window, where these are learned.
+    /// Initial window of the connection, where windows are learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Only for close.
+    /// Only for close: the measurement interval that ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
 }
@@ -542,34 +542,34 @@ pub struct Event {
 /// The initial window of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Window {
-    /// What it has, segments.
+    /// Window of the connection, segments.
     pub segments: u8,
-    /// What the learner chose: differs in a dry run, or after a refusal.
+    /// Window that the learner chose, segments: differs in a dry run, or after a refusal.
     pub chosen: u8,
     /// Probability of the choice.
     pub propensity: f64,
-    /// Only for close: the time of the transfer in units of the round trips that it takes with the
+    /// Only for close: time of the transfer in units of the round trips that it takes with the
     /// kernel's own window, bits; `None`: it said nothing about the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_bits: Option<f64>,
 }
 
-/// Where everything was decided before networks were known.
+/// Level of events from before networks were known.
 fn host_level() -> String {
     "host".to_owned()
 }
 
-/// What everything stood for before shares were kept.
+/// Share of events from before shares were kept.
 fn one() -> f64 {
     1.0
 }
 
-/// The measured stretch at the end of a connection.
+/// The measurement interval that ends with an event.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Measurement {
     /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`; `stretch`: the connection goes on.
     pub end: String,
-    /// `scored`; another one only at the end of a long connection.
+    /// `scored`; another outcome only at the end of a long connection.
     pub outcome: String,
     /// Acknowledged bytes.
     pub bytes: u64,
@@ -589,7 +589,7 @@ pub struct Measurement {
     pub app_limited: bool,
     /// Mean rate, bytes per second.
     pub rate_bytes_per_s: u64,
-    /// Smoothed RTT at the end, µs.
+    /// Smoothed RTT at the end of the interval, µs.
     pub srtt_us: u32,
     /// Minimum RTT, µs.
     pub min_rtt_us: u32,
@@ -603,58 +603,58 @@ pub struct Measurement {
     pub weight: f64,
 }
 
-/// `GET /v1/gain`: the learner against its control group, or a rule against what it left alone.
+/// `GET /v1/gain`: the learner against its control group, or a rule against flows left alone.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Gain {
     /// The main finding, in a sentence.
     pub summary: String,
     /// Seconds since the comparisons began.
     pub age_s: u64,
-    /// Ended connections without a place in a cluster: there were too many hosts.
+    /// Number of ended connections without a place in a cluster: there were too many hosts.
     pub left_out: u64,
-    /// Events that never reached the agent since the programs were attached.
+    /// Number of events that never reached the agent since the programs were attached.
     pub events_dropped: u64,
-    /// The groups that were asked for.
+    /// The requested groups.
     pub groups: Vec<GainGroup>,
-    /// What is taken back.
+    /// Present reverts.
     pub reverts: Vec<GainRevert>,
-    /// The rule that is compared with the flows that it left alone; absent for the learner.
+    /// Rule that is compared with the flows that it left alone; absent for the learner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<GainRule>,
 }
 
-/// A policy's rule with a share, as an experiment. `control` counts what it left alone, `treated`
-/// what it took.
+/// A policy's rule with a share, as an experiment. In the comparisons, `control` counts the flows
+/// that the rule left alone, `treated` those that it took.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct GainRule {
     /// Name of the policy.
     pub policy: String,
     /// Name of the rule.
     pub name: String,
-    /// Share of the flows of its match, 0 to 1.
+    /// Share of the flows of the rule's match, 0 to 1.
     pub share: f64,
-    /// Ended flows that it took and that count.
+    /// Number of ended flows that the rule took and that count.
     pub taken: u64,
-    /// Ended flows that it left alone.
+    /// Number of ended flows that the rule left alone.
     pub left: u64,
-    /// Ended flows that it took and that are not compared: the kernel refused one of its settings, or
-    /// something replaced one.
+    /// Number of ended flows that the rule took and that are not compared: the kernel refused one
+    /// of its settings, or something replaced one.
     #[serde(default)]
     pub overridden: u64,
 }
 
-/// Connections of one kind.
+/// A group of connections in the comparisons of the gain.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct GainGroup {
     /// `all`, `arm`, `prefix` or `port`.
     pub by: String,
-    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given it before.
+    /// Arm, prefix or port; empty for all. Of an arm: hosts that the learner had given it before.
     pub name: String,
-    /// The comparisons.
+    /// Comparisons of the group.
     pub rows: Vec<GainRow>,
 }
 
-/// One comparison. Effects are treated less control: below 0 is better.
+/// A comparison. Effects are treated less control: below 0 is better.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct GainRow {
     /// `time`, `retransmitted`, `failed` or `rtt`.
@@ -665,145 +665,145 @@ pub struct GainRow {
     pub unit: String,
     /// Clusters (hosts × hours) of the control group.
     pub control: u64,
-    /// Clusters of the others.
+    /// Clusters of treated connections.
     pub treated: u64,
-    /// The effect; `None` where a group is empty.
+    /// Effect of the treatment; `None`: a group is empty.
     pub effect: Option<f64>,
-    /// Lower end of its interval; `None`: too few clusters for one, or all alike.
+    /// Lower end of the effect's interval; `None`: too few clusters for one, or all alike.
     pub low: Option<f64>,
-    /// Upper end.
+    /// Upper end of the effect's interval; `None`: as for the lower end.
     pub high: Option<f64>,
     /// `better`, `worse`, `same` (nothing that matters) or `unknown`.
     pub verdict: String,
-    /// Where it is unknown: seconds until an effect of 5 % (half a point) would show, if clusters
-    /// come as until now. `None`: not to be foreseen.
+    /// Only for the verdict `unknown`: seconds until an effect of 5 % (half a point) would show, if
+    /// clusters come as until now. `None`: not to be foreseen.
     pub known_in_s: Option<u64>,
 }
 
-/// `GET /v1/advise`: what would be best, and what holds connections up.
+/// `GET /v1/advise`: the best arms, and limits of connections.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Advice {
-    /// The conclusion for all connections, in words.
+    /// Conclusion for all connections, in words.
     pub summary: String,
-    /// What it rests on: `advice` (trials, and what differs by itself), `learner` (the learner's
-    /// choices against its control group), `dry-run` (nothing but limits).
+    /// Basis of the comparisons: `advice` (trials, and connections that differ by themselves),
+    /// `learner` (the learner's choices against its control group), `dry-run` (nothing but limits).
     pub source: String,
-    /// The system's default, which the others are compared with.
+    /// System default, which the others are compared with.
     pub system_arm: String,
     /// Share of host-hours with trials; `None` unless the agent gives advice only.
     pub trials: Option<f64>,
     /// Seconds since the comparisons began.
     pub age_s: u64,
-    /// Ended connections without a place in a cluster: there were too many hosts.
+    /// Number of ended connections without a place in a cluster: there were too many hosts.
     pub left_out: u64,
-    /// Events that never reached the agent since the programs were attached.
+    /// Number of events that never reached the agent since the programs were attached.
     pub events_dropped: u64,
-    /// Why limits are not known; `None`: they are.
+    /// Reason that limits are not known; `None`: they are.
     pub limits_untold: Option<String>,
-    /// The groups that were asked for.
+    /// The requested groups.
     pub groups: Vec<AdviceGroup>,
-    /// The busiest networks that a buffer or window holds up, where all connections were asked for.
+    /// The busiest networks that a buffer or window limits, where all connections were requested.
     #[serde(default)]
     pub networks: Vec<NetworkLimits>,
 }
 
-/// Connections of one kind.
+/// A group of connections in the comparisons of advice.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct AdviceGroup {
     /// `all`, `arm`, `prefix` or `port`.
     pub by: String,
-    /// Arm, prefix or port; empty for all. By arm: hosts to which the learner had given it before.
+    /// Arm, prefix or port; empty for all. Of an arm: hosts that the learner had given it before.
     pub name: String,
-    /// `take` (the best one), `keep` (the system's), `same` (it does not matter), `unknown` or
+    /// `take` (the best arm), `keep` (the system's), `same` (it does not matter), `unknown` or
     /// `nothing` (to compare).
     pub verdict: String,
-    /// The arm to take, where there is one; `None` also for what the learner chooses.
+    /// Arm to take, where there is one; `None` also for any that the learner chooses.
     pub best: Option<String>,
-    /// The conclusion, in words.
+    /// Conclusion for the group, in words.
     pub words: String,
-    /// Where it is unknown: seconds until a difference of 5 % would show, if clusters come as
-    /// until now. `None`: not to be foreseen.
+    /// Only for the verdict `unknown`: seconds until a difference of 5 % would show, if clusters
+    /// come as until now. `None`: not to be foreseen.
     pub known_in_s: Option<u64>,
-    /// What was compared with the system's arm.
+    /// Choices that were compared with the system's arm.
     pub choices: Vec<AdviceChoice>,
-    /// What holds its connections up; `None`: not known.
+    /// Limits of the group's connections; `None`: not known.
     pub limits: Option<AdviceLimits>,
 }
 
-/// Something compared with the system's arm.
+/// A choice that was compared with the system's arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct AdviceChoice {
-    /// `trial` (an experiment), `learner` (another), `itself`: the application, a route or a policy
-    /// chose it, so that different applications are compared, within hosts and hours.
+    /// `trial` (an experiment), `learner` (its other choices), or `itself`: the application, a route or
+    /// a policy chose, so that different applications are compared, within hosts and hours.
     pub by: String,
-    /// The arm; `None`: whatever the learner chose.
+    /// Arm of the choice; `None`: any that the learner chose.
     pub arm: Option<String>,
     /// `better` (less time), `price` (less time at a price that forbids it), `worse`, `same` or
     /// `unknown`.
     pub verdict: String,
-    /// The same in words.
+    /// Finding, in words.
     pub words: String,
-    /// As of the group.
+    /// Seconds until a difference of 5 % would show, as [`AdviceGroup::known_in_s`].
     pub known_in_s: Option<u64>,
-    /// Whether its trials have ended, because it was worse.
+    /// Whether the arm's trials have ended, because it was worse.
     pub ended: bool,
-    /// The four measures; `control` counts clusters of the system's arm, `treated` its own, and both
-    /// the pairs of clusters where it is `itself`.
+    /// The four measures. `control` counts clusters of the system's arm, `treated` those of the
+    /// choice; for `itself` both count the pairs of clusters.
     pub rows: Vec<GainRow>,
 }
 
-/// What holds connections up.
+/// Limits of connections.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct AdviceLimits {
-    /// Connections of which the kernel told.
+    /// Number of connections for which the kernel reports limits.
     pub connections: u64,
-    /// Their time with data outstanding, s.
+    /// Time of these connections with data outstanding, s.
     pub busy_s: f64,
-    /// Share of that time in which the receiver's window was full, 0 to 1 ...
+    /// Share of that time in which the receiver's window was full, 0 to 1.
     pub receiver: f64,
-    /// ... the send buffer ...
+    /// Share of the time with data outstanding in which the send buffer was full, 0 to 1.
     pub buffer: f64,
-    /// ... or the network decided.
+    /// Share of the time with data outstanding in which the network decided, 0 to 1.
     pub network: f64,
-    /// Share of the time open in which the application had nothing to send.
+    /// Share of the time open in which the application had nothing to send, 0 to 1.
     pub idle: f64,
-    /// Limits that hold transfers up for more than a quarter of that time.
+    /// Limits that hold transfers up for more than a quarter of the time with data outstanding.
     pub findings: Vec<AdviceLimit>,
 }
 
-/// A buffer that is too small.
+/// Finding on a buffer that is too small.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct AdviceLimit {
     /// `receiver` or `buffer`.
     pub limit: String,
-    /// The setting whose third number limits it; the receiver's is that of the other end.
+    /// Setting whose third number is the limit; for the receiver it is that of the other end.
     pub setting: String,
-    /// That number now, bytes; `None`: not known here.
+    /// Present third number of the setting, bytes; `None`: not known here.
     pub now_bytes: Option<u64>,
-    /// What the predicted rate needs there, or else twice the rate, bytes: two bandwidth-delay
+    /// Buffer for the predicted rate, or else for twice the rate, bytes: two bandwidth-delay
     /// products, as half of a buffer is the kernel's overhead.
     pub needed_bytes: u64,
-    /// Rate without the limit, by connections of the network that nothing holds up, bytes per second;
+    /// Rate without the limit, by connections of the network without limits, bytes per second;
     /// `None`: not known.
     #[serde(default)]
     pub predicted_bytes_per_s: Option<f64>,
-    /// Rate of the connections that it holds up, bytes per second.
+    /// Rate of the limited connections, bytes per second.
     pub rate_bytes_per_s: f64,
-    /// Their smoothed RTT, µs.
+    /// Smoothed RTT of the limited connections, µs.
     pub rtt_us: u64,
-    /// The finding, and what to do.
+    /// Finding and hint, in words.
     pub words: String,
 }
 
-/// Something taken back because it was worse.
+/// A choice that was reverted because it was worse.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct GainRevert {
-    /// The arm that no connection gets; `None`: nothing is explored, or no flow gets the rule.
+    /// Arm that no connection gets; `None`: nothing is explored, or no flow gets the rule.
     pub arm: Option<String>,
-    /// The finding.
+    /// Finding that led to the revert.
     pub why: String,
-    /// Seconds since it was taken back.
+    /// Seconds since the revert began.
     pub age_s: u64,
-    /// Seconds until it ends by itself.
+    /// Seconds until the revert ends by itself.
     pub left_s: u64,
 }

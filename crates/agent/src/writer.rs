@@ -1,4 +1,4 @@
-//! The thread that writes to the store, so that no other thread waits for the disk.
+//! Thread that writes to the store, so that no other thread waits for the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,14 +15,14 @@ use crate::shared::Shared;
 use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store, StoreError};
 use crate::view::Event;
 
-/// Records per transaction: other writers wait no longer than one takes.
+/// Records per transaction, for which other writers wait.
 const ROWS: usize = 256;
-/// Limit of pending events, some ten MiB; more are lost, and counted.
+/// Most pending events, some ten MiB; further ones are lost, and counted.
 const EVENTS_MAX: u64 = 16_384;
 /// Interval of pruning the store.
 const PRUNE: Duration = Duration::from_secs(60);
 
-/// A job of the thread.
+/// A job of the writer thread.
 enum Job {
     /// Store events.
     Events(Vec<Event>),
@@ -32,21 +32,21 @@ enum Job {
     End,
 }
 
-/// Jobs for the thread.
+/// Writer handle: jobs for the writer thread.
 pub struct Mailbox {
     jobs: mpsc::Sender<Job>,
-    /// Pending events.
+    /// Number of pending events.
     waiting: AtomicU64,
     life: Arc<Life>,
 }
 
-/// State that the thread takes over when it starts.
+/// State that the writer thread takes over when it starts.
 pub struct Desk {
     jobs: mpsc::Receiver<Job>,
     store: Store,
 }
 
-/// The mailbox of a thread that does not run yet, and its state.
+/// The writer handle of a thread that does not run yet, and its state.
 pub fn prepare(store: Store, life: Arc<Life>) -> (Mailbox, Desk) {
     let (sender, receiver) = mpsc::channel();
     let mailbox = Mailbox {
@@ -62,7 +62,8 @@ pub fn prepare(store: Store, life: Arc<Life>) -> (Mailbox, Desk) {
 }
 
 impl Mailbox {
-    /// Queues events to be stored; never waits. False if too many are pending: then these are lost.
+    /// Queues events to be stored; never waits. Returns false if too many are pending; then they
+    /// are lost.
     pub fn store(&self, events: Vec<Event>) -> bool {
         let count = events.len() as u64;
         let waiting = self.waiting.fetch_add(count, Ordering::Relaxed) + count;
@@ -83,15 +84,15 @@ impl Mailbox {
     }
 }
 
-/// The running thread.
+/// The running writer thread.
 pub struct Writer {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Writer {
-    /// Starts the thread. Call it when the kernel has all records of the store: from then on,
-    /// records missing in the kernel are removed from the store.
+    /// Starts the thread. Call it when the kernel has all records of the store: from then on
+    /// records that the kernel lacks are removed from the store.
     pub fn start(shared: Arc<Shared>, desk: Desk) -> Result<Self> {
         let state = State::new(Arc::clone(&shared), desk);
         let thread = std::thread::Builder::new()
@@ -100,9 +101,9 @@ impl Writer {
         Ok(Self { shared, thread })
     }
 
-    /// Makes it finish pending work, save, and end.
+    /// Makes the thread finish pending work, save, and end.
     pub fn end(self) -> Result<()> {
-        // It may have ended by itself; joining shows why.
+        // The thread may have ended by itself; joining shows why.
         let _ = self.shared.mailbox.jobs.send(Job::End);
         self.thread
             .join()
@@ -110,23 +111,23 @@ impl Writer {
     }
 }
 
-/// State of the thread.
+/// State of the writer thread.
 struct State {
     shared: Arc<Shared>,
     jobs: mpsc::Receiver<Job>,
     /// Jobs that arrived while records were being saved.
     later: Vec<Job>,
     store: Store,
-    /// The store's state; `None`: it must be read.
+    /// Records as stored; `None`: they must be read.
     saved: Option<Saved>,
     /// `established + closed` at the last snapshot: if unchanged, there is nothing to save.
     activity: u64,
     /// [`Shared::imports`] at the last snapshot.
     imports: u64,
     tried: Instant,
-    /// When old events were removed; none in a session that has not done so.
+    /// Time of the last removal of old events; `None`: not in this session.
     pruned: Option<Instant>,
-    /// Events lost since storing them started to fail.
+    /// Number of events lost since storing them began to fail.
     failing: Option<u64>,
 }
 
@@ -183,14 +184,14 @@ impl State {
         }
     }
 
-    /// Time until old events are to be removed: at once in a new session, because reloads and
+    /// Time until old events must be removed. A new session removes at once, as reloads and
     /// restarts may come more often than [`PRUNE`].
     fn prune_in(&self) -> Duration {
         let since = self.pruned.map(|at| at.elapsed());
         since.map_or(Duration::ZERO, |since| PRUNE.saturating_sub(since))
     }
 
-    /// Logs one line when something starts to fail, and one when it works again.
+    /// Logs one line when something begins to fail, and one when it works again.
     fn report(&self, topic: &'static str, what: &str, outcome: Result<()>) {
         match outcome {
             Ok(()) => self.shared.trouble_ends(topic, &format!("no more: {what}")),
@@ -241,14 +242,14 @@ impl State {
         }
     }
 
-    /// Saves the sums of the gain and the numbers of events that have changed.
+    /// Saves changed sums of the gain and changed numbers of events.
     fn save_sums(&mut self) -> Result<()> {
         let counted = self.save_sampling();
         self.shared.save_gain(&mut self.store).and(counted)?;
         Ok(())
     }
 
-    /// Saves the shares and numbers of events. Nobody waits for the disk meanwhile.
+    /// Saves the shares and numbers of events. No other thread waits for the disk meanwhile.
     fn save_sampling(&mut self) -> Result<(), StoreError> {
         let changes = self.shared.sampling(Sampler::take_changes);
         let saved = self.store.save_sampling(&changes);
@@ -271,7 +272,7 @@ impl State {
         Ok(())
     }
 
-    /// Saves the changes since the last time, and removes records that the kernel no longer has.
+    /// Saves the changes since the last save, and removes records that the kernel no longer has.
     fn save(&mut self) -> Result<()> {
         let imports = self.shared.imports();
         let outcome = loop {
@@ -287,7 +288,7 @@ impl State {
                 saved.distrust();
             }
             let outcome = self.save_changes(&mut saved);
-            // If records were removed on request meanwhile, it starts over.
+            // If records were removed on request meanwhile, the save starts over.
             let is_over = outcome.is_ok() || self.store.is_current(&saved);
             self.saved = Some(saved);
             if is_over {

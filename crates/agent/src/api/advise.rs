@@ -1,4 +1,4 @@
-//! What would be best, and what holds connections up.
+//! Handler of advice: the best arms, and limits of connections.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +13,7 @@ use super::networks;
 use super::work::Api;
 use crate::view;
 
-/// Most networks that are told of.
+/// Most networks in a response.
 const NETWORKS_MAX: usize = 10;
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ pub(super) struct Asked {
     prefix: Option<String>,
 }
 
-/// The advice of now.
+/// Handler of `GET /v1/advise`.
 pub(super) async fn advise(
     State(api): State<Api>,
     Query(asked): Query<Asked>,
@@ -60,7 +60,7 @@ pub(super) async fn advise(
         if scope == Scope::All {
             let table = shared.kernel.arms()?;
             advice.networks = networks::limits(shared, &shared.presenter(&table));
-            // That of all is among the groups.
+            // The group of all connections is among the groups.
             let is_held = |it: &view::NetworkLimits| {
                 it.level != "namespace" && !it.limits.findings.is_empty()
             };

@@ -25,7 +25,7 @@ impl From<anyhow::Error> for Failure {
 
 pub(super) type Answer<T> = Result<T, Failure>;
 
-/// The query string.
+/// Query string of a request.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -39,7 +39,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The address in the path.
+/// Address in the path of a request.
 pub(super) struct Address(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Address {

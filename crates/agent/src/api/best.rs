@@ -23,7 +23,7 @@ pub(super) struct BestQuery {
     limit: Option<String>,
 }
 
-/// Which hosts come first.
+/// Order of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     /// Most connections; records do not count bytes.
@@ -49,7 +49,7 @@ pub(super) struct Wanted {
 }
 
 impl BestQuery {
-    /// What the request wants; `None`: all hosts.
+    /// The order and limit of the query; `None`: it asks for all hosts.
     pub(super) fn wanted(&self) -> Answer<Option<Wanted>> {
         if self.sort.is_none() && self.limit.is_none() {
             return Ok(None);
@@ -106,10 +106,10 @@ impl Sort {
     }
 }
 
-/// The best of many, at most `limit`.
+/// Keeps the best of many hosts, at most `limit`.
 struct Best {
     limit: usize,
-    /// The worst of them is on top.
+    /// Heap with the worst of the kept hosts on top.
     heap: BinaryHeap<Reverse<Rank>>,
 }
 
@@ -129,7 +129,7 @@ impl Best {
         }
     }
 
-    /// Best first.
+    /// Keys of the kept hosts, best first.
     fn keys(self) -> Vec<HostKey> {
         let sorted = self.heap.into_sorted_vec();
         sorted.into_iter().map(|Reverse(rank)| rank.2.0).collect()

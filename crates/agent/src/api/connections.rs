@@ -1,9 +1,9 @@
 //! Connections of the local API: their number, and how long each may be silent.
 //!
-//! If all slots are taken, a new connection replaces another. It is the longest silent connection
-//! of the user who has most. So nobody is locked out by another user, least of all root. Connections
-//! over TCP have slots of their own: of them the longest silent one without the token gives way, and
-//! some slots are kept for those that have yet to bring it.
+//! If all slots are taken, a new connection replaces the longest silent connection of the user who
+//! has most. So no user locks out another, least of all root. Connections over TCP have their own
+//! slots. There the longest silent connection without the token gives way, and some slots stay free
+//! for connections that have yet to bring it.
 
 use std::io;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The client, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its user when the connection was made; over TCP it is not known.
+    /// User at the time of the connection; `None`: unknown over TCP.
     pub(super) uid: Option<u32>,
 }
 
@@ -44,7 +44,8 @@ pub(super) struct Peer {
 pub(super) struct Admission(Arc<Progress>);
 
 impl Admission {
-    /// Notes that the connection brought the token: it gives way to none that did not.
+    /// Notes that the connection brought the token: it gives way after those without, unless too
+    /// many have the token.
     pub(super) fn grant(&self) {
         self.0.is_admitted.store(true, Ordering::Relaxed);
     }
@@ -53,7 +54,7 @@ impl Admission {
 /// Slots that connections with the token leave to others.
 const NEWCOMERS: usize = 4;
 
-/// Where connections come from.
+/// Source of connections.
 pub(super) trait Door {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -90,7 +91,7 @@ impl Door for TcpListener {
     }
 }
 
-/// A connection that may have ended; it ends with this.
+/// A connection that may have ended; dropping this value ends it.
 struct Held {
     peer: Peer,
     progress: Arc<Progress>,
@@ -210,12 +211,12 @@ where
     }
 }
 
-/// How far a connection is.
+/// Progress of a connection.
 #[derive(Debug)]
 struct Progress {
     /// Time of the last read or write, ns of CLOCK_MONOTONIC.
     last_ns: AtomicU64,
-    /// Whether it brought the token.
+    /// Whether the connection brought the token.
     is_admitted: AtomicBool,
 }
 

@@ -16,7 +16,7 @@ use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{Explanation, Network, WindowNetwork};
 
-/// One explanation for each network namespace that knows the host, or else its networks.
+/// Explains the host: once for each network namespace that knows it, or else by its networks.
 pub(super) async fn explain(
     State(api): State<Api>,
     Address(address): Address,
@@ -88,8 +88,8 @@ fn namespaces(shared: &Shared) -> anyhow::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// The networks of a host without record that have records, the narrowest first. Its service is
-/// known only once it is connected to: where one would decide, all are there.
+/// Networks of a host without a record that have records, the narrowest first. The host's service
+/// is known only after connecting. Where a service would decide, all services are returned.
 fn networks(
     shared: &Shared,
     presenter: &Presenter<'_>,
@@ -102,7 +102,7 @@ fn networks(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    // Its own record, then what the fleet told, as programs ask them.
+    // The host's own record, then the fleet's, in the order of the programs.
     let mut add = |key: HostKey| -> anyhow::Result<bool> {
         let mut decides = false;
         let of_fleet = key.level.fleet().map(|level| HostKey { level, ..key });
@@ -136,8 +136,8 @@ fn networks(
     Ok(found)
 }
 
-/// What is known of initial windows towards a host, the narrowest first: of its prefix and of its
-/// namespace. The service in between is known only once it is connected to.
+/// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
+/// service between them is known only after connecting.
 fn windows(
     shared: &Shared,
     presenter: &Presenter<'_>,

@@ -12,30 +12,31 @@ use super::work::Api;
 use crate::metrics::{self, CONTENT_TYPE};
 use crate::view::{FleetAgents, FleetGain, FleetPlace};
 
-/// Statuses that were read so long ago still do: they come every ten minutes.
+/// Age up to which read statuses are used again; agents send one every ten minutes.
 const FRESH: Duration = Duration::from_secs(5);
-/// For what asks by itself: each read costs as much as there are agents.
+/// Age up to which automatic requests use read statuses again: a read costs as much as there are
+/// agents.
 const SCRAPED: Duration = Duration::from_secs(60);
 
-/// How the agent stands; `null` if it is in no fleet.
+/// Handler of this agent's place in its fleet; `null` if it is in no fleet.
 pub(super) async fn fleet(State(api): State<Api>) -> Answer<Json<Option<FleetPlace>>> {
     api.work(|shared| Ok(Json(shared.fleet.as_ref().map(|fleet| fleet.place()))))
         .await
 }
 
-/// All agents; `null` if this one is in no fleet.
+/// Handler of the list of all agents; `null` if this agent is in no fleet.
 pub(super) async fn agents(State(api): State<Api>) -> Answer<Json<Option<FleetAgents>>> {
     let statuses = api.statuses(FRESH).await?;
     Ok(Json(statuses.map(|it| it.agents())))
 }
 
-/// What all of them gain; `null` if this agent is in no fleet.
+/// Handler of the gain of all agents; `null` if this agent is in no fleet.
 pub(super) async fn gain(State(api): State<Api>) -> Answer<Json<Option<FleetGain>>> {
     let statuses = api.statuses(FRESH).await?;
     Ok(Json(statuses.map(|it| it.gain())))
 }
 
-/// Figures of the whole fleet, as OpenMetrics text.
+/// Metrics of the whole fleet, as OpenMetrics text.
 pub(super) async fn metrics(State(api): State<Api>) -> Answer<Response> {
     let Some(statuses) = api.statuses(SCRAPED).await? else {
         let text = "this agent is in no fleet".to_owned();

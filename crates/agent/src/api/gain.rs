@@ -1,4 +1,4 @@
-//! What the learner gains, and what rules with a share do.
+//! Handlers of the gain of the learner, and of rules with a share.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) struct Asked {
     rule: Option<String>,
 }
 
-/// The comparisons of now.
+/// Handler of the present comparisons.
 pub(super) async fn gain(
     State(api): State<Api>,
     Query(asked): Query<Asked>,
@@ -51,7 +51,7 @@ pub(super) async fn gain(
     .await
 }
 
-/// Gives back what was taken back.
+/// Handler that ends all reverts.
 pub(super) async fn resume(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     let history = Arc::clone(&api.history);
     api.work(move |shared| Ok(Json(json!({ "resumed": shared.resume(&history)? }))))

@@ -1,4 +1,4 @@
-//! Decisions by arm over time.
+//! Handler of decisions by arm over time.
 
 use axum::Json;
 use axum::extract::State;
@@ -22,11 +22,11 @@ pub(super) struct Asked {
     interval: Option<u32>,
     /// Number of intervals.
     parts: Option<u32>,
-    /// Only decisions of this host record.
+    /// Host record to which the decisions are restricted; `None`: all.
     host: Option<String>,
 }
 
-/// Decisions by arm in the last intervals; the last one has not ended.
+/// Handler of decisions by arm in the last intervals, of which the last has not ended.
 pub(super) async fn history(
     State(api): State<Api>,
     Query(asked): Query<Asked>,
@@ -35,7 +35,7 @@ pub(super) async fn history(
     let parts = within("parts", asked.parts.unwrap_or(60), PARTS_MAX)?;
     let length_ms = i64::from(interval_s) * 1000;
     let now_ms = (system::wall_ns() / 1_000_000).cast_signed();
-    // Bounds are the same in each answer, so that a reader may go on from one.
+    // Responses have the same bounds, so that a reader may continue from one.
     let last = now_ms / length_ms;
     let intervals = Intervals {
         from_ms: (last + 1 - i64::from(parts)) * length_ms,
@@ -46,7 +46,7 @@ pub(super) async fn history(
         let host = asked.host.as_deref();
         let decided = shared.store(|store| store.history(intervals, host))?;
         let first = shared.store(|store| store.events(0, 1, host))?;
-        // Of a host whose hours were not kept there is no event that says so.
+        // A host whose hours were not kept has no event that shows it.
         let past_ns = now_ms.abs_diff(intervals.from_ms).saturating_mul(1_000_000);
         let from_ns = system::monotonic_ns().saturating_sub(past_ns);
         let share = shared.sampling(|sampling| sampling.share_since(from_ns));

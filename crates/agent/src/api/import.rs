@@ -1,4 +1,4 @@
-//! Imported documents of host records.
+//! Import of documents of host records.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
@@ -30,11 +30,11 @@ use crate::store::{
 const WHOLE: Duration = Duration::from_secs(120);
 /// Longest time without any data.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Bytes per write.
+/// Bytes of a write.
 const PART: usize = 1 << 20;
 
-/// Puts the records of a document into the kernel. All of it is checked before any record is used.
-/// Until then it is in an unnamed file beside the store.
+/// Writes the records of a document to the kernel. The whole document is checked before any record
+/// is used; until then it is in an unnamed file beside the store.
 pub(super) async fn import(State(api): State<Api>, body: Body) -> Answer<Json<serde_json::Value>> {
     let Ok(only) = Arc::clone(&api.importing).try_acquire_owned() else {
         let text = "another import is going on; try again when it is over".to_string();
@@ -54,7 +54,7 @@ fn too_slow(limit: Duration) -> Failure {
     Failure(StatusCode::REQUEST_TIMEOUT, text)
 }
 
-/// The body as a file that is removed with its last user.
+/// Receives the body into a file that is removed with its last user.
 async fn receive(api: &Api, mut body: Body) -> Answer<File> {
     let most = u64::from(api.shared.kernel.setup().hosts_max) * HOST_MAX_BYTES;
     let too_large = || {
@@ -126,7 +126,7 @@ fn put(shared: &Shared, file: &File) -> Answer<Json<serde_json::Value>> {
     let document = reader().context("reading the document again")?;
     let sorted = Sorted::of(document, &shared.config.paths.state)?;
     let mut importing = shared.importing(&header)?;
-    // Longest not seen first: if there is no room for all, these are evicted.
+    // The longest unseen first: if there is no room for all, these are evicted.
     let outcome = sorted.each(|row| importing.put(&row));
     shared.note_import();
     outcome?;
@@ -137,10 +137,10 @@ fn put(shared: &Shared, file: &File) -> Answer<Json<serde_json::Value>> {
     ))
 }
 
-/// The hosts of a document in a file, ordered by the time since they were last seen, longest first.
+/// The hosts of a document in a file, the longest unseen first.
 struct Sorted {
     file: File,
-    /// Age in milliseconds, position and length in the file.
+    /// Age in milliseconds, position and length of each host in the file.
     places: Vec<(u64, u64, u32)>,
 }
 

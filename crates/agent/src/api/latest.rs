@@ -1,10 +1,11 @@
-//! The latest events: what the store keeps of them, and the most recent of the others.
+//! The latest events: stored ones, and the most recent of the others.
 
 use crate::events::Decoder;
 use crate::shared::Shared;
 use crate::view::Event;
 
-/// The latest events that the store does not keep, newest first; if given, of one host record.
+/// The latest events that the store does not keep, newest first; `host` restricts them to one
+/// record.
 pub(super) fn left_out(shared: &Shared, host: Option<&str>) -> anyhow::Result<Vec<Event>> {
     let raw = shared.sampling(|sampling| sampling.recent());
     if raw.is_empty() {
@@ -25,7 +26,8 @@ pub(super) fn of_host(shared: &Shared, host: &str, limit: u32) -> anyhow::Result
     Ok(merged(&left_out, stored, limit as usize).0)
 }
 
-/// The first `limit` of two lists, each newest first, and how many of them are of the first list.
+/// Merges two lists, each newest first. Returns the first `limit` events, and the number of them
+/// from the first list.
 pub(super) fn merged(left_out: &[Event], stored: Vec<Event>, limit: usize) -> (Vec<Event>, usize) {
     let mut merged = Vec::with_capacity(limit.min(left_out.len() + stored.len()));
     let mut others = left_out.iter().peekable();

@@ -1,4 +1,4 @@
-//! Responses that are lists. They are made and sent a page at a time. So neither a long list nor a
+//! Responses that are lists. They are made and sent a page at a time, so neither a long list nor a
 //! slow client takes memory or delays others.
 
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::view::Event;
 
 /// Events per page.
 const EVENTS_PAGE: u32 = 100;
-/// Hosts per page of the best.
+/// Hosts per page of the best hosts.
 const BEST_PAGE: usize = 64;
 
-/// A part of a list: items in JSON, and the start of the next part, if there is one.
+/// Page of a list: items in JSON, and the start of the next page, if there is one.
 type Page<P> = (Vec<String>, Option<P>);
 
-/// Layout of a list.
+/// JSON around the items of a list.
 struct Form {
     head: String,
     separator: &'static str,
@@ -45,10 +45,10 @@ impl Form {
     }
 }
 
-/// The list of the pages from `first` on.
+/// Sends a list, page by page from `first` on.
 ///
-/// A fault in a later page breaks the response off: the client sees an incomplete response, not a
-/// short list.
+/// A fault in a later page breaks the response off, so that the client sees an incomplete response,
+/// not a short list.
 async fn listing<P: Send + 'static>(
     api: Api,
     form: Form,
@@ -93,7 +93,7 @@ async fn listing<P: Send + 'static>(
         .into_response())
 }
 
-/// Hosts with their estimates: all, or the best by a measure.
+/// Handler of hosts with their estimates: all, or the best by a measure.
 pub(super) async fn hosts(
     State(api): State<Api>,
     Query(query): Query<BestQuery>,
@@ -115,7 +115,7 @@ pub(super) async fn hosts(
     }
 }
 
-/// The wanted hosts, best first. One that is gone by its turn is left out.
+/// Sends the wanted hosts, best first. A host that is gone by its turn is left out.
 async fn best_hosts(api: Api, form: Form, wanted: Wanted) -> Answer<Response> {
     listing(api, form, None, move |shared, at: Option<Vec<HostKey>>| {
         let mut keys = match at {
@@ -142,7 +142,7 @@ fn host_items(shared: &Shared, batch: &HostBatch) -> anyhow::Result<Vec<String>>
     Ok(items.collect::<Result<_, _>>()?)
 }
 
-/// All host records as a document.
+/// Handler of the document of all host records.
 pub(super) async fn export(State(api): State<Api>) -> Answer<Response> {
     let header = api.shared.snapshot_header(api.shared.mode());
     let form = Form {
@@ -163,7 +163,7 @@ pub(super) async fn export(State(api): State<Api>) -> Answer<Response> {
     .await
 }
 
-/// At most `limit` stored events after the number `since`, oldest first.
+/// Handler of at most `limit` stored events after the number `since`, oldest first.
 pub(super) async fn events(
     api: Api,
     since: i64,
@@ -182,13 +182,13 @@ pub(super) async fn events(
     .await
 }
 
-/// The latest `limit` events, newest first, among them recent ones that the store does not keep.
+/// Sends the latest `limit` events, newest first, with recent ones that the store does not keep.
 pub(super) async fn latest(api: Api, limit: u32, host: Option<String>) -> Answer<Response> {
     let wanted = host.clone();
     let left_out = api.work(move |shared| Ok(latest::left_out(shared, wanted.as_deref())?));
     let left_out = left_out.await?;
-    // The number before which stored events are still to come, how many of the others have been,
-    // and how many events are left.
+    // Number before which stored events follow, count of unstored events that were sent, and count
+    // of events that are left.
     let first = (i64::MAX, 0, limit);
     listing(
         api,

@@ -1,4 +1,4 @@
-//! Server-sent events: the status every other second, and what happened since, in sums.
+//! Server-sent events: the status every other second, and sums of the events since.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -18,10 +18,10 @@ use crate::view::Event;
 
 /// Interval of messages.
 const BEAT: Duration = Duration::from_secs(2);
-/// Decisions in a message that are there whole; all others are only counted.
+/// Decisions that a message shows whole; all others are only counted.
 const LATEST: usize = 10;
 
-/// What happened since the last message. Its size does not depend on the number of events.
+/// Sums of events since the last message. Their size does not depend on the number of events.
 #[derive(Default, Serialize)]
 struct Sums {
     /// Decisions by arm.
@@ -55,8 +55,8 @@ impl Sums {
     }
 }
 
-/// Messages until the client disconnects or the session ends. A client that does not read is not
-/// waited for: it misses events, and the connection is closed as any other that is not read.
+/// Sends messages until the client disconnects or the session ends. A slow client misses events. A
+/// client that does not read is disconnected like any other.
 pub(super) async fn live(State(api): State<Api>) -> Response {
     let mut live = api.shared.live.subscribe();
     let mut stopped = api.shared.stopped();
@@ -100,7 +100,7 @@ pub(super) async fn live(State(api): State<Api>) -> Response {
         .into_response()
 }
 
-/// One message: JSON has no line breaks.
+/// Text of a message; JSON has no line breaks.
 fn message(name: &str, value: &impl Serialize) -> String {
     let data = serde_json::to_string(value).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n")

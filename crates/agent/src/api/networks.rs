@@ -1,4 +1,4 @@
-//! `GET /v1/networks` and `GET /v1/windows`: what is known of networks.
+//! `GET /v1/networks` and `GET /v1/windows`: records of networks.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{NetworkLimits, Networks, Windows};
 
-/// How many networks.
+/// Query of `GET /v1/networks` and `GET /v1/windows`.
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    /// Those with most measurements; `None`: all.
+    /// Number of networks, those with most measurements; `None`: all.
     limit: Option<usize>,
 }
 
 impl Asked {
-    /// Keeps so many records, the narrowest first, then by address.
+    /// Keeps the `limit` records with most measurements, the narrowest first, then by address.
     fn keep(&self, records: &mut Vec<(HostKey, Host)>) {
         let limit = self.limit.unwrap_or(usize::MAX);
         if limit < records.len() {
@@ -33,7 +33,7 @@ impl Asked {
     }
 }
 
-/// Narrow networks first, then by address; what the fleet told follows the agent's own record.
+/// Sort key: narrow networks first, then by address; the fleet's record follows the agent's own.
 fn place(key: &HostKey) -> impl Ord + use<> {
     (
         key.level.own(),
@@ -99,7 +99,7 @@ pub(super) async fn windows(
     .await
 }
 
-/// What limits the connections of each network, the busiest first.
+/// Limits of the connections of each network, the busiest first.
 pub(super) fn limits(shared: &Shared, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
     let known = &shared.life.limits;
     let accounts = known.all();

@@ -5,8 +5,8 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
 
-/// What the browser may do with the page: load its own files and ask its own server. Text cannot
-/// become HTML by any way.
+/// Content security policy: the page may load its own files and ask its own server. Text can never
+/// become HTML.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";

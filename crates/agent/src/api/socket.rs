@@ -16,14 +16,14 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 pub struct Socket {
     path: PathBuf,
     descriptor: OwnedFd,
-    /// The file's device and inode.
+    /// Device and inode of the file.
     file: Option<(u64, u64)>,
 }
 
 impl Socket {
-    /// Binds the socket. The locks ensure that no other agent uses this state. So an existing
-    /// socket file is stale, unless somebody answers on it. Nobody can connect yet. Its user may
-    /// use it, and a group, if one is named.
+    /// Binds the socket. The locks ensure that no other agent uses this state, so an existing
+    /// socket file is stale, unless somebody answers on it. Nobody can connect yet. The agent's
+    /// user may use the socket, and a group, if one is named.
     ///
     /// # Errors
     /// The path is not a socket, or somebody listens on it; there is no such group; or a system
@@ -59,7 +59,7 @@ impl Socket {
         self.file.is_some() && file(&self.path) == self.file
     }
 
-    /// Starts to accept connections.
+    /// Begins to accept connections.
     pub fn listen(&self) -> Result<std::os::unix::net::UnixListener> {
         socket::listen(&self.descriptor, Backlog::MAXCONN)
             .with_context(|| format!("listening on {}", self.path.display()))?;
@@ -130,7 +130,7 @@ fn clear(path: &Path, address: &UnixAddr) -> Result<()> {
     }
 }
 
-/// Sets a socket's mode; of a link that somebody puts in its place it sets none.
+/// Sets a socket's mode, but never that of a link in its place.
 fn set_mode(path: &Path, mode: u32) -> nix::Result<()> {
     let (mode, flag) = (
         Mode::from_bits_truncate(mode),

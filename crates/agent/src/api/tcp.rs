@@ -1,4 +1,4 @@
-//! The API over TCP: on loopback alone, to read alone, for whoever brings the token.
+//! The API over TCP: on loopback only, read-only, for requests with the token.
 //!
 //! Every user of the machine can connect to a port, and so can web pages that a browser on it shows.
 //! So a request must name a loopback host: a page whose name leads to 127.0.0.1 names another one.
@@ -27,7 +27,7 @@ use super::connections::{self, Admission};
 use crate::config::ConfigError;
 use crate::config::agent::Http;
 
-/// What is answered without a token.
+/// Path that is answered without a token.
 const OPEN: &str = "/metrics";
 /// Least and most characters of a token.
 const TOKEN_MIN: usize = 16;
@@ -97,7 +97,7 @@ impl Token {
         Self::new(&String::from_utf8_lossy(&bytes)).with_context(|| format!("the token in {shown}"))
     }
 
-    /// Whether a text is this token, in a time that does not depend on where they differ.
+    /// Whether a text is this token. The time does not depend on where they differ.
     pub fn is(&self, text: &str) -> bool {
         let (own, other) = (self.0.as_bytes(), text.as_bytes());
         let pairs = own.iter().zip(other);
@@ -105,7 +105,7 @@ impl Token {
         own.len() == other.len() && differences == 0
     }
 
-    /// Whether a request brings it: `Authorization: Bearer TOKEN`.
+    /// Whether a request brings this token: `Authorization: Bearer TOKEN`.
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(header::AUTHORIZATION);
         let value = value.and_then(|value| value.to_str().ok());
@@ -132,7 +132,8 @@ fn is_loopback(authority: &Authority) -> bool {
         || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The answer to a request that names another host, or could change something; none if it is good.
+/// The refusal of a request that names another host or could change something; `None`: it is
+/// allowed.
 pub fn refusal(request: &Request) -> Option<Response> {
     if !names_loopback(request) {
         let text = "over TCP, Host must be localhost or a loopback address; a reverse proxy has to \
@@ -147,7 +148,7 @@ pub fn refusal(request: &Request) -> Option<Response> {
     None
 }
 
-/// The routes, for requests that are allowed over TCP. Without a token, metrics alone are.
+/// The routes, for requests that are allowed over TCP. Without a token only metrics are answered.
 pub fn guarded(router: Router, token: Option<Token>) -> Router {
     router.layer(axum::middleware::from_fn_with_state(token, guard))
 }
@@ -194,10 +195,10 @@ pub async fn serve(listener: tokio::net::TcpListener, router: Router) -> ! {
 /// A port, and the token that its requests must bring.
 #[derive(Clone, Debug)]
 pub struct Front {
-    /// `None` while it cannot be bound. The sessions of an agent share it.
+    /// The bound port; `None` while it cannot be bound. Sessions of an agent share it.
     listener: Arc<Mutex<Option<TcpListener>>>,
     address: SocketAddr,
-    /// The token; none: metrics alone are served.
+    /// The token; `None`: only metrics are answered.
     pub token: Option<Token>,
 }
 
@@ -208,8 +209,8 @@ impl PartialEq for Front {
 }
 
 impl Front {
-    /// What a configuration asks for; none if it asks for none. A port that one of `others` has is
-    /// taken over from it, so that no connection is lost.
+    /// The listener that a configuration asks for; `None`: it asks for none. A port that one of
+    /// `others` has is taken over from it, so that no connection is lost.
     ///
     /// # Errors
     /// The port cannot be bound, or the token cannot be used.
@@ -228,8 +229,8 @@ impl Front {
         Ok(Some(front))
     }
 
-    /// As [`Front::new`], at the agent's start: anybody may have the port, and that must not keep
-    /// the agent away. A port that cannot be bound now is tried again by [`Front::listen`].
+    /// The listener at the agent's start. A port that another process has must not stop the agent:
+    /// [`Front::listen`] tries again.
     ///
     /// # Errors
     /// The token cannot be used.
@@ -294,7 +295,7 @@ impl Front {
 
     /// No further connection is taken, by whoever else has this listener.
     pub fn close(&self) {
-        // It is closed in any case once the agent has ended.
+        // The listener is closed in any case once the agent has ended.
         if let Some(listener) = &*self.lock() {
             let _ = socket::shutdown(listener.as_raw_fd(), Shutdown::Both);
         }

@@ -1,7 +1,7 @@
-//! `thalweg web`: the page for browsers on this machine, in front of an agent's socket.
+//! `thalweg web`: the page for browsers on this machine, which asks an agent's socket.
 //!
-//! The page comes from this program, so it is there before the agent is. Everything else is asked of
-//! the agent with the rights of the user who runs this.
+//! The page comes from this program, so it is there before the agent is. Everything else is asked
+//! of the agent with the rights of the user who runs this program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -32,7 +32,7 @@ use super::tcp::{self, Token};
 /// Longest wait for the beginning of the agent's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A port with the page, which does not answer yet.
+/// A port for the page, which is not served yet.
 pub struct Web {
     listener: TcpListener,
     address: SocketAddr,
@@ -40,10 +40,10 @@ pub struct Web {
 }
 
 impl Web {
-    /// Takes a port; with port 0 a free one.
+    /// Binds a port; with port 0 a free one.
     ///
     /// # Errors
-    /// It is in use, or a system error.
+    /// The port is in use, or a system error.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => anyhow::anyhow!(
@@ -64,10 +64,10 @@ impl Web {
         format!("http://{}/?token={}", self.address, self.secret)
     }
 
-    /// Answers until SIGINT or SIGTERM.
+    /// Serves the page until SIGINT or SIGTERM.
     ///
     /// # Errors
-    /// The system's, at the start.
+    /// A system error, at the start.
     pub fn run(self, socket: PathBuf) -> Result<()> {
         let token = Token::new(&self.secret)?;
         let router = tcp::guarded(router(socket), Some(token));
@@ -87,7 +87,7 @@ impl Web {
     }
 }
 
-/// A token that nobody can guess.
+/// An unguessable token.
 fn secret() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
@@ -106,8 +106,8 @@ fn router(socket: PathBuf) -> Router {
         .with_state(Arc::from(socket))
 }
 
-/// Asks the agent, and passes on what it answers as it comes. A browser that does not read holds the
-/// agent's answer up, which the agent then breaks off.
+/// Asks the agent, and streams its response to the browser. A browser that does not read delays the
+/// agent, which then breaks off.
 async fn forward(State(socket): State<Arc<Path>>, request: Request) -> Answer<Response> {
     let path = request.uri().path_and_query();
     let path = path.map_or("/", |path| path.as_str()).to_owned();
@@ -135,14 +135,14 @@ async fn ask(socket: &Path, path: &str) -> Answer<Response<hyper::body::Incoming
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|error| unreachable(socket, &error))?;
     let broken = |error: &dyn std::fmt::Display| {
-        // As while it takes up another configuration.
+        // The agent may be taking another configuration.
         let text = format!("the agent broke the connection off ({error})");
         Failure(StatusCode::BAD_GATEWAY, text)
     };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broken(&error))?;
-    // It ends with the answer, or when nobody wants that any more.
+    // The connection ends with the response, or when nobody reads it any more.
     tokio::spawn(connection);
     let asked = Request::get(path)
         .header(header::HOST, "localhost")

@@ -21,28 +21,28 @@ const AT_A_TIME: usize = 2;
 const TURN: Duration = Duration::from_secs(10);
 /// Longest wait of `status` for the number of hosts; then it uses the last one.
 const COUNT_WAIT: Duration = Duration::from_millis(100);
-/// Counting hosts takes at most one part in this many of the time, and so do metrics.
+/// Largest share of the time, as a divisor, that counting hosts may take; metrics likewise.
 const COUNT_SHARE: u32 = 20;
 
 /// State that handlers share.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
-    /// One permit, for an import.
+    /// Permit for an import; there is one.
     pub(super) importing: Arc<Semaphore>,
     /// Policies that were applied, for the names of their rules.
     pub(super) history: Arc<History>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
     metrics: Arc<Mutex<Option<(Counted, String)>>>,
-    /// What was last read of the fleet, and when.
+    /// Last read of the fleet's statuses, and its time.
     fleet: Arc<Mutex<Option<(Instant, Read)>>>,
 }
 
-/// Statuses of all agents, or why there are none.
+/// Statuses of all agents, or the error.
 type Read = Result<Arc<Statuses>, Fault>;
 
-/// The last count of hosts, or of metrics.
+/// Time and duration of the last count of hosts, or of metrics.
 struct Counted {
     at: Instant,
     took: Duration,
@@ -74,8 +74,8 @@ impl Api {
         }
     }
 
-    /// Runs work that may take long, [`AT_A_TIME`] at a time. Started work is finished, even if the
-    /// client disconnects.
+    /// Runs work that may take long, [`AT_A_TIME`] items at a time. Begun work is finished, even if
+    /// the client disconnects.
     pub(super) async fn work<T: Send + 'static>(
         &self,
         action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
@@ -112,8 +112,8 @@ impl Api {
         }
     }
 
-    /// The metrics of now, or of a moment ago where they are asked for often: every user of the
-    /// machine may ask. Work that was begun keeps the others waiting even if the client leaves.
+    /// Metrics, at most a moment old if requests are frequent, as every user of the machine may
+    /// ask. Begun work keeps other requests waiting even if its client leaves.
     pub(super) async fn metrics(&self) -> Answer<String> {
         let mut last = Arc::clone(&self.metrics).lock_owned().await;
         if let Some((counted, text)) = &*last
@@ -131,8 +131,8 @@ impl Api {
         .await
     }
 
-    /// The statuses of all agents of the fleet, read at most `most` ago: many that ask cause one
-    /// read. `None`: this agent is in no fleet. That the fleet is away is asked again as soon.
+    /// Statuses of all agents of the fleet, read at most `most` ago, so that many requests cause
+    /// one read. `None`: this agent is in no fleet. An error is kept for the same time.
     pub(super) async fn statuses(&self, most: Duration) -> Answer<Option<Arc<Statuses>>> {
         let told = |read: Read| match read {
             Ok(statuses) => Ok(Some(statuses)),
@@ -169,7 +169,7 @@ impl Api {
         let Some(job) = shared.begin() else {
             return;
         };
-        // Continues if the wait ends first.
+        // Counting continues if the wait ends first.
         let counting = spawn_blocking(move || {
             let _job = job;
             let begin = Instant::now();

@@ -49,14 +49,14 @@ pub struct Events {
     pub log_rate: u32,
 }
 
-/// Which events go to the log.
+/// Events that go to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventLog {
     /// Changes of a connection, and refusals.
     Changes,
     /// All events.
     All,
-    /// None.
+    /// No events.
     None,
 }
 
@@ -76,7 +76,7 @@ pub struct Http {
     pub token_file: Option<PathBuf>,
 }
 
-/// `[fleet]`: agents that tell each other of networks.
+/// `[fleet]`: agents that share reports of networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetMember {
     /// `servers`: NATS servers; any of them will do.
@@ -89,13 +89,14 @@ pub struct FleetMember {
     pub credentials: Option<PathBuf>,
     /// `ca`: certificates of the servers' CA; `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// `share`: tells others what it measures.
+    /// `share`: reports its own measurements to other agents.
     pub share: bool,
-    /// `take`: uses what others tell.
+    /// `take`: uses the reports of other agents.
     pub take: bool,
-    /// `labels`: whose policies the agent obeys, those named first come first; beside `all`.
+    /// `labels`: labels whose policies the agent obeys, beside `all`; the first that has a policy
+    /// wins.
     pub labels: Vec<Name>,
-    /// `keys`: whose policies it obeys.
+    /// `keys`: public keys whose policies the agent obeys.
     pub keys: Vec<PublicKey>,
 }
 
@@ -119,7 +120,7 @@ impl FleetMember {
         (!member.servers.is_empty()).then_some(member)
     }
 
-    /// What the client needs.
+    /// Settings of the fleet's client.
     ///
     /// # Errors
     /// The host's name cannot be an agent's.

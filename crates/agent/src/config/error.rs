@@ -1,9 +1,9 @@
-//! Why a configuration cannot be used.
+//! Reasons that a configuration cannot be used.
 
 use thalweg_units::Faults;
 use thalweg_units::file::ReadError;
 
-/// Why a configuration cannot be used.
+/// Reason that a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -12,21 +12,21 @@ pub enum ConfigError {
     /// The text is malformed, or values are not allowed.
     #[error("{}", .0.first("thalweg config check"))]
     Invalid(Faults),
-    /// A file that it names cannot be used.
+    /// A file that the configuration names cannot be used.
     #[error("{why}")]
     Named {
-        /// The file's line, and why.
+        /// The key, and the cause.
         why: String,
-        /// Whether that may pass.
+        /// Whether the cause may pass by itself.
         may_pass: bool,
     },
-    /// Nor can its table of networks.
+    /// The configuration's table of networks cannot be used.
     #[error("networks.table: {}", first(.0))]
     Table(ReadError),
 }
 
 impl ConfigError {
-    /// Whether it may pass by itself, as an error of a disk, or a table that is not mounted yet.
+    /// Whether the error may pass by itself, as that of a disk, or a table that is not mounted yet.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Read(error) => error.may_pass(),

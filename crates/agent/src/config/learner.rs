@@ -20,8 +20,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// `[arms]`: the congestion controls to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arms {
-    /// `allow`: names; `None` = `auto`: what the kernel offered at the agent's start, what is named
-    /// elsewhere here, and what `thalweg cc load` has loaded.
+    /// `allow`: names; `None` = `auto`: the kernel's offer at the agent's start, names elsewhere in
+    /// the configuration, and those that `thalweg cc load` has loaded.
     pub allow: Option<Vec<String>>,
     /// `deny`: names never chosen, whatever `allow` says.
     pub deny: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Hosts {
     pub user_namespaces: bool,
 }
 
-/// `[networks]`: what is known of a network decides about its new hosts.
+/// `[networks]`: records of a network decide about its new hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks {
     /// `enabled`: networks learn and decide.
@@ -77,10 +77,10 @@ pub struct Networks {
     pub table: Option<PathBuf>,
 }
 
-/// `[initial_window]`: connections get an initial window by what is known of their networks.
+/// `[initial_window]`: connections get an initial window by the records of their networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialWindow {
-    /// `enabled`: it is learned and set.
+    /// `enabled`: windows are learned and set.
     pub enabled: bool,
     /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
     pub mask: u16,
@@ -113,7 +113,7 @@ pub struct Learning {
     pub loss_min_segments: u32,
     /// `rescue`: congestion control that is tried first on lossy paths.
     pub rescue: Option<String>,
-    /// `stretch`: interval of looks at long connections; zero = none.
+    /// `stretch`: interval of scans of long connections; zero = none.
     pub stretch: Duration,
 }
 
@@ -130,13 +130,13 @@ pub struct ControlGroup {
     pub cluster_ipv4: u32,
     /// `cluster_ipv6`: bits of an IPv6 address that are drawn together.
     pub cluster_ipv6: u32,
-    /// `revert`: what is worse than the group is taken back.
+    /// `revert`: a choice that is worse than the control group is reverted.
     pub revert: bool,
 }
 
 impl ControlGroup {
-    /// The group as the programs draw it. Classic, as published, has none. Under advice it is all
-    /// that has no trial.
+    /// The control group as the programs draw it. Mode `classic`, as published, has none. Under
+    /// advice all connections without a trial belong to it.
     pub fn group(&self, mode: Mode, advise: &Advise, salt: u64) -> Control {
         let q16 = |share: f64| match mode {
             Mode::Classic => 0,
@@ -153,7 +153,7 @@ impl ControlGroup {
     }
 }
 
-/// `[advise]`: measure what runs, and say what would be best.
+/// `[advise]`: measure connections, and advise on the best arms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advise {
     /// `only`: nothing is set but trials.
@@ -163,10 +163,10 @@ pub struct Advise {
 }
 
 impl Advise {
-    /// What of the other settings contradicts it: what is found, and what is expected instead.
+    /// Checks `[advise]` against the other settings.
     ///
     /// # Errors
-    /// They cannot both be in force.
+    /// The first contradiction: the value found, and the expected one.
     pub fn check(&self, mode: Mode, dry_run: bool) -> Result<(), (&'static str, &'static str)> {
         match () {
             () if !self.only => Ok(()),

@@ -32,9 +32,9 @@ pub struct KeyDescription {
     pub words: &'static str,
     /// Accepted values, in the words of the error message.
     pub expected: String,
-    /// Its default, as TOML.
+    /// Default of the key, as TOML.
     pub default: String,
-    /// Its value, as TOML.
+    /// Value of the key, as TOML.
     pub value: String,
     /// The line of the file that sets the value; `None`: it is the default.
     pub line: Option<usize>,
@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The form of what `read` takes from the root table.
+    /// The form of the keys that `read` takes from the root table.
     pub fn schema<T>(read: impl Fn(&mut Section<'_>) -> T) -> Form {
         reader::asked_of(|document| {
             let reader = Reader::new(document, 0..0);
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The result of `read` for what can be read of the root table: a faulty key has its default.
+    /// The result of `read` for the readable part of the root table: a faulty key has its default.
     /// `None`: nothing can be read.
     pub fn read_readable<T>(self, read: impl FnOnce(&mut Section<'_>) -> T) -> Option<T> {
         let reader = Reader::new(&self.document, 0..self.document.text.len());
@@ -159,7 +159,7 @@ impl<'s> Section<'s> {
         self.flag(key, default).value
     }
 
-    /// As [`Section::boolean`], with its place.
+    /// Reads a boolean, and returns its position too.
     pub fn flag(&mut self, key: Key, default: bool) -> Read<bool> {
         self.take(
             key,
@@ -286,7 +286,7 @@ impl<'s> Section<'s> {
         })
     }
 
-    /// One of several words.
+    /// Reads one of several words.
     pub fn word<T: Copy + PartialEq>(&mut self, key: Key, words: &[(&str, T)], default: T) -> T {
         let all: Vec<String> = words
             .iter()
@@ -498,7 +498,7 @@ impl<'s> Section<'s> {
         self.take_with_hint(key, (expected, ""), form, default, show, parse)
     }
 
-    /// As above, with a hint that appears only in the error.
+    /// Takes one key as [`Section::take`] does, with a hint that appears only in the error.
     fn take_with_hint<T>(
         &mut self,
         key: Key,

@@ -1,6 +1,6 @@
 //! Clamps of congestion windows inside datacenters: a connection to a host in the prefixes of
 //! `[clamp]` has at most twice the segments that its path carries. The agent computes clamps, since
-//! they follow from all connections of a host, whose sockets one iterator passes anyway.
+//! they depend on all connections of a host, whose sockets one iterator passes anyway.
 //!
 //! In BPF: `learn_clamp.bpf.c`, and `include/learn_clamp.h` for new connections.
 
@@ -39,11 +39,11 @@ const PREFIXES_MAX: usize = raw::THALWEG_CLAMP_PREFIXES as usize;
 /// `[clamp]`.
 #[derive(Debug, PartialEq, Eq)]
 struct Clamp {
-    /// `prefixes`: remote prefixes where windows have a clamp; none: nowhere.
+    /// `prefixes`: remote prefixes where windows have a clamp; empty: nowhere.
     prefixes: Vec<Prefix>,
 }
 
-/// State of the feature; what is known of paths outlives a change of the configuration.
+/// State of the feature; the measured paths outlive a change of the configuration.
 #[derive(Default)]
 pub struct State {
     hosts: hosts::Clamps,
@@ -53,7 +53,7 @@ pub struct State {
 
 /// State of a session.
 struct Session {
-    /// Prefixes with clamps; none in other modes than `thalweg`.
+    /// Prefixes with clamps; empty in other modes than `thalweg`.
     prefixes: Vec<Prefix>,
     /// The configured prefixes.
     configured: Vec<String>,
@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// Loads the iterator where there are prefixes, or clamps of an agent before.
+    /// Loads the iterator where there are prefixes, or clamps of an earlier agent.
     fn load(&mut self, kernel: &Kernel) -> Result<()> {
         let has_types = kernel.setup().kernel_btf;
         let lifts = kernel.has_kept(maps::CLAMPED) && has_types;
@@ -116,7 +116,7 @@ impl State {
         is_on.then(|| self.hosts.figures(statistics))
     }
 
-    /// Gives all connections their own congestion windows back.
+    /// Lifts the clamps of all connections.
     fn lift_clamps(&self, context: &Context<'_>) -> Result<()> {
         self.hosts.forget();
         let programs = self.session().programs();
@@ -190,7 +190,7 @@ impl Feature for State {
 
     fn start(&self, context: &Context<'_>) -> Option<String> {
         let (problem, is_on) = (self.problem(), self.session().is_on());
-        // Those of an agent that was killed.
+        // Clamps of an agent that was killed.
         let lifted = match is_on {
             true => Ok(()),
             false => self.lift_clamps(context),

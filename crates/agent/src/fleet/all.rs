@@ -1,4 +1,4 @@
-//! What the statuses of all agents say together.
+//! Statuses of all agents, taken together.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,14 +13,15 @@ use crate::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
 };
 
-/// Statuses come every ten minutes: two were lost, and the third is late.
+/// Age from which an agent is silent: of its statuses every ten minutes two were lost, the third is
+/// late.
 const SILENT: Duration = Duration::from_secs(30 * 60);
-/// A comparison names agents whose sums are as old.
+/// Age of sums from which a comparison names their agent.
 const OLD: Duration = Duration::from_secs(3600);
-/// What is wrong with a status of several agents.
+/// Problem of several agents that share one status.
 const SHARED: &str =
     "several agents have this name and key: one of their statuses is seen at a time";
-/// Rules that are compared: those that most agents tell of.
+/// Most rules that are compared: those that most agents report.
 const RULES_MAX: usize = 32;
 
 /// The statuses of all agents, as they were read.
@@ -31,7 +32,7 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Statuses that were read now.
+    /// Takes statuses that were just read.
     pub fn new(members: Vec<Member>) -> Self {
         Self {
             members,
@@ -39,7 +40,7 @@ impl Statuses {
         }
     }
 
-    /// All agents.
+    /// The state of each agent, and counts over all.
     pub fn agents(&self) -> FleetAgents {
         let read = self.at.elapsed();
         let agents: Vec<_> = self.members.iter().map(|it| agent(it, read)).collect();
@@ -57,13 +58,13 @@ impl Statuses {
         }
     }
 
-    /// Their comparisons as one.
+    /// Comparisons of all agents as one.
     pub fn gain(&self) -> FleetGain {
         let read = self.at.elapsed();
         let mut left_out = Vec::new();
         let mut silent = Vec::new();
         let mut without = 0;
-        // By rule, none first: who tells what.
+        // Cells by rule (`None`: the learner) and agent.
         let mut told: BTreeMap<Option<&str>, Vec<(&str, Vec<&Cell>)>> = BTreeMap::new();
         let mut refused = 0;
         for member in &self.members {
@@ -75,7 +76,7 @@ impl Statuses {
                 });
             };
             let status = match &member.status {
-                // Whichever wrote last is there; its sums are not those of all.
+                // The status is of the agent that wrote last; its sums are not those of all.
                 Ok(status) if status.is_shared => {
                     leave(SHARED.to_owned());
                     continue;
@@ -144,7 +145,7 @@ impl Statuses {
     }
 }
 
-/// A comparison that is left out since a cell is out of bounds: which, and the cell.
+/// Text of a comparison that is left out: the rule, and the cell out of bounds.
 fn in_words(left_out: &LeftOut) -> String {
     let LeftOut { scope, why, .. } = left_out;
     match rule_of(scope) {
@@ -154,7 +155,7 @@ fn in_words(left_out: &LeftOut) -> String {
     }
 }
 
-/// Agents whose sums were refused, how many, and why.
+/// Agents whose sums were refused, with number and reason.
 type Wrong = Vec<(String, u64, String)>;
 
 fn together(rule: Option<&str>, agents: &[(&str, Vec<&Cell>)]) -> (FleetComparison, Wrong) {
@@ -220,12 +221,12 @@ pub(super) fn progress(progress: &Progress) -> FleetProgress {
     }
 }
 
-/// A comparison that is not counted is a problem.
+/// Problem text of a comparison that is not counted.
 fn uncounted(left_out: &LeftOut) -> String {
     format!("gain is not counted: {}", in_words(left_out))
 }
 
-/// A policy that is no further is a problem.
+/// Problem text of a policy that was refused or rolled back.
 fn failure(progress: &Progress) -> Option<String> {
     let is = matches!(progress.stage, Stage::RolledBack | Stage::Refused);
     let (label, number, stage) = (&progress.label, progress.number, progress.stage.name());

@@ -1,8 +1,8 @@
-//! What other agents told of networks, as it arrived, until the kernel gets it as records.
+//! Report store: reports of other agents about networks, until they become records of the kernel.
 //!
-//! A fleet of 200 agents with 1,000 networks each tells 200,000 reports: memory is what they must not
-//! cost. So each is kept in some fifty bytes, of one network a sample (`compact.rs`), and all within
-//! [`BYTES_MAX`].
+//! A fleet of 200 agents with 1,000 networks each sends 200,000 reports, so they must be compact: a
+//! report takes some fifty bytes, a network keeps a sample of its reports (`compact.rs`), and all
+//! together stay within [`BYTES_MAX`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -14,69 +14,69 @@ use thalweg_learner::fleet::{AgentReport, Fleet, Prior, aggregate_sample};
 
 use super::compact::{Report, Reports, Row};
 
-/// Most bytes of all that is remembered.
+/// Most bytes of the report store.
 const BYTES_MAX: usize = 5 << 20;
-/// Reports of one network that are kept, while there is room …
+/// Most kept reports of one network while there is room.
 const KEPT: usize = 256;
-/// … and when there is little. 16 agents can tell all that may be worth anything (`FLEET_MAX_Q16` by
-/// `EVIDENCE_MAX_Q16`); the others make it hard to lie.
+/// Most kept reports of one network when there is little room. 16 agents can report all evidence
+/// that counts (`FLEET_MAX_Q16` by `EVIDENCE_MAX_Q16`); the others make lying hard.
 const KEPT_LEAST: usize = 64;
-/// There is little room from here on.
+/// Bytes from which on there is little room.
 const BYTES_MANY: usize = BYTES_MAX / 4 * 3;
-/// One message takes at most this part of the room that is left. So the first agents, which may lie,
-/// cannot take all of it, and later ones are heard with what they know best.
+/// Part of the free room that one message may take, as a divisor. So the first agents, which may
+/// lie, cannot take all of it, and the best networks of later agents find room.
 const MESSAGE: usize = 64;
-/// What a network takes without its reports, and a report without being kept, bytes.
+/// Bytes of a network without its reports, and of a report that is not kept.
 const NETWORK: usize = 192;
 const TELLING: usize = size_of::<Number>();
-/// What an agent takes, and a shard of it, without networks.
+/// Bytes of an agent, and of a shard, without networks.
 const AGENT: usize = 192;
 const SHARD: usize = 64;
-/// The oldest measurement of a message, twice: as it says, and as long as the server has it. The
-/// moment from which seconds are counted is so long before the first message.
+/// Greatest age of a measurement, s: a year as the message says, and a year at the server. Seconds
+/// are counted from this long before the first message.
 const BEFORE_S: u64 = 2 * 366 * 86_400;
 
-/// What is so old is forgotten: 4 measurements have been halved to nothing. The bucket may still have it,
-/// and does not say when it has not.
+/// Age from which reports are forgotten: 4 measurements have been halved to nothing. The bucket
+/// does not announce expiry.
 const OLD: Duration = Duration::from_secs(20 * 86_400);
 
 /// The number of a network.
 type Number = u32;
 
-/// What is known of a network.
+/// A network that agents reported.
 struct Known {
     network: Network,
-    /// Agents that told of it, those included whose report is not kept.
+    /// Agents that reported the network; the reports of some may not be kept.
     agents: u32,
     reports: Reports,
 }
 
-/// What is heard of an agent.
+/// An agent that reported networks.
 struct Heard {
-    /// Its number in reports.
+    /// Number of the agent in reports.
     number: u32,
-    /// What it told, by shard.
+    /// Networks that the agent reported, by shard.
     shards: BTreeMap<Shard, Told>,
 }
 
-/// What an agent told of one shard.
+/// Networks of one shard that an agent reported.
 struct Told {
     networks: Box<[Number]>,
-    /// When the youngest measurement was, s.
+    /// Time of the youngest measurement, s.
     newest_s: u32,
 }
 
-/// What other agents told.
+/// Reports of other agents.
 pub struct Book {
-    /// Networks by number; gaps are used again.
+    /// Networks by number; gaps are reused.
     networks: Vec<Option<Known>>,
     gaps: Vec<Number>,
     numbers: BTreeMap<Network, Number>,
     agents: HashMap<Name, Heard>,
-    /// Names of arms, which reports have by number.
+    /// Names of arms; reports have their index.
     names: Vec<String>,
     bytes: usize,
-    /// Most reports of one network.
+    /// Most kept reports of one network at present.
     kept: usize,
     /// The number of the next agent.
     next: u32,
@@ -84,16 +84,16 @@ pub struct Book {
     other_rule: u64,
     /// Reports for which there was no room.
     unheard: u64,
-    /// Whether something came since [`Book::note_taken`].
+    /// Whether anything changed since [`Book::note_taken`].
     changed: bool,
-    /// Draws samples: nobody else can foresee them.
+    /// Hash key of the samples' draws: nobody else can foresee them.
     secret: RandomState,
-    /// When it was begun.
+    /// Time at which the store began.
     begun: Instant,
 }
 
 impl Book {
-    /// Nothing yet.
+    /// An empty report store.
     pub fn new(now: Instant) -> Self {
         Self {
             networks: Vec::new(),
@@ -112,8 +112,8 @@ impl Book {
         }
     }
 
-    /// Takes what arrived; of another version of the rule nothing. Policies are not its business.
-    /// `knows` says whether this agent has an arm of a name: what is told of others is left out.
+    /// Takes a message; one of another version of the rule is only counted. Policies are ignored.
+    /// `knows` says whether this agent has an arm of a name: other arms are left out.
     pub fn take(
         &mut self,
         incoming: Incoming,
@@ -192,11 +192,11 @@ impl Book {
         let known = self.agents.contains_key(&priors.agent);
         let place = SHARD + if known { 0 } else { AGENT };
         let most = most.saturating_sub(place);
-        // Those with most evidence come first.
+        // Networks with most evidence come first.
         for measured in priors.networks {
             let rows = self.rows(&measured, knows);
             if rows.is_empty() {
-                // Of no arm of this agent.
+                // This agent has none of the arms.
                 continue;
             }
             let size = Reports::size(rows.len()) + TELLING;
@@ -254,7 +254,7 @@ impl Book {
         }
     }
 
-    /// The arms of a message that this agent has.
+    /// Arms of a message that this agent has.
     fn rows(&mut self, measured: &Measured, knows: &impl Fn(&str) -> bool) -> Vec<Row> {
         let mut rows = Vec::new();
         for arm in &measured.arms {
@@ -265,7 +265,7 @@ impl Book {
                     self.names.len() - 1
                 })
             });
-            // More names than that no agent has had in one session.
+            // One session never sees more names.
             if let Some(name) = name.and_then(|name| u8::try_from(name).ok()) {
                 rows.push(Row::new(name, arm));
             }
@@ -294,13 +294,13 @@ impl Book {
         number
     }
 
-    /// A moment in seconds.
+    /// A moment in seconds of the report store.
     fn seconds(&self, now: Instant) -> u32 {
         let since = now.saturating_duration_since(self.begun).as_secs();
         u32::try_from(BEFORE_S + since).unwrap_or(u32::MAX)
     }
 
-    /// Forgets shards of which nothing counts any more.
+    /// Forgets shards whose evidence no longer counts.
     pub fn forget_old(&mut self, now: Instant) {
         let oldest_s = self.seconds(now).saturating_sub(OLD.as_secs() as u32);
         let mut old = Vec::new();
@@ -314,18 +314,18 @@ impl Book {
         }
     }
 
-    /// Whether something came since [`Book::note_taken`].
+    /// Whether anything changed since [`Book::note_taken`].
     pub fn has_changed(&self) -> bool {
         self.changed
     }
 
-    /// What is known by now is in force.
+    /// Notes that the present reports are in force.
     pub fn note_taken(&mut self) {
         self.changed = false;
     }
 
-    /// What the agents know of each network, those with most evidence first. `slot` is that of an arm's
-    /// name, `system_arm` that of the system's.
+    /// Aggregated reports of each network, those with most evidence first. `slot` gives the slot of
+    /// an arm's name, `system_arm` is the slot of the system's arm.
     pub fn priors(
         &self,
         slot: impl Fn(&str) -> Option<usize>,
@@ -362,12 +362,12 @@ impl Book {
         known
     }
 
-    /// Agents that are heard.
+    /// Number of agents that reported networks.
     pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// Networks that somebody told of.
+    /// Number of networks that agents reported.
     pub fn networks(&self) -> usize {
         self.numbers.len()
     }
@@ -377,7 +377,7 @@ impl Book {
         self.other_rule
     }
 
-    /// Reports for which there was no room.
+    /// Number of reports for which there was no room.
     pub fn unheard(&self) -> u64 {
         self.unheard
     }

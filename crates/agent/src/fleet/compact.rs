@@ -1,8 +1,8 @@
-//! What agents told of one network, in few bytes: a fleet tells far more than it is worth in memory.
+//! Reports of one network in few bytes.
 //!
 //! Costs and rates are kept to 1/1024 bit, up to 31 bits on either side; evidence to 1/1024
-//! measurement, up to 63; deviations to 1/4096 bit, up to 15 bits. All of it is far finer than what
-//! measurements say, and far beyond where the learner's arithmetic has its limits.
+//! measurement, up to 63; deviations to 1/4096 bit, up to 15 bits. All of it is far finer than
+//! measurements, and far beyond the limits of the learner's arithmetic.
 
 use thalweg_fleet::wire::Arm;
 use thalweg_learner::fleet::{AgentReport, ArmReport};
@@ -13,15 +13,15 @@ const HEAD: usize = 2 + 4 + 4 + 2 + 1;
 /// Bytes of an arm: name, and six numbers.
 const ROW: usize = 1 + 6 * 2;
 
-/// What is left of one report's arms, by the number of their names.
+/// One arm of a report in compact form, with its name as a number.
 pub struct Row([u8; ROW]);
 
 impl Row {
-    /// An arm under the number of its name.
+    /// Packs an arm, under the number of its name.
     pub fn new(name: u8, arm: &Arm) -> Self {
         let bits = |value: i32| (value >> 6).clamp(i16::MIN.into(), i16::MAX.into()) as i16;
         let upto = |value: u32| value.min(u16::MAX.into()) as u16;
-        // Both by the same factor: their ratio is what counts.
+        // Both scale by the same factor: their ratio counts.
         let segments = arm.segments.max(1);
         let most = u64::from(segments.max(u16::MAX.into()));
         let of_most = |value: u32| {
@@ -34,7 +34,7 @@ impl Row {
         };
         let numbers = [
             bits(arm.cost_q16).to_le_bytes(),
-            // Something is not nothing.
+            // Some evidence stays more than none.
             upto((arm.evidence_q16 >> 6).max(u32::from(arm.evidence_q16 > 0))).to_le_bytes(),
             bits(arm.log_rate_q16).to_le_bytes(),
             upto(arm.deviation_q16 >> 4).to_le_bytes(),
@@ -66,33 +66,33 @@ impl Row {
     }
 }
 
-/// One report, before it is kept.
+/// An unpacked report, before it is kept.
 pub struct Report {
-    /// What decides whether it is kept, if there are too many: the lower, the rather.
+    /// Random order of reports: if there are too many, those with the lowest draws are kept.
     pub draw: u16,
-    /// The agent's number.
+    /// Number of the agent.
     pub agent: u32,
-    /// When the last measurement was, s after any moment.
+    /// Time of the last measurement, s on the report store's clock.
     pub at_s: u32,
-    /// The queue under the system arm, Q16 bits.
+    /// Queue under the system arm, Q16 bits.
     pub queue_q16: u32,
-    /// Its arms.
+    /// Arms of the report.
     pub rows: Vec<Row>,
 }
 
-/// The reports of one network that are kept: of many a sample, which nobody can foresee.
+/// Kept reports of one network; of many an unforeseeable sample.
 #[derive(Default)]
 pub struct Reports {
     bytes: Vec<u8>,
 }
 
 impl Reports {
-    /// Bytes of a report with so many arms.
+    /// Bytes of a report with this number of arms.
     pub const fn size(arms: usize) -> usize {
         HEAD + arms * ROW
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all kept reports.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -107,13 +107,13 @@ impl Reports {
         })
     }
 
-    /// Number of those that are kept.
+    /// Number of kept reports.
     pub fn len(&self) -> usize {
         self.each().count()
     }
 
-    /// Keeps a report of an agent that has none here; of more than `most` the one with the highest draw
-    /// is not kept.
+    /// Keeps a report of an agent that has none here. Beyond `most` the report with the highest
+    /// draw is dropped.
     pub fn put(&mut self, report: &Report, most: usize) {
         if self.len() >= most {
             let last = self.each().max_by_key(|(_, kept)| draw_of(kept));
@@ -127,7 +127,7 @@ impl Reports {
             self.bytes.drain(at..at + length);
         }
         let rows = &report.rows[..report.rows.len().min(MAX_ARMS)];
-        // Not twice as much as is needed: there are many of these.
+        // Reserve exactly: there are many of these.
         self.bytes.reserve_exact(Self::size(rows.len()));
         self.bytes.extend(report.draw.to_le_bytes());
         self.bytes.extend(report.agent.to_le_bytes());
@@ -140,7 +140,7 @@ impl Reports {
         }
     }
 
-    /// Keeps the `most` with the lowest draws.
+    /// Keeps the `most` reports with the lowest draws.
     pub fn thin(&mut self, most: usize) {
         let mut draws: Vec<(u16, usize)> =
             self.each().map(|(at, kept)| (draw_of(kept), at)).collect();
@@ -159,7 +159,7 @@ impl Reports {
         self.bytes = left;
     }
 
-    /// Forgets what an agent told.
+    /// Removes the report of an agent.
     pub fn remove(&mut self, agent: u32) {
         let found = self.each().find(|(_, kept)| agent_of(kept) == agent);
         if let Some((at, length)) = found.map(|(at, kept)| (at, kept.len())) {
@@ -167,8 +167,8 @@ impl Reports {
         }
     }
 
-    /// The reports at a moment, s; `slots` are the arms by the numbers of their names. Arms that this
-    /// agent lacks are left out.
+    /// Unpacks the reports, aged to the moment `now_s`, s. `slots` has the slot of each name's
+    /// number; arms that this agent lacks are left out.
     pub fn read(&self, slots: &[Option<usize>], now_s: u32, into: &mut Vec<AgentReport>) {
         into.clear();
         into.extend(self.each().map(|(_, kept)| {

@@ -9,25 +9,25 @@ use thalweg_fleet::Name;
 use thalweg_fleet::wire::policy::ALL_PPM;
 use thalweg_fleet::wire::{Policy, Progress, Stage};
 
-/// Why a policy waits that is a canary elsewhere.
+/// Reason of a policy that other agents take first.
 const OTHERS_FIRST: &str = "other agents come first";
-/// Reasons of a removal: before the policy is out of the kernel, and after that.
+/// Reasons of a removal, before and after the policy is out of the kernel.
 const REMOVAL_WAITS: &str = "removal waits";
 const REMOVED: &str = "removed";
 
-/// A policy of a label.
+/// A policy that a label wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     pub number: u64,
     pub text: String,
 }
 
-/// A label's policy, as far as it concerns this agent.
+/// State of a label's policy on this agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PolicyState {
-    /// None was applied, and none waits.
+    /// No policy was applied, and none waits.
     Unknown,
-    /// The fleet removed it.
+    /// The fleet removed the policy.
     Removed,
     /// `next` waits to be applied. Its number is an earlier one than the label's where other agents
     /// take the label's newest policy first.
@@ -35,7 +35,7 @@ enum PolicyState {
         next: Wanted,
         before: Option<Applied>,
     },
-    /// The last one was applied.
+    /// The last policy was applied.
     Applied(Applied),
 }
 
@@ -43,7 +43,7 @@ enum PolicyState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Applied {
     policy: Wanted,
-    /// Whether the kernel still has it, as far as the agent knows.
+    /// Whether the kernel still has the policy, as far as the agent knows.
     is_in_kernel: bool,
 }
 
@@ -51,9 +51,9 @@ struct Applied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "stored::Label", into = "stored::Label")]
 struct LabelState {
-    /// The newest policy that was obeyed: older ones are not.
+    /// Number of the newest policy that was obeyed: older ones are refused.
     number: u64,
-    /// Progress of that policy, and why it is no further.
+    /// Progress of that policy, and the reason that it is no further.
     stage: Stage,
     reason: String,
     /// Stage once a pending policy is applied: still waiting if other agents take the newest first.
@@ -72,7 +72,7 @@ impl LabelState {
         }
     }
 
-    /// The pending policy is in force.
+    /// Notes that the pending policy is in force.
     fn reach_aim(&mut self) {
         self.stage = self.aim;
         if self.aim != Stage::Waiting {
@@ -91,13 +91,13 @@ impl LabelState {
         }
     }
 
-    /// No policy waits any more.
+    /// Drops the pending policy.
     fn drop_pending(&mut self) {
         let applied = self.applied().cloned();
         self.policy = applied.map_or(PolicyState::Unknown, PolicyState::Applied);
     }
 
-    /// The applied policy is out of the kernel for good.
+    /// Notes that the applied policy is out of the kernel for good.
     fn drop_applied(&mut self) {
         match &mut self.policy {
             PolicyState::Pending { before, .. } => *before = None,
@@ -106,7 +106,7 @@ impl LabelState {
         }
     }
 
-    /// Another label's policy replaced this one's, which waits for its turn.
+    /// Notes that another label's policy replaced this one, which waits for its turn.
     fn give_way(&mut self, label: &Name) {
         let is_ready = matches!(self.stage, Stage::InForce | Stage::Canary);
         match &mut self.policy {
@@ -197,13 +197,12 @@ mod stored {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredState {
     labels: BTreeMap<Name, LabelState>,
-    /// Somebody chose another policy on this machine: it stays until the fleet's next one.
+    /// Whether somebody chose another policy on this machine. It stays until the fleet's next one.
     is_local: bool,
-    /// Numbers of labels that the agent had: should it have them again, no older policy is obeyed.
+    /// Numbers of labels that the agent had. If a label returns, older policies stay refused.
     #[serde(default)]
     former: BTreeMap<Name, u64>,
-    /// The fleet's policy that was in the kernel at the last poll. It tells which one is there where
-    /// the history is lost.
+    /// The fleet's policy in the kernel at the last poll: identifies it where the history is lost.
     #[serde(default)]
     present: Option<Present>,
 }
@@ -214,22 +213,22 @@ pub type PolicyId = (Name, u64);
 /// A policy of the fleet in the kernel, and its number in the history of policies.
 pub type Present = (PolicyId, u32);
 
-/// Next action.
+/// Next action of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    /// Put it in force.
+    /// Apply the policy of a label.
     Apply(Name, Wanted),
-    /// It is in force already, which was not noted.
+    /// Note that the policy of a label is in force already.
     Note(Name),
-    /// Remove the policy of the fleet that is in force.
+    /// Remove the fleet's policy from the kernel.
     Remove,
-    /// Nothing: somebody replaced it on this machine.
+    /// Leave the kernel as it is: somebody replaced the label's policy on this machine.
     Leave(Name),
 }
 
 impl DesiredState {
-    /// Forgets labels that the agent no longer has, but for their numbers.
+    /// Forgets labels that the agent no longer has, except their numbers.
     pub fn keep(&mut self, labels: &[Name]) {
         let held = std::mem::take(&mut self.labels).into_iter();
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -247,7 +246,7 @@ impl DesiredState {
         numbers
     }
 
-    /// How far they are.
+    /// Progress of each label's policy.
     pub fn progress(&self) -> Vec<Progress> {
         let progress = |(label, held): (&Name, &LabelState)| Progress {
             label: label.clone(),
@@ -258,7 +257,7 @@ impl DesiredState {
         self.labels.iter().map(progress).collect()
     }
 
-    /// Takes a new policy, which `check` has to find good.
+    /// Takes a new policy; `check` must accept its text.
     pub fn take(
         &mut self,
         agent: &Name,
@@ -277,7 +276,7 @@ impl DesiredState {
         held.reason.clear();
         held.aim = aim;
         if !is_mine {
-            // What was for this agent before is still to be done.
+            // An earlier policy for this agent is still to be done.
             held.stage = Stage::Waiting;
             let share = f64::from(policy.canary_ppm) / f64::from(ALL_PPM / 100);
             held.reason = format!("{OTHERS_FIRST}, {share} % of them");
@@ -299,7 +298,7 @@ impl DesiredState {
         let before = held.applied().cloned();
         let is_same = |it: &Applied| it.is_in_kernel && it.policy.text == policy.text;
         if before.as_ref().is_some_and(is_same) && !self.is_local {
-            // Now for all.
+            // The same text is in force already.
             held.stage = aim;
             return;
         }
@@ -314,7 +313,7 @@ impl DesiredState {
         self.is_local = false;
     }
 
-    /// The next action; `order` is that of the labels, `present` what the kernel has of the fleet.
+    /// The next action. `order` has the labels by rank, `present` the fleet's policy in the kernel.
     pub fn act(&mut self, order: &[Name], present: Option<&PolicyId>) -> Action {
         if self.is_local {
             return Action::Nothing;
@@ -354,8 +353,7 @@ impl DesiredState {
         })
     }
 
-    /// Notes which policy of the fleet is in the kernel. Of a removed label with none there, the removal
-    /// is carried out.
+    /// Notes the fleet's policy in the kernel. A removal is complete once its label has none there.
     pub fn note_present(&mut self, present: Option<Present>) {
         for (label, held) in &mut self.labels {
             let is_out = present.as_ref().is_none_or(|((of, _), _)| of != label);
@@ -364,11 +362,11 @@ impl DesiredState {
                 held.reason = REMOVED.to_owned();
             }
         }
-        // Where the file was damaged nothing is known, and it stays as it is.
+        // A label that a damaged file lost stays unknown.
         self.present = present.filter(|((label, _), _)| self.labels.contains_key(label));
     }
 
-    /// The fleet's policy that was noted in the kernel last, if it had this number in the history.
+    /// The fleet's policy at the last poll, if it had this number in the history.
     pub fn present_as(&self, number: u32) -> Option<Present> {
         self.present.clone().filter(|(_, noted)| *noted == number)
     }
@@ -381,7 +379,7 @@ impl DesiredState {
         }
     }
 
-    /// A label's policy is in force.
+    /// Notes that a label's policy is in force.
     pub fn applied(&mut self, label: &Name) {
         if let Some(held) = self.labels.get_mut(label) {
             match &mut held.policy {
@@ -399,11 +397,11 @@ impl DesiredState {
         self.others_wait(label);
     }
 
-    /// The kernel refused it, and has what it had.
+    /// Notes that the kernel refused a label's policy and kept what it had.
     pub fn refused(&mut self, label: &Name, why: String) {
         if let Some(held) = self.labels.get_mut(label) {
             (held.stage, held.reason) = match &held.policy {
-                // The newest is a canary for others, of which that says nothing.
+                // The newest is a canary for others; the refusal says nothing of it.
                 PolicyState::Pending { next, .. } if next.number != held.number => (
                     Stage::Waiting,
                     format!("policy {} is refused: {why}", next.number),
@@ -413,7 +411,7 @@ impl DesiredState {
         }
     }
 
-    /// Somebody replaced it on this machine.
+    /// Notes that somebody replaced a label's policy on this machine.
     pub fn left(&mut self, label: &Name, why: String) {
         self.is_local = true;
         if let Some(held) = self.labels.get_mut(label) {
@@ -422,8 +420,8 @@ impl DesiredState {
         }
     }
 
-    /// A label's policy was taken back; `now` is what is in force instead, if that is of the fleet, and
-    /// `is_local` whether it is of this machine.
+    /// Notes that a label's policy was taken back. `now` is the fleet's policy that replaced it,
+    /// `is_local` whether one of this machine did.
     pub fn taken_back(
         &mut self,
         label: &Name,

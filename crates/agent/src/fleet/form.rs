@@ -1,4 +1,4 @@
-//! Between the messages of the fleet and the learner's arithmetic.
+//! Conversion between the fleet's messages and the learner's records.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use thalweg_learner::{Host, HostKey, Level, OFFSET_Q16};
 
 use crate::kernel::ArmTable;
 
-/// Largest values of messages: 64 bits, 16 bits of queue, a year.
+/// Largest values of messages: 64 bits of cost or rate, 16 bits of queue, a year.
 const BITS_Q16: u32 = 64 << 16;
 const QUEUE_Q16: u32 = 16 << 16;
 const AGE_S: u64 = 366 * 86_400;
 
-/// What an agent measured itself in a network, as a message has it; none if it measured nothing, or
-/// other agents cannot know the same network. `named` is the name of a number.
+/// This agent's own measurements of a network in the form of a message. `None`: it has none, or
+/// other agents cannot know the same network. `named` gives the name of a number.
 pub(super) fn measured(
     key: &HostKey,
     group: &Host,
@@ -27,7 +27,7 @@ pub(super) fn measured(
         Level::Named => Network::Named(named(key.number())?),
         _ => return None,
     };
-    // A network that no message may have would keep back all others of its shard.
+    // The server would refuse the whole shard for one invalid network.
     if !network.is_valid() {
         return None;
     }
@@ -57,8 +57,8 @@ pub(super) fn measured(
     })
 }
 
-/// The key of a network's own record; `lengths` are those of IPv4 and IPv6. None for a network that this
-/// agent divides otherwise.
+/// Key of a network's own record; the lengths are those of IPv4 and IPv6. `None`: this agent
+/// divides addresses otherwise.
 pub(super) fn key_of(network: &Network, netns: u64, (v4, v6): (u32, u32)) -> Option<HostKey> {
     match network {
         Network::Prefix(prefix) => {
@@ -77,7 +77,7 @@ pub(super) fn key_of(network: &Network, netns: u64, (v4, v6): (u32, u32)) -> Opt
     }
 }
 
-/// Bits above the system arm's, from those that the kernel has.
+/// Bits above the system arm, from the kernel's offset form.
 fn below(cost_q16: u32) -> i32 {
     let bits = i64::from(BITS_Q16);
     (i64::from(cost_q16) - i64::from(OFFSET_Q16)).clamp(-bits, bits) as i32

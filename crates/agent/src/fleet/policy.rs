@@ -1,7 +1,7 @@
-//! Policies of the fleet on this machine: put in force as by `thalweg policy apply`, watched, taken back.
+//! Policies of the fleet on this machine: applied as by `thalweg policy apply`, watched, reverted.
 //!
-//! The kernel, and the history of policies, are the truth: what is in force says by its file's name,
-//! `fleet/LABEL/NUMBER`, that it is the fleet's. What is wanted is in `fleet.json` of the state
+//! The kernel and the history of policies are the truth: the file's name of the policy in force,
+//! `fleet/LABEL/NUMBER`, marks it as the fleet's. The desired state is in `fleet.json` of the state
 //! directory.
 
 use std::collections::BTreeMap;
@@ -22,11 +22,11 @@ use super::desired::{Action, DesiredState, PolicyId, Present, Wanted};
 const FORMAT: u64 = 1;
 /// A policy has 128 KiB of text at most, in JSON perhaps six times that; of 17 labels twice.
 const FILE_MAX: u64 = 64 << 20;
-/// Interval of looks at the kernel's policy.
+/// Interval of polls of the kernel's policy.
 const LOOK: Duration = Duration::from_secs(10);
-/// What the kernel refused is tried again.
+/// Pause before a policy that the kernel refused is applied again.
 const AGAIN: Duration = Duration::from_secs(600);
-/// A rule whose operations fail so often, and more than once in a hundred, is at fault.
+/// Failed operations from which a rule is at fault, if they are more than 1 %.
 const FAILURES: u64 = 10;
 
 #[derive(Serialize, Deserialize)]
@@ -40,27 +40,27 @@ struct Document {
 /// Policies of the fleet on this machine.
 pub struct Policies {
     agent: Name,
-    /// Those named first come first.
+    /// Labels by rank: the first that has a policy wins.
     labels: Vec<Name>,
     file: PathBuf,
     place: Place,
     history: History,
-    /// Nothing is set: matches are counted.
+    /// Whether nothing is set, and matches are only counted.
     dry_run: bool,
     desired: DesiredState,
-    /// As it is in the file.
+    /// Desired state as in the file.
     saved: DesiredState,
-    /// Why the file could not be read, until it is written anew or gone.
+    /// Error of reading the file, until the file is written again or gone.
     unread: Option<String>,
-    /// How far they were at the last look.
+    /// Progress at the last poll.
     told: Vec<Progress>,
     looked: Option<Instant>,
-    /// What the kernel refused is not tried before.
+    /// Earliest time at which a refused policy is applied again.
     not_before: Option<Instant>,
 }
 
 impl Policies {
-    /// Reads what was wanted. What a file had that cannot be read is asked of the fleet again.
+    /// Reads the desired state. If the file cannot be read, the fleet is asked again.
     pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
         let file = state.join("fleet.json");
         let (mut desired, unread) = match load(&file) {
@@ -85,19 +85,19 @@ impl Policies {
         }
     }
 
-    /// Why the file of what was wanted could not be read, while it is there.
+    /// Error of reading the file of the desired state, while the file is there.
     pub fn unread(&self) -> Option<String> {
         self.unread.clone()
     }
 
     /// Numbers of the policies that were obeyed, by label.
     pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
-        // A file that cannot be read is told by `new`.
+        // `new` reports a file that cannot be read.
         load(&state.join("fleet.json"))
             .map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
     }
 
-    /// How far they are.
+    /// Progress of each label's policy.
     pub fn progress(&self) -> Vec<Progress> {
         self.desired.progress()
     }
@@ -119,10 +119,11 @@ impl Policies {
         (self.looked, self.not_before) = (None, None);
     }
 
-    /// Does what is to be done, at intervals: nothing, or whether something changed.
+    /// Carries out the next action, at most once per interval. Returns whether the progress
+    /// changed; `None`: not due yet.
     ///
     /// # Errors
-    /// Pins or files that cannot be read or written. It is tried again.
+    /// Pins or files that cannot be read or written. The next poll tries again.
     pub fn attend(&mut self, now: Instant) -> Result<Option<bool>> {
         if self.looked.is_some_and(|at| now - at < LOOK) {
             return Ok(None);
@@ -146,7 +147,7 @@ impl Policies {
 
     /// Whether the fleet's policy in the kernel is to be removed or replaced.
     fn is_to_go(&self) -> bool {
-        // Pins that cannot be read are told by `settle`, once the file is written.
+        // `settle` reports pins that cannot be read, once the file is written.
         let present = self.present().ok().flatten();
         let which = present.as_ref().map(|(which, _)| which);
         self.desired.takes_away(&self.labels, which)
@@ -161,7 +162,7 @@ impl Policies {
     }
 
     fn carry_out(&mut self, now: Instant) -> Result<()> {
-        // What could not be put in force again at the start was not removed by anybody.
+        // A policy that could not be restored at the start was not removed by anybody.
         let restored = self.history.restore(&self.place);
         let present = self.present()?;
         let which = present.as_ref().map(|(which, _)| which);
@@ -233,7 +234,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Takes the fleet's policy back if it is at fault.
+    /// Reverts the fleet's policy if one of its rules fails.
     fn watch(&mut self) -> Result<()> {
         let Some(((label, number), _)) = self.present()? else {
             return Ok(());
@@ -264,7 +265,7 @@ impl Policies {
         };
         let is_out = match &taken_back {
             Ok(is_out) => *is_out,
-            // It may be out of the kernel, and the state directory does not say so.
+            // The policy may be out of the kernel, and the state directory does not say so.
             Err(_) => !self.is_in_force(entry.number)?,
         };
         if !is_out {
@@ -290,7 +291,7 @@ impl Policies {
         Ok(entry.is_some_and(|it| it.number == number))
     }
 
-    /// What the kernel has of the fleet.
+    /// The fleet's policy in the kernel.
     fn present(&self) -> Result<Option<Present>> {
         let Some(entry) = self.history.in_force(&self.place.pin)? else {
             return Ok(None);
@@ -301,7 +302,7 @@ impl Policies {
             if is_absent(&error) {
                 return Ok(self.desired.present_as(entry.number));
             }
-            // It may be the fleet's.
+            // The policy may be the fleet's.
             return Err(error);
         }
         Ok(which(&entry).map(|which| (which, entry.number)))
@@ -344,7 +345,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Why a policy is to be taken back.
+/// Reason to revert a policy.
 fn fault_of(report: &Report) -> Option<String> {
     report.rules.iter().find_map(|rule| {
         if rule.suspended {

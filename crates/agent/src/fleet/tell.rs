@@ -1,4 +1,4 @@
-//! What a status tells of the gain, and of what went wrong with the fleet.
+//! The parts of a status about the gain and the fleet's faults.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,17 +12,17 @@ use crate::gain::Compared;
 
 /// The scope of the learner's comparison.
 const ALL: &str = "all";
-/// How the scope of a rule begins.
+/// Prefix of a rule's scope.
 const RULE: &str = "rule:";
 /// Longest name of a rule, bytes: a scope has at most 64.
 const NAME_MAX: usize = 64 - RULE.len();
-/// Rules that are told of: with more, six statuses an hour would take more than half of the 50 kB
-/// that an agent may send and receive.
+/// Most rules that are reported: with more, six statuses an hour would take more than half of the
+/// 50 kB that an agent may send and receive.
 const RULES_MAX: usize = 4;
-/// A fault is told for so long.
+/// Time for which a fault is reported.
 const RECENT: Duration = Duration::from_secs(3600);
 
-/// Comparisons as cells.
+/// The comparisons as cells of a status.
 pub fn cells(compared: &[Compared]) -> Vec<Cell> {
     let (learner, rules): (Vec<_>, Vec<_>) = compared.iter().partition(|it| it.rule.is_none());
     let rules = rules.into_iter().filter(|it| is_told(it)).take(RULES_MAX);
@@ -31,7 +31,7 @@ pub fn cells(compared: &[Compared]) -> Vec<Cell> {
         .collect()
 }
 
-/// Whether a rule's name may be told: it has room, and names no host.
+/// Whether a comparison may be reported: its rule's name has room, and names no host.
 fn is_told(compared: &Compared) -> bool {
     let Some(name) = &compared.rule else {
         return true;
@@ -58,15 +58,15 @@ fn cell(rule: Option<&str>, told: &Told) -> Cell {
     }
 }
 
-/// Ten digits: the others are noise, and each has its byte.
+/// Rounds to ten digits: the others are noise, and each costs a byte.
 fn short(sum: f64) -> f64 {
     format!("{sum:.9e}").parse().unwrap_or(sum)
 }
 
-/// The rule that a scope names, and none for the learner.
+/// The rule that a scope names; `None`: the learner.
 ///
 /// # Errors
-/// It is neither's.
+/// The scope is neither `all` nor that of a rule.
 pub fn rule_of(scope: &str) -> Result<Option<&str>, String> {
     match scope.strip_prefix(RULE) {
         Some(rule) if !rule.is_empty() => Ok(Some(rule)),
@@ -75,10 +75,10 @@ pub fn rule_of(scope: &str) -> Result<Option<&str>, String> {
     }
 }
 
-/// What a cell tells.
+/// The sums of a cell.
 ///
 /// # Errors
-/// Row or side are none.
+/// The row or the side is unknown.
 pub fn told(cell: &Cell) -> Result<Told, String> {
     let row = Row::MEASURES.into_iter();
     let row = row.clone().find(|row| row.measure() == cell.row);
@@ -100,17 +100,17 @@ pub fn told(cell: &Cell) -> Result<Told, String> {
     })
 }
 
-/// Faults of one kind, as they were counted.
+/// Count of faults of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     number: u64,
-    /// When a status last found more of them than the one before.
+    /// Time of the last status that found more of them.
     grown: Instant,
 }
 
-/// The client's faults, each kind for a while after its last one: between two statuses a fault that stands
-/// may not come again. `before` has the counts of the statuses before. That there was no server says
-/// nothing once there is one.
+/// Recent faults of the client. Each kind stays for a while, as a lasting fault may not come again
+/// between two statuses. `before` has the counts of the statuses before. A missing server is no
+/// fault once there is one.
 pub fn faults(state: &State, before: &mut BTreeMap<Kind, Counted>, now: Instant) -> Vec<String> {
     for (kind, &number) in &state.faults {
         let grown = Counted { number, grown: now };

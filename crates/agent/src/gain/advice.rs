@@ -1,5 +1,5 @@
-//! Advice: what would be best, by trials on the share that the operator allows, and by what differs
-//! by itself. Nothing else is set.
+//! Advice: the best arm, by trials on the share that the operator allows, and by connections that
+//! differ by themselves. Nothing else is set.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +16,23 @@ mod present;
 
 pub use present::{Question, Source, of_learner};
 
-/// The account of an agent that sets nothing but trials.
+/// State of an agent that sets nothing but trials.
 #[derive(Debug)]
 pub struct Advice {
     kept: KeptGain,
-    /// The machine's default: what the others are compared with.
+    /// The machine's default, which the others are compared with.
     system: Arm,
-    /// Arms whose trials have ended, as they take more time, and what was found.
+    /// Arms whose trials have ended as they take more time, with the finding.
     ended: BTreeMap<Arm, String>,
 }
 
 impl Advice {
-    /// Where the store keeps an account: one for each default, as another one is another question.
+    /// Key of the state in the store. Each default has its own, as its comparisons are other ones.
     pub fn key(system: &str) -> String {
         format!("advise:{system}")
     }
 
-    /// Goes on with what was kept of a default.
+    /// Continues from the stored state of a default.
     pub fn new(kept: KeptGain, system: &str) -> Self {
         Self {
             kept,
@@ -41,12 +41,12 @@ impl Advice {
         }
     }
 
-    /// The default that it is about.
+    /// The default that the others are compared with.
     pub fn system(&self) -> &str {
         self.system.name()
     }
 
-    /// Names of the arms that are tried no more.
+    /// Names of the arms whose trials have ended.
     pub fn ended(&self) -> impl Iterator<Item = &str> {
         self.ended.keys().map(Arm::name)
     }
@@ -60,7 +60,7 @@ impl Advice {
         &mut self.kept.ledger
     }
 
-    /// Who chose the CC of an event's connection; `None` where it is in no comparison.
+    /// Side of an event's connection; `None`: it is in no comparison.
     pub(super) fn side(&self, event: &raw::thalweg_event, arms: &ArmTable) -> Option<Side> {
         let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
         let arm = |index: u8| arms.name(index.into()).and_then(Arm::new);
@@ -69,7 +69,7 @@ impl Advice {
         let is_usual = arm(event.system_arm) == Some(self.system);
         match () {
             () if is_own(event) => itself(event.arm),
-            // As intended, whether or not the kernel obeyed.
+            // Trials count as drawn, whether or not the kernel obeyed.
             () if u32::from(event.reason) == raw::THALWEG_REASON_DRAWN => {
                 arm(event.chosen_arm).filter(|_| is_usual).map(Side::Drawn)
             }
@@ -82,8 +82,8 @@ impl Advice {
         }
     }
 
-    /// Looks at the comparisons: arms that are worse are tried no more. `now_ms` is on the store's
-    /// clock, `now_ns` on that of the draws. Returns what has ended now.
+    /// Evaluates the comparisons, and ends trials of worse arms. `now_ms` is on the store's clock,
+    /// `now_ns` on that of the draws. Returns the arms that ended now, with the finding.
     pub fn look(&mut self, now_ns: u64, now_ms: i64) -> Vec<(String, String)> {
         self.kept.ledger.close(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
@@ -114,18 +114,18 @@ impl Advice {
             .collect()
     }
 
-    /// Takes what has changed since the last time, for the store.
+    /// Takes the changes since the last call, for the store.
     pub(super) fn take_changes(&mut self) -> ChangedGain {
         let key = Self::key(self.system());
         self.kept.take_changes(key)
     }
 
-    /// Whether the store has this account under a key.
+    /// Whether the store has this state under a key.
     pub(super) fn is_of(&self, key: &str) -> bool {
         Self::key(self.system()) == key
     }
 
-    /// The account.
+    /// The state as the store keeps it.
     pub(super) fn kept(&mut self) -> &mut KeptGain {
         &mut self.kept
     }

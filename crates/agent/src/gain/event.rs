@@ -1,9 +1,9 @@
-//! What an event says of a connection.
+//! Properties of a connection, read from its events.
 
 use thalweg_bpf_types::raw;
 use thalweg_gain::{Chronographs, Side, Source};
 
-/// Who chose the CC of a connection under the learner; `None` where it is in no comparison.
+/// Side of a connection under the learner; `None`: it is in no comparison.
 pub fn side(event: &raw::thalweg_event) -> Option<Side> {
     let is = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
     // Trials of an agent that gave advice before this one.
@@ -22,7 +22,7 @@ pub fn is_own(event: &raw::thalweg_event) -> bool {
         || !(is(raw::THALWEG_CONN_CONTROL) || is(raw::THALWEG_CONN_DECIDED))
 }
 
-/// What held a stretch up, if the kernel tells.
+/// Time per limit of a measurement interval; `None`: the kernel does not report it.
 pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
     (u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME != 0).then(|| Chronographs {
         open_us: event.wall_us,
@@ -31,9 +31,9 @@ pub fn held(event: &raw::thalweg_event) -> Option<Chronographs> {
     })
 }
 
-/// Whether a stretch says what holds its connection up. One in which nothing was sent and no limit was
-/// met, as before the end of an idle connection, does not. The kernel's time alone does not tell: it is
-/// rounded up to a tick.
+/// Whether a measurement interval says what limits its connection. One without sent segments and
+/// without a limit does not, as before the end of an idle connection: the kernel rounds its time up
+/// to a tick.
 pub fn says_limits(event: &raw::thalweg_event, held: &Chronographs) -> bool {
     let is_limited = held.receiver_us > 0 || held.buffer_us > 0;
     event.duration_us > 0 && (event.segs_out > 0 || is_limited)
@@ -48,7 +48,8 @@ pub fn service_port(event: &raw::thalweg_event) -> u16 {
     }
 }
 
-/// Whose measurements decided about the connection, or would have in the control group.
+/// Source of the measurements that decided about the connection, or would have in the control
+/// group.
 pub fn source(event: &raw::thalweg_event) -> Source {
     match u32::from(event.level) & raw::THALWEG_LEVEL_FLEET {
         0 => Source::Own,

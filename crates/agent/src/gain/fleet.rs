@@ -1,4 +1,4 @@
-//! What the fleet is told of the gain, and the comparison of many agents in words and figures.
+//! Comparisons for the fleet, and the comparison of many agents in words and numbers.
 
 use std::cmp::Reverse;
 
@@ -10,12 +10,12 @@ use super::present::{Against, found_in};
 use super::words::{presented_row, thousands};
 use crate::view::{FleetComparison, FleetSpread};
 
-/// A comparison that the fleet is told of.
+/// A comparison that is reported to the fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
     /// The rule; `None`: the learner.
     pub rule: Option<String>,
-    /// Its sums.
+    /// Sums of the comparison.
     pub told: Vec<Told>,
 }
 
@@ -41,8 +41,8 @@ impl Compared {
 }
 
 impl Gain {
-    /// What the fleet is told: of the learner, if it compares, and of rules with a share, those of
-    /// most clusters first.
+    /// Comparisons for the fleet: the learner's, if `learner` is set, then those of rules with a
+    /// share, most clusters first.
     pub fn compared(&self, learner: bool) -> Vec<Compared> {
         let mut all: Vec<Compared> = (self.rules.groups().into_iter())
             .map(|(name, group)| Compared::new(Some(name), &group))
@@ -59,7 +59,7 @@ impl Gain {
     }
 }
 
-/// What many agents found.
+/// Comparison of many agents, of the learner or of a rule.
 pub fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
     let group = pool.group();
     let against = match rule {

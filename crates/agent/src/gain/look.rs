@@ -1,4 +1,4 @@
-//! Looks at the comparisons, and takes back what is worse.
+//! Evaluation of the comparisons, and reverts of worse choices.
 
 use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, alpha, compare};
 
@@ -7,18 +7,18 @@ use super::present::{Against, finding};
 use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use crate::store::Revert;
 
-/// What a look has changed.
+/// Changes by an evaluation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// Taken back now.
+    /// Reverts that begin now.
     pub begun: Vec<Revert>,
-    /// Given back now.
+    /// Reverts that end now.
     pub ended: Vec<Revert>,
-    /// Worse, but left as it is.
+    /// Worse choices that are reported but not reverted.
     pub told: Vec<Revert>,
 }
 
-/// One row of a group, judged.
+/// Comparison and verdict of one row of a group.
 pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
     let index = row.index();
     let (control, treated) = (&group.control()[index], &group.treated()[index]);
@@ -36,9 +36,9 @@ pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
 }
 
 impl Gain {
-    /// Looks, at most once a minute is enough. `now_ms` is on the store's clock, `now_ns` on that
-    /// of the draws. The system's own arm cannot be taken back; one that becomes it is given back.
-    /// Without `reverts` nothing is taken back.
+    /// Evaluates the comparisons; once a minute is enough. `now_ms` is on the store's clock,
+    /// `now_ns` on that of the draws. The system's arm is never reverted; the revert of an arm that
+    /// becomes it ends. Without `reverts` nothing is reverted.
     pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str, reverts: bool) -> Looked {
         self.kept.ledger.close(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
@@ -57,14 +57,14 @@ impl Gain {
             looked.told = worse;
         } else if !worse.is_empty() {
             if worse.iter().any(|revert| revert.arm.is_some()) {
-                // With the arm that is to blame gone, the others may go on being tried.
+                // With the arm that is to blame gone, exploration of the others may continue.
                 let reverts = std::mem::take(&mut self.kept.reverts).into_iter();
                 let (general, of_arms) = reverts.partition(|revert| revert.arm.is_none());
                 self.kept.reverts = of_arms;
                 looked.ended.extend::<Vec<_>>(general);
             }
             self.kept.reverts.extend(worse.iter().cloned());
-            // What is compared with the control group is now something else.
+            // The control group is now compared with something else.
             self.kept.ledger.begin_group(Scope::All, "");
             looked.begun = worse;
         }
@@ -92,7 +92,7 @@ impl Gain {
         ended
     }
 
-    /// What is worse and is not taken back yet.
+    /// Reverts for worse choices that are not reverted yet.
     fn worse(&self, now_ms: i64, system_arm: &str) -> Vec<Revert> {
         let reverts = &self.kept.reverts;
         let mut begun = Vec::new();
@@ -114,7 +114,7 @@ impl Gain {
                 });
             }
         }
-        // With the arm that is to blame gone, the others may go on being tried.
+        // With the arm that is to blame gone, exploration of the others may continue.
         if begun.iter().any(|revert| revert.arm.is_some()) {
             begun.retain(|revert| revert.arm.is_some());
         }

@@ -1,4 +1,4 @@
-//! The gain in words and figures.
+//! The gain in words and numbers.
 
 use thalweg_gain::{CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Verdict, size_words};
 
@@ -10,17 +10,17 @@ use super::words::{
 use crate::store::Revert;
 use crate::view::{self, GainGroup, GainRevert, GainRow};
 
-/// What the treated connections are compared with.
+/// Baseline of the treated connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Against {
     /// The learner's control group.
     Control,
-    /// Those that a rule's share left alone.
+    /// Flows that a rule's share left alone.
     LeftAlone,
 }
 
 impl Against {
-    /// As the end of a comparison, with the number of its clusters.
+    /// End of a comparison's sentence, with the number of clusters.
     fn words(self, clusters: u64) -> String {
         let count = host_hours(clusters);
         match self {
@@ -30,18 +30,18 @@ impl Against {
     }
 }
 
-/// What an answer is about.
+/// Query of the gain, with the state that the response needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Groups to list; that of all is always first.
+    /// Groups to list; the group of all is always first.
     pub scope: Scope,
     /// Time on the store's clock, ms.
     pub now_ms: i64,
     /// Events that were lost before they reached the agent.
     pub events_dropped: u64,
-    /// Whether nothing is set.
+    /// Whether the agent runs dry: nothing is set.
     pub dry_run: bool,
-    /// Whether nothing but advice's trials is.
+    /// Whether the agent gives advice only: nothing but trials is set.
     pub advises: bool,
     /// The share of host-hours in the control group, Q16.
     pub share: f64,
@@ -70,7 +70,7 @@ impl Gain {
     }
 }
 
-/// The groups of a scope, and that of all, those of most clusters first.
+/// Groups of a scope, most clusters first, and the group of all.
 pub(super) fn presented(groups: &Groups, wanted: Scope, age_s: u64) -> Vec<GainGroup> {
     let presented = |((scope, name), group): (&(Scope, String), &Group)| GainGroup {
         by: scope.name().to_owned(),
@@ -104,7 +104,7 @@ fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
         .collect()
 }
 
-/// The subject of a row's sentence, and what there is less or more of.
+/// Subject of a row's sentence, and the thing that there is less or more of.
 fn subject(row: Row) -> (String, &'static str) {
     match row {
         Row::Time => ("Transfers take".to_owned(), " time"),
@@ -115,7 +115,7 @@ fn subject(row: Row) -> (String, &'static str) {
     }
 }
 
-/// A difference that was found, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
+/// Sentence of a difference, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
 /// control group of 1,204 host-hours`.
 pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> String {
     let (subject, what) = subject(row);
@@ -136,7 +136,7 @@ pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> St
     )
 }
 
-/// The first line: a difference if there is one, the clearest first.
+/// Summary of all connections: the clearest difference, if there is one.
 fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     if asked.dry_run {
         return "A dry run sets nothing, so there is nothing to compare.".to_owned();
@@ -151,10 +151,10 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
     found_in(all, Some(age_s), Against::Control)
 }
 
-/// A row with what was found.
+/// A row with its comparison and verdict.
 type Judged = (Row, Comparison, Verdict);
 
-/// The same once something can be compared; without an age nothing is said of the time to come.
+/// Sentence of the clearest finding. Without an age it does not predict when more is known.
 pub(super) fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> String {
     let ended = |all: &&Group| all.control()[0].clusters + all.treated()[0].clusters > 0;
     let Some(group) = all.filter(ended) else {
@@ -174,7 +174,7 @@ pub(super) fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against
             .filter(is_wanted)
             .max_by(|a, b| clearness(&a.1).total_cmp(&clearness(&b.1)))
     };
-    // What would be taken back comes first: somebody may have to act. A queue that pays comes last.
+    // Reasons to revert come first: somebody may have to act. A queue that pays comes last.
     let is_reason = |it: &Judged| Verdict::is_reason_to_revert(&it.1, it.0, &time);
     let found = clearest(&is_reason)
         .or_else(|| clearest(&|it| it.2 == Verdict::Better))

@@ -1,5 +1,5 @@
-//! Rules with a share of flows: those that it took against those that it left alone. The same
-//! clusters, intervals and reverts as for the learner, and 5 % for each rule.
+//! Rules with a share: flows that a rule took against flows that it left alone. Clusters, intervals
+//! and reverts are the learner's, with 5 % for each rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,20 +18,20 @@ use super::words::seconds;
 use crate::store::{ChangedGain, KeptGain, Revert};
 use crate::view::{self, GainRule};
 
-/// Rules with a share that are compared: the first ones of the policy.
+/// Most rules with a share that are compared, the first of the policy.
 const RULES_MAX: usize = 16;
-/// Rules in memory, those of earlier policies among them.
+/// Most rules in memory, with those of earlier policies.
 const KEPT_MAX: usize = 4 * RULES_MAX;
 
-/// The row of failures: each flow that ended is in it.
+/// Index of the row of failures, which counts each ended flow.
 const ENDED: usize = 2;
 
-/// The accounts of rules.
+/// State of the rules' comparisons.
 #[derive(Debug, Default)]
 pub struct Rules {
     policy: Option<Trials>,
     kept: BTreeMap<u64, KeptGain>,
-    /// Flows that rules of the policy took and that ended, by name, since this agent knows it.
+    /// Ended flows that the policy's rules took, by name, since the agent knows the policy.
     taken: BTreeMap<String, Taken>,
 }
 
@@ -44,14 +44,14 @@ pub struct Taken {
     pub overridden: u64,
 }
 
-/// What a look has changed: names of rules, and why.
+/// Changes by an evaluation: names of rules, and reasons.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RulesLooked {
-    /// Suspended now.
+    /// Rules that are suspended now.
     pub begun: Vec<(String, Revert)>,
-    /// Given back now.
+    /// Rules whose suspension ends now.
     pub ended: Vec<String>,
-    /// Worse, but left in force.
+    /// Worse rules that are reported but left in force.
     pub told: Vec<(String, Revert)>,
 }
 
@@ -60,7 +60,7 @@ pub fn stored(key: u64) -> String {
     format!("{key:016x}")
 }
 
-/// A rule in the policy, its name, and its experiment.
+/// Index of a rule in the policy, its name, and its experiment.
 type Compared<'t> = (u32, &'t str, Trial);
 
 /// The rules of a policy that are compared.
@@ -72,7 +72,7 @@ fn compared(policy: &Trials) -> impl Iterator<Item = Compared<'_>> {
 }
 
 impl Rules {
-    /// The policy that is known.
+    /// The policy whose rules are compared.
     pub fn policy(&self) -> Option<&Trials> {
         self.policy.as_ref()
     }
@@ -83,7 +83,7 @@ impl Rules {
         keys.filter(|key| !self.kept.contains_key(key)).collect()
     }
 
-    /// Goes on with the policy in force, and with what was kept of its rules.
+    /// Continues with the policy in force, and with the stored state of its rules.
     pub fn adopt(&mut self, policy: Option<Trials>, loaded: BTreeMap<u64, KeptGain>) {
         for (key, kept) in loaded {
             // Another thread may have adopted the same policy meanwhile, and counted.
@@ -101,7 +101,7 @@ impl Rules {
         self.policy.iter().flat_map(compared)
     }
 
-    /// Counts ended flows of the known policy; those of others are left out.
+    /// Counts ended flows of the known policy; flows of other policies are ignored.
     pub fn take(&mut self, outcomes: &[raw::thalweg_policy_outcome]) {
         let Some(policy) = &self.policy else { return };
         let rules: Vec<_> = compared(policy).map(|(id, _, trial)| (id, trial)).collect();
@@ -143,7 +143,7 @@ impl Rules {
         &self.taken
     }
 
-    /// Looks at the comparisons; see [`super::Gain::look`].
+    /// Evaluates the comparisons as [`super::Gain::look`] does.
     pub fn look(&mut self, now_ns: u64, now_ms: i64, reverts: bool) -> RulesLooked {
         let mut looked = RulesLooked::default();
         let Some(policy) = &self.policy else {
@@ -177,8 +177,8 @@ impl Rules {
         looked
     }
 
-    /// Ends all suspensions now, also of rules of earlier policies, which may come again. Returns
-    /// the names of those in the policy.
+    /// Ends all suspensions now, also those of rules of earlier policies, which may return. Returns
+    /// the names of the rules in the policy.
     pub fn resume(&mut self, now_ms: i64) -> Vec<String> {
         let mut ended = BTreeSet::new();
         for (key, kept) in &mut self.kept {
@@ -207,14 +207,14 @@ impl Rules {
             .collect()
     }
 
-    /// Takes what has changed since the last time, for the store.
+    /// Takes the changes since the last call, for the store.
     pub(super) fn take_changes(&mut self) -> Vec<ChangedGain> {
         let all = self.kept.iter_mut();
         all.map(|(key, kept)| kept.take_changes(stored(*key)))
             .collect()
     }
 
-    /// The account that the store has under a key.
+    /// State of a comparison, by its key in the store.
     pub(super) fn kept(&mut self, key: &str) -> Option<&mut KeptGain> {
         let mut all = self.kept.iter_mut();
         all.find_map(|(one, kept)| (stored(*one) == key).then_some(kept))
@@ -227,7 +227,7 @@ impl Rules {
         present.into_iter().filter_map(view).collect()
     }
 
-    /// The flows of each rule that is compared; none in a dry run.
+    /// Flows of each rule that is compared; empty in a dry run.
     pub(super) fn groups(&self) -> Vec<(String, Group)> {
         if self.policy.as_ref().is_none_or(|policy| policy.dry_run) {
             return Vec::new();
@@ -240,10 +240,10 @@ impl Rules {
         self.present().filter_map(group).collect()
     }
 
-    /// One rule, by its name.
+    /// The comparison of one rule, by the rule's name.
     ///
     /// # Errors
-    /// Why there is no comparison, in words.
+    /// The reason that there is no comparison, in words.
     pub fn view(
         &self,
         name: &str,
@@ -339,7 +339,7 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
     kept.ledger.add(part, &connection, || group_of(remote));
 }
 
-/// Why a rule is not compared.
+/// Reason that a rule is not compared.
 fn why_not(policy: &Trials, name: &str) -> String {
     let of = format!("policy {:?}", policy.policy);
     match policy.rules.iter().find(|rule| rule.name == name) {

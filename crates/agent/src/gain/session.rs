@@ -1,4 +1,4 @@
-//! The account of the gain in a running agent: what is found is put in force and told.
+//! The gain in a running agent: reverts are put in force and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -18,11 +18,11 @@ use crate::shared::Shared;
 use crate::store::{Moment, Revert, Store, StoreError};
 use crate::view;
 
-/// For how long a rule's comparison outlives the rule, beyond its length, ms.
+/// Time that the comparison of a rule outlives the rule, beyond its length, ms.
 const REMEMBERED_MS: i64 = 24 * 3_600_000;
 
 impl Shared {
-    /// Looks at the gain, and takes back what is worse.
+    /// Evaluates the gain, and reverts worse choices.
     pub fn look_at_gain(&self, policies: &History) -> Result<()> {
         let moment = Moment::now();
         let now_ms = self.store(|store| Ok(store.now_ms(moment)))?;
@@ -59,7 +59,8 @@ impl Shared {
         self.put_rules_in_force(policies)
     }
 
-    /// Saves what has changed of the gain. Nobody who counts events or asks waits for the disk meanwhile.
+    /// Saves changes of the gain. Threads that count events or answer requests do not wait for the
+    /// disk.
     pub fn save_gain(&self, store: &mut Store) -> Result<(), StoreError> {
         // A later state must not be overwritten by an earlier one.
         let _one_at_a_time = self
@@ -78,7 +79,7 @@ impl Shared {
         saved
     }
 
-    /// Another default is another question, which has an account of its own.
+    /// Follows a change of the default, whose comparisons have their own state.
     fn follow_default(&self, system_arm: &str, moment: Moment) -> Result<()> {
         let is_other = |advice: &Advice| advice.system() != system_arm;
         if !self.gain(|gain| gain.advice.as_ref().is_some_and(is_other)) {
@@ -92,7 +93,7 @@ impl Shared {
         })
     }
 
-    /// Goes on with the policy in force, if it is another one.
+    /// Adopts the policy in force, if it is another one.
     pub fn adopt_policy(&self, policies: &History) -> Result<()> {
         let policy = Trials::read(&self.kernel.setup().pin, policies)?;
         if self.gain(|gain| gain.rules.policy() == policy.as_ref()) {
@@ -114,7 +115,7 @@ impl Shared {
         self.put_rules_in_force(policies)
     }
 
-    /// Makes the policy in the kernel, and the problems, agree with the rules that are suspended.
+    /// Makes the kernel's policy and the problems agree with the suspended rules.
     fn put_rules_in_force(&self, policies: &History) -> Result<()> {
         let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
         let reverts = self.config.control.revert;
@@ -135,7 +136,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends all that is taken back; returns their number.
+    /// Ends all reverts; returns their number.
     pub fn resume(&self, policies: &History) -> Result<usize> {
         let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
         let ended = self.gain(|gain| gain.resume(now_ms));
@@ -151,7 +152,7 @@ impl Shared {
         Ok(ended.len() + rules.len())
     }
 
-    /// Makes kernel and problems agree with what is taken back.
+    /// Makes the kernel and the problems agree with the reverts.
     fn put_in_force(&self) -> Result<()> {
         let table = self.kernel.arms()?;
         let of = |arm: &str| table.index(arm).map_or(0, |index| 1u32 << index);
@@ -217,7 +218,7 @@ impl Shared {
         Ok(self.gain(|gain| gain.advise(&question)))
     }
 
-    /// Why the kernel does not tell what holds connections up; `None`: it does.
+    /// Reason that the kernel does not report limits; `None`: it reports them.
     pub fn limits_untold(&self) -> Option<String> {
         if self.kernel.setup().kernel_btf {
             return None;
@@ -231,7 +232,7 @@ impl Shared {
         ))
     }
 
-    /// The answer of `GET /v1/gain?rule=NAME`; within it, why there is none.
+    /// The answer of `GET /v1/gain?rule=NAME`; the inner error says why there is none.
     pub fn rule_view(
         &self,
         policies: &History,
@@ -248,7 +249,7 @@ impl Shared {
         Ok(self.gain(|gain| gain.rules.view(name, scope, now_ms, lost)))
     }
 
-    /// All rules that are compared.
+    /// Comparisons of all rules.
     pub fn rule_views(&self) -> Result<Vec<view::Gain>> {
         let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;
         Ok(self.gain(|gain| gain.rules.views(now_ms)))

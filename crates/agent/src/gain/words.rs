@@ -1,10 +1,10 @@
-//! Comparisons as rows, and figures in words.
+//! Comparisons as rows, and numbers in words.
 
 use thalweg_gain::{Comparison, Group, Groups, Row, Scope, Unit, Verdict, size_words};
 
 use crate::view::GainRow;
 
-/// Groups of most clusters first, within each scope.
+/// Groups by number of clusters, most first, within each scope.
 pub fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
     let mut groups: Vec<_> = groups.iter().collect();
     let clusters = |group: &Group| group.sides.values().map(|it| it[0].clusters).sum::<u64>();
@@ -12,12 +12,12 @@ pub fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
     groups
 }
 
-/// Whole seconds; 0 for times before.
+/// Whole seconds of a duration; 0 if negative.
 pub fn seconds(ms: i64) -> u64 {
     u64::try_from(ms / 1000).unwrap_or(0)
 }
 
-/// A comparison as a row.
+/// Row of a comparison for the API.
 pub fn presented_row(row: Row, comparison: &Comparison, verdict: Verdict, age_s: u64) -> GainRow {
     let interval = comparison.interval();
     let has_both = comparison.control > 0 && comparison.treated > 0;
@@ -45,13 +45,13 @@ pub fn presented_row(row: Row, comparison: &Comparison, verdict: Verdict, age_s:
     }
 }
 
-/// Time until an effect that matters would show, if clusters come as they did until now: their
-/// number must grow by a factor.
+/// Time until an effect that matters would show, if clusters come as before: their number must grow
+/// by a factor.
 pub fn known_in(growth: Option<f64>, age_s: u64) -> Option<u64> {
     growth.map(|growth| ((growth - 1.0) * age_s as f64) as u64)
 }
 
-/// An effect without its sign, with its unit.
+/// Size of an effect without its sign, with its unit.
 pub fn amount(row: Row, effect: f64) -> String {
     let percent = row.percent(effect).abs();
     let unit = match row.unit() {
@@ -61,12 +61,12 @@ pub fn amount(row: Row, effect: f64) -> String {
     format!("{} {unit}", short(percent))
 }
 
-/// Less or more.
+/// Word for the direction of an effect: less or more.
 pub fn direction(effect: f64) -> &'static str {
     if effect < 0.0 { "less" } else { "more" }
 }
 
-/// A number of clusters.
+/// Text of a number of clusters.
 pub fn host_hours(count: u64) -> String {
     match count {
         1 => "1 host-hour".to_owned(),
@@ -94,7 +94,7 @@ pub(super) fn thousands(count: u64) -> String {
     text
 }
 
-/// A time to come, which nobody knows to the second.
+/// Text of a time to come, which nobody knows to the second.
 pub fn about(seconds: u64) -> String {
     let (length, unit) = match seconds {
         0..7_200 => (60, "minutes"),

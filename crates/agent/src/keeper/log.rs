@@ -28,7 +28,7 @@ impl Limit {
         }
     }
 
-    /// Whether an event is to be logged, which it then is.
+    /// Whether an event is to be logged; then it counts as a line.
     pub(super) fn wants(&mut self, event: &raw::thalweg_event, arms: &ArmTable) -> bool {
         let is_wanted = match self.which {
             EventLog::All => true,

@@ -30,24 +30,24 @@ fn first_slot(mode: Mode) -> usize {
 /// A congestion control to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArmSpec {
-    /// Its name.
+    /// Name of the congestion control.
     pub name: String,
-    /// Only for connections that negotiated ECN.
+    /// Whether only connections that negotiated ECN may use it.
     pub needs_ecn: bool,
 }
 
-/// One slot of the table.
+/// A slot of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArmEntry {
     /// Name of the congestion control.
     pub name: String,
     /// Whether the kernel offers it and the configuration allows it.
     pub present: bool,
-    /// Only for connections that negotiated ECN.
+    /// Whether only connections that negotiated ECN may use it.
     pub needs_ecn: bool,
     /// Negative errno of the kernel's last "no such" refusal; 0 = not refused.
     pub refused_errno: i32,
-    /// Connections that could not get it, ever, for any reason.
+    /// Connections to which the kernel refused the arm, ever, for any reason.
     pub refusals: u64,
 }
 
@@ -113,7 +113,7 @@ impl ArmTable {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// The table that an agent has pinned.
+    /// Reads the table that an agent has pinned.
     pub(crate) fn from_pinned(path: &Path) -> Result<Self> {
         let map = MapHandle::from_pinned_path(path)
             .with_context(|| format!("opening pinned map {}", path.display()))?;
@@ -172,9 +172,9 @@ impl ArmTable {
         Ok(table)
     }
 
-    /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again) loses
-    /// its refusal. A missing arm keeps its slot until the slot is needed; `spare` has slots for
-    /// reuse, best first. Arms without a slot are left out.
+    /// The table for `wanted` arms that keeps the numbers of `old`. An arm that appears (again)
+    /// loses its refusal. A missing arm keeps its slot until the slot is needed; `spare` has slots
+    /// for reuse, best first. Arms without a slot are left out.
     pub(super) fn layout(
         mode: Mode,
         old: &Self,
@@ -262,7 +262,7 @@ impl ArmTable {
             .collect()
     }
 
-    /// Clears all refusals: a new agent tries every arm again.
+    /// Clears all refusals, so that a new agent tries every arm again.
     pub(super) fn forgive(&mut self) {
         for arm in self.slots.iter_mut().flatten() {
             arm.refused_errno = 0;
@@ -317,7 +317,7 @@ impl Kernel {
         self.write_table(table.to_raw(self.params().mode)?)
     }
 
-    /// Writes a table with the present reverts, and a sign of life.
+    /// Writes a table with the present reverts and a heartbeat.
     fn write_table(&self, mut table: raw::thalweg_arms) -> Result<()> {
         table.reverted = self.reverted.load(Ordering::Relaxed);
         table.heartbeat_ns = system::monotonic_ns();
@@ -326,10 +326,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells the programs that the agent lives. Without it they stop trials after
-    /// [`super::SILENCE`].
+    /// Writes the agent's heartbeat. Without it the programs stop trials after [`super::SILENCE`].
     ///
-    /// A refusal that a program notes at this very moment is lost: the next one is noted.
+    /// A refusal that a program notes at this very moment is lost; the next one is noted.
     pub fn heartbeat(&self) -> Result<()> {
         let bytes = self
             .map(names::ARMS)
@@ -339,20 +338,19 @@ impl Kernel {
         self.write_table(bytes)
     }
 
-    /// Takes arms away everywhere, given by their mask: neither a decision nor the loss rule
-    /// chooses them. With bit 31 nothing is tried. 0 gives all back. Without an agent it
-    /// stays as it is.
+    /// Reverts the arms of a mask: neither a decision nor the loss rule chooses them. Bit 31 stops
+    /// trials. 0 ends all reverts. The mask outlives the agent.
     pub fn revert(&self, mask: u32) -> Result<()> {
         self.reverted.store(mask, Ordering::Relaxed);
         self.heartbeat()
     }
 
-    /// The mask of the last [`Kernel::revert`].
+    /// Mask of the last [`Kernel::revert`].
     pub fn reverted(&self) -> u32 {
         self.reverted.load(Ordering::Relaxed)
     }
 
-    /// Whether all that the agent sets is taken back.
+    /// Whether everything that the agent sets is reverted.
     pub fn is_taken_back(&self) -> bool {
         self.reverted() & raw::THALWEG_NO_TRIALS != 0
     }
@@ -386,10 +384,10 @@ impl Kernel {
         Ok(spare)
     }
 
-    /// Clears the records of slots that get another name. The old names are removed first. From
-    /// then on no connection starts to use them, and those that did meanwhile are seen.
+    /// Clears the records of slots that get another name. The old names are removed first, so that
+    /// no further connection uses them, and connections that did meanwhile are seen.
     ///
-    /// Returns the mask of slots that are in use after all; then nothing has changed.
+    /// Returns the mask of slots that turned out to be in use; then nothing has changed.
     fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<u16> {
         let renamed = next.renamed(current);
         if renamed == 0 {
@@ -437,8 +435,8 @@ impl Kernel {
         })
     }
 
-    /// Updates the table to the kernel's present offer; `forgive` clears refusals. Returns the
-    /// names that appeared and those that disappeared.
+    /// Updates the table to the kernel's present congestion controls; `forgive` clears refusals.
+    /// Returns the names that appeared and those that disappeared.
     pub fn refresh_arms(
         &self,
         wanted: &[ArmSpec],

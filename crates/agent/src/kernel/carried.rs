@@ -17,11 +17,11 @@ use super::{ArmTable, Left, Previous, Setup, maps, pins};
 pub(super) struct Carried {
     /// Whether pinned state was taken over.
     pub took_over: bool,
-    /// Its arms.
+    /// Arms of the earlier agent.
     pub arms: ArmTable,
     /// Maps that the new program reuses.
     pub reused: BTreeMap<&'static str, MapHandle>,
-    /// The part for new maps, or for the store.
+    /// State for new maps, or for the store.
     pub left: Left,
 }
 
@@ -40,7 +40,7 @@ fn version(meta: &[u8]) -> u32 {
     first.map_or(0, u32::from_ne_bytes)
 }
 
-/// Fails if the pins are of a newer version.
+/// Fails if a newer version wrote the pins.
 pub(super) fn check_version(pin: &Path) -> Result<()> {
     for directory in [pin.to_owned(), pins::next(pin)] {
         let found = read_meta(&directory)?.map_or(0, |meta| version(&meta));
@@ -59,11 +59,11 @@ pub(super) fn check_version(pin: &Path) -> Result<()> {
 }
 
 impl Carried {
-    /// Reads the pins. Their version is known not to be newer.
+    /// Reads the pins, whose version is not newer.
     pub fn collect(setup: &Setup) -> Result<Self> {
         let pin = &setup.pin;
         let Some(running) = pins::running(pin)? else {
-            // Nothing, or the rest of an interrupted removal: the store has more.
+            // There is nothing, or the rest of an interrupted removal: the store has more.
             pins::clear(pin, |map| map == learner::OWNED)?;
             return Ok(Self::default());
         };
@@ -105,7 +105,7 @@ impl Carried {
         }
         let hosts = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         if let Some(mode) = other_mode(setup, meta.mode) {
-            // Arm numbers and costs have another meaning now.
+            // Another mode gives arm numbers and costs another meaning.
             let mut hosts = maps::read_all(&hosts)?;
             hosts.retain(|(key, _)| !key.level.is_group());
             carried.left.previous = Some(Previous {
@@ -117,7 +117,7 @@ impl Carried {
         }
         carried.left.is_whole = true;
         let fits = hosts.max_entries() == setup.table_max();
-        // An earlier agent's table gave records away by itself.
+        // The table of earlier agents evicted records by itself.
         if fits && hosts.map_type() == MapType::Hash {
             carried.reused.insert(names::HOSTS, hosts);
         } else {
@@ -147,9 +147,8 @@ impl Carried {
 
 impl Carried {
     /// Reads state of an earlier version. Its records fit no present map and are converted. The
-    /// store may have more than an agent of that version had in the kernel. Connections that are
-    /// open now go on being measured if their records can be converted; of others nothing is
-    /// scored.
+    /// store may have more than that version kept in the kernel. Open connections continue to be
+    /// measured if their records can be converted; of others nothing is scored.
     fn earlier(setup: &Setup, version: u32, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
         let Some(meta) = complete(pin, meta, lost)? else {
@@ -206,7 +205,7 @@ fn conns(version: u32, pin: &Path) -> Result<Vec<(u32, raw::thalweg_conn)>> {
     Ok(found)
 }
 
-/// The version record, if all needed old maps are present.
+/// The version record, if all needed maps are present.
 fn complete(pin: &Path, meta: &[u8], lost: &[&str]) -> Result<Option<raw::thalweg_meta>> {
     if lost.contains(&"hosts") || lost.contains(&"arms") {
         warn_incomplete(pin, lost);

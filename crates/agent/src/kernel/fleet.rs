@@ -1,7 +1,8 @@
-//! What other agents told of networks, in the kernel: records beside the agent's own, one level wider.
+//! Records of the fleet in the kernel: aggregated reports of other agents, one level wider than the
+//! agent's own records.
 //!
-//! Programs take over from them as from any wider record, and never score into them. So the agent alone
-//! writes them. They are never stored, and nothing of them is ever told again: see
+//! Programs take over from them as from any wider record, and never score into them: only the agent
+//! writes them. They are neither stored nor reported: see
 //! [`own_report`](thalweg_learner::fleet::own_report).
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,14 +17,14 @@ use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, WORTH_Q16, adopt};
 
 use super::{GROUPS_MAX, HostBatch, Kernel, Setup};
 
-/// Number of records of the fleet in a network namespace.
+/// Counts of the fleet's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetNetworks {
-    /// Written.
+    /// Records that were written.
     pub written: usize,
-    /// Removed, as nothing is told of them any more.
+    /// Records that were removed, as no agent reports their network any more.
     pub removed: usize,
-    /// Left out: the table has no room for them, or the agent has no such network.
+    /// Records that were left out: the table has no room, or the agent has no such network.
     pub left_out: usize,
 }
 
@@ -48,13 +49,12 @@ impl Setup {
 }
 
 impl Kernel {
-    /// Puts what other agents told of the networks of each namespace in force, in place of what they told
-    /// before: the next connection is decided by it. Keys are those of the agent's own records, the most
-    /// important first, as the table may not have room for all; namespaces share it. Records of namespaces
-    /// that are not named go.
+    /// Replaces the fleet's records of each namespace; they decide from the next connection on.
+    /// Keys are those of the agent's own records, the most important first, as the table may not
+    /// have room for all; namespaces share it. Records of other namespaces are removed.
     ///
-    /// Must be called again as time passes, with priors that are aggregated anew, also if nobody tells
-    /// anything: evidence ages.
+    /// Evidence ages, so this must be called again with newly aggregated priors, also without new
+    /// reports.
     ///
     /// # Errors
     /// A map that cannot be read or written. Records written before stay.
@@ -68,7 +68,7 @@ impl Kernel {
         let mut wanted = HashSet::new();
         let most = (self.setup().fleet_max() as usize / told.len().max(1)).max(1);
         for (netns, networks) in told {
-            // Without an arm of the system nothing can be compared.
+            // Without the system's arm nothing can be compared.
             let Some(system_arm) = defaults.get(netns).copied().flatten() else {
                 done.left_out += networks.len();
                 continue;
@@ -96,8 +96,8 @@ impl Kernel {
         Ok(done)
     }
 
-    /// Lets the records that an earlier session has put in force age, until this one hears anything: they
-    /// go when nothing is left of them. Counts those that stay as written.
+    /// Ages the fleet's records of an earlier session until this one receives reports. Empty
+    /// records are removed. The remaining ones count as written.
     ///
     /// # Errors
     /// A map that cannot be read or written.
@@ -124,7 +124,7 @@ impl Kernel {
         Ok(done)
     }
 
-    /// Writes one record, with what wider records know, and the counts of the one that was there.
+    /// Writes one record with the evidence of wider records, and the counts of the old one.
     fn write_fleet(
         &self,
         key: &HostKey,
@@ -149,21 +149,21 @@ impl Kernel {
                 (arm.chosen, arm.greedy) = (before.chosen, before.greedy);
             }
         }
-        // A wider record that does not know is not taken over.
+        // A wider record without enough evidence is not taken over.
         if let Some(wider) = self.host(&HostKey::of_namespace(key.netns))? {
             adopt(&mut told, &wider, Some(system_arm), &worth(key.level.own()));
         }
         self.insert_host(key, &told)
     }
 
-    /// Notes where programs look that these records are there, and may know.
+    /// Tells the programs that these records exist and may know enough.
     fn note_fleet(&self, keys: &[HostKey]) -> Result<()> {
         let mut worths = self.worths()?;
         for key in keys {
             note_record(&mut worths, key);
             worths.known |= 1 << (key.netns % 64);
         }
-        // A bit that a program sets meanwhile is set again by the next measurement.
+        // A bit that a program sets meanwhile is lost until its next measurement.
         let map = self.map(names::WORTH);
         Ok(map.update(&0u32.to_ne_bytes(), bytes_of(&worths), MapFlags::ANY)?)
     }
@@ -178,7 +178,7 @@ impl Kernel {
         Ok(keys)
     }
 
-    /// Forgets what the agent learned, but not what others told: fleet records keep their own part alone.
+    /// Resets the fleet's records to their own part, without the evidence of the agent's records.
     pub(super) fn keep_fleet(&self) -> Result<()> {
         for key in self.fleet_keys()? {
             if let Some(mut record) = self.host(&key)? {
@@ -191,9 +191,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes what an earlier agent left of a fleet, of networks that this one divides otherwise, or all if
-    /// it has no fleet: from the table, and from the records that wait for it. Its own records then lose what
-    /// they took over from there.
+    /// Removes the fleet's records of networks that this agent divides otherwise, or all if it is
+    /// in no fleet, from the table and from the waiting records. Without a fleet the agent's own
+    /// records lose the evidence that they took over.
     pub(super) fn drop_fleet_unless_wanted(&self, waiting: &mut HostBatch) -> Result<()> {
         waiting.retain(|(key, _)| !key.level.is_fleet() || self.wants_fleet(key));
         let mut gone = Vec::new();
@@ -211,7 +211,7 @@ impl Kernel {
         for key in gone {
             self.remove_host(&key)?;
         }
-        // A measurement that comes between is lost.
+        // A measurement between read and write is lost.
         for (key, record) in changed {
             self.insert_host(&key, &record)?;
         }
@@ -221,7 +221,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes what a fleet told out of an own record, if the agent has no fleet; whether there was any.
+    /// Removes the fleet's evidence from an own record if the agent is in no fleet. Returns whether
+    /// there was any.
     ///
     /// # Errors
     /// The defaults cannot be read.
@@ -233,7 +234,7 @@ impl Kernel {
         Ok(leave(record, system_arm, self.params()))
     }
 
-    /// Whether programs ask a record of the fleet.
+    /// Whether programs read a record of the fleet.
     fn wants_fleet(&self, key: &HostKey) -> bool {
         let networks = &self.setup().networks;
         let length = match key.address().is_ipv4() {

@@ -1,5 +1,5 @@
-//! Groups of hosts in the kernel: their records, and what wider knowledge is worth to narrower
-//! records.
+//! Groups of hosts in the kernel: their records, and the prior weight of wider records in narrower
+//! ones.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use thalweg_learner::{
 
 use super::{HostBatch, Kernel};
 
-/// Levels that take over what a wider one knows, with the widest one.
+/// Levels that take over evidence of wider ones, with the widest one.
 const NARROWER: [(Level, Level); 5] = [
     (Level::Prefix, Level::Namespace),
     (Level::Named, Level::Namespace),
@@ -24,7 +24,7 @@ const NARROWER: [(Level, Level); 5] = [
 ];
 
 impl Kernel {
-    /// The records of all groups.
+    /// Records of all groups.
     pub fn groups(&self) -> Result<HostBatch> {
         match self.setup().has_groups() {
             true => self.records_of(|level| level.is_group() && !level.is_window()),
@@ -32,7 +32,7 @@ impl Kernel {
         }
     }
 
-    /// Those of this agent's own, and how many there are of the fleet.
+    /// Records of the agent's own groups, and the number of the fleet's records.
     pub fn own_groups(&self) -> Result<(HostBatch, usize)> {
         if !self.setup().has_groups() {
             return Ok((HostBatch::new(), 0));
@@ -45,7 +45,7 @@ impl Kernel {
         Ok((own, of_fleet))
     }
 
-    /// The records of initial windows.
+    /// Records of initial windows.
     pub fn windows(&self) -> Result<HostBatch> {
         match self.setup().windows() {
             0 => Ok(HostBatch::new()),
@@ -62,13 +62,13 @@ impl Kernel {
         Ok(records)
     }
 
-    /// Writes the worth of wider knowledge before anything is known of the spread.
+    /// Writes the prior weights that hold before the spread is known.
     pub(super) fn write_first_worth(&self) -> Result<()> {
         self.write_worth(&[], raw::thalweg_worths::default())
     }
 
-    /// Writes the worth to records of these levels; to others that before anything is known. `value` has
-    /// the masks of what there is to be asked.
+    /// Writes the prior weights of known levels, and first values for the others. `value` has the
+    /// masks of the records that exist.
     fn write_worth(
         &self,
         known: &[(Level, [u32; MAX_ARMS])],
@@ -86,8 +86,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes the worth of wider knowledge anew, from the spread of the groups around their
-    /// namespace. Of several namespaces the one with most groups tells.
+    /// Recomputes the prior weights from the spread of the groups around their namespace. The
+    /// namespace with most groups counts.
     pub fn refresh_worth(&self) -> Result<()> {
         let (has_groups, windows) = (self.setup().has_groups(), self.setup().windows());
         if !has_groups && windows == 0 {
@@ -140,7 +140,7 @@ impl Kernel {
                 masks.known_windows |= namespace;
             }
         }
-        // The program may have noted records meanwhile that were not read.
+        // Programs may have noted records since they were read.
         let now = self.worths()?;
         let noted = now.groups.iter().zip(&before.groups);
         for (word, (now, before)) in masks.groups.iter_mut().zip(noted) {
@@ -158,8 +158,8 @@ impl Kernel {
     }
 }
 
-/// The worth of what the fleet told, for each of its levels: from how far own records lie from it. Of
-/// several namespaces the one with most records of both tells.
+/// Prior weights of the fleet's levels, from the distance of own records to the fleet's. The
+/// namespace with most pairs of both counts.
 fn fleet_worth(
     groups: &[(HostKey, Host)],
     defaults: &HashMap<u64, Option<usize>>,

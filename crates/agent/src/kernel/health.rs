@@ -1,5 +1,5 @@
-//! Programs, links, pins and maps as they are now, compared with those that the agent loaded; and
-//! their return after somebody took them away.
+//! Present state of programs, links, pins and maps, compared with those that the agent loaded; and
+//! their repair.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,11 +21,11 @@ use super::{Kernel, pins::MAPS};
 
 /// Kind of problem: the cgroup is gone.
 pub const CGROUP: &str = "cgroup";
-/// Kind of problem: pins are gone, or of other objects.
+/// Kind of problem: pins are gone, or belong to other objects.
 pub const PINS: &str = "pins";
 /// Kind of problem: the cgroup does not run the programs.
 pub const PROGRAMS: &str = "programs";
-/// A repair: the cgroup did not run the program.
+/// Repair of a program that the cgroup did not run.
 const ATTACHED: &str = "attached again";
 
 /// A loaded program of the learner that is attached to the cgroup.
@@ -79,7 +79,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// The programs that the learner attaches, each with whether the cgroup runs it.
+    /// The programs that the learner attaches, and whether the cgroup runs each.
     pub fn attached(&self) -> [(&'static str, bool); 2] {
         LINKS.map(|(program, ..)| (program, self.attached.contains(&program)))
     }
@@ -96,25 +96,25 @@ impl Look {
 /// Outcome of [`Kernel::put_back`].
 #[derive(Default)]
 pub struct PutBack {
-    /// Repairs, and those that failed.
+    /// Successful and failed repairs.
     pub attempts: Attempts,
     /// Whether a program was attached, perhaps to a new cgroup.
     pub is_reattached: bool,
 }
 
-/// Whether the agent still keeps its programs attached; repairs and looks come one at a time.
+/// Whether the agent let go of its programs; serialises repairs and polls.
 #[derive(Default)]
 pub(super) struct Keeps(Mutex<bool>);
 
 impl Keeps {
-    /// True once the programs were detached on request.
+    /// Locks the flag, which is true once the programs were detached on request.
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kernel {
-    /// Looks at the cgroup, the programs, their links, the pins and the maps.
+    /// Polls the cgroup, the programs, their links, the pins and the maps.
     pub fn look(&self) -> Look {
         let _one_at_a_time = self.keeps.lock();
         self.looked()
@@ -130,11 +130,12 @@ impl Kernel {
         *self.keeps.lock()
     }
 
-    /// Puts back what [`Kernel::look`] misses, as far as nobody else's objects are in the way:
-    /// links to the cgroup and pins. `follow` locks the directory of pins, which may be a new one.
+    /// Restores links to the cgroup and pins that [`Kernel::look`] misses, unless objects of others
+    /// are in the way. `follow` locks the directory of pins, which may be a new one.
     ///
     /// # Errors
-    /// Without that directory nothing is tried. What cannot be put back is among the attempts.
+    /// The directory cannot be locked; then nothing is tried. Failed repairs are among the
+    /// attempts.
     pub fn put_back(&self, follow: impl FnOnce() -> Result<()>) -> Result<PutBack> {
         let has_let_go = self.keeps.lock();
         let mut attempts = Attempts::default();
@@ -171,7 +172,7 @@ impl Kernel {
         look
     }
 
-    /// The cgroup that has the configured path now.
+    /// The cgroup that the configured path names now.
     fn cgroup_now(&self) -> Result<File> {
         let cgroup = &self.setup.cgroup;
         let shown = cgroup.display();
@@ -238,7 +239,7 @@ impl Kernel {
         }
     }
 
-    /// A size of a map that is not the one configured.
+    /// Fault of a map whose size differs from the configured one.
     fn misfit(&self, name: &str) -> Option<String> {
         let (value, entries) = match name {
             names::HOSTS => (size_of::<raw::thalweg_host>(), self.setup.table_max()),
@@ -272,8 +273,8 @@ impl Kernel {
         }
     }
 
-    /// Attaches programs that the cgroup does not run, and pins links again. True: something was
-    /// attached, perhaps to a new cgroup.
+    /// Attaches programs that the cgroup does not run, and pins links again. Returns whether a
+    /// program was attached, perhaps to a new cgroup.
     fn attach_again(&self, attempts: &mut Attempts) -> bool {
         let Ok(cgroup) = self.cgroup_now() else {
             return false;
@@ -299,7 +300,8 @@ impl Kernel {
     }
 }
 
-/// Puts back what an attachment lacks; what that was.
+/// Restores the missing parts of an attachment. Returns the kind of repair; `None`: nothing was
+/// missing.
 fn put_back(attachment: Attachment<'_>, cgroup: &File) -> Result<Option<&'static str>> {
     let what = match attachment.fault(cgroup)? {
         None => return Ok(None),
@@ -312,7 +314,7 @@ fn put_back(attachment: Attachment<'_>, cgroup: &File) -> Result<Option<&'static
     Ok(Some(what))
 }
 
-/// Whether two handles are of one map.
+/// Whether two handles refer to one map.
 fn is_same(one: &MapHandle, other: &MapHandle) -> bool {
     let id = |map: &MapHandle| map.info().ok().map(|map| map.info.id);
     id(one).is_some() && id(one) == id(other)

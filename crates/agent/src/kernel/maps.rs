@@ -34,7 +34,7 @@ fn namespace_slot(netns: u64) -> u32 {
     (netns as u32).wrapping_mul(raw::THALWEG_NAMESPACE_FACTOR) >> raw::THALWEG_NAMESPACE_SHIFT
 }
 
-/// Entries of a trie of prefixes: 1 for each of them. An entry of 0 keeps IPv4 out of IPv6 prefixes
+/// Entries of a trie of prefixes, with value 1. An entry of value 0 keeps IPv4 out of IPv6 prefixes
 /// that cover its form.
 pub fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)> {
     let ipv4 = Prefix::all(true);
@@ -52,7 +52,7 @@ pub fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)>
 /// A batch of records.
 pub type HostBatch = Vec<(HostKey, Host)>;
 
-/// Calls `visit` with batches of records: each record that exists all the time comes once
+/// Calls `visit` with batches of records. Each record that exists during the whole walk comes once
 /// ([`batch::walk`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
@@ -131,13 +131,12 @@ fn settled(
 }
 
 impl Kernel {
-    /// Calls `visit` with the records of hosts and groups, in batches.
+    /// Calls `visit` with batches of all records, of hosts and groups.
     pub fn walk_records(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         walk(self.map(names::HOSTS), visit)
     }
 
-    /// Calls `visit` with the records of what this agent knows itself, in batches: all but those of the
-    /// fleet.
+    /// Calls `visit` with batches of the agent's own records: all except those of the fleet.
     pub fn walk_own_records(&self, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         self.walk_records(|mut batch| {
             batch.retain(|(key, _)| !key.level.is_fleet());
@@ -145,7 +144,7 @@ impl Kernel {
         })
     }
 
-    /// Calls `visit` with the host records, in batches.
+    /// Calls `visit` with batches of host records.
     pub fn walk_hosts(&self, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         self.walk_records(|mut batch| {
             batch.retain(|(key, _)| !key.level.is_group());
@@ -177,7 +176,7 @@ impl Kernel {
         }
     }
 
-    /// Calls `visit` with the measured connections.
+    /// Calls `visit` with each measured connection.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
         batch::walk(self.map(names::CONNS), |_, value| {
             // Most slots are free: their first field, the cookie, is 0.
@@ -224,8 +223,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes the records that are worth least if there are more than there should be; the number of
-    /// those that stay. What the fleet told stays.
+    /// Removes the least valuable records if there are too many, but none of the fleet. Returns the
+    /// number of records that stay.
     pub fn make_room(&self) -> Result<u64> {
         let map = self.map(names::HOSTS);
         let (mut entries, mut of_fleet) = (Vec::new(), 0);
@@ -251,7 +250,7 @@ impl Kernel {
         if records <= most {
             return Ok(records as u64);
         }
-        // As much again as was too much, so that the next look is not soon.
+        // Remove as many again, so that the next removal is not soon.
         let room = (self.setup.records_spare() as usize).min(most / 16);
         for key in surplus(&entries, (most - room).saturating_sub(of_fleet)) {
             records -= usize::from(self.remove_host(&key)?);
@@ -259,7 +258,7 @@ impl Kernel {
         Ok(records as u64)
     }
 
-    /// Records above which room is to be made.
+    /// Number of records above which room must be made.
     pub fn records_high(&self) -> u64 {
         u64::from(self.setup.records_max() + self.setup.records_spare() / 2)
     }
@@ -276,8 +275,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes measured connections of an earlier agent, whose programs still run: one that ends at
-    /// this moment keeps its slot until another needs it.
+    /// Writes measured connections of an earlier agent, whose programs still run. A connection that
+    /// ends at this moment keeps its slot until another needs it.
     pub fn insert_conns(&self, conns: &[(u32, raw::thalweg_conn)]) -> Result<()> {
         for (slot, conn) in conns {
             let slot = slot.to_ne_bytes();
@@ -322,7 +321,7 @@ impl Kernel {
         batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
-    /// Removes all hosts, and what groups know, but not what the fleet told; returns the number of hosts.
+    /// Removes all records except those of the fleet. Returns the number of hosts.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
         for bytes in batch::keys(self.map(names::HOSTS))? {
@@ -353,7 +352,8 @@ impl Kernel {
         Ok(sum)
     }
 
-    /// How many stretches ended with another congestion control than their arm, by its name.
+    /// Number of measurement intervals that ended with another congestion control than their arm,
+    /// by its name.
     pub fn overridden(&self) -> Result<BTreeMap<String, u64>> {
         let mut found = BTreeMap::new();
         batch::walk(self.map(names::OVERRIDDEN), |key, value| {
@@ -404,7 +404,7 @@ impl Kernel {
         Ok(defaults)
     }
 
-    /// Namespaces outside the scope that had a connection since the last call.
+    /// Takes the namespaces outside the scope that had a connection since the last call.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
         let map = self.map(names::STRANGERS);
         let keys = batch::keys(map)?;
@@ -431,7 +431,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes the default of a namespace: its connections are not touched any more.
+    /// Removes the default of a namespace, whose connections are then left alone.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
         let slot = namespace_slot(netns).to_ne_bytes();
         let entry = self.map(names::NAMESPACES).lookup(&slot, MapFlags::ANY)?;

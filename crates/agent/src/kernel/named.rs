@@ -19,14 +19,14 @@ impl Setup {
         }
     }
 
-    /// `has_named` of the programs.
+    /// Flag `has_named` of the programs.
     pub(super) fn named_flag(&self) -> [u8; 4] {
         u32::from(self.has_named()).to_ne_bytes()
     }
 }
 
 impl Kernel {
-    /// Fills the trie, which is new.
+    /// Fills the new trie.
     pub(super) fn write_named(&self) -> Result<()> {
         if !self.setup.has_named() {
             return Ok(());

@@ -12,7 +12,7 @@ use thalweg_units::address::Nat64;
 use super::Kernel;
 
 impl Kernel {
-    /// What the programs take for IPv4.
+    /// Prefixes behind which the programs take an address for IPv4.
     pub fn nat64(&self) -> Nat64 {
         let nat64 = self.nat64.lock().unwrap_or_else(PoisonError::into_inner);
         nat64.clone()

@@ -1,4 +1,4 @@
-//! Long connections: the iterator that scores them on their way (`learn_open.bpf.c`).
+//! Long connections: the iterator that scores them before their end (`learn_open.bpf.c`).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use thalweg_learner::{Mode, is_due};
 
 use super::{Kernel, raw_params};
 
-/// The loaded iterator. It is not pinned: without the agent nobody runs it.
+/// The loaded iterator. It is not pinned, as only the agent runs it.
 pub struct Iterator {
     /// Link of the program.
     pub link: Arc<OwnedFd>,
@@ -52,15 +52,15 @@ impl Iterator {
     }
 }
 
-/// Where there are connections that may be due.
+/// Namespaces with connections that may be due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
-    /// Lower halves of the cookies of their network namespaces; 0: unknown, any.
+    /// Lower halves of the namespaces' cookies; 0: unknown, any.
     namespaces: HashSet<u32>,
 }
 
 impl Candidates {
-    /// Whether there are none.
+    /// Whether there are no candidates.
     pub fn are_none(&self) -> bool {
         self.namespaces.is_empty()
     }
@@ -74,14 +74,14 @@ impl Candidates {
     }
 }
 
-/// The slots of measured connections, in this process's memory: 65,536 look-ups would take longer than
-/// the looks.
+/// Memory map of the slots of measured connections: 65,536 look-ups would take longer than the
+/// scans.
 struct Slots(*const raw::thalweg_conn);
 
 impl Slots {
     /// Number of slots.
     const COUNT: usize = raw::THALWEG_CONNECTIONS as usize;
-    /// Bytes of all of them.
+    /// Bytes of all slots.
     const BYTES: usize = size_of::<raw::thalweg_conn>() * Self::COUNT;
 
     fn map(map: &MapHandle) -> Result<Self> {
@@ -126,10 +126,10 @@ impl Drop for Slots {
     }
 }
 
-/// An iterator, or in words why the kernel refuses it.
+/// The iterator, or the reason that the kernel refuses it, in words.
 ///
 /// # Errors
-/// The kernel refuses it only now.
+/// The refusal may pass.
 pub fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator>, String>> {
     match loaded {
         Ok(iterator) => Ok(Ok(Some(iterator))),
@@ -142,11 +142,11 @@ pub fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator
 }
 
 impl Kernel {
-    /// Loads the iterator with the learner's maps; `None` if it is not wanted, or the kernel has no
-    /// types. In words why the kernel refuses it.
+    /// Loads the iterator with the learner's maps. `None`: it is not wanted, or the kernel has no
+    /// types. The inner error is the kernel's refusal in words.
     ///
     /// # Errors
-    /// The kernel refuses it only now ([`memory::is_passing`]).
+    /// The refusal may pass ([`memory::is_passing`]).
     pub(super) fn load_iterator(&self) -> Result<Result<Option<Iterator>, String>> {
         let wanted = self.params.mode == Mode::Thalweg && self.params.stretch_ns != 0;
         if !wanted || !self.setup.kernel_btf {
@@ -158,10 +158,10 @@ impl Kernel {
         })
     }
 
-    /// Loads an iterator with the learner's maps; `constants`: values of the sections by name.
+    /// Loads an iterator with the learner's maps; `constants` has values of the sections by name.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     pub fn try_iterator(
         &self,
         name: &str,
@@ -196,23 +196,23 @@ impl Kernel {
         })
     }
 
-    /// Why long connections are not scored on their way although they should be.
+    /// Reason that long connections are not scored before their end although they should be.
     pub fn without_iterator(&self) -> Option<&str> {
         self.open.as_ref().err().map(String::as_str)
     }
 
-    /// Interval of looks at long connections; `None`: there are none.
+    /// Interval of scans of long connections; `None`: there are no scans.
     pub fn look_interval(&self) -> Option<Duration> {
         let interval = Duration::from_nanos(self.params.stretch_ns);
         self.has_iterator().then_some(interval)
     }
 
-    /// Whether long connections are scored on their way.
+    /// Whether long connections are scored before their end.
     pub fn has_iterator(&self) -> bool {
         matches!(self.open, Ok(Some(_)))
     }
 
-    /// Where connections have stretches that are old enough to be scored, if enough was sent.
+    /// Namespaces with measurement intervals that are old enough to be scored, if enough was sent.
     pub fn candidates(&self) -> Result<Candidates> {
         let now_ns = system::monotonic_ns();
         let mut found = Candidates::default();
@@ -227,11 +227,11 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Connections of these namespaces that ended without their callback, at least: those with a slot
-    /// when the namespace's sockets were counted, less the sockets.
+    /// Least number of connections of these namespaces that ended without their callback: slots at
+    /// the time of counting the namespace's sockets, less the sockets.
     ///
     /// # Errors
-    /// Slots that cannot be mapped.
+    /// The slots cannot be mapped.
     pub fn ended_unseen(&self, namespaces: &[NetworkNamespace]) -> Result<u64> {
         let mut left = HashMap::new();
         for namespace in namespaces {
@@ -255,7 +255,7 @@ impl Kernel {
         Ok(unseen.sum())
     }
 
-    /// Begins a visit to each of their namespaces; `own` is the cookie of the caller's.
+    /// Begins a visit to each candidate namespace; `own` is the cookie of the caller's.
     pub fn visits(&self, candidates: Candidates, own: u64) -> Result<Vec<Visit>> {
         let Ok(Some(Iterator { link, .. })) = &self.open else {
             return Ok(Vec::new());

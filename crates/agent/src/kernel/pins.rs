@@ -21,7 +21,7 @@ use thalweg_control::{leftovers, links, object, privileges};
 
 /// A map that is pinned.
 pub(super) struct PinnedMap {
-    /// Its name in the object, and of its file.
+    /// Name of the map in the object, and of its file.
     pub name: &'static str,
     kind: MapType,
     key_bytes: u32,
@@ -59,16 +59,16 @@ pub(super) const MAPS: [PinnedMap; 18] = [
 
 /// Directory of a set that is not in force yet.
 const NEXT: &str = "next";
-/// Pin of the program that uses it.
+/// Pin of the program that uses that set.
 const PROGRAM: &str = "program";
 
-/// The directory of a set that is not in force yet.
+/// Directory of a set that is not in force yet.
 pub(super) fn next(pin: &Path) -> PathBuf {
     pin.join(NEXT)
 }
 
 impl PinnedMap {
-    /// Whether some version of the learner created the map.
+    /// Whether some version of the learner created a map.
     fn made(&self, map: &MapHandle) -> bool {
         // An earlier agent's table of hosts.
         let was_lru = self.name == names::HOSTS && map.map_type() == MapType::LruHash;
@@ -77,13 +77,13 @@ impl PinnedMap {
             && map.key_size() == self.key_bytes
     }
 
-    /// The pinned map; `None` if there is none.
+    /// Opens the pinned map; `None`: there is none.
     fn open(&self, directory: &Path) -> Result<Option<MapHandle>> {
         open(&directory.join(self.name))
     }
 }
 
-/// A pinned map; `None` if nothing is pinned.
+/// Opens a pinned map; `None`: nothing is pinned.
 pub(super) fn open(path: &Path) -> Result<Option<MapHandle>> {
     if !path.exists() {
         return Ok(None);
@@ -139,8 +139,8 @@ pub(super) fn settle(pin: &Path) -> Result<()> {
     }
 }
 
-/// Pins a set that is not yet in force: its maps, except the one that is never replaced, and last
-/// the program.
+/// Pins a set that is not yet in force: its maps, except the one that is never replaced, then the
+/// program.
 pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
     let next = next(pin);
     make(&next, false)?;
@@ -218,7 +218,7 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
     Ok(lost)
 }
 
-/// Removes the links, and then every map except those of others and lent ones; also what only
+/// Removes the links, then every map except lent ones and those of others, also maps that only
 /// another version of the learner has. Returns the names of the removed pins.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let used = maps_of_links(pin);
@@ -258,7 +258,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
 fn detach_links(pin: &Path) -> Result<()> {
     for name in files(pin)? {
         let path = pin.join(name);
-        // A pinned program refuses it.
+        // A pinned program refuses to detach.
         if leftovers::is_learners(&path, &BTreeSet::new())
             && let Ok(Some(link)) = links::open(&path)
         {
@@ -268,7 +268,7 @@ fn detach_links(pin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A map of the learner's, by its pin, or by a pinned link whose program uses it.
+/// Finds a map of the learner by its pin, or by a pinned link whose program uses it.
 pub fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
     let about = MAPS.iter().find(|map| map.name == name)?;
     let pinned = about.open(pin).ok().flatten();
@@ -302,7 +302,7 @@ fn maps_of_links(pin: &Path) -> BTreeSet<u32> {
     })
 }
 
-/// Names of the files in the directory of pins; none if there is no directory.
+/// Names of the files in the directory of pins; empty if there is no directory.
 fn files(pin: &Path) -> Result<Vec<String>> {
     let shown = pin.display();
     let entries = match fs::read_dir(pin) {

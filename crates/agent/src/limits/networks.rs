@@ -1,4 +1,4 @@
-//! What limits the connections of each network: in every mode, from the ends of connections.
+//! Limits of the connections of each network, in every mode, from the ends of connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,25 +12,25 @@ use thalweg_learner::{HostKey, Level};
 use super::Buffers;
 use crate::kernel::Setup;
 
-/// Most networks that have an account.
+/// Most networks with an account.
 const NETWORKS_MAX: usize = 512;
-/// Accounts are of this period and the one before.
+/// Length of a period, ns; an account covers the present period and the one before.
 const PERIOD_NS: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Round trips from which the mean of what is in flight is not that of slow start.
+/// Round trips from which the mean in flight is not that of slow start.
 const LONG_ROUNDS: u64 = 10;
 
-/// The accounts of the busiest networks; they outlive a change of the configuration.
+/// Accounts of the busiest networks; they outlive a change of the configuration.
 pub struct Networks(Mutex<Known>);
 
 struct Known {
     accounts: Busiest<HostKey>,
-    /// By the cookie of the network namespace.
+    /// Buffers by the cookie of the network namespace.
     buffers: HashMap<u64, Buffers>,
 }
 
 impl Networks {
-    /// Without any.
+    /// Creates an empty list of accounts.
     pub fn new() -> Self {
         Self(Mutex::new(Known {
             accounts: Busiest::of(NETWORKS_MAX),
@@ -56,7 +56,7 @@ impl Networks {
         self.lock().buffers.get(&netns).copied().unwrap_or_default()
     }
 
-    /// Counts ended stretches of connections of which the kernel tells what held them up.
+    /// Counts ended measurement intervals for which the kernel reports limits.
     pub fn take(&self, events: &[raw::thalweg_event], setup: &Setup) {
         let mut known = self.lock();
         let Known { accounts, buffers } = &mut *known;
@@ -78,7 +78,8 @@ impl Networks {
     }
 }
 
-/// The measured stretch that an event ends: a long connection has several, with different limits.
+/// The measurement interval that an event ends; a long connection has several, with different
+/// limits.
 fn stretch(event: &raw::thalweg_event, buffers: Buffers) -> Option<Connection> {
     let is_close = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
     if !is_close || u32::from(event.sample_flags) & raw::THALWEG_SAMPLE_BUSY_TIME == 0 {
@@ -100,10 +101,10 @@ fn stretch(event: &raw::thalweg_event, buffers: Buffers) -> Option<Connection> {
     })
 }
 
-/// Whether the send buffer held a stretch up. The kernel counts a twentieth of that: only while all
-/// that the application had written was sent. It lets a buffer grow to twice what is in flight
-/// (tcp_sndbuf_expand). So where half of the largest buffer or more was in flight, on the mean, the
-/// buffer was at its limit; and where nothing was lost, and no queue stood, the path was not.
+/// Whether the send buffer limited a measurement interval. The kernel counts a twentieth of that
+/// time: only while all data of the application was sent. It lets a buffer grow to twice the data
+/// in flight (tcp_sndbuf_expand). So where half of the largest buffer or more was in flight, on the
+/// mean, the buffer was at its limit; without loss and without a queue the path was not.
 fn fills_buffer(event: &raw::thalweg_event, buffers: Buffers) -> bool {
     let Some(most) = buffers.send_max else {
         return false;
@@ -117,7 +118,7 @@ fn fills_buffer(event: &raw::thalweg_event, buffers: Buffers) -> bool {
         && 2 * in_flight >= u128::from(most)
 }
 
-/// The networks of an event's remote host: those of `thalweg networks`, but for services.
+/// Networks of an event's remote host: those of `thalweg networks`, except services.
 fn keys(event: &raw::thalweg_event, setup: &Setup) -> impl Iterator<Item = HostKey> {
     let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
     let netns = event.host.netns;

@@ -1,4 +1,4 @@
-//! Figures of advice: what was tried, or differs by itself, and what holds connections up.
+//! Metrics of advice: trials, connections that differ by themselves, and limits.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ impl Figures {
             return Ok(());
         };
         let all = advice.groups.first();
-        // What the learner chooses is in the figures of the gain.
+        // The metrics of the gain have the learner's choices.
         let choices = all.map_or(&[][..], |all| &all.choices);
         let figure = |of: fn(&GainRow) -> Option<f64>| {
             let rows = choices.iter().flat_map(|choice| {

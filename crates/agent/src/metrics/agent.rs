@@ -1,4 +1,4 @@
-//! Figures of the agent and of the learner.
+//! Metrics of the agent and of the learner.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::page::{Page, Rows};
 use crate::remedy;
 
 impl Figures {
-    /// The agent, its process and its store.
+    /// Metrics of the agent, its process and its store.
     pub(super) fn agent(&self, page: &mut Page<'_>) -> fmt::Result {
         let status = &self.status;
         let version = [
@@ -51,7 +51,7 @@ impl Figures {
             "1 where the learner decides and sets nothing.",
             u32::from(status.dry_run),
         )?;
-        // All of them, so that a rule can tell that there is none from that nobody asked.
+        // List all kinds, so that an alert can tell "no problem" from "not exported".
         let kinds = remedy::kinds().map(|kind| (kind, false));
         let present = self.problems.iter().map(|kind| (*kind, true));
         page.gauges(
@@ -125,7 +125,7 @@ impl Figures {
         )
     }
 
-    /// What the learner has decided and measured, as the kernel counts it.
+    /// Metrics of the learner's decisions and measurements, from the kernel's counters.
     pub(super) fn learner(&self, page: &mut Page<'_>) -> fmt::Result {
         let (status, c) = (&self.status, &self.status.counters);
         page.gauge(
@@ -187,7 +187,7 @@ impl Figures {
         )
     }
 
-    /// What events tell. Lost events are not in it, and warm-up has none.
+    /// Metrics from events. They lack lost events and the warm-up, which has none.
     pub(super) fn events(&self, page: &mut Page<'_>) -> fmt::Result {
         let counted = &self.counted;
         let pairs =

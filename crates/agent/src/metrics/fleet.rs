@@ -1,4 +1,4 @@
-//! Figures of the agent's place in a fleet, and of a fleet as a whole.
+//! Metrics of the agent's place in a fleet, and of a fleet as a whole.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::page::{Page, Rows};
 use crate::view::{FleetAgents, FleetComparison, FleetGain, FleetSpread, GainRow};
 
 impl Figures {
-    /// The agent's place in a fleet; nothing if it is in none.
+    /// Metrics of the agent's place in a fleet; none without a fleet.
     pub(super) fn fleet(&self, page: &mut Page<'_>) -> fmt::Result {
         let Some(place) = &self.fleet else {
             return Ok(());
@@ -92,10 +92,10 @@ struct Whole {
     gain: FleetGain,
 }
 
-/// All figures of a fleet, as text. No figure has an agent as its label.
+/// All metrics of a fleet, as text. No metric has an agent as its label.
 ///
 /// # Errors
-/// None that is known of.
+/// No known error.
 pub fn of_fleet(agents: FleetAgents, gain: FleetGain) -> Result<String> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Whole { agents, gain }));
@@ -179,7 +179,7 @@ impl Whole {
         )
     }
 
-    /// Comparisons; the learner's has no rule.
+    /// All comparisons by rule; the learner's is under the empty name.
     fn comparisons(&self) -> impl Iterator<Item = (String, &FleetComparison)> {
         let all = std::iter::once(&self.gain.all).chain(&self.gain.rules);
         all.map(|it| (it.rule.clone().unwrap_or_default(), it))

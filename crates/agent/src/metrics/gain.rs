@@ -1,4 +1,4 @@
-//! Figures of the gain: of all connections, by arm, and of rules with a share.
+//! Metrics of the gain: of all connections, by arm, and of rules with a share.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::page::{Page, Rows};
 use crate::view::{Gain, GainGroup, GainRow, GainRule};
 
 impl Figures {
-    /// The learner against its control group.
+    /// Metrics of the learner against its control group.
     pub(super) fn gain(&self, page: &mut Page<'_>) -> fmt::Result {
         let gain = &self.gain;
         let figure = |of: fn(&GainRow) -> Option<f64>| {
@@ -65,7 +65,7 @@ impl Figures {
         self.rules_with_a_share(page)
     }
 
-    /// Flows that a rule took against those that it left alone.
+    /// Metrics of flows that a rule took against flows that it left alone.
     fn rules_with_a_share(&self, page: &mut Page<'_>) -> fmt::Result {
         let figure = |of: fn(&GainRow) -> Option<f64>| {
             let rows = self.rules.iter().flat_map(|gain| {
@@ -131,7 +131,7 @@ impl Figures {
     }
 }
 
-/// Arm (empty: all connections), measure, and size of the transfers (empty: all).
+/// Label values: arm (empty: all connections), measure, and size of the transfers (empty: all).
 fn labels(group: &GainGroup, row: &GainRow) -> [String; 3] {
     let size = row.size.clone().unwrap_or_default();
     [group.name.clone(), row.measure.clone(), size]

@@ -1,4 +1,4 @@
-//! Figures of what is pinned: programs, the policy, congestion controls.
+//! Metrics of pinned objects: programs, the policy, congestion controls.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::Figures;
 use super::page::{Page, Rows};
 
 impl Figures {
-    /// All of them.
+    /// Metrics of all pinned objects.
     pub(super) fn kernel(&self, page: &mut Page<'_>) -> fmt::Result {
         self.programs(page)?;
         if let Some(policy) = &self.policy {

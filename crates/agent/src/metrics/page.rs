@@ -9,19 +9,19 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use thalweg_units::one_line;
 
-/// Most rows of one metric, then the rest is one row, [`OTHERS`]: congestion controls come and go.
+/// Most rows of one metric. The rest is one row, [`OTHERS`]: congestion controls come and go.
 pub const KINDS: usize = 256;
-/// Label of the rows that have none of their own.
+/// Label of the row that has the rest.
 pub const OTHERS: &str = "(others)";
 
 /// Values of a row's labels.
 pub type Labels<const N: usize> = [String; N];
 
-/// Figures with the same name, by the values of their labels.
+/// Samples of one metric, by the values of their labels.
 pub struct Rows<const N: usize>(BTreeMap<Labels<N>, f64>);
 
 impl<const N: usize> Rows<N> {
-    /// The sums of figures with equal labels. Of too many the rest is one row.
+    /// Sums samples with equal labels. Beyond [`KINDS`] rows the rest is one row.
     pub fn sums(figures: impl IntoIterator<Item = ([impl AsRef<str>; N], f64)>) -> Self {
         let mut rows = BTreeMap::new();
         for (labels, figure) in figures {
@@ -36,7 +36,7 @@ impl<const N: usize> Rows<N> {
         Self(rows)
     }
 
-    /// Figures that have no sum. Of too many the rest is left out.
+    /// Keeps samples that have no sum. Beyond [`KINDS`] rows the rest is left out.
     pub fn each(figures: impl IntoIterator<Item = ([impl AsRef<str>; N], f64)>) -> Self {
         let mut rows = BTreeMap::new();
         for (labels, figure) in figures {
@@ -49,16 +49,16 @@ impl<const N: usize> Rows<N> {
     }
 }
 
-/// The page.
+/// A page of metrics.
 pub struct Page<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Page<'a> {
-    /// A page that begins.
+    /// Begins a page.
     pub fn new(encoder: DescriptorEncoder<'a>) -> Self {
         Self(encoder)
     }
 
-    /// A counter; its sample's name ends in `_total`.
+    /// Writes a counter; its sample's name ends in `_total`.
     pub fn counter(
         &mut self,
         name: &str,
@@ -71,7 +71,7 @@ impl<'a> Page<'a> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// A gauge.
+    /// Writes a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         let mut encoder = self
             .0
@@ -79,7 +79,7 @@ impl<'a> Page<'a> {
         encoder.encode_gauge(&value)
     }
 
-    /// Counters with labels; nothing where there are none.
+    /// Writes counters with labels; nothing without rows.
     pub fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -90,7 +90,7 @@ impl<'a> Page<'a> {
         self.rows(name, help, labels, rows, MetricType::Counter)
     }
 
-    /// Gauges with labels; nothing where there are none.
+    /// Writes gauges with labels; nothing without rows.
     pub fn gauges<const N: usize>(
         &mut self,
         name: &str,
@@ -125,7 +125,7 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// Histograms with one label.
+    /// Writes histograms with one label.
     pub fn histograms(
         &mut self,
         name: &str,

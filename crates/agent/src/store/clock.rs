@@ -18,8 +18,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now, with the monotonic clock rounded up to a full millisecond. So records read before are
-    /// older, and ages in milliseconds lose nothing.
+    /// The present moment, with the monotonic clock rounded up to a full millisecond. So records
+    /// read before are older, and ages in milliseconds lose nothing.
     pub fn now() -> Self {
         Self {
             monotonic_ns: system::monotonic_ns().div_ceil(NS_PER_MS) * NS_PER_MS,
@@ -29,15 +29,15 @@ impl Moment {
 }
 
 const NS_PER_MS: u64 = 1_000_000;
-/// A change of the wall clock by this much is recorded.
+/// Least change of the wall clock that is recorded, ms.
 const SET_MS: u64 = 1000;
 
 /// The store's clock during one boot.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
-    /// Its time minus the monotonic clock's, ms.
+    /// Time of the store's clock minus that of the monotonic clock, ms.
     offset_ms: i64,
-    /// The wall clock's time minus the monotonic clock's, ms, when it was last recorded.
+    /// Wall clock minus monotonic clock when it was last recorded, ms.
     wall_offset_ms: i64,
 }
 

@@ -20,24 +20,24 @@ use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
 use parts::Parts;
 
-/// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take. No
-/// host and no other field of a document may be larger.
+/// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take. It
+/// is also the limit of each host and each other field.
 pub const HOST_MAX_BYTES: u64 = 8 << 10;
 
 /// Longest boot ID, as the kernel writes it.
 const BOOT_ID_MAX_BYTES: usize = 36;
 
-/// Why a document cannot be imported. None of it has been used.
+/// Reason that a document cannot be imported. None of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", one_line(path), one_line(message))]
 pub struct ImportError {
     /// The offending field, such as `hosts[3].arms.bbr.weight_q16`.
     pub path: String,
-    /// Its fault.
+    /// Fault of the field.
     pub message: String,
 }
 
-/// Read first, so that another version of the document is refused as such.
+/// Head of a document, read first, so that another version is refused as such.
 #[derive(Deserialize)]
 struct Header {
     format: String,
@@ -57,7 +57,7 @@ struct Document {
     hosts: Hosts,
 }
 
-/// The list of hosts, none of which is kept.
+/// The list of hosts; its elements are skipped.
 struct Hosts;
 
 impl Serialize for Hosts {
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Hosts {
     }
 }
 
-/// Passes on each host of a list with its number.
+/// Passes each host of a list on, with its number.
 struct EachHost<F>(F);
 
 impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> Visitor<'de> for EachHost<F> {
@@ -166,23 +166,23 @@ struct DocumentArm {
     segs: u32,
     #[serde(default)]
     retrans: u32,
-    /// Taken anew on restoring.
+    /// Confidence penalty, recomputed when the record is restored.
     #[serde(skip)]
     caution_q16: u32,
-    /// Counted anew after a restart of the machine.
+    /// Number of slow measurements, counted again after a restart of the machine.
     #[serde(skip)]
     slow: u16,
     #[serde(skip)]
     counted: u16,
-    /// Of groups, which are not transferred.
+    /// Own part of a group's estimate; groups are not transferred.
     #[serde(skip)]
     own_q16: u32,
     #[serde(skip)]
     own_weight_q16: u32,
 }
 
-/// The start of a document, up to the first host; the hosts of `header` are ignored. Then come
-/// hosts ([`export_host`]) with commas between them, then `]}`.
+/// Start of a document, up to the first host; the hosts of `header` are ignored. The hosts
+/// ([`export_host`]) follow with commas between them, then `]}`.
 pub fn export_head(header: &Snapshot) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string(&Document {
         format: HOSTS_FORMAT.to_owned(),
@@ -198,12 +198,12 @@ pub fn export_head(header: &Snapshot) -> Result<String, serde_json::Error> {
     Ok(text)
 }
 
-/// One host of a document.
+/// Text of one host of a document.
 pub fn export_host(row: &HostRow) -> Result<String, serde_json::Error> {
     serde_json::to_string(&DocumentHost::from(row))
 }
 
-/// The record of one host of a document, in the form of [`export_host`].
+/// Parses one host of a document, in the form of [`export_host`].
 pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
     let host: DocumentHost = parse(text)?;
     host.into_row().map_err(|message| ImportError {
@@ -212,8 +212,8 @@ pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
     })
 }
 
-/// A document without its hosts, after every field of it has been checked. It is read three times,
-/// in bounded memory except for the hosts' addresses.
+/// Checks every field of a document, and returns it without its hosts. The document is read three
+/// times, in bounded memory except for the hosts' addresses.
 pub fn check_document<R: Read>(
     mut open: impl FnMut() -> std::io::Result<R>,
 ) -> Result<Snapshot, ImportError> {
@@ -276,7 +276,8 @@ pub fn check_document<R: Read>(
     })
 }
 
-/// Calls `visit` with number and record of each host of a document. An error of `visit` ends it.
+/// Calls `visit` with number and record of each host of a document. An error of `visit` ends the
+/// walk.
 pub fn each_host(
     document: impl Read,
     mut visit: impl FnMut(usize, HostRow) -> Result<(), ImportError>,

@@ -135,7 +135,7 @@ impl Store {
     }
 }
 
-/// Inserts events; the caller commits.
+/// Inserts events; the caller commits the transaction.
 pub(super) fn append(
     transaction: &Transaction<'_>,
     events: &[Event],
@@ -201,12 +201,12 @@ pub(super) fn append(
     Ok(())
 }
 
-/// Maps and lists of names and finite numbers, which JSON always has room for.
+/// JSON of maps and lists of names and finite numbers, which cannot fail.
 fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// What [`json`] wrote; `None` for what it did not.
+/// Value of a column that [`json`] wrote; `None`: the column has none, or another form.
 fn of_json<T: DeserializeOwned>(
     row: &Row<'_>,
     column: usize,

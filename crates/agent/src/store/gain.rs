@@ -1,5 +1,5 @@
-//! What the learner gains, and what rules with a share do: sums of clusters, and what was taken
-//! back. The key of the learner's own is empty.
+//! The gain of the learner, and of rules with a share: sums of clusters, and reverts. The learner's
+//! own have an empty key.
 
 use std::collections::BTreeMap;
 
@@ -14,47 +14,47 @@ use super::clock::Moment;
 use super::snapshot::unsigned;
 use super::{Store, StoreError};
 
-/// Something taken back until a time of the store's clock.
+/// A revert until a time of the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revert {
-    /// The arm that nobody gets; `None`: no exploring, or the rule.
+    /// The arm that no connection gets; `None`: there is no exploration, or the rule is suspended.
     pub arm: Option<String>,
-    /// When, ms.
+    /// Begin of the revert, ms.
     pub since_ms: i64,
-    /// Until when, ms.
+    /// End of the revert, ms.
     pub until_ms: i64,
     /// The finding, in words.
     pub why: String,
 }
 
-/// What a store has kept.
+/// Stored state of a comparison.
 #[derive(Debug)]
 pub struct KeptGain {
-    /// Sums.
+    /// Sums of the clusters.
     pub ledger: Ledger,
-    /// When the comparisons began, ms of the store's clock.
+    /// Begin of the comparisons, ms of the store's clock.
     pub since_ms: i64,
-    /// What is taken back.
+    /// Present reverts.
     pub reverts: Vec<Revert>,
 }
 
-/// Changes of a comparison since the last save, apart from it: others go on counting meanwhile.
+/// Changes of a comparison since the last save, in a copy: counting continues meanwhile.
 #[derive(Debug)]
 pub struct ChangedGain {
-    /// The key of the rule's experiment; empty for the learner.
+    /// Key of the rule's experiment; empty for the learner.
     pub rule: String,
     since_ms: i64,
     left_out: u64,
     overridden: u64,
     baseline: Baseline,
     reverts: Vec<Revert>,
-    /// `None`: they are as they were.
+    /// Groups; `None`: they have not changed.
     groups: Option<Groups>,
     changes: Changes,
 }
 
 impl KeptGain {
-    /// Takes what has changed since the last time.
+    /// Takes the changes since the last save.
     pub fn take_changes(&mut self, rule: String) -> ChangedGain {
         let changes = self.ledger.changes();
         ChangedGain {
@@ -71,7 +71,7 @@ impl KeptGain {
         }
     }
 
-    /// Puts changes that could not be kept among the next ones.
+    /// Puts back changes that could not be saved.
     pub fn put_back(&mut self, changed: ChangedGain) {
         self.ledger.put_back(changed.changes);
     }
@@ -83,9 +83,9 @@ impl Store {
         self.clock.at(moment.monotonic_ns)
     }
 
-    /// What was kept of a rule, by the key of its experiment; '' for the learner. Clusters of an
-    /// earlier boot are closed: its hours are over. Hours of this boot that were closed stay so. Rows that
-    /// are not valid are left out.
+    /// Reads the state of a comparison by the key of the rule's experiment; '' is the learner.
+    /// Clusters of an earlier boot are closed, as their hours are over. Hours of this boot that
+    /// were closed stay so. Invalid rows are left out.
     pub fn gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, StoreError> {
         self.sql("read the gain", self.read_gain(rule, moment))
     }
@@ -231,8 +231,8 @@ impl Store {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    /// Removes rules whose comparisons began before a time, ms of the store's clock: those in force
-    /// begin anew before that.
+    /// Removes rules whose comparisons began before a time, ms of the store's clock: rules in force
+    /// begin again before that.
     pub fn forget_rules(&mut self, before_ms: i64) -> Result<(), StoreError> {
         let removed = self.transaction().and_then(|transaction| {
             for table in [
@@ -254,7 +254,7 @@ impl Store {
         self.sql("forget old rules", removed)
     }
 
-    /// Keeps what has changed, in one transaction.
+    /// Saves changes in one transaction.
     pub fn save_gain(&mut self, changed: &ChangedGain) -> Result<(), StoreError> {
         let boot_id = self.boot_id.clone();
         let saved = self.transaction().and_then(|transaction| {
@@ -397,13 +397,13 @@ fn write_parts(
     Ok(())
 }
 
-/// Sums of limits as they are kept.
+/// Bytes of the sums of limits, as stored.
 fn bytes(limits: &Limits) -> Vec<u8> {
     let numbers = limits.numbers();
     numbers.iter().flat_map(|it| it.to_le_bytes()).collect()
 }
 
-/// The limits of such bytes; `None` if they are none.
+/// The limits of such bytes; `None`: the bytes are invalid.
 fn limits_of(bytes: &[u8]) -> Option<Limits> {
     let mut numbers = [0.0; Limits::NUMBERS];
     if bytes.len() != 8 * Limits::NUMBERS {

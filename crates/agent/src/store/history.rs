@@ -6,26 +6,26 @@ use rusqlite::params;
 
 use super::{Store, StoreError};
 
-/// Largest number of events that one answer takes into account, and of one host.
+/// Largest number of events that one answer takes into account, of all hosts and of one host.
 const EVENTS_MAX: i64 = 100_000;
 const EVENTS_MAX_HOST: i64 = 10_000;
 
 /// Equal intervals, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Intervals {
-    /// Start of the first, milliseconds since 1970.
+    /// Start of the first interval, milliseconds since 1970.
     pub from_ms: i64,
-    /// Length of each, milliseconds.
+    /// Length of each interval, milliseconds.
     pub length_ms: i64,
-    /// Their number.
+    /// Number of intervals.
     pub count: u32,
 }
 
 /// Decisions of the intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
-    /// Interval, arm (`None`: unknown CC), and number of decisions: of all hosts an estimate where
-    /// not all host-hours were kept, of one host those that are stored.
+    /// Interval, arm (`None`: unknown CC), and number of decisions. Of all hosts it is an estimate
+    /// where not all host-hours were kept; of one host it counts stored events.
     pub counts: Vec<(u32, Option<String>, u64)>,
     /// Whether there were too many events, so that only the latest are counted.
     pub cut: bool,
@@ -49,7 +49,7 @@ impl Store {
             Some(_) => ("host = ?1", EVENTS_MAX_HOST),
             None => ("?1 IS NULL", EVENTS_MAX),
         };
-        // Counted here: SQLite would sort them all first.
+        // Counted here, as SQLite would sort all rows first.
         let mut statement = self.connection.prepare_cached(&format!(
             "SELECT time_ms, arm, kind = 'decision', stands_for FROM events
              WHERE {of_host} AND id > ?2 ORDER BY id DESC LIMIT ?3"
@@ -78,7 +78,7 @@ impl Store {
                 arms.push(name.map(str::to_owned));
                 arms.len() - 1
             });
-            // Of one host an hour is known or not.
+            // An hour of one host is kept whole or not at all.
             *counts.entry((part, arm)).or_default() += host.map_or(stands_for, |_| 1.0);
         }
         let counts = counts.into_iter();

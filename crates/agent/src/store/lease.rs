@@ -1,16 +1,17 @@
-//! Whether the store was closed in good order: then it need not be checked whole.
+//! Lease of the store: shows whether it was closed in good order, and need not be checked as a
+//! whole.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Held by every connection of this process to the store. When the last one is dropped, it records
-/// the file's state in a mark beside the store.
+/// Lease that every connection of this process to the store holds. When the last one is dropped, it
+/// records the file's state in a mark beside the store.
 #[derive(Debug)]
 pub(super) struct Lease {
     path: PathBuf,
-    /// Whether the file must be checked whole when it is opened again.
+    /// Whether the next opening must check the whole file.
     suspect: AtomicBool,
     /// Whether an old mark cannot be removed.
     stuck: bool,
@@ -18,8 +19,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Starts to use a store, which is suspect until [`Lease::trust`]. Returns whether it is as its
-    /// last user left it.
+    /// Begins to use a store, which is suspect until [`Lease::trust`]. Returns whether the store is
+    /// as its last user left it.
     pub(super) fn begin(path: &Path) -> (Self, bool) {
         let mark = mark(path);
         let as_left = fs::read_to_string(&mark)
@@ -38,12 +39,12 @@ impl Lease {
         (lease, as_left)
     }
 
-    /// The store is open and was found in order.
+    /// Notes that the store is open and in order.
     pub(super) fn trust(&self) {
         self.suspect.store(self.stuck, Ordering::Relaxed);
     }
 
-    /// The store was found damaged.
+    /// Notes that the store is damaged.
     pub(super) fn suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
@@ -67,7 +68,7 @@ impl Drop for Lease {
             return;
         }
         if let Ok(now) = fs::metadata(&self.path) {
-            // Without the mark, the next start checks the store whole: slower, but correct.
+            // Without the mark, the next start checks the whole store: slower, but correct.
             let _ = fs::write(mark(&self.path), describe(&now));
         }
     }
@@ -77,7 +78,7 @@ fn mark(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.closed", path.display()))
 }
 
-/// Changes whenever the file changes.
+/// Description of a file that changes whenever the file does.
 fn describe(file: &Metadata) -> String {
     format!(
         "{} {} {}.{:09} {}.{:09}\n",

@@ -15,7 +15,7 @@ use super::{FILE_NAME, Opened, SetAside, Store, StoreError, schema};
 
 /// Longest wait of a statement for another process that reads or writes the store.
 const BUSY: Duration = Duration::from_secs(5);
-/// Page cache; SQLite takes a negative number as KiB.
+/// Size of the page cache; SQLite takes a negative number as KiB.
 const CACHE_KIB: i64 = -2048;
 /// Pages in the write-ahead log before a checkpoint: a page that many events change is then written
 /// once for all of them.
@@ -25,10 +25,10 @@ const PAGE_BYTES: i64 = 1024;
 /// Size to which the write-ahead log is cut after a checkpoint, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
-/// The table that may be large.
+/// Name of the table that may be large.
 const EVENTS: &str = "events";
 
-/// Why an attempt to open failed.
+/// Reason that an attempt to open failed.
 enum Failure {
     /// The content cannot be trusted.
     Damaged(String),
@@ -64,7 +64,7 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
             set_aside: Some(SetAside { path: kept, reason }),
         }),
         Err(Failure::Error(error)) => Err(error),
-        // The file was just created: the disk itself does not keep its data.
+        // The file was just created, so the disk itself does not keep its data.
         Err(Failure::Damaged(reason)) => Err(StoreError::File {
             path,
             action: "make a new store",
@@ -76,7 +76,8 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
 /// Names that an agent or a fleet's set-up gives files of a state directory.
 const OWN_NAMES: [&str; 3] = ["agent.lock", "agent.nk", "fleet.json"];
 
-/// Whether an entry of a directory shows that it is a state directory. `thalweg policy` makes one, too.
+/// Whether an entry of a directory marks it as a state directory. `thalweg policy` creates one,
+/// too.
 fn is_own(directory: &Path, name: &str) -> bool {
     match name {
         "policy" => History::at(directory).is_own(),
@@ -84,11 +85,11 @@ fn is_own(directory: &Path, name: &str) -> bool {
     }
 }
 
-/// Fails unless a directory is empty or has been a state directory before: its mode is changed, and
-/// that of the files in it.
+/// Fails unless a directory is empty or has been a state directory before: its mode and that of its
+/// files are changed.
 ///
 /// # Errors
-/// It is used by others, or cannot be read.
+/// The directory is used by others, or cannot be read.
 pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     let path = directory.to_path_buf();
     let refused = |source| StoreError::File {
@@ -101,7 +102,7 @@ pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     let mut names = names
         .collect::<std::io::Result<Vec<String>>>()
         .map_err(refused)?;
-    // What file systems have of their own.
+    // File systems create this directory.
     names.retain(|name| name != "lost+found");
     names.sort();
     match names.first() {
@@ -116,7 +117,7 @@ pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Removes others' permissions on the files of a state directory: on none unless on all.
+/// Removes others' permissions on the files of a state directory: on all, or on none.
 ///
 /// # Errors
 /// A file belongs to another user, who could read it through an open descriptor; or a system error.
@@ -176,7 +177,7 @@ fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure>
         }
     };
     let mut connection = Connection::open(path).map_err(classify("open the store"))?;
-    // Queries come first: nothing may be written to a file of another program.
+    // Queries come first: files of another program must not be written.
     let (found, foreign) = examine(&connection).map_err(classify("read the store"))?;
     if !(0..=schema::VERSION).contains(&found) {
         let known = schema::VERSION;
@@ -196,7 +197,7 @@ fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure>
     }
     configure(&connection).map_err(classify("read the store"))?;
     let checked = match as_left {
-        // A disk may have lost what was written well.
+        // A disk may lose data that was written well.
         true => check_small(&connection),
         false => check(&connection),
     };
@@ -236,7 +237,7 @@ fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure>
     })
 }
 
-/// Another connection to an open store.
+/// Opens another connection to an open store.
 pub(super) fn again(store: &Store) -> Result<Store, StoreError> {
     let open = || {
         let connection = Connection::open(&store.path)?;
@@ -254,7 +255,7 @@ pub(super) fn again(store: &Store) -> Result<Store, StoreError> {
 }
 
 /// Converts a store of an earlier version to the present page size. If that fails, as on a full
-/// disk, it keeps its pages: a change then writes more.
+/// disk, the store keeps its pages, and changes write more.
 fn shrink_pages(connection: &Connection) -> Result<(), rusqlite::Error> {
     let have: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
     if have == PAGE_BYTES {
@@ -296,8 +297,8 @@ fn check(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
     Ok((verdict != "ok").then_some(verdict))
 }
 
-/// The first fault in what a start reads, in words: all tables but the events, of which the newest is
-/// looked at.
+/// The first fault in the tables that a start reads, in words: all tables except the events, of
+/// which only the newest is checked.
 fn check_small(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
     let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
     let mut tables = connection.prepare(tables)?;

@@ -8,28 +8,29 @@ use thalweg_units::grammar::is_congestion_control;
 /// Most evidence that any configuration allows, Q16: `learning.memory` is at most 64, and three times
 /// as much for a noisy arm.
 const WEIGHT_MAX_Q16: u64 = (3 * 64) << 16;
-/// The same of groups: eight times as much, and what wider ones know.
+/// Most evidence of a group's arm, Q16: eight times that of a host, and the evidence of wider
+/// groups.
 const GROUP_WEIGHT_MAX_Q16: u64 = 8 * WEIGHT_MAX_Q16 + (512 << 16);
 
-/// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
-/// ones.
+/// Most segments in an arm's record: 8,192 per measurement interval, and seven eighths, rounded up,
+/// of the earlier ones.
 const SEGS_MAX: u64 = 8 * 8192 + 7;
-/// The same of windows, whose counts are halved at 32,768.
+/// Most segments in the record of a window, whose counts are halved at 32,768.
 const WINDOW_SEGS_MAX: u64 = 32_768 + 8192;
 
-/// The logarithm of the highest rate, bits in Q16.
+/// Logarithm of the highest rate, bits in Q16.
 const LOG_MAX_Q16: u64 = 64 << 16;
 
 /// All host records at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The algorithm that learned them; the other mode cannot use them.
+    /// Mode that learned the records; the other mode cannot use them.
     pub mode: Mode,
     /// The kernel's boot id: network namespace cookies are valid only within one boot.
     pub boot_id: String,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
-    /// Wall-clock time, milliseconds since 1970.
+    /// Wall-clock time of the snapshot, milliseconds since 1970.
     pub saved_at_ms: i64,
     /// The records.
     pub hosts: Vec<HostRow>,
@@ -38,7 +39,7 @@ pub struct Snapshot {
 /// One host record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRow {
-    /// Its key.
+    /// Key of the record.
     pub key: HostKey,
     /// Connections established.
     pub connections: u32,
@@ -54,20 +55,20 @@ pub struct HostRow {
     pub queue_q16: u32,
     /// The base RTT, µs; 0 = none yet.
     pub base_rtt_us: u32,
-    /// Groups: usual cost of the system's arm, Q16 bits; 0 = none yet …
+    /// Groups: usual cost of the system's arm, Q16 bits; 0 = none yet.
     pub usual_q16: u32,
-    /// … and of its log2(bytes per second), Q16.
+    /// Groups: usual log2(bytes per second) of the system's arm, Q16.
     pub usual_log_rate_q16: u32,
-    /// Windows: index of the largest that may be chosen …
+    /// Windows: index of the largest that may be chosen.
     pub step: u32,
-    /// … and `scored` when that last changed.
+    /// Windows: value of `scored` when `step` last changed.
     pub step_scored: u32,
     /// Milliseconds between the last connection or measurement and the snapshot.
     pub seen_age_ms: u64,
     /// Milliseconds between the time up to which evidence has been discounted and the snapshot;
     /// `None` = not yet discounted.
     pub forgot_age_ms: Option<u64>,
-    /// Arms with any data, by name; that of a window is its number of segments.
+    /// Arms with any data, by name; the name of a window is its number of segments.
     pub arms: Vec<(String, ArmState)>,
 }
 
@@ -137,7 +138,7 @@ impl HostRow {
             switched: self.switched,
             min_rtt_us: self.min_rtt_us,
             max_rate: self.max_rate,
-            // Not kept: it is earned again.
+            // Not stored: a restored record earns it again.
             credit_q16: 0,
             queue_q16: self.queue_q16,
             base_rtt_us: self.base_rtt_us,
@@ -159,7 +160,7 @@ impl HostRow {
             }
         }
         if let Some(age_ms) = self.forgot_age_ms {
-            // On a clock that starts at 1 at the last discounting.
+            // Times are on a clock that starts at 1 at the last discounting.
             let then_ns = to_ns(age_ms).saturating_add(1);
             host.forgot_ns = 1;
             thalweg_learner::forget(&mut host, params, then_ns);
@@ -170,7 +171,7 @@ impl HostRow {
         host
     }
 
-    /// The first field with a value that no version of Thalweg writes, and the reason; or none.
+    /// The first field with a value that no version of Thalweg writes, and the reason.
     pub(super) fn fault(&self, mode: Mode) -> Option<(String, String)> {
         if self.arms.len() > MAX_ARMS {
             let why = format!("{} arms, at most {MAX_ARMS} are possible", self.arms.len());
@@ -215,14 +216,14 @@ impl HostRow {
     }
 }
 
-/// The mode with that name.
+/// The mode with a name.
 pub fn parse_mode(name: &str) -> Option<Mode> {
     [Mode::Classic, Mode::Thalweg]
         .into_iter()
         .find(|mode| mode.name() == name)
 }
 
-/// The key of an address and a prefix length in the address' own family, both in canonical form.
+/// Key of an address and a prefix length in the address' own family, both in canonical form.
 pub(super) fn parse_key(
     netns: u64,
     address: &str,

@@ -1,5 +1,4 @@
-//! Draws that outlive a restart: the control group's, and that of the host-hours whose events are
-//! kept.
+//! Draws that outlive a restart: of the control group, and of the host-hours whose events are kept.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,13 +11,13 @@ use super::snapshot::unsigned;
 use super::{Store, StoreError};
 use crate::sampling::{Hour, KeptSampling};
 
-/// The standard library keys its hasher with randomness of the system.
+/// A random salt: the standard library keys its hasher with randomness of the system.
 fn fresh_salt() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
 impl Store {
-    /// The salt of the control group's draw, drawn on the first call.
+    /// Salt of the control group's draw, drawn on the first call.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -37,7 +36,7 @@ impl Store {
         self.sql("draw the control group", kept)
     }
 
-    /// The sampling of this boot, which begins if there is none yet.
+    /// Sampling of this boot; begins one if there is none yet.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -49,7 +48,7 @@ impl Store {
             let found = read(&transaction)?;
             let kept = match found {
                 Some((boot, kept)) if boot == boot_id => return Ok(kept),
-                // Hours count from the boot: to keep the salt would repeat its first draws.
+                // Hours count from the boot: the old salt would repeat its first draws.
                 Some((_, old)) => begin(
                     moment,
                     old.hours
@@ -124,7 +123,7 @@ fn begin(moment: Moment, before: Option<f64>) -> KeptSampling {
     }
 }
 
-/// The sampling, and the boot that it is of.
+/// Reads the sampling, and its boot.
 fn read(connection: &Connection) -> Result<Option<(String, KeptSampling)>, rusqlite::Error> {
     let mut hours = connection.prepare("SELECT hour, share, seen FROM sampling_hours")?;
     let hours = hours.query_map([], |row| {

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Transaction};
 
-/// Marks the file as a store of Thalweg ("THLW").
+/// Application ID that marks the file as a store of Thalweg ("THLW").
 pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 
 /// Version of the schema below.
@@ -11,18 +11,19 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
 pub(super) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
 
-/// Connections that did not have what they were given.
+/// Migration to version 12: counts of overridden connections.
 const V12: &str = "
 ALTER TABLE gain ADD COLUMN overridden INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// Whose measurements decided: `own` or `fleet`; NULL = there is no fleet.
+/// Migration to version 11: source of the measurements that decided, `own` or `fleet`; NULL = there
+/// is no fleet.
 const V11: &str = "
 ALTER TABLE gain_parts ADD COLUMN source TEXT;
 ";
 
-/// Initial windows beside congestion controls. In `host_arms` of their records `arm` is a number of
-/// segments.
+/// Migration to version 10: initial windows beside congestion controls. In `host_arms` of their
+/// records `arm` is a number of segments.
 const V10: &str = "
 ALTER TABLE hosts ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE hosts ADD COLUMN step_scored INTEGER NOT NULL DEFAULT 0;
@@ -34,8 +35,8 @@ ALTER TABLE events ADD COLUMN window_propensity REAL NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN window_cost REAL;
 ";
 
-/// Groups of hosts beside hosts, and what was known where a connection was first decided: before, it
-/// was always the host. `level` of a record is the kernel's number.
+/// Migration to version 9: groups of hosts beside hosts, and the level of record that decided a
+/// connection first; before, it was always the host. `level` of a record is the kernel's number.
 const V9: &str = "
 ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'host';
 
@@ -88,7 +89,7 @@ DROP TABLE arms_8;
 DROP TABLE hosts_8;
 ";
 
-/// Events of a share of the host-hours. Those of earlier versions are all that there were.
+/// Migration to version 8: events of a share of the host-hours. Earlier versions stored all events.
 const V8: &str = "
 -- One over the share of host-hours that were kept in the hour of the connection's decision.
 ALTER TABLE events ADD COLUMN stands_for REAL NOT NULL DEFAULT 1;
@@ -109,8 +110,8 @@ CREATE TABLE sampling_hours (
 ) STRICT;
 ";
 
-/// More sides than two, and what holds connections up. `side` is as thalweg_gain::Side::text. Key
-/// `advise:` and the system's arm: what advice is based on.
+/// Migration to version 7: more sides than two, and limits of connections. `side` is as
+/// `thalweg_gain::Side::text`. Advice has the key `advise:` and the system's arm.
 const V7: &str = "
 ALTER TABLE gain_groups RENAME TO groups_6;
 CREATE TABLE gain_groups (
@@ -165,7 +166,8 @@ CREATE TABLE gain_limits (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// The same of rules with a share. `rule` is the key of its experiment; '': the learner.
+/// Migration to version 6: the gain of rules with a share. `rule` is the key of its experiment; ''
+/// is the learner.
 const V6: &str = "
 ALTER TABLE gain RENAME TO gain_5;
 CREATE TABLE gain (
@@ -242,7 +244,7 @@ INSERT INTO gain_reverts SELECT '', arm, since_ms, until_ms, why FROM reverts_5;
 DROP TABLE reverts_5;
 ";
 
-/// What the learner gains: sums of clusters, and what was taken back.
+/// Migration to version 5: the learner's gain, as sums of clusters and reverts.
 const V5: &str = "
 CREATE TABLE gain (
     id INTEGER PRIMARY KEY NOT NULL CHECK (id = 0),
@@ -299,7 +301,7 @@ CREATE TABLE gain_reverts (
 ) STRICT;
 ";
 
-/// What another rule of choice needs to be judged by these events.
+/// Migration to version 4: data for judging another rule of choice by these events.
 const V4: &str = "
 -- Decisions: JSON, probability by arm, and the permitted arms.
 ALTER TABLE events ADD COLUMN propensities TEXT;
@@ -319,8 +321,8 @@ CREATE TABLE control_salt (
 ) STRICT;
 ";
 
-/// Times of host records are the store's own, not ages at a snapshot, so an unchanged record need
-/// not be written. Events are removed by number, which follows that clock.
+/// Migration to version 3: times of host records are the store's own, not ages at a snapshot, so an
+/// unchanged record need not be written. Events are removed by number, which follows that clock.
 const V3: &str = "
 UPDATE hosts SET
     seen_age_ms = coalesce((SELECT saved_at_ms FROM snapshots WHERE mode = hosts.mode), 0)
@@ -427,7 +429,7 @@ CREATE INDEX events_by_host ON events (host, id);
 CREATE INDEX events_by_time ON events (time_ms);
 ";
 
-/// Columns each table must have.
+/// Columns that each table must have.
 const TABLES: [(&str, &str); 14] = [
     ("sampling", "id boot_id salt began_ns before"),
     ("sampling_hours", "hour share seen"),
@@ -474,7 +476,7 @@ pub(super) fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Brings a file from an older version to the present one, inside a transaction.
+/// Migrates a file from an older version to the present one, inside a transaction.
 pub(super) fn migrate(transaction: &Transaction<'_>, from: i64) -> Result<(), rusqlite::Error> {
     let done = usize::try_from(from).unwrap_or(0);
     for step in MIGRATIONS.iter().skip(done) {

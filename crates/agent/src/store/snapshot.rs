@@ -1,4 +1,4 @@
-//! Host records: changes are saved, and all are loaded.
+//! Host records in the store: saving changes, and loading all.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,15 +11,15 @@ use super::clock::Moment;
 use super::row::{HostRow, Snapshot, parse_key};
 use super::{Store, StoreError};
 
-/// The store's state of each host, in brief: enough to find changed records.
+/// The stored state of each host, in brief: enough to find changed records.
 ///
-/// Every change of a record by a program comes with a later time, so times and counts represent all
-/// of it. Hosts are identified by the kernel's 64-bit hash.
+/// Every change of a record by a program comes with a later time, so times and counts show every
+/// change. Hosts are identified by the kernel's 64-bit hash.
 #[derive(Debug, Default)]
 pub struct Saved {
     marks: HashMap<u64, Mark>,
     walk: u32,
-    /// [`Store::resets`] when this was read.
+    /// Value of [`Store::resets`] when this state was read.
     resets: u64,
     /// Rows with values that no version of Thalweg writes.
     unreadable: Vec<i64>,
@@ -29,12 +29,12 @@ pub struct Saved {
 struct Mark {
     id: i64,
     print: u64,
-    /// The last walk that found the record in the kernel.
+    /// Number of the last walk that found the record in the kernel.
     walk: u32,
 }
 
 impl Saved {
-    /// Starts a walk over all records of the kernel.
+    /// Begins a walk over all records of the kernel.
     pub fn begin(&mut self) {
         self.walk = self.walk.wrapping_add(1);
     }
@@ -46,7 +46,7 @@ impl Saved {
         }
     }
 
-    /// The rows of hosts that this walk did not find.
+    /// Rows of hosts that this walk did not find.
     pub fn missing(&self) -> Vec<i64> {
         let unseen = self.marks.values().filter(|mark| mark.walk != self.walk);
         unseen.map(|mark| mark.id).collect()
@@ -60,8 +60,8 @@ fn print(seen_ms: i64, connections: u32, scored: u32, switched: u32) -> u64 {
 }
 
 impl Store {
-    /// Replaces all records of the snapshot's mode by the snapshot's, in one transaction.
-    /// Ages are those of `moment`.
+    /// Replaces all records of the snapshot's mode by the snapshot's, in one transaction. Ages are
+    /// relative to `moment`.
     pub fn save_snapshot(&mut self, snapshot: &Snapshot, moment: Moment) -> Result<(), StoreError> {
         let clock = self.clock.clone();
         let now_ms = clock.at(moment.monotonic_ns);
@@ -77,7 +77,7 @@ impl Store {
         self.sql("save the host records", saved)
     }
 
-    /// Assigns the records of a mode to this boot. Of another boot, only those of the agent's own
+    /// Assigns the records of a mode to this boot. Of another boot's, only those of the agent's own
     /// network namespace can be identified; they get its present cookie.
     pub fn adopt(&mut self, now: &Snapshot) -> Result<(), StoreError> {
         let adopted = self.transaction().and_then(|transaction| {
@@ -110,7 +110,7 @@ impl Store {
         self.sql("take up the host records", adopted)
     }
 
-    /// The store's state of each host of a mode.
+    /// Reads the stored state of each host of a mode.
     pub fn saved(&self, mode: Mode) -> Result<Saved, StoreError> {
         let resets = self.resets();
         let read = self
@@ -145,7 +145,7 @@ impl Store {
         self.sql("read the host records", read)
     }
 
-    /// Whether nothing has been removed on request since this state was read.
+    /// Whether nothing was removed on request since this state was read.
     pub fn is_current(&self, saved: &Saved) -> bool {
         self.resets() == saved.resets
     }
@@ -163,7 +163,8 @@ impl Store {
         }
     }
 
-    /// Saves records of the kernel, in one transaction. `rows` have the ages of `moment`.
+    /// Saves records of the kernel, in one transaction. The ages of `rows` are relative to
+    /// `moment`.
     ///
     /// Fails if records were removed on request since `saved` was read ([`Store::is_current`]): a
     /// walk that saw them must not bring them back.
@@ -177,7 +178,7 @@ impl Store {
         let now_ms = self.clock.at(moment.monotonic_ns);
         let lease = Arc::clone(&self.lease);
         let written = self.transaction().and_then(|transaction| {
-            // A removal is counted first, and then waits for this transaction.
+            // A removal is counted first, then waits for this transaction.
             if lease.resets() != saved.resets {
                 return Ok(None);
             }
@@ -272,7 +273,7 @@ impl Store {
         self.sql("note the time", noted)
     }
 
-    /// The header of a mode's records, if there are any: their origin.
+    /// Header of a mode's records, with their source; `None`: there are none.
     pub fn header(&self, mode: Mode) -> Result<Option<Snapshot>, StoreError> {
         let header = self
             .connection
@@ -293,7 +294,7 @@ impl Store {
         self.sql("load the host records", header)
     }
 
-    /// Passes on the records of a mode one by one, longest not seen first. Ages are those of
+    /// Passes on the records of a mode one by one, the longest unseen first. Ages are relative to
     /// `moment`. Returns the faults of invalid rows, which are left out.
     pub fn each_host(
         &self,
@@ -323,7 +324,7 @@ impl Store {
         Ok(faults)
     }
 
-    /// The names of all arms with data.
+    /// Names of all arms with data.
     pub fn arm_names(&self, mode: Mode) -> Result<Vec<String>, StoreError> {
         let names = self
             .connection
@@ -339,7 +340,7 @@ impl Store {
         self.sql("load the host records", names)
     }
 
-    /// Removes all saved records of a mode; returns how many.
+    /// Removes all saved records of a mode; returns their number.
     pub fn clear_hosts(&mut self, mode: Mode) -> Result<usize, StoreError> {
         self.note_reset();
         let removed = self.transaction().and_then(|transaction| {
@@ -358,13 +359,13 @@ impl Store {
         Ok(self.sql("remove a host record", removed)? > 0)
     }
 
-    /// Writers wait here, not at the first change.
+    /// Begins a write transaction, so that writers wait here, not at the first change.
     pub(super) fn transaction(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
         self.connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
     }
 
-    /// One row with its arms; `Err` inside: an invalid key.
+    /// Loads one row with its arms; the inner error is an invalid key.
     fn load_host(&self, id: i64, now_ms: i64) -> Result<Result<HostRow, String>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT netns, address, prefix, connections, scored, switched, min_rtt_us, max_rate,
@@ -444,7 +445,7 @@ fn delete(connection: &Connection, mode: Mode, key: &HostKey) -> Result<usize, r
         ])
 }
 
-/// Writes the records' origin and the time of saving.
+/// Writes the records' source and the time of saving.
 fn save_header(transaction: &Transaction<'_>, header: &Snapshot) -> Result<(), rusqlite::Error> {
     transaction.execute(
         "INSERT OR REPLACE INTO snapshots (mode, boot_id, own_netns, saved_at_ms)
@@ -459,7 +460,7 @@ fn save_header(transaction: &Transaction<'_>, header: &Snapshot) -> Result<(), r
     Ok(())
 }
 
-/// Writes a record over the existing one; returns its id.
+/// Writes a record, replacing an existing one; returns its id.
 pub(super) fn save_host(
     transaction: &Transaction<'_>,
     mode: Mode,
@@ -536,7 +537,7 @@ pub(super) fn save_host(
     Ok(id)
 }
 
-/// An unsigned 64-bit value, stored as the signed one with the same bits.
+/// Reads an unsigned 64-bit value, stored as the signed one with the same bits.
 pub(super) fn unsigned(row: &Row<'_>, column: usize) -> Result<u64, rusqlite::Error> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }

@@ -9,63 +9,64 @@ use super::GainRow;
 /// `GET /v1/fleet`: an agent's place in its fleet.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetPlace {
-    /// Its name there.
+    /// Name of the agent in the fleet.
     pub agent: String,
-    /// Labels whose policies concern it.
+    /// Labels whose policies the agent obeys.
     pub labels: Vec<String>,
-    /// The server that it is connected to; `None`: the fleet is away.
+    /// Server that the agent is connected to; `None`: the fleet is away.
     pub server: Option<String>,
-    /// Since when, s.
+    /// Time since the agent connected, s.
     pub connected_s: Option<u64>,
-    /// Times that it has connected.
+    /// Number of times that the agent has connected.
     pub connections: u64,
-    /// Faults by kind, since the session began.
+    /// Number of faults by kind, since the session began.
     pub faults: BTreeMap<String, u64>,
     /// The last fault.
     pub last_fault: Option<FleetFault>,
-    /// Whether it tells others what it measures.
+    /// Whether the agent reports its measurements to others.
     pub shares: bool,
-    /// Whether it uses what others tell.
+    /// Whether the agent uses reports of others.
     pub takes: bool,
-    /// Networks that it tells of.
+    /// Number of networks that the agent reports.
     pub told: u64,
-    /// Other agents that have told of networks.
+    /// Number of other agents that have reported networks.
     pub agents: u64,
-    /// Networks that they told of.
+    /// Number of networks that other agents reported.
     pub networks: u64,
-    /// Records of what they told that are in force, of all network namespaces.
+    /// Number of the fleet's records in force, of all network namespaces.
     pub in_force: u64,
-    /// Records for which there is no room, or no such network here.
+    /// Number of the fleet's records for which there is no room, or no such network here.
     pub left_out: u64,
-    /// Messages of agents with another version of the learner's rule, which were not used.
+    /// Number of messages of agents with another version of the learner's rule, which were not
+    /// used.
     pub other_rule: u64,
-    /// What others told of a network, and was not heard for want of room.
+    /// Number of reports of networks for which there was no room.
     pub unheard: u64,
     /// Policies of the fleet, at most one a label.
     pub policies: Vec<FleetProgress>,
-    /// Messages and bytes sent, of the NATS protocol without TLS.
+    /// Messages and bytes sent, in the NATS protocol without TLS.
     pub sent: FleetTraffic,
-    /// Likewise received.
+    /// Messages and bytes received, in the NATS protocol without TLS.
     pub received: FleetTraffic,
 }
 
 /// A fault of the fleet.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetFault {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: String,
-    /// What went wrong, one line.
+    /// Text of the fault, one line.
     pub text: String,
-    /// Time since then, s.
+    /// Time since the fault, s.
     pub age_s: u64,
 }
 
-/// Messages of one direction.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetTraffic {
-    /// Their number.
+    /// Number of messages.
     pub messages: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -74,12 +75,11 @@ pub struct FleetTraffic {
 pub struct FleetAgents {
     /// Time since the statuses were read, s.
     pub read_s: u64,
-    /// Number of agents by the version of their program; of those whose status cannot be read it is
-    /// not known.
+    /// Number of agents by the version of their program, without those whose status cannot be read.
     pub versions: BTreeMap<String, u64>,
-    /// Agents without a status for more than half an hour.
+    /// Number of agents without a status for more than half an hour.
     pub silent: u64,
-    /// Agents with problems, or with a status that cannot be read.
+    /// Number of agents with problems, or with a status that cannot be read.
     pub with_problems: u64,
     /// The agents, in order of their names.
     pub agents: Vec<FleetAgent>,
@@ -88,105 +88,105 @@ pub struct FleetAgents {
 /// An agent of the fleet, by its last status.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetAgent {
-    /// Its name.
+    /// Name of the agent.
     pub agent: String,
-    /// Time since its status, by the server's clock, s.
+    /// Time since the agent's status, by the server's clock, s.
     pub age_s: u64,
-    /// Whether that is more than half an hour.
+    /// Whether the status is older than half an hour.
     pub silent: bool,
-    /// Version of its program; `None`: the status cannot be read.
+    /// Version of the agent's program; `None`: the status cannot be read.
     pub version: Option<String>,
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<String>,
     /// Policies of the fleet, at most one a label.
     pub policies: Vec<FleetProgress>,
-    /// Its problems, a line each.
+    /// Problems of the agent, a line each.
     pub problems: Vec<String>,
-    /// Why the status cannot be read.
+    /// Reason that the status cannot be read.
     pub unreadable: Option<String>,
 }
 
 /// A policy of the fleet on an agent.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetProgress {
-    /// The policy's label.
+    /// Label of the policy.
     pub label: String,
-    /// Its number.
+    /// Number of the policy.
     pub number: u64,
     /// `waiting`, `canary`, `in-force`, `rolled-back` or `refused`.
     pub stage: String,
-    /// Why it is no further; may be empty.
+    /// Reason that the policy is no further; may be empty.
     pub reason: String,
 }
 
 /// `GET /v1/fleet/gain`: comparisons of all agents together.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetGain {
-    /// The main finding, in a sentence.
+    /// Main finding, in a sentence.
     pub summary: String,
     /// Time since the statuses were read, s.
     pub read_s: u64,
-    /// Agents that tell of no connections that can be compared.
+    /// Number of agents that report no connections that can be compared.
     pub without: u64,
-    /// Sums that were refused.
+    /// Number of sums that were refused.
     pub refused: u64,
-    /// Agents that are left out.
+    /// Agents that are left out of the comparisons.
     pub left_out: Vec<FleetLeftOut>,
-    /// Agents that are counted, with a status of more than an hour ago.
+    /// Agents that are counted although their status is older than an hour.
     pub silent: Vec<FleetSilent>,
     /// The learners against their control groups.
     pub all: FleetComparison,
-    /// Rules with a share against the flows that they left alone, by name, those of most agents
+    /// Rules with a share against the flows that they left alone, by name, rules of most agents
     /// first.
     pub rules: Vec<FleetComparison>,
 }
 
-/// Why an agent is left out of a comparison.
+/// Agent that is left out of a comparison, and the reason.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetLeftOut {
-    /// Its name.
+    /// Name of the agent.
     pub agent: String,
-    /// Why, in a line.
+    /// Reason, in a line.
     pub why: String,
 }
 
 /// An agent that is silent.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetSilent {
-    /// Its name.
+    /// Name of the agent.
     pub agent: String,
-    /// Time since its status, s.
+    /// Time since the agent's status, s.
     pub age_s: u64,
 }
 
-/// One comparison of several agents.
+/// Comparison of several agents.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetComparison {
-    /// The rule; `None`: the learner.
+    /// Rule of the comparison; `None`: the learner.
     pub rule: Option<String>,
     /// The finding, in a sentence.
     pub summary: String,
-    /// Agents that are counted.
+    /// Number of agents that are counted.
     pub agents: u64,
-    /// The measures, without sizes; `known_in_s` is never known.
+    /// The measures, without sizes; `known_in_s` is always `None`.
     pub rows: Vec<GainRow>,
-    /// How the agents differ, by measure.
+    /// Differences between the agents, by measure.
     pub spread: Vec<FleetSpread>,
-    /// Agents without any one of which the verdict of a measure would be another.
+    /// Agents of which each decides a measure's verdict: without it the verdict would be another.
     pub hinges_on: Vec<String>,
 }
 
-/// How agents differ in a measure, by their own intervals.
+/// Differences between agents in a measure, by their own intervals.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct FleetSpread {
-    /// `time`, `retransmitted`, `failed` or `rtt`.
+    /// Measure: `time`, `retransmitted`, `failed` or `rtt`.
     pub measure: String,
-    /// Agents with clusters enough for an interval of their own.
+    /// Number of agents with clusters enough for an interval of their own.
     pub known: u64,
-    /// Of these, those that are better.
+    /// Number of known agents that are better.
     pub better: u64,
-    /// And worse.
+    /// Number of known agents that are worse.
     pub worse: u64,
-    /// Worse ones among those known, 0 to 1; `None`: none is known.
+    /// Share of known agents that are worse, 0 to 1; `None`: none is known.
     pub worse_share: Option<f64>,
 }

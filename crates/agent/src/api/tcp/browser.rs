@@ -1,4 +1,4 @@
-//! How a browser brings the token: once in the address, from then on as a cookie.
+//! Token of a browser: once in the address, from then on as a cookie.
 //!
 //! The cookie has the port in its name, because browsers send cookies to all ports of a host.
 
@@ -16,7 +16,7 @@ struct Asked {
     token: Option<String>,
 }
 
-/// Whether the address is that of the page, with the token.
+/// Whether the address of a request is that of the page, with the token.
 pub(super) fn has_token(request: &Request, token: &Token) -> bool {
     if request.uri().path() != "/" {
         return false;
@@ -26,7 +26,7 @@ pub(super) fn has_token(request: &Request, token: &Token) -> bool {
     brought.is_some_and(|brought| token.is(&brought))
 }
 
-/// Gives the browser its cookie, and sends it to the address without the token, so that this is
+/// Sends the browser its cookie, and redirects it to the address without the token, which then is
 /// neither in its history nor copied.
 pub(super) fn enter(request: &Request, token: &Token) -> Response {
     let cookie = format!(
@@ -54,7 +54,7 @@ pub(super) fn is_known(request: &Request, token: &Token) -> bool {
         .any(|(its_name, its_value)| its_name == name && known.is(its_value))
 }
 
-/// The port is the browser's, which `ssh -L` may have changed.
+/// Name of the cookie. The port is the browser's, which `ssh -L` may have changed.
 fn name(request: &Request) -> String {
     let host = request.headers().get(header::HOST);
     let host: Option<Authority> = host.and_then(|host| host.to_str().ok()?.parse().ok());
@@ -62,7 +62,7 @@ fn name(request: &Request) -> String {
     format!("thalweg-{port}")
 }
 
-/// In digits: a token may have characters that cookies cannot.
+/// Value of the cookie, in digits: a token may have characters that cookies cannot.
 fn value(token: &Token) -> String {
     token.0.bytes().fold(String::new(), |mut text, byte| {
         // Writing to a string succeeds.

@@ -194,7 +194,7 @@ impl Section<'_> {
     }
 }
 
-/// What a name of the fleet is.
+/// Accepted form of a name of the fleet.
 const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _";
 
 fn name_form() -> Form {

@@ -20,25 +20,25 @@ use crate::feature::{Context, Polled};
 use crate::kernel::{Kernel, Setup};
 use crate::view;
 
-/// Interval of searches of all network namespaces for such connections. Searches take 1 % of a
-/// processor at most.
+/// Interval of searches for connections in all network namespaces. Searches take at most 1 % of a
+/// processor.
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_PAUSE: u32 = 100;
-/// Most hosts; others have no clamp.
+/// Most hosts with a clamp.
 const HOSTS_MAX: usize = raw::THALWEG_CLAMPS as usize;
-/// A host without connections is forgotten after this time.
+/// Time after which a host without connections is forgotten, ns.
 const IDLE_NS: u64 = 600_000_000_000;
-/// A clamp stays while the new one differs by less than one part in this many.
+/// Least relative difference that changes a clamp, as a divisor.
 const STEPS: u32 = 8;
 /// Causes of the problem `clamps`: a visit to the connections, and a change of the table.
 const VISIT: &str = "visit";
 const CHANGE: &str = "change";
 
-/// The clamps; what is known of the paths outlives a change of the configuration.
+/// The clamps; the measured paths outlive a change of the configuration.
 #[derive(Default)]
 pub struct Clamps {
     known: Mutex<Known>,
-    /// Times that a clamp was set, and that the kernel refused one.
+    /// Number of times that a clamp was set; `refused` counts the kernel's refusals.
     set: AtomicU64,
     refused: AtomicU64,
 }
@@ -48,12 +48,12 @@ struct Known {
     hosts: HashMap<Remote, Entry>,
     /// Acknowledged bytes of each connection at the last poll, by its cookie.
     acked: HashMap<u64, u64>,
-    /// Files of the network namespaces, by cookie. They are opened anew at each poll: an open one would
+    /// Files of the network namespaces, by cookie. Each poll opens them again: an open file would
     /// keep a namespace alive.
     files: HashMap<u64, PathBuf>,
-    /// When the next search for namespaces is due; `None`: now.
+    /// Time of the next search for namespaces; `None`: now.
     search: Option<Instant>,
-    /// Why some connections do not get their clamps.
+    /// Reasons that some connections do not get their clamps.
     faults: Causes,
 }
 
@@ -62,13 +62,13 @@ struct Known {
 pub struct Entry {
     /// Path to the host.
     pub path: Path,
-    /// Clamp, segments.
+    /// Clamp of the host, segments.
     pub segments: Option<u32>,
-    /// Open connections at the last poll.
+    /// Number of open connections at the last poll.
     pub connections: u64,
-    /// Connections with a clamp from the agent.
+    /// Number of connections with a clamp from the agent.
     pub clamped: u64,
-    /// Connections that are left to a policy or a route.
+    /// Number of connections that are left to a policy or a route.
     pub left: u64,
     seen_ns: u64,
 }
@@ -98,7 +98,7 @@ struct Found {
 }
 
 impl Scan {
-    /// Takes the report of one connection; `before`: bytes acknowledged at the last poll.
+    /// Takes the report of one connection; `before` has its acknowledged bytes at the last poll.
     fn take(&mut self, report: &raw::thalweg_clamp_report, before: Option<u64>) {
         let found = self.readings.entry(Remote::from(&report.host)).or_default();
         let is = |flag| report.flags & flag != 0;
@@ -125,8 +125,8 @@ impl Clamps {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Visits the open connections, gives them the clamps of the poll before, and computes those of
-    /// the next one. The problem is said once all is done that can be.
+    /// Visits the open connections, gives them the clamps of the last poll, and computes those of
+    /// the next one. Problems do not stop the rest of the work.
     pub fn poll(&self, context: &Context<'_>, programs: &Programs) -> Polled {
         let kernel = context.kernel;
         let now_ns = system::monotonic_ns();
@@ -158,7 +158,8 @@ impl Clamps {
         };
         let changed = known.change(programs.sets.then_some(kernel), now_ns, wanted);
         known.faults.note_outcome(CHANGE, changed);
-        // Only a search passes each network namespace: others may leave out the one that failed.
+        // Only a search passes each network namespace; other visits may leave out the one that
+        // failed.
         if is_search || visit.outcome.is_err() {
             known.faults.note_outcome(VISIT, visit.outcome);
         }
@@ -185,7 +186,7 @@ impl Clamps {
         hosts
     }
 
-    /// Figures since the agent's start, with those of the polls.
+    /// Metrics since the agent's start, with those of the polls.
     pub fn figures(&self, looks: view::Looks) -> ClampFigures {
         let known = self.lock();
         let with = known.hosts.values().filter(|it| it.segments.is_some());
@@ -200,7 +201,7 @@ impl Clamps {
 }
 
 impl Known {
-    /// Files of the network namespaces where there were such connections at the last poll, by cookie.
+    /// Files of the network namespaces with connections at the last poll, by cookie.
     fn files_with_connections(&self) -> HashMap<u64, PathBuf> {
         let with = self.hosts.iter().filter(|(_, entry)| entry.connections > 0);
         let file = |netns: u64| Some((netns, self.files.get(&netns)?.clone()));
@@ -225,7 +226,7 @@ impl Known {
         }
     }
 
-    /// Puts the wanted clamps in force, without `kernel` in the account alone, and forgets idle hosts.
+    /// Applies the wanted clamps, without `kernel` only to the own state, and forgets idle hosts.
     /// The table has room for all hosts.
     fn change(
         &mut self,

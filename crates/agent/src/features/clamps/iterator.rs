@@ -22,9 +22,9 @@ use crate::kernel::{Iterator, Kernel, find_map, trie_entries, unless_passing};
 
 /// Bytes of one report.
 const REPORT: usize = size_of::<raw::thalweg_clamp_report>();
-/// Visits that lift clamps, at most.
+/// Most visits that lift clamps.
 const LIFTS: usize = 4;
-/// Reports that one read returns at most.
+/// Most reports that one read returns.
 const AT_ONCE: usize = 512;
 
 /// A remote host, in a network namespace.
@@ -32,12 +32,12 @@ const AT_ONCE: usize = 512;
 pub struct Remote {
     /// Network namespace cookie.
     pub netns: u64,
-    /// Its address, IPv4 mapped.
+    /// Address of the host, IPv4 mapped.
     address: Ipv6Addr,
 }
 
 impl Remote {
-    /// Its address.
+    /// Address of the host.
     pub fn address(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
     }
@@ -61,9 +61,9 @@ impl From<&raw::thalweg_clamp_key> for Remote {
 
 /// A visit to open connections.
 pub struct ConnectionVisit {
-    /// What the program tells of each.
+    /// Reports of the program, one per visited connection.
     pub reports: Vec<raw::thalweg_clamp_report>,
-    /// The kernel's first refusal: one namespace's does not concern the others.
+    /// First refusal of the kernel; one in one namespace does not concern the others.
     pub outcome: Result<()>,
     /// A file of each other namespace that was entered, by its cookie.
     pub files: HashMap<u64, PathBuf>,
@@ -92,11 +92,11 @@ impl ConnectionVisit {
     }
 }
 
-/// The iterator, or why there is none although there should be.
+/// The iterator, or the reason that there is none although there should be.
 pub type Loaded = Result<Option<Iterator>, String>;
 
 /// Loads the iterator with the learner's maps; `prefixes` are those with clamps. Without any,
-/// connections of an agent before can still lose their clamps.
+/// connections of an earlier agent can still lose their clamps.
 ///
 /// # Errors
 /// Faults that may pass.
@@ -128,7 +128,7 @@ fn write_prefixes(iterator: &Iterator, prefixes: &[Prefix]) -> Result<()> {
     Ok(())
 }
 
-/// What a poll needs of the loaded programs.
+/// Handles and settings that a poll needs of the loaded programs.
 pub struct Programs {
     /// The iterator's link; `None`: there is no iterator.
     pub link: Option<Arc<OwnedFd>>,
@@ -139,8 +139,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Visits the open connections in scope, and gives each the clamp of its host; `files`: of some
-    /// network namespaces only, by their cookies. `own` is the cookie of the caller's.
+    /// Visits the open connections in scope, and gives each the clamp of its host. `files`
+    /// restricts the visit to these network namespaces, by their cookies. `own` is the cookie of
+    /// the caller's.
     pub fn visit(&self, files: Option<HashMap<u64, PathBuf>>, own: u64) -> ConnectionVisit {
         let mut found = ConnectionVisit::default();
         let Some(link) = self.link.clone() else {
@@ -158,7 +159,7 @@ impl Programs {
         let wanted = files.clone();
         let visit = move |file: &Path| {
             let netns = system::netns_cookie().ok()?;
-            // A process may have left the namespace that its file was of.
+            // A process may have left the namespace of its file.
             let is_wanted = wanted.as_ref().is_none_or(|it| it.contains_key(&netns));
             is_wanted.then(|| (netns, file.to_owned(), visited(link.as_fd())))
         };
@@ -175,14 +176,14 @@ impl Programs {
         found
     }
 
-    /// Gives all connections their own windows back. No new one gets a clamp.
+    /// Lifts the clamps of all connections. No new one gets a clamp.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     pub fn lift_clamps(&self, kernel: &Kernel, own: u64) -> Result<()> {
         let map = kernel.map(names::CLAMPS);
         let keys = batch::keys(map)?;
-        // None, but there: an agent that is killed now leaves something to find.
+        // Keep the table without clamps: an agent that is killed now leaves something to find.
         for key in &keys {
             map.update(key, &0u32.to_ne_bytes(), MapFlags::EXIST)?;
         }
@@ -204,11 +205,11 @@ impl Programs {
     }
 }
 
-/// Sets the clamp of a host, segments; `None`: it has none. Connections get the clamp at the next
-/// visit, new ones at once.
+/// Sets the clamp of a host, segments; `None`: it has none. New connections get the clamp at once,
+/// open ones at the next visit.
 ///
 /// # Errors
-/// The kernel's: there are too many hosts.
+/// The kernel refuses it: there are too many hosts.
 pub fn set_clamp(kernel: &Kernel, host: &Remote, segments: Option<u32>) -> Result<()> {
     let (map, key) = (kernel.map(names::CLAMPS), host.key());
     match segments {
@@ -225,11 +226,11 @@ pub fn set_clamp(kernel: &Kernel, host: &Remote, segments: Option<u32>) -> Resul
     Ok(())
 }
 
-/// The connections with clamps of a learner that is to go, whatever has become of its agent.
+/// Connections with clamps of a learner that is removed, whether or not its agent runs.
 pub struct ClampedSockets(MapHandle);
 
 impl ClampedSockets {
-    /// `None`: no host has a clamp.
+    /// Finds clamped connections; `None`: no host has a clamp.
     pub fn find(pin: &Path) -> Option<Self> {
         let hosts = find_map(pin, names::CLAMPS)?;
         let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
@@ -238,11 +239,11 @@ impl ClampedSockets {
             .map(Self)
     }
 
-    /// Gives the connections of all network namespaces their own windows back. The programs must
-    /// be gone: they would clamp new ones.
+    /// Lifts the clamps in all network namespaces. The programs must be gone: they would clamp new
+    /// connections.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     pub fn lift(&self) -> Result<()> {
         let mut object = object::open("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
         for mut program in object.progs_mut() {
@@ -261,7 +262,7 @@ impl ClampedSockets {
         let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
         let link = Arc::new(link.as_fd().try_clone_to_owned()?);
         let mut refused = 0;
-        // As in `lift_clamps`.
+        // Repeats as `lift_clamps` does.
         for _ in 0..LIFTS {
             let link = Arc::clone(&link);
             let visit = move || Some(lift_visited(link.as_fd()));
@@ -281,8 +282,8 @@ impl ClampedSockets {
     }
 }
 
-/// Visits the sockets of the thread's network namespace; returns how many lost their clamp, and how
-/// many kept it.
+/// Lifts the clamps of the thread's network namespace. Returns the numbers of sockets that lost
+/// their clamp and that kept it.
 fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
     let mut visit = Visit::begin(link)?;
     let (mut lifted, mut failed) = (0, 0);
@@ -298,7 +299,7 @@ fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
     }
 }
 
-/// Visits the sockets of the thread's network namespace, and returns what the program tells of each.
+/// Visits the sockets of the thread's network namespace; returns the program's reports.
 fn visited(link: BorrowedFd<'_>) -> Result<Vec<raw::thalweg_clamp_report>> {
     let mut visit = Visit::begin(link)?;
     let mut buffer = vec![0; AT_ONCE * REPORT];

@@ -8,7 +8,7 @@ use thalweg_units::printable;
 
 use super::view::{ClampFigures, Clamps, HostClamp};
 
-/// Number of clamped connections, and costs of polls; `None`: there are no clamps.
+/// Text of the number of clamped connections and the cost of polls; `None`: there are no clamps.
 pub fn status_row(status: &Value) -> Option<String> {
     let figures = ClampFigures::deserialize(status).ok()?;
     Some(format!(
@@ -20,7 +20,7 @@ pub fn status_row(status: &Value) -> Option<String> {
     ))
 }
 
-/// The table of an answer of `GET /v1/clamps`, of which at most `limit` hosts stay.
+/// Table of an answer of `GET /v1/clamps`, in which at most `limit` hosts stay.
 ///
 /// # Errors
 /// The answer has another form.

@@ -1,4 +1,4 @@
-//! Form of the feature's answers.
+//! Types of the feature's responses.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use super::hosts::Entry;
 use super::iterator::Remote;
 use crate::view::Looks;
 
-/// Figures of the learned clamps.
+/// Metrics of the learned clamps.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 pub struct ClampFigures {
-    /// Remote hosts with a clamp.
+    /// Number of remote hosts with a clamp.
     pub hosts: u64,
-    /// Open connections with a clamp.
+    /// Number of open connections with a clamp.
     pub connections: u64,
-    /// Times that this agent set a clamp.
+    /// Number of times that this agent set a clamp.
     pub set: u64,
-    /// Times that the kernel refused a clamp.
+    /// Number of times that the kernel refused a clamp.
     pub refused: u64,
     /// Polls of the connections.
     pub looks: Looks,
@@ -26,15 +26,15 @@ pub struct ClampFigures {
 /// `GET /v1/clamps`: the learned clamps of congestion windows.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Clamps {
-    /// The remote prefixes that have them; empty: there are none.
+    /// Remote prefixes with clamps; empty: there are none.
     pub prefixes: Vec<String>,
-    /// Whether they are set: not in a dry run, under advice, or where the kernel cannot.
+    /// Whether clamps are set: not in a dry run, under advice, or where the kernel cannot.
     pub sets: bool,
-    /// The remote hosts in the prefixes, by namespace and address.
+    /// Remote hosts in the prefixes, by namespace and address.
     pub hosts: Vec<HostClamp>,
 }
 
-/// The clamp of a remote host, and what it follows from.
+/// Clamp of a remote host, with the measurements of its path.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct HostClamp {
     /// Address of the host.
@@ -44,22 +44,23 @@ pub struct HostClamp {
     /// Pod or container that has this network namespace, if its runtime says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The clamp, segments; `None`: too little is known, or the host is in the control group.
+    /// Clamp of the host, segments; `None`: too little is known, or the host is in the control
+    /// group.
     pub segments: Option<u32>,
     /// Largest rate of one connection, bytes/s; 0: unknown.
     pub max_rate_bytes_per_s: u64,
     /// Least RTT, µs; 0: unknown.
     pub min_rtt_us: u32,
-    /// Open connections.
+    /// Number of open connections.
     pub connections: u64,
-    /// Connections with a clamp from the agent.
+    /// Number of connections with a clamp from the agent.
     pub clamped: u64,
-    /// Connections that are left to a policy or a route.
+    /// Number of connections that are left to a policy or a route.
     pub left: u64,
 }
 
 impl HostClamp {
-    /// The row of a host; `containers`: names by namespace cookie.
+    /// The row of a host; `containers` has names by namespace cookie.
     pub fn new(remote: &Remote, entry: &Entry, containers: &HashMap<u64, String>) -> Self {
         Self {
             address: remote.address().to_string(),

@@ -1,4 +1,4 @@
-//! Advice in words and figures.
+//! Advice in words and numbers.
 
 use thalweg_gain::{
     Advised, Arm, Choice, Comparison, Conclusion, Found, Group, Row, Scope, Side, Verdict, advise,
@@ -12,20 +12,20 @@ use crate::limits::{self, Buffers};
 use crate::store::KeptGain;
 use crate::view::{self, AdviceChoice, AdviceGroup};
 
-/// What the comparisons rest on.
+/// Basis of the comparisons.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
-    /// The learner's choices against its control group; whether there is one.
+    /// The learner's choices against its control group.
     Learner {
         /// Whether there is a control group.
         has_control: bool,
     },
-    /// Advice; share of host-hours with trials.
+    /// Trials, on a share of the host-hours.
     Advice {
-        /// 0 to 1.
+        /// Share of host-hours with trials, 0 to 1.
         trials: f64,
     },
-    /// Nothing is set, and nothing else is measured.
+    /// No comparison: nothing is set, and only limits are measured.
     DryRun,
 }
 
@@ -39,32 +39,32 @@ impl Source {
     }
 }
 
-/// What an answer is about.
+/// Query of advice, with the state that the response needs.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Groups to list; that of all is always first.
+    /// Groups to list; the group of all is always first.
     pub scope: Scope,
-    /// Only groups that overlap with this.
+    /// Prefix that listed groups overlap with; `None`: all groups.
     pub prefix: Option<Prefix>,
     /// Time on the store's clock, ms.
     pub now_ms: i64,
     /// Events that were lost before they reached the agent.
     pub events_dropped: u64,
-    /// What the comparisons rest on.
+    /// Basis of the comparisons.
     pub source: Source,
     /// The machine's default.
     pub system: String,
-    /// Why the kernel does not tell what holds connections up; `None`: it does.
+    /// Reason that the kernel does not report limits; `None`: it reports them.
     pub untold: Option<String>,
 }
 
-/// The answer of an agent that learns: about what it chose.
+/// The answer of an agent that learns, about the learner's choices.
 pub fn of_learner(kept: &KeptGain, question: &Question) -> view::Advice {
     let system = Arm::new(&question.system).unwrap_or(Arm::UNKNOWN);
     view(kept, system, Vec::new(), question)
 }
 
-/// The answer of `GET /v1/advise`; `ended` are the arms that are tried no more.
+/// The answer of `GET /v1/advise`; `ended` are the arms whose trials have ended.
 pub(super) fn view(
     kept: &KeptGain,
     system: Arm,
@@ -116,7 +116,7 @@ impl Question {
     }
 }
 
-/// What all groups of an answer share.
+/// State that all groups of an answer share.
 struct Table<'a> {
     system: Arm,
     age_s: u64,
@@ -193,7 +193,7 @@ impl Table<'_> {
         }
     }
 
-    /// The conclusion of a group, in a sentence or two.
+    /// Conclusion of a group, in one or two sentences.
     fn conclusion(&self, advised: &Advised, scope: Scope, name: &str) -> String {
         let system = self.system.name();
         match advised.conclusion {
@@ -248,7 +248,7 @@ impl Table<'_> {
         format!("Not known yet{when}: there are {}.", counts.join(", "))
     }
 
-    /// Why there is nothing to compare.
+    /// Reason that there is nothing to compare.
     fn nothing(&self) -> String {
         let system = self.system.name();
         match self.question.source {
@@ -279,7 +279,7 @@ fn is_price(found: Found) -> bool {
     matches!(found, Found::AtAPrice(_))
 }
 
-/// The arm of a choice; `None`: what the learner chose, whichever it was.
+/// The arm of a choice; `None`: any that the learner chose.
 fn arm(choice: &Choice, scope: Scope, name: &str) -> Option<String> {
     match choice.side {
         Side::Drawn(arm) | Side::Itself(arm) => Some(arm.name().to_owned()),
@@ -287,12 +287,12 @@ fn arm(choice: &Choice, scope: Scope, name: &str) -> Option<String> {
     }
 }
 
-/// What was found of a trial.
+/// Sentence of a trial's finding.
 pub(super) fn finding(choice: &Choice, system: &str) -> String {
     said(choice, Scope::All, "", system)
 }
 
-/// What was found of a choice, e.g. `bbr would take 23 % less time than cubic (between 18 % and
+/// Sentence of a choice's finding, e.g. `bbr would take 23 % less time than cubic (between 18 % and
 /// 28 %)`.
 fn said(choice: &Choice, scope: Scope, name: &str, system: &str) -> String {
     let (who, with) = match choice.side {

@@ -1,21 +1,21 @@
-//! A limit for the parts of a document, which a parser keeps whole.
+//! Size limit for the parts of a document, which a parser keeps whole.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
 /// Brackets around a host: those of the document and of its list of hosts.
 const LIST_DEPTH: u32 = 2;
 
-/// A reader of a document. It fails within the first field, or the first host, that is larger than
-/// `max_bytes`. White space between values does not count: a parser keeps none.
+/// A reader of a document that fails within the first field or host larger than `max_bytes`. White
+/// space between values does not count, as a parser keeps none.
 pub(super) struct Parts<R> {
     document: R,
     max_bytes: u64,
-    /// Bytes of the present field or host.
+    /// Bytes of the present field or host so far.
     found_bytes: u64,
-    /// Open brackets.
+    /// Number of open brackets.
     depth: u32,
     in_string: bool,
-    /// Whether a backslash came just before, in a string.
+    /// Whether the last character was a backslash, in a string.
     is_escaped: bool,
 }
 
