@@ -627,9 +627,11 @@ impl Records {
     }
 
     fn narrow_level(&self) -> Level {
-        let level = self
-            .others
-            .map(|others| Level::of(others.level).expect("a level").own());
+        let level = self.others.map(|others| {
+            Level::from_number(others.level)
+                .expect("a level")
+                .own_level()
+        });
         level.unwrap_or(Level::Prefix)
     }
 

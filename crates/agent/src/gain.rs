@@ -60,7 +60,7 @@ impl Drawn {
             share_q16: 0,
             ..self.control
         };
-        always.holds(tag, 0)
+        always.contains_cluster(tag, 0)
     }
 }
 

@@ -78,9 +78,12 @@ mod tests {
             (part(|tag| first(tag) && one.keeps(tag, 1, 0.5)), "hours"),
             (part(|tag| first(tag) && one.keeps(tag, 24, 0.5)), "days"),
             (part(|tag| first(tag) && other.keeps(tag, 0, 0.5)), "salts"),
-            (part(|tag| first(tag) && control.holds(tag, 0)), "control"),
             (
-                part(|tag| first(tag) && control.holds(tag, HOUR_NS)),
+                part(|tag| first(tag) && control.contains_cluster(tag, 0)),
+                "control",
+            ),
+            (
+                part(|tag| first(tag) && control.contains_cluster(tag, HOUR_NS)),
                 "later",
             ),
         ] {

@@ -153,7 +153,7 @@ fn intervals_contain_the_truth_of_each_window() {
     for (log, each) in [(Log::Honest, 200), (Log::Sampled, 400)] {
         for (at, [robust, weighted, _]) in coverage(60, each, log).into_iter().enumerate() {
             // Binomial with 60 draws at 0.95: one in a thousand is below 0.83.
-            let window = window::segments(USED[at]);
+            let window = window::arm_segments(USED[at]);
             assert!(robust >= 0.83, "{window} segments, doubly robust: {robust}");
             assert!(weighted >= 0.83, "{window} segments, weighted: {weighted}");
         }

@@ -155,7 +155,7 @@ struct Weighed {
 
 /// The weighted median, the lower one of two: the least value at which half of the weight is reached.
 /// Sorts the values. 0 without any.
-fn median(values: &mut [Weighed]) -> i64 {
+fn weighted_median(values: &mut [Weighed]) -> i64 {
     values.sort_unstable();
     let all: u64 = values.iter().map(|value| value.weight).sum();
     let mut reached = 0;
@@ -170,8 +170,8 @@ fn median(values: &mut [Weighed]) -> i64 {
 
 /// The weighted mean of the values, each taken as [`AROUND_Q16`] from their median at most, and the
 /// weighted mean of their distances from it, taken likewise. Sorts the values.
-fn centre(values: &mut [Weighed]) -> (i64, u64) {
-    let middle = median(values);
+fn robust_mean(values: &mut [Weighed]) -> (i64, u64) {
+    let middle = weighted_median(values);
     let around = i64::from(AROUND_Q16);
     let all: u64 = values.iter().map(|value| value.weight).sum();
     if all == 0 {
@@ -203,7 +203,11 @@ fn weight_q16(evidence_q16: u32, age_ns: u64) -> u32 {
 ///
 /// An arm counts by its distance from the system arm in the same report, with the lesser of both
 /// weights. So agents with other system arms count, too.
-pub fn aggregate(reports: &[AgentReport], fleet: &Fleet, system_arm: usize) -> Option<Prior> {
+pub fn aggregate_reports(
+    reports: &[AgentReport],
+    fleet: &Fleet,
+    system_arm: usize,
+) -> Option<Prior> {
     aggregate_sample(reports, 0, fleet, system_arm)
 }
 
@@ -218,7 +222,7 @@ pub fn aggregate_sample(
     if system_arm >= MAX_ARMS {
         return None;
     }
-    let reports = youngest(reports);
+    let reports = youngest_reports(reports);
     let agents = agents.max(reports.len());
     let mut prior = Prior::default();
     for arm in 0..MAX_ARMS {
@@ -234,7 +238,7 @@ pub fn aggregate_sample(
             });
         }
     }
-    prior.queue_q16 = median(&mut queues) as u32;
+    prior.queue_q16 = weighted_median(&mut queues) as u32;
     (prior.arms[system_arm].evidence_q16 > 0).then_some(prior)
 }
 
@@ -254,19 +258,19 @@ pub struct Fleet {
 
 impl Fleet {
     /// Judges the agents by what they told of each network.
-    pub fn of<'a>(
+    pub fn judge_networks<'a>(
         networks: impl Iterator<Item = &'a [AgentReport]> + Clone,
         system_arm: usize,
     ) -> Self {
         let agents: BTreeSet<u64> = networks.clone().flatten().map(|told| told.agent).collect();
-        Self::judged(agents.len(), system_arm, |judge| {
+        Self::judge_agents(agents.len(), system_arm, |judge| {
             networks.clone().for_each(|reports| judge(reports, 0));
         })
     }
 
     /// Judges so many agents. `each` hands over what they told of one network after the other, a sample
     /// and how many told of it; it is called a few times.
-    pub fn judged(
+    pub fn judge_agents(
         agents: usize,
         system_arm: usize,
         mut each: impl FnMut(&mut dyn FnMut(&[AgentReport], usize)),
@@ -311,7 +315,7 @@ impl Fleet {
                 continue;
             }
             let mean = i64::from(known.cost_q16) - i64::from(OFFSET_Q16);
-            for report in youngest(reports) {
+            for report in youngest_reports(reports) {
                 let (own, system) = (&report.arms[arm], &report.arms[system_arm]);
                 if own.evidence_q16 == 0 || system.evidence_q16 == 0 {
                     continue;
@@ -319,7 +323,7 @@ impl Fleet {
                 let squared = u128::from(known.deviation_q16).pow(2) << 16;
                 let chance = squared / u128::from(own.evidence_q16)
                     + squared / u128::from(system.evidence_q16);
-                let apart = apart(own.cost_q16, system.cost_q16) - mean;
+                let apart = distance_q16(own.cost_q16, system.cost_q16) - mean;
                 let error = (u128::from(apart.unsigned_abs()).pow(2) << 16) / (chance + around);
                 let (sum, count) = errors.entry(report.agent).or_default();
                 *sum += error.min(ERROR_MAX_Q16.into()) as u64;
@@ -345,13 +349,13 @@ impl Fleet {
 }
 
 /// The distance of an arm from the system arm in one report, Q16 bits.
-fn apart(own: u32, system: u32) -> i64 {
+fn distance_q16(own: u32, system: u32) -> i64 {
     let limit = i64::from(CLIP_Q16);
     (i64::from(own) - i64::from(system)).clamp(-limit, limit)
 }
 
 /// The youngest report of each agent, in the order of the agents.
-fn youngest(reports: &[AgentReport]) -> Vec<&AgentReport> {
+fn youngest_reports(reports: &[AgentReport]) -> Vec<&AgentReport> {
     let mut sorted: Vec<&AgentReport> = reports.iter().collect();
     // Equal ages: any order will do, as long as it is always the same.
     sorted.sort_by_key(|report| {
@@ -400,14 +404,14 @@ fn arm_prior(
             })
             .collect()
     };
-    let (cost, distance) = centre(&mut weigh(&|own, system| {
-        apart(own.cost_q16, system.cost_q16)
+    let (cost, distance) = robust_mean(&mut weigh(&|own, system| {
+        distance_q16(own.cost_q16, system.cost_q16)
     }));
-    let (log_rate, _) = centre(&mut weigh(&|own, system| {
-        apart(own.log_rate_q16, system.log_rate_q16)
+    let (log_rate, _) = robust_mean(&mut weigh(&|own, system| {
+        distance_q16(own.log_rate_q16, system.log_rate_q16)
     }));
     let deviation = deviation_q16(&known);
-    let share = median(&mut weigh(&|own, _| {
+    let share = weighted_median(&mut weigh(&|own, _| {
         let retrans = u64::from(own.retrans.min(own.segs));
         ((retrans << 16) / u64::from(own.segs.max(1))) as i64
     })) as u64;
@@ -446,7 +450,7 @@ fn deviation_q16(known: &[(&ArmReport, &ArmReport, u64)]) -> u64 {
     let mut told: Vec<Weighed> = told.collect();
     match told.is_empty() {
         true => DEVIATION_Q16.into(),
-        false => (median(&mut told) as u64).max(DEVIATION_MIN_Q16.into()),
+        false => (weighted_median(&mut told) as u64).max(DEVIATION_MIN_Q16.into()),
     }
 }
 
@@ -486,7 +490,7 @@ fn evidence_q16(
 /// The record in which a kernel has what other agents told of a network, at its level of the fleet.
 /// `worth_q16` limits the evidence of each arm. Nothing is tried by it: it has no credit, and is never
 /// scored.
-pub fn record(
+pub fn fleet_record(
     level: Level,
     prior: &Prior,
     system_arm: usize,
@@ -501,7 +505,7 @@ pub fn record(
         forgot_ns: now_ns,
         // Past the warm-up.
         scored: 1,
-        step: told(prior.arms[system_arm].evidence_q16),
+        step: reported_count(prior.arms[system_arm].evidence_q16),
         step_scored: prior.arms[system_arm].agents,
         ..Host::default()
     };
@@ -528,19 +532,19 @@ pub fn record(
 }
 
 /// Measurements of the system arm that others told of, as the share of the default counts them.
-fn told(evidence_q16: u32) -> u32 {
+fn reported_count(evidence_q16: u32) -> u32 {
     (evidence_q16 >> 16) * TOLD
 }
 
 /// Lets a record of the fleet age, if nobody tells of its network anew. False: nothing is left of it.
-pub fn fade(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) -> bool {
+pub fn age_record(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) -> bool {
     // By the fleet's own half-life, whatever this agent's is.
     let params = Params {
         half_life_ns: HALF_LIFE_NS / HALF_LIVES,
         ..*params
     };
-    weighted::forget(record, &params, now_ns);
-    record.step = told(record.arms[system_arm].own_weight_q16);
+    weighted::halve_evidence(record, &params, now_ns);
+    record.step = reported_count(record.arms[system_arm].own_weight_q16);
     weighted::note_cautions(record, Some(system_arm));
     record.arms[system_arm].own_weight_q16 > 0
 }
@@ -548,14 +552,18 @@ pub fn fade(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) 
 /// Takes what the fleet told out of an agent's own record: a prefix or a named network keeps its own
 /// measurements alone. A host keeps what it began with, but no longer trusts its default by it. False:
 /// there was nothing of the fleet.
-pub fn leave(record: &mut Host, system_arm: Option<usize>, params: &Params) -> bool {
+pub fn remove_fleet_evidence(
+    record: &mut Host,
+    system_arm: Option<usize>,
+    params: &Params,
+) -> bool {
     let level = record.level;
     // Whoever takes over from the fleet's record takes its step as well.
     if record.step == 0 || level.is_window() || level.is_fleet() {
         return false;
     }
     record.step = 0;
-    if level.fleet().is_some() {
+    if level.fleet_level().is_some() {
         for arm in &mut record.arms {
             (arm.value, arm.weight_q16) = (arm.own_q16.into(), arm.own_weight_q16);
             if arm.own_weight_q16 == 0 {

@@ -6,7 +6,7 @@
 //! the next wider one knows ([`adopt`]). In return the narrowest group that knows enough decides about
 //! a host without record ([`decide_group`]), and a new record starts from it ([`inherit`]).
 
-use crate::fixed::{ONE_Q16, blend};
+use crate::fixed::{ONE_Q16, blend_towards};
 use crate::host::{ArmState, Host, MAX_ARMS};
 use crate::key::Level;
 use crate::learner::Decision;
@@ -84,7 +84,7 @@ pub struct Report {
 
 /// What a host tells its groups of a measurement of `arm` that was just scored with the given cost and
 /// weight; `before` and `after` are its record. `None`: nothing.
-pub fn report(
+pub fn group_report(
     before: &Host,
     after: &Host,
     arm: usize,
@@ -105,7 +105,7 @@ pub fn report(
     }
     Some(Report {
         cost_q16: cost_q16 as u32,
-        log_rate_q16: crate::log2_q16(sample.rate()),
+        log_rate_q16: crate::log2_q16(sample.mean_rate()),
         weight_q16,
         system_q16,
         system_log_rate_q16,
@@ -147,7 +147,8 @@ pub fn score_group(
             return;
         }
         if is_system {
-            let mix = |old: u32, new: u32| blend(old.into(), new.into(), 1, 1 << USUAL_SHIFT);
+            let mix =
+                |old: u32, new: u32| blend_towards(old.into(), new.into(), 1, 1 << USUAL_SHIFT);
             group.usual_q16 = mix(reference, report.cost_q16) as u32;
             group.usual_log_rate_q16 = mix(rate, report.log_rate_q16) as u32;
         }
@@ -160,36 +161,36 @@ pub fn score_group(
             0 => report.queue_q16,
             _ => {
                 let (old, new) = (group.queue_q16.into(), report.queue_q16.into());
-                blend(old, new, 1, 1 << USUAL_SHIFT) as u32
+                blend_towards(old, new, 1, 1 << USUAL_SHIFT) as u32
             }
         };
     }
-    weighted::prepare(group, arm, params, now_ns);
+    weighted::discount_evidence(group, arm, params, now_ns);
     let measured = Measured {
         cost: relative_q16(report.cost_q16, reference).into(),
         log_rate_q16: relative_q16(report.log_rate_q16, rate),
         weight_q16,
     };
-    weighted::take(group, arm, system_arm, &measured, sample, params);
+    weighted::take_measurement(group, arm, system_arm, &measured, sample, params);
     for state in &mut group.arms {
         (state.own_q16, state.own_weight_q16) = (state.value as u32, state.weight_q16);
     }
 }
 
 /// Whether a group knows enough to decide.
-pub fn knows(group: &Host, system_arm: Option<usize>) -> bool {
+pub fn can_decide(group: &Host, system_arm: Option<usize>) -> bool {
     system_arm.is_some_and(|system| group.arms[system].weight_q16 >= KNOWN_Q16)
 }
 
 /// Adds to a group's own measurements what a wider one knows of each arm, as if it were a number of
 /// measurements: its evidence, `worth_q16` at most.
-pub fn adopt(
+pub fn adopt_wider(
     group: &mut Host,
     wider: &Host,
     system_arm: Option<usize>,
     worth_q16: &[u32; MAX_ARMS],
 ) {
-    if !knows(wider, system_arm) {
+    if !can_decide(wider, system_arm) {
         return;
     }
     if !group.level.is_window() && !group.level.is_fleet() {
@@ -207,7 +208,7 @@ pub fn adopt(
             own.log_rate_q16 = theirs.log_rate_q16;
             own.deviation_q16 = theirs.deviation_q16;
         } else {
-            own.value = blend(own.own_q16.into(), theirs.value, weight.into(), total);
+            own.value = blend_towards(own.own_q16.into(), theirs.value, weight.into(), total);
         }
         own.weight_q16 = total.min(u64::from(u32::MAX)) as u32;
         group.arms[i].caution_q16 = weighted::caution_q16(group, i, system_arm);
@@ -225,11 +226,11 @@ pub fn decide_group(
     random: u32,
     now_ns: u64,
 ) -> Option<Decision> {
-    weighted::forget(group, params, now_ns);
-    if !knows(group, system_arm) {
+    weighted::halve_evidence(group, params, now_ns);
+    if !can_decide(group, system_arm) {
         return None;
     }
-    let decision = weighted::decide(group, system_arm, allowed, params, random, now_ns);
+    let decision = weighted::decide_weighted(group, system_arm, allowed, params, random, now_ns);
     if decision.reason.is_trial() && decision.arm != system_arm {
         group.credit_q16 = group.credit_q16.saturating_sub(ADVANCE_Q16);
     }
@@ -239,14 +240,14 @@ pub fn decide_group(
 
 /// Gives a host's record, after its first measurement, what a group knows of the other arms: their
 /// distance from `arm`, which was measured, with the evidence `worth_q16` at most.
-pub fn inherit(
+pub fn inherit_group(
     host: &mut Host,
     group: &Host,
     arm: usize,
     system_arm: Option<usize>,
     worth_q16: &[u32; MAX_ARMS],
 ) {
-    if !knows(group, system_arm) || group.arms[arm].weight_q16 == 0 {
+    if !can_decide(group, system_arm) || group.arms[arm].weight_q16 == 0 {
         return;
     }
     host.step = group.step;

@@ -89,7 +89,7 @@ pub struct Sample {
 
 impl Sample {
     /// Mean rate over the stretch, bytes per second.
-    pub fn rate(&self) -> u64 {
+    pub fn mean_rate(&self) -> u64 {
         rate_bytes_per_second(self.bytes, self.duration_us)
     }
 
@@ -103,7 +103,7 @@ impl Sample {
     }
 
     /// Whether the stretch says anything about its congestion control.
-    pub fn assess(&self, params: &Params) -> Outcome {
+    pub fn assess_sample(&self, params: &Params) -> Outcome {
         let broken_off = matches!(self.end, End::Timeout | End::Switch);
         let stalled = broken_off && self.segs_out >= STALLED_SEGS;
         if self.bytes < params.score_min_bytes && !stalled {
@@ -114,7 +114,7 @@ impl Sample {
             return Outcome::Scored;
         }
         let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
-        let paused = self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.rate();
+        let paused = self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.mean_rate();
         let lossless = self.retrans <= self.segs_out / APP_LIMITED_LOSS;
         if paused && lossless && self.end != End::Timeout {
             return Outcome::AppLimited;

@@ -1,6 +1,6 @@
 //! Mode `thalweg`: discounted estimates of a cost in bits, inverse gap weighting.
 
-use crate::fixed::{ONE_Q16, blend, log2_q16};
+use crate::fixed::{ONE_Q16, blend_towards, log2_q16};
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
 use crate::key::Level;
 use crate::learner::{Decision, Flow, Reason};
@@ -144,7 +144,7 @@ pub(crate) fn waste_q16(sample: &Sample) -> u64 {
 
 /// Halves the evidence of every arm once per elapsed half-life. A trace is left: the mean of an arm
 /// that was measured once is never forgotten altogether.
-pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
+pub fn halve_evidence(host: &mut Host, params: &Params, now_ns: u64) {
     let half_life_ns = host.level.half_life_ns(params);
     if host.forgot_ns == 0 || half_life_ns == 0 {
         host.forgot_ns = now_ns;
@@ -207,7 +207,7 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
     host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
         queue_q16
     } else {
-        blend(host.queue_q16.into(), queue_q16.into(), 1, 1 << QUEUE_SHIFT) as u32
+        blend_towards(host.queue_q16.into(), queue_q16.into(), 1, 1 << QUEUE_SHIFT) as u32
     };
 }
 
@@ -322,7 +322,7 @@ pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
 
 /// Best-judged arm among the measured ones of `allowed`. On a tie the system's own wins, else the
 /// lowest index.
-pub(crate) fn best(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
+pub(crate) fn best_arm(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].weight_q16 > 0)
         .min_by_key(|&i| (judged_q16(host, i, system_arm), Some(i) != system_arm, i))
@@ -387,7 +387,7 @@ fn price_q16(arm: &ArmState, gap_q16: u64, arms: u64) -> u64 {
 
 /// The probabilities (Q16, sum 65536) and the best arm; `None` while warming up. Until the system's
 /// arm has been measured, there is nothing to compare with.
-fn shares(
+fn choice_probabilities(
     host: &Host,
     system_arm: Option<usize>,
     allowed: u16,
@@ -398,7 +398,7 @@ fn shares(
     if host.scored < params.warm_up || system.is_some_and(|i| host.arms[i].weight_q16 == 0) {
         return None;
     }
-    let best = best(host, allowed, system_arm)?;
+    let best = best_arm(host, allowed, system_arm)?;
     let mut shares = [0; MAX_ARMS];
     shares[best] = ONE_Q16;
     if host.trials_at(now_ns) >= TRIALS || host.arms[best].weight_q16 < FADED_Q16 {
@@ -442,7 +442,7 @@ fn shares(
 }
 
 /// Draws an arm by its share; while warming up, the system's own.
-pub(crate) fn decide(
+pub(crate) fn decide_weighted(
     host: &Host,
     system_arm: Option<usize>,
     allowed: u16,
@@ -450,7 +450,8 @@ pub(crate) fn decide(
     random: u32,
     now_ns: u64,
 ) -> Decision {
-    let Some((best, shares)) = shares(host, system_arm, allowed, params, now_ns) else {
+    let Some((best, shares)) = choice_probabilities(host, system_arm, allowed, params, now_ns)
+    else {
         return Decision {
             arm: system_arm,
             reason: Reason::WarmUp,
@@ -490,7 +491,7 @@ pub(crate) fn propensities_q16(
     now_ns: u64,
 ) -> [u32; MAX_ARMS] {
     match (
-        shares(host, system_arm, allowed, params, now_ns),
+        choice_probabilities(host, system_arm, allowed, params, now_ns),
         system_arm,
     ) {
         (Some((_, shares)), _) => shares,
@@ -504,7 +505,7 @@ pub(crate) fn propensities_q16(
 }
 
 /// The change of arm that is due mid-flow for a connection that has lost much.
-pub(crate) fn change(
+pub(crate) fn change_mid_flow(
     host: &Host,
     flow: &Flow,
     allowed: u16,
@@ -524,7 +525,7 @@ pub(crate) fn change(
             propensity_q16: ONE_Q16,
         });
     }
-    let target = best(host, allowed, Some(current)).filter(|&target| target != current)?;
+    let target = best_arm(host, allowed, Some(current)).filter(|&target| target != current)?;
     let (from, to) = (&host.arms[current], &host.arms[target]);
     if from.weight_q16 == 0 || to.value + RESCUE_GAP_Q16 > from.value {
         return None;
@@ -543,14 +544,14 @@ pub(crate) fn change(
 
 /// Whether a measurement on `arm` counts, or why not. A time-out needs another measurement to compare
 /// with: alone it may be a peer that vanished.
-pub(crate) fn assess(
+pub(crate) fn assess_weighted(
     host: &Host,
     arm: usize,
     system_arm: Option<usize>,
     sample: &Sample,
     params: &Params,
 ) -> Outcome {
-    match sample.assess(params) {
+    match sample.assess_sample(params) {
         Outcome::Scored if sample.end == End::Timeout && least_known(host).is_none() => {
             Outcome::Timeout
         }
@@ -581,7 +582,7 @@ fn least_news(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
 
 /// What a sample costs, retransmissions included, bits in Q16.
 fn sample_cost_q16(sample: &Sample, params: &Params) -> u64 {
-    let cost = cost_q16(sample.rate(), sample.srtt_us, params) + waste_q16(sample);
+    let cost = cost_q16(sample.mean_rate(), sample.srtt_us, params) + waste_q16(sample);
     cost.min(u64::from(u32::MAX))
 }
 
@@ -592,7 +593,7 @@ fn least_known(host: &Host) -> Option<u64> {
 }
 
 /// Adds one measurement, already assessed, to the estimates of `arm`; returns its cost and weight.
-pub(crate) fn score(
+pub(crate) fn score_weighted(
     host: &mut Host,
     arm: usize,
     system_arm: Option<usize>,
@@ -600,7 +601,7 @@ pub(crate) fn score(
     params: &Params,
     now_ns: u64,
 ) -> (u64, u32) {
-    let rate = sample.rate();
+    let rate = sample.mean_rate();
     let mut cost = sample_cost_q16(sample, params);
     let weight_q16 = sample.weight_q16(params);
     // The arm has less evidence than the clip requires, so its mean does not bound the sample.
@@ -611,7 +612,7 @@ pub(crate) fn score(
         cost = cost.min(known + CLIP_WORSE_Q16);
     }
 
-    prepare(host, arm, params, now_ns);
+    discount_evidence(host, arm, params, now_ns);
     note_queue(host, arm, system_arm, sample);
     let measured = Measured {
         cost,
@@ -619,8 +620,8 @@ pub(crate) fn score(
         weight_q16,
     };
     let before = host.arms[arm];
-    take(host, arm, system_arm, &measured, sample, params);
-    follow(host, arm, system_arm, &before);
+    take_measurement(host, arm, system_arm, &measured, sample, params);
+    move_unmeasured_arms(host, arm, system_arm, &before);
     let state = &mut host.arms[arm];
     state.max_rate = state.max_rate.max(rate);
     host.max_rate = host.max_rate.max(rate);
@@ -646,8 +647,8 @@ pub(crate) struct Measured {
 }
 
 /// Discounts earlier evidence before a measurement of `arm`.
-pub(crate) fn prepare(record: &mut Host, arm: usize, params: &Params, now_ns: u64) {
-    forget(record, params, now_ns);
+pub(crate) fn discount_evidence(record: &mut Host, arm: usize, params: &Params, now_ns: u64) {
+    halve_evidence(record, params, now_ns);
     let shift = record.level.idle_shift(params);
     for (i, other) in record.arms.iter_mut().enumerate() {
         if i != arm {
@@ -657,7 +658,7 @@ pub(crate) fn prepare(record: &mut Host, arm: usize, params: &Params, now_ns: u6
 }
 
 /// Adds a measurement to the record of a host or group, and judges its arms anew.
-pub(crate) fn take(
+pub(crate) fn take_measurement(
     record: &mut Host,
     arm: usize,
     system_arm: Option<usize>,
@@ -674,7 +675,7 @@ pub(crate) fn take(
     let (level, srtt_us) = (record.level, sample.srtt_us);
     let timeout = sample.end == End::Timeout;
     let state = &mut record.arms[arm];
-    learn(state, level, measured, srtt_us, params, timeout);
+    update_estimate(state, level, measured, srtt_us, params, timeout);
     let shift = if level.is_window() {
         WINDOW_SEGS_SHIFT
     } else {
@@ -690,7 +691,7 @@ pub(crate) fn take(
 
 /// Moves the arms that were never measured on the host along with `arm`: what is known of them is
 /// their distance. They follow the system's arm, or any while that is one of them.
-fn follow(host: &mut Host, arm: usize, system_arm: Option<usize>, before: &ArmState) {
+fn move_unmeasured_arms(host: &mut Host, arm: usize, system_arm: Option<usize>, before: &ArmState) {
     let Some(system) = system_arm else { return };
     if before.weight_q16 == 0 || (arm != system && host.arms[system].scored > 0) {
         return;
@@ -747,7 +748,7 @@ fn count_segments(arm: &mut ArmState, sample: &Sample, shift: u32) {
 }
 
 /// Adds one cost to an arm's discounted estimate.
-fn learn(
+fn update_estimate(
     arm: &mut ArmState,
     level: Level,
     measured: &Measured,
@@ -794,9 +795,9 @@ fn learn(
         } else {
             cost
         };
-        let mix = |old: u32, new: u64| blend(u64::from(old), new, weight, total) as u32;
+        let mix = |old: u32, new: u64| blend_towards(u64::from(old), new, weight, total) as u32;
         arm.deviation_q16 = mix(arm.deviation_q16, cost.abs_diff(arm.value));
-        arm.value = blend(arm.value, cost, weight, total);
+        arm.value = blend_towards(arm.value, cost, weight, total);
         arm.log_rate_q16 = mix(arm.log_rate_q16, u64::from(log_rate_q16));
         arm.srtt_us = mix(arm.srtt_us, u64::from(srtt_us));
     }

@@ -42,12 +42,12 @@ const SEGS: u64 = 2000;
 const SEGS_MAX: u32 = 1 << 15;
 
 /// The window of an arm, segments.
-pub fn segments(arm: usize) -> u32 {
+pub fn arm_segments(arm: usize) -> u32 {
     LEAST + 2 * arm as u32
 }
 
 /// The arm of a window; `None` if it cannot be chosen: 10 to 32 segments, even.
-pub fn arm(segments: u32) -> Option<usize> {
+pub fn window_arm(segments: u32) -> Option<usize> {
     let fits = (LEAST..=MOST).contains(&segments) && segments.is_multiple_of(2);
     fits.then(|| ((segments - LEAST) / 2) as usize)
 }
@@ -58,7 +58,7 @@ pub fn arm(segments: u32) -> Option<usize> {
 /// The cost is the time with data outstanding in units of the round trips that slow start needs with
 /// the kernel's own window, log2(1 + segments / 10), in bits; retransmissions cost as for congestion
 /// controls. The reference does not depend on the window, so it only takes away what the size explains.
-pub fn report(sample: &Sample) -> Option<(Report, Sample)> {
+pub fn window_report(sample: &Sample) -> Option<(Report, Sample)> {
     let over = matches!(sample.end, End::FinLocal | End::FinRemote | End::Reset);
     let segs = u64::from(sample.segs_out).checked_sub(sample.retrans.into())?;
     let tells = segs > LEAST.into() && sample.bytes <= BYTES_MAX;
@@ -90,13 +90,13 @@ pub fn report(sample: &Sample) -> Option<(Report, Sample)> {
 }
 
 /// Mask of the windows that a record permits, of those that the operator permits.
-pub fn permitted(group: &Host, windows: u16) -> u16 {
+pub fn permitted_windows(group: &Host, windows: u16) -> u16 {
     let up_to = (2u32 << (group.step & 15)) - 1;
     (u32::from(windows) & up_to) as u16
 }
 
 /// Whether a window causes losses of its own.
-fn overflows(group: &Host, arm: usize) -> bool {
+fn causes_losses(group: &Host, arm: usize) -> bool {
     let own = &group.arms[OWN];
     let (segs, own_segs) = (u64::from(group.arms[arm].segs), u64::from(own.segs));
     if segs < SEGS || own_segs < SEGS {
@@ -112,7 +112,7 @@ fn overflows(group: &Host, arm: usize) -> bool {
 /// by one window, if the largest that may be chosen is the best one: after 128 measurements at first,
 /// then after 1,000 since the last step. What was counted of the new one before is forgotten, so that
 /// it is tried anew.
-pub fn step(group: &mut Host, windows: u16) {
+pub fn step_window(group: &mut Host, windows: u16) {
     for state in group.arms[..COUNT]
         .iter_mut()
         .filter(|arm| arm.segs >= SEGS_MAX)
@@ -122,7 +122,7 @@ pub fn step(group: &mut Host, windows: u16) {
     let is_set = |&i: &usize| windows >> i & 1 != 0;
     let chosen = |i: &usize| *i <= group.step as usize;
     let mut tried = (1..COUNT).filter(is_set).filter(chosen);
-    if let Some(harmful) = tried.clone().find(|&i| overflows(group, i)) {
+    if let Some(harmful) = tried.clone().find(|&i| causes_losses(group, i)) {
         let below = (1..harmful).rev().find(is_set).unwrap_or(OWN);
         (group.step, group.step_scored) = (below as u32, group.scored);
         return;
@@ -147,7 +147,7 @@ pub fn step(group: &mut Host, windows: u16) {
 }
 
 /// A new record begins where the wider one is.
-pub fn start(group: &mut Host, wider: &Host) {
+pub fn start_from_wider(group: &mut Host, wider: &Host) {
     if group.scored <= 1 && group.step < wider.step {
         (group.step, group.step_scored) = (wider.step, group.scored);
     }

@@ -181,10 +181,10 @@ fn draws(bed: &Bed, side: Side) -> impl Fn(Control, &str) -> String + use<> {
     let now_ns = system::monotonic_ns();
     move |group, remote| {
         let key = HostKey::new(netns, remote.parse().unwrap(), 32, 64).unwrap();
-        if group.holds(key.tag(), now_ns) {
+        if group.contains_cluster(key.tag(), now_ns) {
             return "cubic".to_owned();
         }
-        let index = group.arm(key.tag(), allowed, now_ns).unwrap();
+        let index = group.trial_arm(key.tag(), allowed, now_ns).unwrap();
         let arm = arms.iter().find(|arm| arm["index"] == index).unwrap();
         arm["name"].as_str().unwrap().to_owned()
     }

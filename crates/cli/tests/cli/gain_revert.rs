@@ -77,9 +77,11 @@ fn salt(keys: &[HostKey]) -> u64 {
             permanent_q16: 0,
             salt: *salt,
         };
-        let treated = keys.iter().filter(|key| !control.holds(key.tag(), now_ns));
+        let treated = keys
+            .iter()
+            .filter(|key| !control.contains_cluster(key.tag(), now_ns));
         let next: Vec<bool> = treated
-            .map(|key| control.holds(key.tag(), now_ns + hour))
+            .map(|key| control.contains_cluster(key.tag(), now_ns + hour))
             .collect();
         let held = next.iter().filter(|held| **held).count();
         held.min(next.len() - held) >= CLUSTERS

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use thalweg_learner::{
-    Decision, Host, Mode, ONE_Q16, Params, Reason, Sample, best_arm, cost_q16, decide, forget,
-    propensities_q16, score,
+    Decision, Host, Mode, ONE_Q16, Params, Reason, Sample, best_arm, cost_q16, decide,
+    halve_evidence, propensities_q16, score,
 };
 use thalweg_units::random::mix;
 
@@ -179,7 +179,7 @@ impl Replay {
                 // Classic counts a connection before it decides about it.
                 host.connections += 1;
                 if params.mode == Mode::Thalweg {
-                    forget(host, &params, now_ns);
+                    halve_evidence(host, &params, now_ns);
                 }
                 let known = propensities_q16(host, system, allowed, &params, now_ns);
                 host.connections -= 1;

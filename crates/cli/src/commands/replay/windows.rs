@@ -37,7 +37,7 @@ impl Section {
                 Ok(judged) => sample(&judged.size),
                 Err(untold) => untold.size().map_or(json!({}), sample),
             };
-            document["segments"] = window::segments(of.arm).into();
+            document["segments"] = window::arm_segments(of.arm).into();
             document["had"] = of.had.into();
             match &of.judged {
                 Ok(judged) => {
@@ -88,7 +88,7 @@ impl Section {
         }
         for of in &self.windows {
             if let Err(untold) = &of.judged {
-                let segments = window::segments(of.arm);
+                let segments = window::arm_segments(of.arm);
                 text += &format!("Not known of {segments} segments: {untold}.\n");
             }
         }
@@ -126,7 +126,7 @@ fn row((arm, had, judged): &(usize, u64, Judged)) -> Vec<String> {
         format!("{} to {}", words(it.low), words(it.high))
     };
     vec![
-        format!("{} segments", window::segments(*arm)),
+        format!("{} segments", window::arm_segments(*arm)),
         time(judged.time.robust.mean),
         between(&judged.time.robust, &time),
         bits(judged.cost.robust.mean),

@@ -334,7 +334,7 @@ impl Bed {
             permanent_q16: 1 << 15,
             salt,
         };
-        let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0) == held);
+        let salt = (0..).find(|salt| group(*salt).contains_cluster(key.tag(), 0) == held);
         let salt = salt.expect("one of them does");
         format!("share = 0.0\npermanent = 0.5\nsalt = {salt}\n")
     }
