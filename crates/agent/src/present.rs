@@ -196,7 +196,7 @@ impl Presenter<'_> {
             container: self.containers.get(&key.netns).cloned(),
             limits,
             free_connections: free.connections,
-            free_bytes_per_s: (free.connections > 0).then(|| free.rate()),
+            free_bytes_per_s: (free.connections > 0).then(|| free.held_rate()),
             fastest_bytes_per_s: account.fastest,
             name,
         })

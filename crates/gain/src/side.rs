@@ -80,7 +80,7 @@ impl Side {
     pub const FIRST: Self = Self::Control;
 
     /// Its form in files, as `control` or `drawn:bbr`.
-    pub fn text(&self) -> String {
+    pub fn file_text(&self) -> String {
         match self {
             Self::Control => "control".to_owned(),
             Self::Treated => "treated".to_owned(),
@@ -114,9 +114,9 @@ mod tests {
             Side::Drawn(arm),
             Side::Itself(Arm::UNKNOWN),
         ] {
-            assert_eq!(Side::parse(&side.text()), Some(side));
+            assert_eq!(Side::parse(&side.file_text()), Some(side));
         }
-        assert_eq!(Side::Drawn(arm).text(), "drawn:fifteen-letters");
+        assert_eq!(Side::Drawn(arm).file_text(), "drawn:fifteen-letters");
         let wrong = ["", "Control", "drawn", "drawn:", "other:bbr", "1"];
         for text in wrong.into_iter().chain(["drawn:sixteen-letters-"]) {
             assert_eq!(Side::parse(text), None, "{text}");

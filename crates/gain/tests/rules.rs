@@ -140,8 +140,9 @@ fn time(world: &World, log: &[Connection]) -> f64 {
 
 fn judged(rule: Rule, log: &[Connection]) -> Outcome {
     let mut replay = Replay::new(rule);
-    log.iter().for_each(|connection| replay.add(connection));
-    replay.outcome().unwrap()
+    log.iter()
+        .for_each(|connection| replay.add_connection(connection));
+    replay.replay_outcome().unwrap()
 }
 
 /// Means over some worlds with a number of connections to each host: a rule's estimated difference from the log, what it truly is, and what

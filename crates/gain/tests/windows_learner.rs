@@ -140,7 +140,7 @@ fn log(seed: u64, is_even: bool) -> Log {
             end: End::FinLocal,
         };
         learner.score(network, arm, &sample, now_ns);
-        windows.add(&First {
+        windows.add_connection(&First {
             host: network as u64 * HOSTS + random.below(HOSTS),
             network: network as u64,
             start_ns: now_ns,
@@ -170,7 +170,7 @@ fn coverage(seeds: u64, is_even: bool) -> (u64, u64) {
     let (mut covered, mut told) = (0, 0);
     for seed in 0..seeds {
         let log = log(seed, is_even);
-        for of in log.windows.outcomes(MASK) {
+        for of in log.windows.window_outcomes(MASK) {
             let at = USED.iter().position(|&arm| arm == of.arm).unwrap();
             let segments = window::arm_segments(of.arm);
             let Ok(judged) = of.judged else {
@@ -183,7 +183,7 @@ fn coverage(seeds: u64, is_even: bool) -> (u64, u64) {
                 found.low, found.high, judged.size.overlap, judged.size.connections,
             );
             told += 1;
-            covered += u64::from(found.covers(truth));
+            covered += u64::from(found.contains_value(truth));
         }
     }
     println!("{covered} of {told}");
@@ -200,7 +200,7 @@ fn intervals_contain_what_is_true_of_the_learners_own_log() {
     );
     // Weights without the log's probabilities do not add up, and that is said.
     for seed in 0..5 {
-        let own = log(seed, true).windows.outcomes(MASK)[0];
+        let own = log(seed, true).windows.window_outcomes(MASK)[0];
         assert!(matches!(own.judged, Err(Untold::Seldom(_))), "{own:?}");
     }
 }

@@ -60,12 +60,12 @@ impl Mode {
     }
 
     /// Whether a program of Thalweg is in the kernel in this mode.
-    pub(crate) fn pins(&self) -> bool {
+    pub(crate) fn uses_bpf(&self) -> bool {
         self.learns() || matches!(self, Self::Policy(_))
     }
 
     /// The name as part of a file name: "fixed:bbr" becomes "fixed-bbr".
-    pub fn label(&self) -> String {
+    pub fn file_label(&self) -> String {
         self.to_string().replace(':', "-")
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn is_policy_name(name: &str) -> bool {
 
 /// The modes to run, each once and in order. [`Mode::EveryFixed`] becomes one mode per available
 /// congestion control.
-pub fn expand(modes: &[Mode], available: &[String]) -> Vec<Mode> {
+pub fn expand_modes(modes: &[Mode], available: &[String]) -> Vec<Mode> {
     let mut expanded: Vec<Mode> = Vec::new();
     let mut add = |mode: Mode| {
         if !expanded.contains(&mode) {
@@ -202,7 +202,7 @@ mod tests {
             Mode::Baseline,
         ];
         assert_eq!(
-            expand(&modes, &available),
+            expand_modes(&modes, &available),
             [
                 Mode::Baseline,
                 Mode::Fixed("bbr".into()),

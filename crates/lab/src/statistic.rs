@@ -119,7 +119,7 @@ thalweg_report::statistics! {
 
 impl Statistic {
     /// Its name for a reader.
-    pub fn words(self) -> &'static str {
+    pub fn reader_name(self) -> &'static str {
         self.definition().0
     }
 
@@ -219,7 +219,7 @@ mod tests {
         for statistic in Statistic::ALL {
             assert_eq!(serde_json::to_value(statistic).unwrap(), statistic.key());
             assert!(keys.insert(statistic.key()), "{}", statistic.key());
-            assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
+            assert!(!statistic.description().is_empty() && !statistic.reader_name().is_empty());
         }
         // The reference page names each in its section of statistics.
         let page = include_str!("../../../docs/reference/lab.md");

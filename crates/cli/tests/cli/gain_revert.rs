@@ -60,7 +60,7 @@ fn path() -> PairOptions {
 
 /// The hosts as the client's kernel knows them.
 fn keys(bed: &Bed) -> Vec<HostKey> {
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let client = Path::new("/run/netns").join(bed.pair.namespace_name(Side::Client));
     let netns = system::netns_cookie_of(&client).unwrap();
     let addresses = bed.pair.server_addresses().into_iter();
     let key = |address| HostKey::new(netns, address, 32, 64).unwrap();

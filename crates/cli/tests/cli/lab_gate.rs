@@ -13,7 +13,7 @@ use crate::support::{LABORATORY, THALWEG, manifest_path, stock};
 use thalweg_lab::outcome::ScenarioOutcome;
 use thalweg_lab::scenario::{Expectation, Reference, Scenario};
 use thalweg_lab::statistic::Statistic;
-use thalweg_lab::{Mode, Options, run};
+use thalweg_lab::{Mode, Options, run_scenarios};
 use thalweg_report::Verdict;
 
 /// Writes a scenario that sets for a mode what it sets for the learner.
@@ -43,7 +43,7 @@ fn instead_of_the_learner(scenario: &str, mode: &str, rounds: u32) -> ScenarioOu
         program: LABORATORY.into(),
         ..Options::default()
     };
-    run(&options).unwrap().scenarios.remove(0)
+    run_scenarios(&options).unwrap().scenarios.remove(0)
 }
 
 /// Checks that a statistic misses its bound.

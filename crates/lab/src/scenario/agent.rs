@@ -35,7 +35,7 @@ impl Learning {
     }
 
     /// Reads the table; none if there is a fault.
-    pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
+    pub(super) fn from_table(mut table: Table<'_>) -> Option<Self> {
         let arm = |value: &DeValue<'_>| congestion_control(value).ok_or(None);
         let expected = format!("a list of {CONGESTION_CONTROL}");
         let form = schema::congestion_control;

@@ -44,7 +44,7 @@ impl Arm {
 
 /// Reads the tables; none if there is a fault. File names are relative to the folder. A word
 /// without '/' and '.' names a congestion control of Thalweg.
-pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
+pub(super) fn read_arms(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
     let mut all_sound = true;
     let mut arms: Vec<Arm> = Vec::new();
     for mut table in tables {

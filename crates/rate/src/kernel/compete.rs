@@ -62,7 +62,7 @@ pub(super) fn start_competing(ca: &mut Rate, tp: &TcpSock) {
 }
 
 /// A round of `COMPETE`: sets the bounds of the rate to what its window sends.
-pub(super) fn compete(ca: &mut Rate, tp: &TcpSock, round: &mut Round) {
+pub(super) fn compete_round(ca: &mut Rate, tp: &TcpSock, round: &mut Round) {
     let rtt_us = u64::from((ca.mean_rtt >> MEAN_SHIFT).max(1));
     let is_full = tp.lost != ca.round_lost || tp.delivered_ce != ca.round_marked;
     round.keep_q16 = ONE_Q16;

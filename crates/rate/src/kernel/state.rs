@@ -26,7 +26,7 @@ pub trait Decide: Debug {
     fn features(&self) -> &Features;
 
     /// The action, Q15, for a measurement.
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
+    fn decide_action(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
 }
 
 impl Decide for Model {
@@ -34,8 +34,8 @@ impl Decide for Model {
         self.features()
     }
 
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
-        self.act(flow, measurement)
+    fn decide_action(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
+        self.decide_action(flow, measurement)
     }
 }
 
@@ -177,7 +177,7 @@ pub struct Rate {
 
 impl Rate {
     /// The present rate, bytes/s.
-    pub fn rate(&self) -> u64 {
+    pub fn current_rate(&self) -> u64 {
         self.rate
     }
 
@@ -216,12 +216,12 @@ pub(super) fn start_round(ca: &mut Rate, tp: &TcpSock) {
 
 /// Whether TCP paces. A flow goes without pacing if it has the whole rate of the fastest link and
 /// there is no queue; with `SO_MAX_PACING_RATE` it must pace.
-pub(super) fn pace(tp: &mut TcpSock, needed: bool) {
+pub(super) fn set_pacing(tp: &mut TcpSock, needed: bool) {
     tp.sk_pacing_needed = needed || tp.sk_max_pacing_rate != u64::MAX;
 }
 
 /// Makes TCP send at `rate`, with at most twice that rate's data in flight.
-pub(super) fn apply(ca: &mut Rate, tp: &mut TcpSock, rate: u64, base_us: u32, rtt_us: u32) {
+pub(super) fn apply_rate(ca: &mut Rate, tp: &mut TcpSock, rate: u64, base_us: u32, rtt_us: u32) {
     let rtt_us = rtt_us
         .min(base_us.saturating_mul(WINDOW_ROUND_TRIPS))
         .max(base_us)

@@ -65,7 +65,7 @@ pub struct SmoothedDelay {
 
 impl SmoothedDelay {
     /// Of these round-trip times, µs; none without any.
-    pub(crate) fn of(mut smoothed_us: Vec<u32>, shortest_us: u32) -> Option<Self> {
+    pub(crate) fn from_samples(mut smoothed_us: Vec<u32>, shortest_us: u32) -> Option<Self> {
         smoothed_us.sort_unstable();
         let last = smoothed_us.len().checked_sub(1)?;
         let at = |share: f64| {
@@ -118,7 +118,7 @@ pub struct Counts {
 
 impl Counts {
     /// Whether every packet is accounted for.
-    pub fn conserved(&self) -> bool {
+    pub fn all_packets_accounted(&self) -> bool {
         self.sent_packets == self.delivered_packets + self.dropped_packets + self.underway_packets
     }
 }

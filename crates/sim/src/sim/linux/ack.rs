@@ -185,7 +185,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             sent_bytes: u64::from(sent) * bytes,
             hops: &[],
         };
-        self.call(index, self.now, |controller, context| {
+        self.call_controller(index, self.now, |controller, context| {
             controller.on_ack(&told, context);
         });
     }
@@ -198,7 +198,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if self.set.needs.tcp {
             self.tell(index, Event::Recovery);
         } else {
-            self.call(index, self.now, |controller, context| {
+            self.call_controller(index, self.now, |controller, context| {
                 controller.on_loss(Loss::Gap, context);
             });
         }
@@ -239,7 +239,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.tell(index, Event::Loss);
             self.connection(index).socket.snd_cwnd = underway + 1;
         } else if entered {
-            self.call(index, now, |controller, context| {
+            self.call_controller(index, now, |controller, context| {
                 controller.on_loss(Loss::Timeout, context);
             });
         }
