@@ -14,7 +14,7 @@ pub(crate) enum Node {
 /// An output port of a switch: a queue and the link behind it.
 #[derive(Debug, Clone)]
 pub(crate) struct PortPlan {
-    /// Its switch.
+    /// Switch of the port.
     pub switch: u32,
     /// Where its link leads.
     pub to: Node,

@@ -69,7 +69,7 @@ pub struct Cubic {
     /// Time from the start of the epoch to its origin, s; the window there.
     k: f64,
     origin: f64,
-    /// What Reno's window would be.
+    /// Window that Reno would have.
     reno: f64,
     /// Acknowledged segments that have not raised the window.
     credit: f64,

@@ -55,10 +55,10 @@ impl fmt::Display for Inference {
     }
 }
 
-/// What a flow does that begins faster than [`INITIAL_FRACTION`] and meets overload.
+/// Reaction of a flow that begins faster than [`INITIAL_FRACTION`] and meets overload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overload {
-    /// It begins again, slower ([`Restart`]).
+    /// The flow begins again, slower ([`Restart`]).
     #[default]
     Restart,
     /// Each lost probe is a decision of the model, as published.
@@ -92,7 +92,7 @@ pub struct Options {
     pub target: Option<f64>,
     /// First rate, as a share of the line rate; [`INITIAL_FRACTION`] by default.
     pub initial_fraction: f64,
-    /// What it does where that is too fast.
+    /// Reaction of a flow where the initial rate is too fast.
     pub overload: Overload,
 }
 
@@ -239,7 +239,7 @@ impl Model {
         self.inference
     }
 
-    /// Its features, in integers.
+    /// Features of the model, in integers.
     pub fn features(&self) -> &Features {
         &self.features
     }
@@ -363,7 +363,7 @@ impl Action {
     }
 }
 
-/// What few flows have, beside their cache line.
+/// State that few flows have, outside of their cache line.
 #[derive(Debug, Clone, Default)]
 struct Memory {
     /// State of a recurrent network.

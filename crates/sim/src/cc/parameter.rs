@@ -10,9 +10,9 @@ use crate::Time;
 pub struct ParameterError {
     /// Name of the parameter in scenario files.
     pub field: &'static str,
-    /// Its value.
+    /// Value of the parameter.
     pub found: String,
-    /// Its range.
+    /// Range of the parameter.
     pub expected: String,
 }
 

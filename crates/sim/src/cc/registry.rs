@@ -28,7 +28,7 @@ macro_rules! controllers {
             /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            /// Its name in scenario files and `--cc`.
+            /// Name of the kind in scenario files and `--cc`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -65,12 +65,12 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::Parameters),)*
             /// A model file's controller; flows share the model.
             Learned(Arc<learned::Model>),
-            /// The same with the kernel's rules around it.
+            /// A learned controller with the kernel's rules around it.
             ThalwegRl(Arc<thalweg_rl::Program>),
         }
 
         impl Spec {
-            /// Its kind; none for a model.
+            /// Kind of the controller; none for a model.
             fn kind(&self) -> Option<Kind> {
                 match self {
                     $(Self::$kind(_) => Some(Kind::$kind),)*
@@ -78,7 +78,7 @@ macro_rules! controllers {
                 }
             }
 
-            /// Its parameters, by name; none for a model.
+            /// Parameters of the controller, by name; none for a model.
             pub fn parameters(&self) -> toml::Table {
                 match self {
                     $(Self::$kind(parameters) => toml::Table::try_from(parameters)
@@ -109,7 +109,7 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::$controller),)*
             /// A model file's controller.
             Learned(learned::Learned),
-            /// The same with the kernel's rules around it.
+            /// A learned controller with the kernel's rules around it.
             ThalwegRl(thalweg_rl::ThalwegRl),
         }
 
@@ -203,7 +203,7 @@ impl Controller for AnyController {
 
 /// Name of [`Spec::Learned`], the controller of a model file.
 pub const LEARNED: &str = "learned";
-/// Its parameters.
+/// Parameters of the controller `learned`.
 const LEARNED_PARAMETERS: [&str; 5] = [
     "inference",
     "initial_fraction",
@@ -213,7 +213,7 @@ const LEARNED_PARAMETERS: [&str; 5] = [
 ];
 /// Name of [`Spec::ThalwegRl`], as in the kernel.
 pub const THALWEG_RL: &str = "thalweg-rl";
-/// Its parameters.
+/// Parameters of the controller `thalweg-rl`.
 const THALWEG_RL_PARAMETERS: [&str; 4] = ["ecn", "model", "reference_rate", "reference_rtt"];
 
 /// Why a name or its parameters give no controller.
@@ -238,7 +238,7 @@ pub enum SpecError {
         /// The faulty part.
         text: String,
     },
-    /// The same parameter twice.
+    /// A parameter was given twice.
     #[error("`{field}` is given twice")]
     Twice {
         /// The parameter.
@@ -306,7 +306,7 @@ pub enum SpecError {
         scenario: String,
         /// The sender of its hosts.
         found: &'static str,
-        /// What is expected.
+        /// Description of valid values.
         expected: &'static str,
     },
 }
@@ -403,7 +403,7 @@ impl fmt::Display for Kind {
 }
 
 impl Spec {
-    /// Its name.
+    /// Name of the controller.
     pub fn name(&self) -> &'static str {
         match self {
             Self::ThalwegRl(_) => THALWEG_RL,

@@ -36,7 +36,7 @@ pub(super) struct Probe {
     pub base_rtt: Time,
 }
 
-/// What follows from a probe.
+/// Conclusion from a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
     /// The model decides.

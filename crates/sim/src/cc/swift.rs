@@ -61,7 +61,7 @@ impl Default for Parameters {
 
 /// Least base target that follows the base RTT: the paper's order of magnitude.
 const BASE_TARGET: Time = Time::from_us(20);
-/// What it leaves for queues: as much as 20 µs leave where the base RTT is 12 µs.
+/// Delay left for queues: as much as 20 µs leave where the base RTT is 12 µs.
 const FOR_QUEUES: Time = Time::from_us(8);
 
 impl Parameters {

@@ -61,7 +61,7 @@ impl Statistic {
         matches!(self, Self::SmoothedDelay | Self::SmoothedDelayP95)
     }
 
-    /// Its value in a run; none if nothing was measured.
+    /// Value of the statistic in a run; none if nothing was measured.
     pub fn value_in(self, outcome: &Outcome) -> Option<f64> {
         self.definition().2(outcome)
     }

@@ -2,7 +2,7 @@
 //!
 //! A port that serves in order and is never paused needs no list of queued packets. A packet that
 //! arrives at `t` waits `w = max(0, busy − t)` and leaves at `t + w + tx`, which is the new `busy`.
-//! So a packet costs one event per port, and none at the first: see [`shifts`].
+//! So a packet costs one event per port, and none at the first: see [`arrival_shifts`].
 
 use crate::Time;
 use crate::cc::{Controller, Hop};
@@ -59,7 +59,7 @@ pub(super) fn arrival_shifts(
     shifts
 }
 
-/// The same where flows may take any path: for every port, the value that the nearest host allows.
+/// The advance of each port where flows may take any path: the value that the nearest host allows.
 pub(super) fn even_shifts(wiring: &Wiring, hosts: &[Host]) -> Vec<Time> {
     let nearest = hosts.iter().map(|host| host.tx + host.delay).min();
     vec![nearest.unwrap_or(Time::ZERO); wiring.ports.len()]

@@ -83,7 +83,7 @@ pub enum Decision {
 }
 
 /// Controller of a flow whose decisions are made outside, or of another beside such flows; see
-/// [`Simulation::outside`] and [`Simulation::among`].
+/// [`Simulation::with_outside_decisions`] and [`Simulation::with_one_outside_flow`].
 #[derive(Debug, Clone)]
 pub struct External {
     initial_bps: f64,
@@ -204,7 +204,7 @@ impl Simulation<External> {
         simulation
     }
 
-    /// As [`Simulation::outside`], but the caller decides for flow 0 alone. All others, those that
+    /// As [`Simulation::with_outside_decisions`], but the caller decides for flow 0 alone. All others, those that
     /// come later too, have a controller of `others`.
     pub fn with_one_outside_flow(
         scenario: &Scenario,

@@ -18,7 +18,7 @@ struct Kept {
     new: bool,
     /// Whether an ACK follows; not for packets behind a gap (go-back-N).
     in_order: bool,
-    /// Report of a gap, as [`Simulation::gap`] takes it.
+    /// Report of a gap, as [`Simulation::receive_gap_report`] takes it.
     gap: Option<u32>,
 }
 

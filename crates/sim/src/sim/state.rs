@@ -73,7 +73,7 @@ pub(super) struct Flow {
     pub acked: u32,
     pub marked: u32,
     pub lost: u32,
-    /// The same counts as in the response in flight.
+    /// Acknowledged, marked and lost packets in the response in flight.
     pub answer_acked: u32,
     pub answer_marked: u32,
     pub answer_lost: u32,
@@ -272,7 +272,7 @@ impl Port {
 pub(super) struct Packet {
     /// When it started to leave its host; in an ACK the round-trip time.
     pub sent: Time,
-    /// Its queueing delay in switches so far.
+    /// Queueing delay of the packet in switches so far.
     pub queued: Time,
     /// When it reached the port where it is queued; only in ports with explicit queues.
     pub arrived: Time,

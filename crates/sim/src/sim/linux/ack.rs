@@ -9,13 +9,13 @@ use crate::scenario::{Rounds, RttSample};
 use super::super::Simulation;
 use super::{Connection, microseconds};
 
-/// What an ACK tells of the bursts that it acknowledges (`tcp_clean_rtx_queue`).
+/// The bursts that an ACK acknowledges (`tcp_clean_rtx_queue`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Acked {
     /// Departure of the oldest and of the newest burst of which something is newly acknowledged.
     pub oldest: Time,
     pub newest: Time,
-    /// Of the newest.
+    /// Segments delivered when the newest of them departed.
     pub delivered: u32,
     pub is_app_limited: bool,
     /// Whether one of them was a retransmission.
@@ -167,7 +167,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.tcp_push(index);
     }
 
-    /// The same for a controller that knows nothing of TCP.
+    /// Reports an ACK to a controller that knows nothing of TCP.
     fn tell_of_ack(
         &mut self,
         index: usize,
