@@ -2,7 +2,7 @@
 //!
 //! Inside a datacenter a congestion control that looks for losses fills the switch's queue, and short
 //! requests wait behind it. A window of twice the path's bandwidth-delay product carries the same
-//! ([`Path::segments`]). The agent looks at open connections, and computes the clamp of each remote
+//! ([`Path::clamp_segments`]). The agent looks at open connections, and computes the clamp of each remote
 //! host from them. It has no part in the kernel, so this is its only arithmetic.
 
 /// The smallest clamp, segments: the usual initial window (RFC 6928).
@@ -13,18 +13,18 @@ pub const MOST: u32 = 65_536;
 const MARGIN: u128 = 2;
 /// Added to the least RTT, µs: under load hosts answer later than at rest.
 const GUARD_US: u32 = 100;
-/// Looks at a host that sends before it has a clamp: its rate must have been seen without one.
+/// Polls of a sending host before it has a clamp: the rate must have been seen without one.
 const MIN_POLLS: u32 = 16;
-/// What is older than one to two of these is forgotten, ns. The kernel remembers a least RTT as long
-/// (tcp_min_rtt_wlen).
+/// Age at which rates and round-trip times are forgotten, ns: after one to two of these periods.
+/// The kernel remembers a least RTT as long (tcp_min_rtt_wlen).
 const PERIOD_NS: u64 = 300_000_000_000;
 
-/// What one connection tells at a look, if it has sent since the last one.
+/// Values of one connection at a poll, if it has sent since the last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The kernel's last rate sample: bytes delivered …
+    /// Bytes delivered in the kernel's last rate sample.
     pub delivered: u64,
-    /// … in this time, µs.
+    /// Time of the kernel's last rate sample, µs.
     pub interval_us: u32,
     /// Least RTT of the connection, µs.
     pub min_rtt_us: u32,
@@ -33,9 +33,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Its rate, bytes per second; 0: it tells nothing. Bytes that came at once, as one acknowledgement
-    /// tells, count as if they had taken a round trip under load: so no clamp is more than twice what
-    /// was in flight.
+    /// Rate of the connection, bytes per second; 0: unknown. Bytes that came at once, as one
+    /// acknowledgement reports, count as if they had taken a round trip under load. So no clamp is
+    /// more than twice what was in flight.
     fn rate_bytes_per_s(&self) -> u64 {
         if self.min_rtt_us == 0 || self.mss == 0 || self.interval_us == 0 {
             return 0;
@@ -55,7 +55,7 @@ struct Extremes {
     rtt_us: u32,
 }
 
-/// What is known of the path to a remote host.
+/// State of the path to a remote host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     began_ns: u64,
@@ -66,7 +66,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// Takes what the connections to the host tell at one look, which may be nothing.
+    /// Takes the readings of one poll of the connections to the host; there may be none.
     pub fn poll_readings(&mut self, now_ns: u64, readings: impl IntoIterator<Item = Reading>) {
         let age_ns = now_ns.saturating_sub(self.began_ns);
         if age_ns >= PERIOD_NS {

@@ -2,7 +2,7 @@
 //!
 //! An agent tells its own numbers alone ([`own_report`]): what it took over from wider networks, and
 //! from other agents, is kept apart in its records, and is never told again. The numbers of all agents
-//! become one mean and evidence for each arm ([`aggregate`]), and those a record ([`record`]).
+//! become one mean and evidence for each arm ([`aggregate_reports`]), and those a record ([`fleet_record`]).
 //!
 //! # The influence of one agent
 //!
@@ -39,19 +39,19 @@ pub const HALF_LIFE_NS: u64 = 24 * 3_600_000_000_000;
 pub const AROUND_Q16: u32 = 1 << 15;
 /// An arm is at most this many bits better or worse than the system arm: 2. More changes no choice.
 pub const CLIP_Q16: u32 = 2 << 16;
-/// A measurement deviates by this at least: a twelfth of a bit. Without it a few equal values would be
+/// Least deviation of a measurement: a twelfth of a bit. Without it a few equal values would be
 /// certain.
 const DEVIATION_MIN_Q16: u32 = 5461;
-/// … and by this at most: 4 bits.
+/// Largest deviation of a measurement: 4 bits.
 const DEVIATION_MAX_Q16: u32 = 4 << 16;
-/// … and by this where nobody knows: half a bit.
+/// Deviation of a measurement where no agent knows it: half a bit.
 const DEVIATION_Q16: u32 = 1 << 15;
 /// Two measurements.
 const TWO_Q16: u32 = 2 << 16;
 /// Queues are this long at most, bits.
 const QUEUE_MAX_Q16: u32 = 16 << 16;
-/// What one agent of this many told of an arm, or fewer, is worth no more than one agent's evidence: of a
-/// network that few know all may lie.
+/// Largest number of reporting agents for which one agent's report is worth no more than one
+/// agent's evidence. Of a network that few know, all may lie.
 const FEW: usize = 5;
 /// An agent's error from which it is trusted less, and the largest error of one value, Q16.
 const ERROR_Q16: u64 = 2 << 16;
@@ -66,24 +66,24 @@ const ROUNDS: usize = 2;
 /// Segments that one agent counts for in an arm's share of retransmissions.
 const SEGS_MAX: u32 = 1 << 16;
 
-/// What an agent tells of one arm in one network.
+/// One agent's report of one arm in one network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmReport {
-    /// Mean cost by its own measurements: bits above the system arm's, plus 32, Q16.
+    /// Mean cost by the agent's own measurements: bits above the system arm's, plus 32, Q16.
     pub cost_q16: u32,
-    /// Their evidence, Q16; 0: it was not measured.
+    /// Evidence of the agent's own measurements, Q16; 0: the arm was not measured.
     pub evidence_q16: u32,
     /// Mean of log2(bytes per second): above the system arm's, plus 32, Q16.
     pub log_rate_q16: u32,
     /// Mean deviation of a measurement, Q16 bits.
     pub deviation_q16: u32,
-    /// Discounted number of data segments …
+    /// Discounted number of data segments.
     pub segs: u32,
-    /// … and of retransmissions among them.
+    /// Discounted number of retransmissions among the data segments.
     pub retrans: u32,
 }
 
-/// What an agent tells of one network.
+/// One agent's report of one network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentReport {
     /// The agent. Of several reports of one agent the youngest counts.
@@ -96,26 +96,26 @@ pub struct AgentReport {
     pub arms: [ArmReport; MAX_ARMS],
 }
 
-/// What the agents know of an arm.
+/// Knowledge of all agents about an arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmPrior {
-    /// Mean cost: bits above the system arm's, plus 32, Q16 …
+    /// Mean cost: bits above the system arm's, plus 32, Q16.
     pub cost_q16: u32,
-    /// … and the measurements of the taking agent that it is worth, Q16; 0: it is not known.
+    /// Measurements of the receiving agent that the prior is worth, Q16; 0: unknown.
     pub evidence_q16: u32,
     /// Mean of log2(bytes per second): above the system arm's, plus 32, Q16.
     pub log_rate_q16: u32,
     /// Mean deviation of a measurement, Q16 bits.
     pub deviation_q16: u32,
-    /// Data segments …
+    /// Number of data segments.
     pub segs: u32,
-    /// … and retransmissions among them.
+    /// Number of retransmissions among the data segments.
     pub retrans: u32,
     /// Agents that told of it.
     pub agents: u32,
 }
 
-/// What the agents know of a network.
+/// Knowledge of all agents about a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prior {
     /// The queue under the system arm, Q16 bits.
@@ -124,8 +124,8 @@ pub struct Prior {
     pub arms: [ArmPrior; MAX_ARMS],
 }
 
-/// What an agent may tell of its record of a network: its own measurements alone. `None`: there are
-/// none, or what others told is all that the record has.
+/// An agent's own measurements in its record of a network, which it may report. `None`: the record
+/// has none, or only what other agents reported.
 pub fn own_report(record: &Host) -> Option<[ArmReport; MAX_ARMS]> {
     let level = record.level;
     if !level.is_group() || level.is_window() || level.is_fleet() {
@@ -198,8 +198,8 @@ fn weight_q16(evidence_q16: u32, age_ns: u64) -> u32 {
     if halvings < 32 { kept >> halvings } else { 0 }
 }
 
-/// What agents know of one network, from what each told; `system_arm` is that of the agent that takes
-/// it. `None`: none of them measured that arm there, so that nothing can be compared.
+/// Knowledge of all agents about one network, from the report of each; `system_arm` is that of the
+/// receiving agent. `None`: no agent measured that arm there, so that nothing can be compared.
 ///
 /// An arm counts by its distance from the system arm in the same report, with the lesser of both
 /// weights. So agents with other system arms count, too.
@@ -211,8 +211,8 @@ pub fn aggregate_reports(
     aggregate_sample(reports, 0, fleet, system_arm)
 }
 
-/// The same from the reports of a sample, drawn by chance, of so many agents that told of the network.
-/// Numbers of agents are those of all, as far as the sample tells.
+/// Knowledge about one network from a random sample of the reports, of so many agents that reported
+/// the network. Numbers of agents are those of all, as far as the sample says.
 pub fn aggregate_sample(
     reports: &[AgentReport],
     agents: usize,
@@ -252,7 +252,7 @@ pub fn aggregate_sample(
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     agents: usize,
-    /// Of those that are not trusted fully, Q16.
+    /// Trust in agents that are not trusted fully, Q16.
     trust_q16: BTreeMap<u64, u32>,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A group's record has the form of a host's. Its costs are relative: bits above what the system's
 //! arm costs on the same host, plus 32. So fast and slow hosts can share it. A host tells its groups
-//! of measurements ([`report`], [`score_group`]), the widest first; a narrower group takes over what
-//! the next wider one knows ([`adopt`]). In return the narrowest group that knows enough decides about
-//! a host without record ([`decide_group`]), and a new record starts from it ([`inherit`]).
+//! of measurements ([`group_report`], [`score_group`]), the widest first; a narrower group takes over what
+//! the next wider one knows ([`adopt_wider`]). In return the narrowest group that knows enough decides about
+//! a host without record ([`decide_group`]), and a new record starts from it ([`inherit_group`]).
 
 use crate::fixed::{ONE_Q16, blend_towards};
 use crate::host::{ArmState, Host, MAX_ARMS};
@@ -24,13 +24,14 @@ const KNOWN_Q16: u32 = 8 << 16;
 const TOLD_EACH: u32 = 16;
 /// Weight of the last new host in the usual cost of the system's arm, and in the queue: 1/2^this.
 const USUAL_SHIFT: u32 = 4;
-/// Groups remember 2^this times as many measurements …
+/// Factor of a group's memory in measurements, compared with a host's: 2^this.
 const MEMORY_SHIFT: u32 = 3;
-/// … this many times as long: a day by default.
+/// Factor of a group's half-life, compared with a host's: a day by default.
 pub(crate) const HALF_LIVES: u64 = 48;
 /// A measurement takes less of the other arms' evidence, by this power of two.
 const IDLE_SHIFT: u32 = 8;
-/// They explore more for the same evidence, by this power of two: what is found serves many hosts.
+/// Reduction of a group's gap scale, a power of two. Groups explore more for the same evidence,
+/// because the result serves many hosts.
 const GAP_SHIFT: u32 = 5;
 /// A group's credit for each full-weight measurement, 1/5 bit: it is told of few.
 const EARN_Q16: u32 = ONE_Q16 / 5;
@@ -65,25 +66,25 @@ impl Level {
     }
 }
 
-/// What a host tells its groups of one measurement.
+/// A host's report of one measurement to its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Cost of the measurement, Q16 bits, …
+    /// Cost of the measurement, Q16 bits.
     pub cost_q16: u32,
-    /// … its log2(bytes per second), Q16, …
+    /// Measured log2(bytes per second), Q16.
     pub log_rate_q16: u32,
-    /// … and its weight, Q16.
+    /// Weight of the measurement, Q16.
     pub weight_q16: u32,
-    /// Mean cost of the system's arm on the host before, Q16 bits; 0 = it was not measured …
+    /// Mean cost of the system's arm on the host before, Q16 bits; 0 = it was not measured.
     pub system_q16: u32,
-    /// … and its mean log2(bytes per second), Q16.
+    /// Mean log2(bytes per second) of the system's arm on the host before, Q16.
     pub system_log_rate_q16: u32,
     /// The host's queue after the measurement, Q16 bits.
     pub queue_q16: u32,
 }
 
-/// What a host tells its groups of a measurement of `arm` that was just scored with the given cost and
-/// weight; `before` and `after` are its record. `None`: nothing.
+/// A host's report to its groups about a measurement of `arm` that was just scored with the given
+/// cost and weight; `before` and `after` are the host's record. `None`: nothing to report.
 pub fn group_report(
     before: &Host,
     after: &Host,
@@ -119,7 +120,7 @@ fn relative_q16(value: u32, reference: u32) -> u32 {
     relative.clamp(0, i64::from(2 * OFFSET_Q16)) as u32
 }
 
-/// Adds a host's report on `arm` to the record of one of its groups; [`adopt`] follows.
+/// Adds a host's report on `arm` to the record of one of its groups; [`adopt_wider`] follows.
 ///
 /// The reference is the host's own mean of the system's arm. A host that has none is compared with
 /// the usual cost of that arm at such hosts, at half the weight, as hosts differ. Where that is

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
 
-/// What a record is of: a host, or one of the groups that it is in, the narrowest first.
+/// Scope of a record: a host, or one of the groups that contain it, the narrowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Level {
@@ -19,15 +19,15 @@ pub enum Level {
     Service = 3,
     /// All of a network namespace.
     Namespace = 4,
-    /// Initial windows towards the addresses around a host …
+    /// Initial windows towards the addresses around a host.
     WindowPrefix = 5,
-    /// … towards the hosts of a service with a similar RTT …
+    /// Initial windows towards the hosts of a service with a similar RTT.
     WindowService = 6,
-    /// … and of a network namespace.
+    /// Initial windows of a network namespace.
     WindowNamespace = 7,
-    /// What other agents told of a prefix …
+    /// Other agents' reports of a prefix.
     FleetPrefix = 9,
-    /// … and of a named network.
+    /// Other agents' reports of a named network.
     FleetNamed = 10,
 }
 
@@ -114,7 +114,7 @@ pub struct HostKey {
     pub addr: [u8; 16],
     /// 0 to 128.
     pub prefix_len: u32,
-    /// What the record is of.
+    /// Scope of the record.
     pub level: Level,
 }
 

@@ -52,7 +52,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Weight of the measurement, Q16; 0 if it was not taken.
     pub weight_q16: u32,
-    /// Its cost: scale 1,000,000 in classic, bits in Q16 in thalweg; 0 if it was not taken.
+    /// Cost of the measurement: scale 1,000,000 in classic, bits in Q16 in thalweg; 0 if it was not
+    /// taken.
     pub cost: u64,
 }
 
@@ -145,10 +146,10 @@ pub fn best_arm(
     }
 }
 
-/// A connection mid-flow, as input of [`change`].
+/// A connection mid-flow, as input of [`change_due`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its arm.
+    /// Arm of the connection.
     pub arm: Option<usize>,
     /// The arm that the system gave it.
     pub system_arm: Option<usize>,

@@ -5,9 +5,10 @@ use crate::host::{Host, MAX_ARMS};
 
 /// Worth of a group's knowledge in a new host's record: 8 measurements (Q16).
 pub const WORTH_OF_GROUP_Q16: [u32; MAX_ARMS] = [8 << 16; MAX_ARMS];
-/// Worth of a wider group's knowledge before anything is known of the spread: 32 measurements (Q16), …
+/// Worth of a wider group's knowledge before anything is known of the spread: 32 measurements
+/// (Q16).
 pub const WORTH_Q16: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
-/// … which counts as this many groups.
+/// Number of groups that the initial worth counts as.
 const DOUBT: f64 = 4.0;
 /// Bounds of the worth.
 const WORTH_MIN: f64 = 1.0;

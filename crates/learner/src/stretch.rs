@@ -12,10 +12,10 @@ const LONGEST_SHIFT: u32 = 4;
 /// A long connection leaves an arm that is judged at least this much worse than the system's at
 /// once: half a bit, a factor of 1.4.
 const LEAVE_GAP_Q16: u64 = 1 << 15;
-/// It is decided anew where its arm is judged at least this much worse than the best one: an eighth
-/// of a bit. A change of congestion control disturbs a connection, so it must pay …
+/// Gap to the best arm from which a long connection reselects its arm: an eighth of a bit. A change
+/// of congestion control disturbs a connection, so it must pay.
 const ANEW_GAP_Q16: u64 = 1 << 13;
-/// … and at most once in this time: an hour.
+/// Shortest time between two reselections of a connection: an hour.
 const ANEW_NS: u64 = 3_600_000_000_000;
 
 /// Whether the stretch of an open connection is scored now, and another begins: it is half an
@@ -27,10 +27,10 @@ pub fn is_due(age_ns: u64, bytes: u64, count: u32, params: &Params) -> bool {
         && bytes >= params.score_full_bytes
 }
 
-/// A long connection whose stretch was just scored, as input of [`review`].
+/// A long connection whose stretch was just scored, as input of [`review_connection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Long {
-    /// Its arm.
+    /// Arm of the connection.
     pub arm: Option<usize>,
     /// The arm that the system gave it.
     pub system_arm: Option<usize>,
@@ -40,7 +40,7 @@ pub struct Long {
     pub decided_ns: u64,
 }
 
-/// The result of [`review`].
+/// The result of [`review_connection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Review {
     /// The arm, perhaps the present one; [`Reason::Returned`] or [`Reason::Anew`].

@@ -9,10 +9,10 @@ use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// A measurement counts as at most this many half mean deviations worse than the mean, …
+/// Clip of a worse measurement: this many half mean deviations from the mean.
 const CLIP_HALF_DEVIATIONS: u64 = 5;
-/// … but 1 bit at least, and 4 at most: many things other than the arm can slow one connection. A
-/// time-out counts as 1 bit worse at most.
+/// Least clip of a worse measurement, 1 bit, and largest, 4 bits: many things other than the arm
+/// can slow one connection. A time-out counts as 1 bit worse at most.
 const CLIP_WORSE_Q16: u64 = 1 << 16;
 const CLIP_WORSE_MAX_Q16: u64 = 4 << 16;
 /// A measurement counts as at most this much better than the mean: 2 bits, a factor of 4.
@@ -24,23 +24,24 @@ const ACCIDENT_Q16: u64 = 1 << 16;
 const SURPRISE_SHIFT: u32 = 2;
 /// The clip applies from this evidence on. A new measurement outweighs less evidence.
 const CLIP_WEIGHT_Q16: u32 = 1 << 15;
-/// Handicap of an arm against the system's arm: this many quarters of the mean deviation …
+/// Confidence penalty of an arm against the system's arm: this many quarters of the mean deviation,
+/// divided by [`CAUTION_EVIDENCE_Q16`] plus the evidence.
 const CAUTION_QUARTERS: u64 = 13;
-/// … over this plus the evidence: about 0.6 standard errors, …
+/// Evidence added in the divisor of the confidence penalty. The penalty is about 0.6 standard
+/// errors.
 const CAUTION_EVIDENCE_Q16: u64 = 4 << 16;
-/// … from a twentieth of a bit to half a bit.
+/// Least confidence penalty, a twentieth of a bit, and largest, half a bit.
 const CAUTION_MIN_Q16: u64 = ONE_Q16 as u64 / 20;
 const CAUTION_MAX_Q16: u64 = 1 << 15;
-/// Memory grows with this many mean deviations: the mean of a noisy arm needs more measurements …
+/// Mean deviations by which memory grows: the mean of a noisy arm needs more measurements.
 const MEMORY_DEVIATIONS: u64 = 5;
-/// … up to this multiple.
+/// Largest factor by which memory grows.
 const MEMORY_MULTIPLE: u64 = 3;
 /// Each retransmission of all segments costs this many bits: others had no use of that capacity.
 const WASTE_BITS: u64 = 3;
-/// A measurement is slow if it costs this much more than the system's mean and its own arm's, 2 1/2
-/// bits …
+/// Excess over the system's mean and the arm's own mean that makes a measurement slow: 2 1/2 bits.
 const SLOW_Q16: u64 = 5 << 15;
-/// … and counts twice from here, 4 bits.
+/// Excess from which a slow measurement counts twice: 4 bits.
 const VERY_SLOW_Q16: u64 = 4 << 16;
 /// The counts of slow measurements and of all are halved at this many.
 const COUNTED_MAX: u16 = 256;
@@ -49,19 +50,19 @@ const SLOW_DOUBT: u64 = 1;
 const COUNTED_DOUBT: u64 = 8;
 /// Handicap of an arm that is slow more often than the system's: 1 1/2 bits.
 const UNSTEADY_Q16: u64 = 3 << 15;
-/// Credit of a host for each full-weight measurement, 1/25 bit …
+/// Credit of a host for each full-weight measurement: 1/25 bit.
 const EARN_Q16: u32 = 2621;
-/// … at most this in all, 5 bits. A measurement of another arm than the system's costs what it was
-/// worse, …
+/// Largest credit of a host: 5 bits. A measurement of another arm than the system's costs its loss
+/// and earns its gain.
 const CREDIT_MAX_Q16: i64 = 5 << 16;
-/// … at most this, and earns what it was better: 4 bits.
+/// Largest charge or gain of one measurement: 4 bits.
 const CHARGE_MAX_Q16: i64 = 4 << 16;
-/// What an arm costs more than the system's is charged with this part on top, 1/4; of what it gains
-/// the same part is withheld.
+/// Surcharge on the excess cost of an arm over the system's, 1/2^this. The same part of a gain is
+/// withheld.
 const CHARGE_SHIFT: u32 = 2;
-/// A first trial needs this credit, 1/5 bit, …
+/// Least credit for a first trial: 1/5 bit.
 const PRICE_Q16: u32 = ONE_Q16 / 5;
-/// … or 1/50 bit for each permitted arm, if that is more.
+/// Credit for a first trial per permitted arm, if the product is more: 1/50 bit.
 const PRICE_ARM_Q16: u64 = ONE_Q16 as u64 / 50;
 /// A trial of an arm with hardly any evidence left needs this credit at most: 4 bits.
 const PRICE_OLD_Q16: u64 = 4 << 16;
@@ -69,37 +70,44 @@ const OLD_Q16: u32 = 1 << 8;
 /// Evidence below this has faded. No trial is made if that of the best-judged arm has: its result
 /// would be forgotten before it is of use.
 const FADED_Q16: u32 = 1 << 14;
-/// The system's arm gets at least 1 / (this + the host's measurements) of the connections …
+/// Divisor of the system arm's least share: it gets at least 1 / (this + the host's measurements)
+/// of the connections, see [`DEFAULT_GAP_Q16`].
 const DEFAULT_SHARE: u32 = 2;
-/// … while it is judged less than this behind: 2 bits.
+/// Gap to the best arm below which the system's arm keeps its least share: 2 bits.
 const DEFAULT_GAP_Q16: u64 = 2 << 16;
 /// Trials without a measurement that halve the share of an untried arm.
 const FRUITLESS_HALF: u32 = 8;
 /// After this many such trials the share falls no further: an eighth is left.
 const FRUITLESS_MAX: u32 = 56;
-/// The loss rule changes arms for an advantage of at least half a bit (a factor of 1.4) …
+/// Advantage from which the loss rule changes arms: half a bit, a factor of 1.4.
 const RESCUE_GAP_Q16: u64 = 1 << 15;
-/// … and in three cases of four, so that the present arm is measured too.
+/// Share of such cases in which the loss rule changes arms: three of four, so that the present arm
+/// is measured too.
 const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
-/// An arm overflows a queue if its retransmissions exceed a sum: one segment in 2^this …
+/// Part of the segments that an arm may retransmit before it overflows a queue, 1/2^this. The other
+/// `OWN_LOSS` allowances are added.
 const OWN_LOSS_SHIFT: u32 = 8;
-/// … plus this number …
+/// Retransmissions allowed besides that part.
 const OWN_LOSS_GRACE: u64 = 8;
 /// No verdict on fewer segments: a lost burst, and what it makes TCP send again, is most of them.
 const OWN_LOSS_SEGS: u64 = 1000;
-/// … plus 1.5 times those expected of the system's arm with this many on top …
+/// Retransmissions added to the system arm's. The limit allows 1.5 times those expected from the
+/// sum.
 const OWN_LOSS_DOUBT: u64 = 4;
-/// … plus 2^(this/2) times the root of those expected, for chance: losses come in bursts.
+/// Allowance for chance: 2^(this/2) times the root of the expected retransmissions. Losses come in
+/// bursts.
 const OWN_LOSS_CHANCE_SHIFT: u32 = 8;
-/// A bottleneck is full if the system's arm retransmits at least this many segments …
+/// Segments that the system's arm must retransmit for a full bottleneck.
 const FULL_RETRANS: u32 = 4;
-/// … and its RTT exceeds the base RTT by more than this, a quarter of a bit, …
+/// Excess of the RTT over the base RTT that a full bottleneck also needs: a quarter of a bit.
 const QUEUE_Q16: u32 = 1 << 14;
-/// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
+/// Excess of the RTT that shows a full bottleneck without retransmissions: half a bit. A deep queue
+/// seldom overflows.
 const DEEP_QUEUE_Q16: u32 = 1 << 15;
-/// Jitter is no queue: half of the base RTT, this at most, is added to it, µs …
+/// Largest allowance for jitter, µs. Half of the base RTT, up to this, is added to it: jitter is no
+/// queue.
 const JITTER_US: u64 = 4000;
-/// … and the sum counts as this at least, µs.
+/// Least sum of base RTT and allowance for jitter, µs.
 const LEAST_RTT_US: u64 = 3000;
 /// Weight of the last RTT under the system's arm: 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
@@ -115,7 +123,7 @@ const HARM_Q16: u64 = 4 << 16;
 const SEGS_MAX: u32 = 8192;
 /// A stretch discounts the earlier count by 1/2^this.
 const SEGS_SHIFT: u32 = 3;
-/// Windows: older segments are not discounted by each connection ([`step`](crate::window::step)).
+/// Windows: older segments are not discounted by each connection ([`step_window`](crate::window::step_window)).
 const WINDOW_SEGS_SHIFT: u32 = 31;
 /// Windows: one connection in this many has the kernel's own, for comparison.
 const WINDOW_OWN_EACH: u32 = 32;
@@ -136,7 +144,7 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
     cost.min(u64::from(u32::MAX))
 }
 
-/// What a sample's retransmissions cost, bits in Q16: three times their share of the segments.
+/// Cost of a sample's retransmissions, bits in Q16: three times their share of the segments.
 pub(crate) fn waste_q16(sample: &Sample) -> u64 {
     let retrans = u64::from(sample.retrans.min(sample.segs_out));
     ((retrans * WASTE_BITS) << 16) / u64::from(sample.segs_out.max(1))
@@ -580,7 +588,7 @@ fn least_news(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     }
 }
 
-/// What a sample costs, retransmissions included, bits in Q16.
+/// Cost of a sample, retransmissions included, bits in Q16.
 fn sample_cost_q16(sample: &Sample, params: &Params) -> u64 {
     let cost = cost_q16(sample.mean_rate(), sample.srtt_us, params) + waste_q16(sample);
     cost.min(u64::from(u32::MAX))
@@ -636,7 +644,7 @@ pub(crate) fn score_weighted(
     (cost, weight_q16)
 }
 
-/// What a measurement tells of an arm.
+/// Content of a measurement, as an arm's estimates take it.
 pub(crate) struct Measured {
     /// Bits, Q16.
     pub cost: u64,

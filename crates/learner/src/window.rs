@@ -2,9 +2,9 @@
 //!
 //! Most connections are so short that a congestion control hardly matters, but the first flight does.
 //! The record has the form of a [group](crate::Level)'s, and its arms are windows: arm *i* is
-//! [`segments`]`(i)`. Arm [`OWN`] is the kernel's own window (RFC 6928), and takes the place of the
-//! system's arm. A connection reports to all of its groups, the widest first ([`report`],
-//! [`score_group`](crate::score_group), [`step`], [`adopt`](crate::adopt), [`start`]); the narrowest
+//! [`arm_segments`]`(i)`. Arm [`OWN`] is the kernel's own window (RFC 6928), and takes the place of the
+//! system's arm. A connection reports to all of its groups, the widest first ([`window_report`],
+//! [`score_group`](crate::score_group), [`step_window`], [`adopt_wider`](crate::adopt), [`start_from_wider`]); the narrowest
 //! that knows enough decides ([`decide_group`](crate::decide_group)) among the windows that it
 //! [permits](permitted).
 
@@ -24,16 +24,17 @@ pub const MOST: u32 = 32;
 pub const OWN: usize = 0;
 /// Transfers of more bytes say little about the first round trip.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Scored connections before the first step up …
+/// Scored connections before the first step up.
 const FIRST: u32 = 128;
-/// … and before any other.
+/// Scored connections before every other step up.
 const STEP: u32 = 1000;
 /// Evidence of the largest window below which there is no step up: 8 measurements.
 const KNOWN_Q16: u32 = 8 << 16;
-/// A window is too large if its retransmissions exceed those of the kernel's own by this many segments
-/// in a thousand …
+/// Excess of a window's retransmissions over those of the kernel's own window that makes it too
+/// large: segments in a thousand, besides the allowance for chance.
 const EXCESS: u64 = 3;
-/// … and by 2^(this/2) times the root of the expected number, for chance.
+/// Allowance for chance in a window's retransmissions: 2^(this/2) times the root of the expected
+/// number.
 const CHANCE_SHIFT: u32 = 3;
 /// No verdict on fewer segments.
 const SEGS: u64 = 2000;
@@ -52,8 +53,9 @@ pub fn window_arm(segments: u32) -> Option<usize> {
     fits.then(|| ((segments - LEAST) / 2) as usize)
 }
 
-/// What a connection reports of its initial window, and the sample to score; `None`: nothing. It must
-/// be over, without a time-out, have sent more than the kernel's own window, and 256 KiB at most.
+/// A connection's report of its initial window, and the sample to score; `None`: nothing. The
+/// connection must be over, without a time-out, have sent more than the kernel's own window, and
+/// 256 KiB at most.
 ///
 /// The cost is the time with data outstanding in units of the round trips that slow start needs with
 /// the kernel's own window, log2(1 + segments / 10), in bits; retransmissions cost as for congestion
