@@ -10,33 +10,33 @@ use crate::verdict::Verdict;
 /// Arms beside the system's that are compared in each way, at most: α depends on it.
 pub(crate) const CHOICES_MAX: usize = 15;
 
-/// What is known of one choice against the system's arm.
+/// Comparison of one choice with the system's arm.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Who made it.
     pub side: Side,
     /// The measures, in the order of [`Row::MEASURES`].
     pub comparisons: [Comparison; Row::MEASURES.len()],
-    /// What they say together.
+    /// Joint finding of the measures.
     pub found: Finding,
 }
 
-/// What the measures of a choice say together.
+/// Joint finding of the measures of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finding {
-    /// It takes less time.
+    /// The choice takes less time.
     Better,
-    /// It takes less time, at a price in this measure that forbids it.
+    /// The choice takes less time, at a price in this measure that forbids it.
     AtAPrice(Row),
-    /// It takes more time.
+    /// The choice takes more time.
     Worse,
-    /// It takes as much time, within what matters.
+    /// The choice takes as much time, within what matters.
     Same,
     /// Not known yet; as [`Verdict::Unknown`].
     Unknown(Option<f64>),
 }
 
-/// What would be best for a group.
+/// Best choice for a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Conclusion {
     /// There is nothing to compare.
@@ -45,18 +45,18 @@ pub enum Conclusion {
     Take(usize),
     /// The system's arm: no other takes less time without a price.
     Keep,
-    /// It does not matter.
+    /// The choice does not matter.
     Same,
     /// Not known yet; as [`Verdict::Unknown`], until all choices are known.
     Unknown(Option<f64>),
 }
 
-/// What a group's clusters say.
+/// Advice from a group's clusters.
 #[derive(Clone, Debug)]
 pub struct Advised {
     /// The choices that have clusters, trials first.
     pub choices: Vec<Choice>,
-    /// What would be best.
+    /// Best choice for the group.
     pub conclusion: Conclusion,
 }
 

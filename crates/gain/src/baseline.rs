@@ -4,7 +4,7 @@ use crate::class::{RTTS, SIZES, rtt_class, size_class};
 use crate::limits::Chronographs;
 use crate::row::{ROWS, Row};
 
-/// What a connection, or a stretch of it, was found to be when it ended.
+/// Measurements of a connection, or of a stretch of it, at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connection {
     /// Acknowledged bytes.
@@ -23,7 +23,7 @@ pub struct Connection {
     pub handshake_rtt_us: u32,
     /// Reset or time-out, or not; `None` for a stretch after which the connection went on.
     pub failed: Option<bool>,
-    /// What held it up; `None` where the kernel does not tell.
+    /// Times that the connection was limited; `None` where the kernel does not report them.
     pub held: Option<Chronographs>,
 }
 
@@ -52,7 +52,7 @@ impl Connection {
 pub struct Stratum {
     /// Connections so far.
     pub count: u64,
-    /// Their running mean; recent ones count more beyond [`MEMORY`] of them.
+    /// Running mean of the stratum's values; recent ones count more beyond [`MEMORY`] of them.
     pub mean: f64,
 }
 

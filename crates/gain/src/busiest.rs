@@ -12,23 +12,23 @@ const SHOWN_BY: u64 = 3;
 /// Least gain in the rate that is worth a change.
 const WORTH: f64 = 1.1;
 
-/// What a network's connections say of its paths.
+/// Account of a network's paths, from its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// What held them up.
+    /// Limits of the connections.
     pub limits: Limits,
-    /// Those that neither window nor buffer held up, of 128 KiB or more.
+    /// Connections of 128 KiB or more that neither window nor buffer limited.
     pub free: Held,
     /// The highest rate of any, bytes per second.
     pub fastest: f64,
 }
 
-/// What would come of lifting a limit.
+/// Effect of lifting a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lifted {
     /// Connections that it does not hold up have this rate there, bytes per second.
     To(f64),
-    /// They are no faster.
+    /// Unlimited connections are no faster.
     NoGain,
     /// There are none: what the path carries is not known.
     Unknown,
@@ -57,7 +57,7 @@ impl Account {
         self.fastest = self.fastest.max(other.fastest);
     }
 
-    /// What lifting a limit would give, by the connections that it does not hold up.
+    /// Effect of lifting a limit, by the connections that it does not limit.
     pub fn lift_limit(&self, limit: Limit) -> Lifted {
         let rate = self.free.held_rate();
         match () {
@@ -110,7 +110,7 @@ pub struct Busiest<K> {
 }
 
 impl<K: Ord + Clone> Busiest<K> {
-    /// Of at most this many.
+    /// An empty list of at most this many networks.
     pub fn with_capacity(most: usize) -> Self {
         Self {
             most: most.max(1),

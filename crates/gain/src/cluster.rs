@@ -13,9 +13,9 @@ pub const CLUSTER_CAP: u32 = 4;
 pub struct Cluster {
     /// Connections that said something of the row.
     pub counts: [u32; ROWS],
-    /// Their differences from the strata.
+    /// Differences of the connections from the strata.
     pub sums: [f64; ROWS],
-    /// What held them up.
+    /// Limits of the connections.
     pub limits: Limits,
 }
 
@@ -69,7 +69,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Those of no cluster.
+    /// Moments of no cluster.
     pub const NONE: Self = Self {
         clusters: 0,
         connections: 0,

@@ -140,7 +140,7 @@ impl Comparison {
         (deviations2 * self.variance / growth).sqrt() + deviations2 / 3.0 * self.tail / growth
     }
 
-    /// By which factor the clusters must grow until an effect of [`Row::worth`] shows; `None` where
+    /// By which factor the clusters must grow until an effect of [`Row::relevant_effect`] shows; `None` where
     /// nothing is known of the variance yet.
     pub(crate) fn growth_until(&self, row: Row) -> Option<f64> {
         let fewest = self.control.min(self.treated);

@@ -43,19 +43,19 @@ pub struct Part {
 /// Content of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Content {
-    /// Its sums.
+    /// Sums of the part.
     pub sums: Cluster,
     /// The arm that the learner last gave to the host before this hour. `None`, too, where the part
     /// was opened by a connection of an earlier hour.
     pub arm: Option<String>,
     /// Remote prefix.
     pub prefix: String,
-    /// What decided about the first connection of the host's hour, or would have in the control
-    /// group; `None` where nothing comes from a fleet.
+    /// Source of the decision about the first connection of the host's hour, in the control group
+    /// too, where the decision has no effect. `None` where nothing comes from a fleet.
     pub source: Option<Source>,
 }
 
-/// What the first connection of a part tells of it.
+/// Properties of a part's first connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct First {
     /// Remote prefix.
@@ -65,7 +65,7 @@ pub struct First {
 }
 
 impl From<String> for First {
-    /// Of a prefix, without a fleet.
+    /// The properties of a prefix, without a fleet.
     fn from(prefix: String) -> Self {
         Self {
             prefix,
@@ -77,11 +77,11 @@ impl From<String> for First {
 /// The sides of a comparison, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Those that have clusters. Nobody drew what differs by itself: another host, another path.
-    /// So [`Side::Itself`] has the differences from connections of the same host and hour that kept
+    /// Sides with clusters. Nobody drew what differs by itself: another host, another path. So
+    /// [`Side::Itself`] has the differences from connections of the same host and hour that kept
     /// the system's arm, where there were some.
     pub sides: BTreeMap<Side, Rows>,
-    /// What held up the connections of all sides.
+    /// Limits of the connections of all sides.
     pub limits: Limits,
     /// Hour of its last cluster.
     pub hour: u64,
@@ -101,7 +101,7 @@ impl Group {
         self.side_rows(Side::Control)
     }
 
-    /// What is compared with it.
+    /// The side that is compared with the control group.
     pub fn treated(&self) -> &Rows {
         self.side_rows(Side::Treated)
     }
@@ -131,7 +131,7 @@ pub type Groups = BTreeMap<(Scope, String), Group>;
 /// Arms of a host's treated connections: the last one of each hour, the latest hour last.
 type Given = Vec<(u64, String)>;
 
-/// What is kept of ended connections.
+/// State kept of ended connections.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     baseline: Baseline,
@@ -152,7 +152,7 @@ pub struct Ledger {
     regrouped: bool,
 }
 
-/// What has changed since the last [`Ledger::changes`].
+/// Changes since the last [`Ledger::take_changes`].
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Parts with their new content.

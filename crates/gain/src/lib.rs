@@ -7,12 +7,12 @@
 //! - Each connection is compared with the running mean of its stratum (size class × class of the
 //!   handshake's RTT), which is of both groups: [`Baseline`].
 //! - Each cluster leaves one number a [`Row`], so that groups are a few sums: [`Moments`].
-//! - [`compare`] makes of two such groups an effect with a confidence sequence: an interval that
+//! - [`compare_groups`] makes of two such groups an effect with a confidence sequence: an interval that
 //!   holds for all looks together.
 //! - [`Ledger`] gathers connections in clusters and clusters in groups, within bounds.
 //! - [`Pool`] makes one comparison of those of many agents.
-//! - [`alpha`] shares the 5 % among everything that is compared.
-//! - [`advise`] concludes from a group's sides which arm would be best there; [`Limits`] says what
+//! - [`row_alpha`] shares the 5 % among everything that is compared.
+//! - [`advise_group`] concludes from a group's sides which arm would be best there; [`Limits`] says what
 //!   held its connections up.
 //!
 //! [`replay`] estimates another rule's cost from logged decisions, of which a share of the

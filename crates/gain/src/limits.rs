@@ -9,14 +9,14 @@ const HELD: f64 = 0.25;
 /// otherwise outweigh all others.
 const BUSY_MAX_US: f64 = 10e6;
 
-/// What the kernel counted in a connection, µs. The rest is in [`Connection::busy_us`].
+/// Times that the kernel counted in a connection, µs. The rest is in [`Connection::busy_us`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chronographs {
     /// From establishment to the end.
     pub open_us: u64,
-    /// Part of the busy time in which the receiver's window was full ...
+    /// Part of the busy time in which the receiver's window was full.
     pub receiver_us: u64,
-    /// ... or the send buffer.
+    /// Part of the busy time in which the send buffer was full.
     pub buffer_us: u64,
 }
 
@@ -30,7 +30,7 @@ pub enum Limit {
 }
 
 impl Connection {
-    /// What each sum takes of the connection.
+    /// Share of the connection that each sum takes.
     fn counted_terms(&self) -> f64 {
         (BUSY_MAX_US / self.busy_us as f64).min(1.0)
     }
@@ -43,7 +43,7 @@ impl Connection {
     }
 }
 
-/// What one limit holds up.
+/// Connections that one limit holds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Time of all connections at the limit, µs.
@@ -85,18 +85,18 @@ impl Held {
         ratio_or_zero(self.bytes * 1e6, self.busy_us)
     }
 
-    /// Their RTT, µs.
+    /// RTT of the held connections, µs.
     pub fn rtt_us(&self) -> f64 {
         ratio_or_zero(self.rtt_us2, self.busy_us)
     }
 
-    /// What they have in flight, bytes: all that the limit allows.
+    /// Data in flight of the held connections, bytes: all that the limit allows.
     pub fn in_flight(&self) -> f64 {
         self.held_rate() * self.rtt_us() / 1e6
     }
 }
 
-/// What holds a group's connections up: sums.
+/// Limits of a group's connections: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Connections of which the kernel told, and that sent data.
@@ -158,7 +158,7 @@ impl Limits {
         numbers
     }
 
-    /// What was kept; `None` where a number cannot be a sum of these.
+    /// Limits from kept sums; `None` where a number cannot be a sum of these.
     pub fn from_numbers(numbers: [f64; Self::NUMBERS]) -> Option<Self> {
         if numbers.iter().any(|it| !it.is_finite() || *it < 0.0) {
             return None;
@@ -179,7 +179,7 @@ impl Limits {
         })
     }
 
-    /// What one limit holds up.
+    /// Connections that one limit holds up.
     pub fn held_by(&self, limit: Limit) -> &Held {
         match limit {
             Limit::Receiver => &self.receiver,

@@ -32,7 +32,7 @@ const SCORES_MIN: f64 = 3.0;
 /// Measures of a comparison.
 const MEASURES: usize = Row::MEASURES.len();
 
-/// What an agent tells of one measure of one side.
+/// One agent's report of one measure of one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SideReport {
     /// One of [`Row::MEASURES`].
@@ -83,7 +83,7 @@ pub struct Impossible {
     pub measure: &'static str,
     /// The side, as in files.
     pub side: String,
-    /// What is wrong.
+    /// Description of the error.
     pub what: &'static str,
 }
 
@@ -122,7 +122,7 @@ impl SideReport {
     }
 }
 
-/// What is wrong with sums of a row whose residuals are at most `clip`.
+/// Error in the sums of a row whose residuals are at most `clip`.
 fn impossible_sums(moments: &Moments, clip: f64) -> Option<&'static str> {
     let Moments {
         clusters,
@@ -189,7 +189,7 @@ fn impossible_sums(moments: &Moments, clip: f64) -> Option<&'static str> {
 /// Sums of one side, by measure.
 type Sums = [Moments; MEASURES];
 
-/// What one agent tells.
+/// Report of one agent.
 #[derive(Clone, Debug)]
 struct AgentSums {
     agent: String,
@@ -209,9 +209,9 @@ pub struct Pool {
 pub struct Spread {
     /// Agents that have an interval of their own.
     pub known: u64,
-    /// Of these, those whose interval lies below 0.
+    /// Known agents whose interval lies below 0.
     pub better: u64,
-    /// And above.
+    /// Known agents whose interval lies above 0.
     pub worse: u64,
 }
 

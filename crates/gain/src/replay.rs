@@ -47,7 +47,7 @@ pub struct Decided<'a> {
     /// Share of a decision that this one is for a rule that learns: the chance that it takes part
     /// in the rule's own past. 1 for a rule that does not learn.
     pub pace: f64,
-    /// What is compared. Less is better.
+    /// Compared outcome. Less is better.
     pub outcome: f64,
 }
 
@@ -76,7 +76,7 @@ pub struct Estimate {
     pub logged: f64,
     /// The rule's mean outcome less the log's, by inverse propensity weighting.
     pub weighted: Interval,
-    /// The same, doubly robust.
+    /// Difference by the doubly robust estimator.
     pub robust: Interval,
 }
 
@@ -150,7 +150,7 @@ struct Sums {
     modelled: f64,
     /// Outcomes less the model's.
     unexplained: f64,
-    /// The same, weighted.
+    /// Outcomes less the model's, weighted.
     weighted_unexplained: f64,
     /// Squares of weights.
     squares: f64,

@@ -7,18 +7,18 @@ use crate::row::{ROWS, Row};
 /// there is none.
 pub const ALPHA: f64 = 0.05;
 
-/// What a group of connections has in common.
+/// Common property of a group of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All of them.
     All,
-    /// The arm that the learner last gave to their host.
+    /// The arm that the learner last gave to the host of the connections.
     Arm,
-    /// Their remote prefix.
+    /// The remote prefix of the connections.
     Prefix,
     /// The service's port.
     Port,
-    /// Whose measurements decided about the first connection of the hour.
+    /// The source whose measurements decided about the first connection of the hour.
     Source,
 }
 
@@ -26,7 +26,7 @@ impl Scope {
     /// All scopes.
     pub const EACH: [Self; 5] = [Self::All, Self::Arm, Self::Prefix, Self::Port, Self::Source];
 
-    /// Its name, in files and on the command line.
+    /// Name of the scope, in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",

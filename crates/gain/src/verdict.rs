@@ -3,16 +3,16 @@
 use crate::compare::Comparison;
 use crate::row::Row;
 
-/// What a comparison has found.
+/// Finding of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// The interval lies below 0: less time, fewer failures.
     Better,
     /// The interval lies above 0.
     Worse,
-    /// The interval has 0 in it, and nothing as large as [`Row::worth`].
+    /// The interval has 0 in it, and nothing as large as [`Row::relevant_effect`].
     Same,
-    /// Neither. Number by which the clusters must be multiplied until an effect of [`Row::worth`]
+    /// Neither. Number by which the clusters must be multiplied until an effect of [`Row::relevant_effect`]
     /// would show; `None` = not to be foreseen.
     Unknown(Option<f64>),
 }

@@ -7,7 +7,7 @@ use super::{ARMS, CLASSES, Decided};
 
 /// Outcomes for which the coarser mean stands, of a host and of its arms.
 const PRIOR: f64 = 2.0;
-/// The same for classes and for arms on all hosts.
+/// Outcomes for which the coarser mean stands, of classes and of arms on all hosts.
 const PRIOR_ALL: f64 = 20.0;
 
 /// A mean shrunk towards 0.

@@ -47,7 +47,7 @@ pub struct Connection {
     pub propensities: [f64; ARMS],
     /// Number of connections that it stands for.
     pub stands_for: f64,
-    /// Its stretches, in order.
+    /// Stretches of the connection, in order.
     pub stretches: Vec<Stretch>,
 }
 
@@ -56,7 +56,7 @@ pub struct Connection {
 pub struct Stretch {
     /// When it ended, ns.
     pub end_ns: u64,
-    /// Its arm; `None`: one that the table does not have.
+    /// Arm of the stretch; `None`: one that the table does not have.
     pub arm: Option<usize>,
     /// The measurement.
     pub sample: Sample,
@@ -77,7 +77,7 @@ pub struct Outcome {
     pub time: Estimate,
 }
 
-/// What a connection of the rule's past teaches it.
+/// Update of the rule by a connection of its past.
 #[derive(Clone, Debug)]
 enum Lesson {
     Measured {

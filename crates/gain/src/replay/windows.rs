@@ -29,7 +29,7 @@ pub struct First {
     pub network: u64,
     /// When it was established, ns.
     pub start_ns: u64,
-    /// Its window, as an arm.
+    /// Window of the connection, as an arm.
     pub arm: usize,
     /// Probability of that choice, above 0.
     pub propensity: f64,
