@@ -41,7 +41,7 @@ impl FeatureKind {
         Self::ErrorChange,
     ];
 
-    /// Its name in model files.
+    /// Name of the feature in model files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Action => "action",
@@ -63,7 +63,7 @@ impl FeatureKind {
 pub struct Feature {
     /// Kind of feature.
     pub kind: FeatureKind,
-    /// Its factor, Q16; 1 to 2^28. An action's factor is one.
+    /// Factor of the feature, Q16; 1 to 2^28. An action's factor is one.
     pub scale_q16: u32,
 }
 

@@ -22,7 +22,7 @@ impl Decider {
 
     /// The action, Q15, for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`].
+    /// Panics on fewer inputs than [`Self::input_count`].
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         match self {
             Self::Network(network) => network.infer(inputs),
@@ -51,12 +51,12 @@ impl Model {
         Ok(Self { features, decider })
     }
 
-    /// Its inputs.
+    /// Features of the model: its inputs.
     pub fn features(&self) -> &Features {
         &self.features
     }
 
-    /// Its network or trees.
+    /// Network or trees of the model.
     pub fn decider(&self) -> &Decider {
         &self.decider
     }

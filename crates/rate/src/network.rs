@@ -254,7 +254,7 @@ impl Layer {
         }
     }
 
-    /// As [`Self::hidden`], for a narrow layer.
+    /// As [`Self::hidden_layer`], for a narrow layer.
     #[inline(always)]
     fn hidden_narrow(&self, inputs: NarrowActivations) -> NarrowActivations {
         match self.rows.div_ceil(4) {
@@ -412,7 +412,7 @@ impl Network {
 
     /// The action, Q15, for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         let inputs = &inputs[..self.input_count()];
         match &self.narrow {

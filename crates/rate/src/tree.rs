@@ -113,7 +113,7 @@ impl Forest {
 
     /// The action, Q15: the limited sum of the leaves for these inputs.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`].
+    /// Panics on fewer inputs than [`Self::input_count`].
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         assert!(inputs.len() >= self.inputs, "{} inputs", inputs.len());
         let sum: i32 = self

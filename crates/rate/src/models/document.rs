@@ -22,7 +22,7 @@ pub enum Kind {
 pub struct FeatureEntry {
     /// Kind of feature.
     pub name: String,
-    /// Its factor before it is limited to ±1.
+    /// Factor of the feature before it is limited to ±1.
     #[serde(default = "default_scale")]
     pub scale: f64,
 }
@@ -133,7 +133,7 @@ pub struct Document {
     pub activation_amax: Option<Vec<f64>>,
     /// Origin of the model.
     pub training: Training,
-    /// Results, by name. Their form is free, except for `runs`, which [`Document::runs`] reads.
+    /// Results, by name. Their form is free, except for `runs`, which [`Document::evaluation_runs`] reads.
     #[serde(default)]
     pub evaluation: serde_json::Map<String, serde_json::Value>,
 }
@@ -195,7 +195,8 @@ impl Document {
         Ok(())
     }
 
-    /// Its results in the simulator, in the order of the file; none if it was not evaluated.
+    /// Results of the model in the simulator, in the order of the file; none if it was not
+    /// evaluated.
     pub fn evaluation_runs(&self) -> Result<Vec<Run>, Fault> {
         let Some(found) = self.evaluation.get("runs") else {
             return Ok(Vec::new());

@@ -21,11 +21,11 @@ pub const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Content of a model file, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFile {
-    /// Its metadata.
+    /// Metadata of the model.
     pub document: Document,
-    /// Its inputs, in integers. In floating point they are the same, divided by 32768.
+    /// Inputs of the model, in integers. In floating point they are the same, divided by 32768.
     pub features: Features,
-    /// Its network or trees.
+    /// Network or trees of the model.
     pub policy: Policy,
 }
 

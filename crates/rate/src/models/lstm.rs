@@ -60,7 +60,7 @@ impl Lstm {
 
     /// The action, -1 to 1, for features of -1 to 1. Allocates nothing.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[f32], state: &mut LstmState) -> f32 {
         let mut values = [0.0; MAX_WIDTH];
         let inputs = &inputs[..self.input_count()];

@@ -174,14 +174,14 @@ impl Network {
 
     /// The action, -1 to 1, for features of -1 to 1. Allocates nothing.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[f32]) -> f32 {
         self.forward_pass(inputs, |input| input)
     }
 
     /// As [`Self::infer`], for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer_q15(&self, inputs: &[i16]) -> f32 {
         self.forward_pass(inputs, |input| f32::from(input) / 32768.0)
     }

@@ -14,7 +14,7 @@ pub struct Tensors<'a> {
 
 /// A type of number that tensors hold.
 pub trait Element: Copy {
-    /// Its name in safetensors.
+    /// Name of the type in safetensors.
     const DTYPE: Dtype;
 
     /// From little-endian bytes, as many as the type has.
