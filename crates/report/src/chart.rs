@@ -9,9 +9,9 @@ use crate::{
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Its name in the legend.
+    /// Name of the line in the legend.
     pub name: String,
-    /// Its points, from left to right.
+    /// Points of the line, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -20,7 +20,7 @@ pub struct Line {
 pub struct Chart<'a> {
     /// Unique in the page.
     pub id: &'a str,
-    /// Its title.
+    /// Title of the chart.
     pub title: &'a str,
     /// Label of the horizontal axis, with the unit.
     pub x_label: &'a str,
@@ -30,7 +30,7 @@ pub struct Chart<'a> {
     pub y_label: &'a str,
     /// The vertical axis.
     pub y: Scale,
-    /// Its lines.
+    /// Lines of the chart.
     pub lines: &'a [Line],
 }
 

@@ -58,7 +58,7 @@ pub fn page_head(title: &str) -> String {
     )
 }
 
-/// End of a page that starts with [`head`].
+/// End of a page that starts with [`page_head`].
 pub const FOOT: &str = "</main>\n</body>\n</html>\n";
 
 /// A table as HTML, under a caption, with the style sheet's class for the whole.

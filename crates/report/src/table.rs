@@ -12,7 +12,7 @@ const WORDY: usize = 4;
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Its title.
+    /// Title of the table.
     pub title: String,
     /// The columns' headings. The first column is text, the others are figures.
     pub header: Vec<String>,

@@ -12,7 +12,7 @@ pub enum Verdict {
     Met,
     /// Outside the bounds: the run fails.
     Missed,
-    /// Its mode, or the one that it is compared with, was not run.
+    /// The mode, or the one that it is compared with, was not run.
     NotChecked,
 }
 
