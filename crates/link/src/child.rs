@@ -24,7 +24,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 pub(crate) enum Group {
     /// This process's: the terminal's keys reach both.
     Shared,
-    /// Its own.
+    /// A group of the child's own.
     Own,
 }
 
@@ -99,7 +99,7 @@ impl Child {
         self.ended.as_fd()
     }
 
-    /// Its status if it has ended.
+    /// Exit status of the child if it has ended.
     pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, Error> {
         if self.status.is_none() {
             self.status = self

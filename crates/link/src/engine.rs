@@ -94,22 +94,22 @@ pub struct Counters {
 /// Something that happened to a packet at the bottleneck.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    /// When.
+    /// Moment of the event, ns.
     pub(crate) at_ns: u64,
-    /// The packet's length.
+    /// Length of the packet, bytes.
     pub(crate) bytes: u64,
-    /// What.
+    /// Kind of the event.
     pub(crate) what: EventKind,
 }
 
-/// What happened to a packet.
+/// Kinds of events that a packet meets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum EventKind {
-    /// It came, and had not been lost before.
+    /// The packet arrived, and had not been lost before.
     Came,
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped,
-    /// It has been sent; the moment may be later than that of the call.
+    /// The packet has been sent; the moment may be later than that of the call.
     Left {
         /// When it came.
         since_ns: u64,
@@ -133,7 +133,7 @@ pub struct Engine {
     last_ns: u64,
     /// How many have left the queue.
     sent: u64,
-    /// What happened since it was last asked for, if that is recorded.
+    /// Events since they were last asked for, if they are recorded.
     events: Option<Vec<Event>>,
     counters: Counters,
 }
@@ -443,7 +443,7 @@ enum Bottleneck {
         trace: Arc<Trace>,
         /// The opportunity in use.
         number: u64,
-        /// Its remaining capacity.
+        /// Remaining capacity of the opportunity, bytes.
         left_bytes: u64,
     },
 }

@@ -57,7 +57,7 @@ impl Forwarder {
         Self::start_recorded(name, direction, from, to, began, failed, None)
     }
 
-    /// As [`Forwarder::start`], with a log.
+    /// As [`Forwarder::start_forwarding`], with a log.
     pub(crate) fn start_recorded(
         name: &str,
         direction: Direction,

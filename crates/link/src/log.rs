@@ -39,7 +39,7 @@ pub(crate) struct LogFile {
     direction: Direction,
 }
 
-/// What goes to the writer.
+/// Message to the writer.
 enum Message {
     Events(Vec<Event>),
     /// The link ended.

@@ -97,7 +97,7 @@ impl Endpoints {
         Self::create_with_addresses([NEAR, FAR])
     }
 
-    /// As [`Ends::create`], with these addresses of near and far.
+    /// As [`Endpoints::create_pair`], with these addresses of near and far.
     pub(crate) fn create_with_addresses(addresses: [Addresses; 2]) -> Result<Self, Error> {
         let [near, far] = addresses;
         let (has_v6, user, ends) = make_ends([far, near])?;
@@ -133,7 +133,7 @@ impl Endpoints {
         self.open_at(&self.near, make)
     }
 
-    /// The same at either end.
+    /// Opens descriptors at either end, as [`Endpoints::at_near`].
     pub(crate) fn open_at<const COUNT: usize>(
         &self,
         end: &Endpoint,
@@ -183,7 +183,7 @@ impl Endpoint {
         })
     }
 
-    /// What tells the namespace from others: its device and inode. None for the machine's own.
+    /// Identity of the namespace: device and inode. None for the machine's own.
     pub fn namespace_identity(&self) -> io::Result<Option<(u64, u64)>> {
         let Some(namespace) = &self.namespace else {
             return Ok(None);

@@ -150,7 +150,7 @@ impl Link {
         Self::start_recorded(ends, directions, [None, None])
     }
 
-    /// As [`Link::on`], with logs.
+    /// As [`Link::start_link`], with logs.
     fn start_recorded(
         ends: Endpoints,
         directions: [crate::engine::Direction; 2],

@@ -28,16 +28,16 @@ pub(crate) const PREFIX_V6: u16 = 64;
 /// The addresses of one end.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// Of IPv4.
+    /// IPv4 address of the end.
     pub v4: Ipv4Addr,
     /// Length of the prefix that both ends share.
     pub prefix_v4: u8,
-    /// Of IPv6, in a /64.
+    /// IPv6 address of the end, in a /64.
     pub v6: Ipv6Addr,
     /// Whether it sends all of IPv4 to the other end. Without a way on, the other
     /// end says so.
     pub sends_all: bool,
-    /// The same of IPv6.
+    /// Whether it sends all of IPv6 to the other end.
     pub sends_all_v6: bool,
     /// Whether it forwards IPv6.
     pub forwards_v6: bool,
@@ -73,7 +73,8 @@ pub fn attach_device(name: &str) -> Result<File, Fault> {
     attach_as(name, libc::IFF_TUN)
 }
 
-/// The same for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`).
+/// Opens /dev/net/tun for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`) in the
+/// calling thread's namespace.
 pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
     let file = File::options()
         .read(true)

@@ -20,7 +20,7 @@ pub enum Aqm {
     Codel(Control),
     /// FQ-CoDel (RFC 8290): a queue for each flow, as far as hashes tell them apart.
     FqCodel {
-        /// That of each queue.
+        /// Control of each queue.
         control: Control,
         /// Bytes that a queue may send in a row.
         quantum: Size,
@@ -176,7 +176,7 @@ impl Queue {
     }
 }
 
-/// What happened to packets at a call.
+/// Results of a call: packets dropped and marked.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     /// Dropped for want of room.

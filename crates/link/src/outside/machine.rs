@@ -20,7 +20,7 @@ pub fn route_destinations() -> Result<Vec<Prefix>, Error> {
     )?))
 }
 
-/// The same in the text of `ip route show`.
+/// The destinations of all routes but the default ones, in the text of `ip route show`.
 pub fn parse_destinations(table: &str) -> Vec<Prefix> {
     let destination = |line: &str| {
         // A type of route, such as "local", may come first.
@@ -77,7 +77,7 @@ fn setting_file(device: &str, family: &str, key: &str) -> String {
 /// Whether a device may have IPv6 addresses.
 ///
 /// # Errors
-/// As [`setting`].
+/// As [`read_setting`].
 pub fn has_v6(device: &str) -> Result<bool, Error> {
     Ok(Path::new("/proc/sys/net/ipv6").exists()
         && read_setting(device, "ipv6", "disable_ipv6")? != "1")
@@ -88,7 +88,7 @@ pub fn has_v6(device: &str) -> Result<bool, Error> {
 /// router it would forget routes learned from router advertisements.
 ///
 /// # Errors
-/// As [`set`].
+/// As [`write_setting`].
 pub fn forward_v6(device: &str) -> Result<bool, Error> {
     if Path::new(&setting_file(device, "ipv6", "force_forwarding")).exists() {
         return write_setting(device, "ipv6", "force_forwarding", "1").map(|()| true);

@@ -39,13 +39,13 @@ const RANGES: [Ipv4Addr; 3] = [
     Ipv4Addr::new(10, 212, 0, 0),
 ];
 const PREFIX_V4: u8 = 29;
-/// Of each link's IPv6 prefix, the number filled in.
+/// First 16 bits of each link's IPv6 prefix; the number is filled in.
 const RANGE_V6: u16 = 0x4000;
 
 /// How the command reaches the machine's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct OutsideAccess {
-    /// What carries packets on behind the path.
+    /// Carrier of packets behind the path.
     pub by: Carrier,
     /// Whether TCP ends at the server outside; otherwise at the far end of the path.
     pub tcp_end_to_end: bool,
@@ -53,7 +53,7 @@ pub struct OutsideAccess {
     pub ipv6: bool,
 }
 
-/// What carries packets on.
+/// Carriers of packets behind the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Carrier {

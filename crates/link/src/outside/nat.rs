@@ -121,7 +121,7 @@ fn start_nft(mut nft: Command) -> Result<(Process, ChildStdin, ChildStderr), Err
 /// Executes commands, all or none.
 ///
 /// # Errors
-/// As [`Nat::create`].
+/// As [`Nat::create_tables`].
 pub fn run_commands(commands: &[String]) -> Result<(), Error> {
     run_by(nft_command(&["-f", "-"]), commands)
 }

@@ -22,14 +22,14 @@ use crate::tun::{Fault, MTU_BYTES};
 
 /// The device at the far end.
 const DEVICE: &str = "outside";
-/// Its IPv6 prefix is that of this link's number, which no link has.
+/// Number of the link whose IPv6 prefix the device has. No link has this number.
 const NUMBER: u32 = 0x1000;
 /// Time limit of its start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the far end's routes are read meanwhile.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What the machine has a way for.
+/// Address families that the machine has a way for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Families {
     pub(super) v4: bool,
@@ -142,7 +142,7 @@ pub(super) fn start_pasta(
     Ok(process)
 }
 
-/// Its complaint, without those about the missing system log.
+/// Last line of pasta's error output, without complaints about the missing system log.
 fn last_line(text: &str) -> &str {
     let mut lines = text.lines().rev();
     lines
