@@ -23,7 +23,7 @@ use crate::system_error;
 
 /// The seed of the kernel's random numbers, in the work directory.
 pub(crate) const SEED: &str = "seed";
-/// Its length, bytes.
+/// Length of the seed, bytes.
 pub(crate) const SEED_BYTES: usize = 64;
 
 /// The device of the kernel's interface `vec0`.

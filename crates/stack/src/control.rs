@@ -77,7 +77,7 @@ pub(crate) struct WireAddresses {
     pub(crate) v6: Option<WireAddressesV6>,
 }
 
-/// The same for IPv6.
+/// IPv6 addresses of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireAddressesV6 {
     pub(crate) inside: Ipv6Addr,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit of the delivery.
 const LONG: Duration = Duration::from_secs(30);
-/// The same after a signal has ended the command.
+/// Time limit of the delivery after a signal has ended the command.
 const SHORT: Duration = Duration::from_secs(1);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -24,9 +24,9 @@ pub struct End {
     pub tap: String,
     /// The kernel and its modules.
     pub kernel: Kernel,
-    /// Its memory.
+    /// Memory of the kernel.
     pub memory: Size,
-    /// Its congestion control; none: the kernel's default.
+    /// Congestion control of the kernel; none: the kernel's default.
     pub congestion_control: Option<String>,
     /// The queueing discipline of its interface; none: the default.
     pub qdisc: Option<String>,
@@ -39,7 +39,7 @@ pub struct End {
 /// The kernel's interface to its TAP device.
 pub const INTERFACE: &str = "vec0";
 
-/// Runs a program at such an end, as [`crate::run`] does on the machine's network.
+/// Runs a program at such an end, as [`crate::run_program`] does on the machine's network.
 ///
 /// # Errors
 /// As there.

@@ -105,7 +105,7 @@ pub struct Options {
 /// The result of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code, or 128 plus the number of the signal that ended it.
+    /// Exit code of the command, or 128 plus the number of the signal that ended it.
     pub exit: u8,
     /// The path's counters, if there was one.
     pub report: Option<Report>,

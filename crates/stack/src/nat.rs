@@ -45,7 +45,7 @@ fn nat_rules(
     rules
 }
 
-/// Puts translation in force until it is [removed](forget). DNS questions to the machine's end of
+/// Puts translation in force until it is [removed](remove_nat). DNS questions to the machine's end of
 /// the wire go to this resolver.
 pub(crate) fn prepare_nat(
     device: &str,

@@ -39,7 +39,7 @@ const ROUTER_V6: &str = "fe80::1";
 /// A path, with the command at its far end.
 #[derive(Debug, Clone)]
 pub struct Emulated {
-    /// Its effect on packets.
+    /// Effect of the path on packets.
     pub settings: Settings,
     /// Command line for `sh -c` at the far end.
     pub far: Option<OsString>,
