@@ -24,7 +24,7 @@ pub(crate) enum Message {
     Ready,
     /// A file of the result. Its bytes follow.
     File {
-        /// Its path in the result.
+        /// Path of the file in the result.
         path: PathBuf,
         /// Number of bytes.
         bytes: u64,

@@ -17,7 +17,7 @@ pub enum Error {
     Ended {
         /// The kind of the kernel.
         kind: KernelKind,
-        /// Its [`std::process::ExitStatus`], in words.
+        /// Exit status of the kernel's process ([`std::process::ExitStatus`]), in words.
         status: String,
         /// The decisive line of its console.
         line: String,

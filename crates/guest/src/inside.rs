@@ -43,7 +43,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 pub(crate) struct Job {
     /// The kind of the kernel.
     pub(crate) kind: KernelKind,
-    /// Its task.
+    /// Task of the job.
     pub(crate) task: Task,
     /// The directory where relative paths begin.
     pub(crate) current: PathBuf,

@@ -38,7 +38,7 @@ pub struct Package {
 /// An available kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stock {
-    /// Its release, as in `uname -r`.
+    /// Release of the kernel, as in `uname -r`.
     pub name: String,
     /// The unpacked package; none for this machine's kernel or a named file.
     pub package: Option<Package>,
@@ -57,7 +57,7 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// Its package or other origin, in words.
+    /// Package or other origin of the kernel, in words.
     pub fn origin_description(&self) -> String {
         match &self.package {
             Some(package) => format!("{} {}", package.name, package.version),

@@ -62,7 +62,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Those of the present kernel, from its clocks: the coarse clock moves at ticks, and the other
+    /// Ticks of the present kernel, from its clocks: the coarse clock moves at ticks, and the other
     /// one has the resolution of timers.
     ///
     /// # Errors

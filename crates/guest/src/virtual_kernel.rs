@@ -118,7 +118,7 @@ impl Replacement {
 pub enum Time {
     /// The machine's.
     Real,
-    /// Its own, moved by timers.
+    /// A clock of the kernel's own, moved by timers.
     Simulated,
 }
 

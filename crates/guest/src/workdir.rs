@@ -46,7 +46,7 @@ impl WorkDir {
         Ok(Self { path })
     }
 
-    /// Its path.
+    /// Path of the work directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -32,12 +32,12 @@ const MERGED: &str = "usr/lib/modules";
 /// Files beside the modules since Debian 14, and the begin of their names in `boot`.
 const BESIDE: [(&str, &str); 2] = [("vmlinuz", IMAGE), ("config", CONFIGURATION)];
 
-/// The result of [`add`].
+/// The result of [`add_kernel`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
     /// The kernel's release.
     pub name: String,
-    /// Its package.
+    /// Package of the kernel.
     pub package: Package,
     /// Whether the same version was there already.
     pub was_there: bool,

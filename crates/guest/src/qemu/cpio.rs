@@ -48,7 +48,7 @@ impl<W: Write> Archive<W> {
     /// Adds a character device.
     ///
     /// # Errors
-    /// As [`Archive::directory`].
+    /// As [`Archive::add_directory`].
     pub fn add_device(&mut self, path: &Path, number: (u32, u32)) -> io::Result<()> {
         self.add_parent(path)?;
         self.write_entry(path, DEVICE, number, &[])
@@ -57,7 +57,7 @@ impl<W: Write> Archive<W> {
     /// Adds a regular file with these permissions.
     ///
     /// # Errors
-    /// As [`Archive::directory`]; also a file of 4 GiB or more.
+    /// As [`Archive::add_directory`]; also a file of 4 GiB or more.
     pub fn add_file(&mut self, path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
         self.add_parent(path)?;
         self.write_entry(path, FILE | mode, (0, 0), content)
@@ -66,7 +66,7 @@ impl<W: Write> Archive<W> {
     /// Ends the archive.
     ///
     /// # Errors
-    /// As [`Archive::directory`].
+    /// As [`Archive::add_directory`].
     pub fn finish_archive(mut self) -> io::Result<W> {
         self.write_entry(Path::new(END), 0, (0, 0), &[])?;
         self.output.flush()?;

@@ -50,7 +50,7 @@ pub struct Needs {
     pub directories: Vec<PathBuf>,
     /// Names of kernel modules beyond those of a network.
     pub modules: Vec<String>,
-    /// The same, as far as the kernel has them.
+    /// Names of optional kernel modules: those that the kernel lacks are left out.
     pub wished: Vec<String>,
 }
 

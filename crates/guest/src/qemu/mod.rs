@@ -86,7 +86,7 @@ pub fn qemu_version() -> Result<String, Error> {
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Stock,
-    /// Its memory.
+    /// Memory of the machine.
     pub memory: Size,
     /// An instruction takes 2^shift nanoseconds.
     pub shift: u8,
@@ -235,11 +235,11 @@ pub struct Program<'a> {
     pub laboratory: &'a Path,
     /// The program. iproute2 and iperf3 are in its `PATH`.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Variables of its environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Files that it reads; [`place`] gives their paths there.
+    /// Files that it reads; [`path_in_guest`] gives their paths there.
     pub data: &'a [&'a Path],
     /// Further files, and programs with their libraries, by their paths there.
     pub files: BTreeMap<PathBuf, PathBuf>,

@@ -31,7 +31,7 @@ const THIS: Pid = Pid::from_raw(0);
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// Its memory.
+    /// Memory of the machine.
     pub memory: Size,
     /// The work directory, absolute.
     pub work: &'a Path,
@@ -108,7 +108,7 @@ impl Machine<'_> {
         Running::start_kernel(KernelKind::UserMode, &mut command, self.work)
     }
 
-    /// The command that starts the kernel with `program` as its first process, on one [`processor`]
+    /// The command that starts the kernel with `program` as its first process, on one [`next_processor`]
     /// of the machine.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub use trial::{Trial, try_out};
 
 /// The packaged kernel.
 pub(crate) const PROGRAM: &str = "linux.uml";
-/// Its package.
+/// Package of the packaged kernel.
 const PACKAGE: &str = "user-mode-linux";
 /// The package's modules, one directory per version.
 const MODULES: &str = "/usr/lib/uml/modules";
@@ -43,7 +43,7 @@ const TEMPORARY: &str = "the temporary directory";
 pub struct Kernel {
     /// The program.
     pub program: PathBuf,
-    /// Its modules, each after its dependencies.
+    /// Modules of the kernel, each after its dependencies.
     pub modules: Vec<PathBuf>,
     /// Further words for its command line.
     pub words: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Kernel {
     /// Factor by which it may be slower than real time.
     pub slowness: u32,
     /// Whether it sets all of the processor's register state. If not, its `ptrace` is
-    /// [wrapped](ptrace::wrap).
+    /// [wrapped](ptrace::wrap_ptrace).
     pub sets_all_state: bool,
 }
 
@@ -247,7 +247,7 @@ impl<'a> Ready<'a> {
     /// Prepares a kernel; `program` is this program.
     ///
     /// # Errors
-    /// As of [`Surroundings::find`].
+    /// As of [`Surroundings::prepare_surroundings`].
     pub fn new(kernel: &'a Kernel, memory: Size, program: &Path) -> Result<Self, Error> {
         Ok(Self {
             kernel,

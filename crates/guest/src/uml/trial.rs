@@ -16,9 +16,9 @@ use crate::{BOOT, Job, KernelKind, LEAST_MEMORY, Task, console};
 /// A kernel that boots on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// Its version, such as `6.1.176`.
+    /// Version of the kernel, such as `6.1.176`.
     pub version: String,
-    /// Whether it needs its `ptrace` [wrapped](super::ptrace::wrap), because it does not know all
+    /// Whether it needs its `ptrace` [wrapped](super::ptrace::wrap_ptrace), because it does not know all
     /// of the processor's register state.
     pub wrapped: bool,
 }
