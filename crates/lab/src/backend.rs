@@ -17,11 +17,11 @@ use crate::ticks::{self, Timers};
 use crate::units::Rate;
 use crate::{host, inside, timing};
 
-/// Runs the scenarios on the chosen backend and writes a report of each, as [`crate::run()`] does
+/// Runs the scenarios on the chosen backend and writes a report of each, as [`crate::run_scenarios`] does
 /// on the machine's own kernel.
 ///
 /// # Errors
-/// The first fault; see [`crate::run()`]. A backend that cannot be used here, with all that is
+/// The first fault; see [`crate::run_scenarios`]. A backend that cannot be used here, with all that is
 /// missing. A kernel that does not boot or hangs, with its console.
 pub fn run_on_backend(options: &Options) -> Result<Finished, Error> {
     let scenarios = check_options(options)?;

@@ -114,7 +114,7 @@ pub struct Row {
     pub host: String,
     /// The measure that is compared.
     pub measure: Measure,
-    /// Its unit.
+    /// Unit of the measure.
     pub unit: Unit,
     /// Which direction is an improvement.
     pub better: Better,
@@ -141,7 +141,7 @@ pub struct Row {
 /// The whole comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// Its options.
+    /// Options of the comparison.
     pub options: Options,
     /// One row per scenario, mode, class and measure of both runs.
     pub rows: Vec<Row>,

@@ -20,7 +20,7 @@ pub fn evaluate_expectations(expectations: &[Expectation], modes: &[ModeOutcome]
         .collect()
 }
 
-/// What mode `null`, if it ran, makes of the expectations of modes that learn.
+/// Verdicts on mode `null`, if it ran, by the expectations of modes that learn.
 pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
     if !modes.iter().any(|outcome| outcome.mode == Mode::Null) {
         return Vec::new();

@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Round<'a> {
     /// Counted from 0.
     pub(crate) number: u32,
-    /// Its addresses.
+    /// Addresses of the server.
     pub(crate) servers: &'a [SocketAddr],
     /// Seed of its path.
     pub(crate) seed: u64,

@@ -25,9 +25,9 @@ const CONFIDENCE: f64 = 0.95;
 /// The answer of `GET /v1/gain`, all groups together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
-    /// Its first line.
+    /// First line of the agent's answer.
     pub summary: String,
-    /// Its rows; none before a connection has ended.
+    /// Rows of the comparison; none before a connection has ended.
     pub rows: Vec<GainRow>,
 }
 
@@ -48,11 +48,11 @@ pub struct GainRow {
     pub effect: Option<f64>,
     /// The interval's lower end; none with too few host-hours.
     pub low: Option<f64>,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: Option<f64>,
     /// `better`, `worse`, `same` or `unknown`.
     pub verdict: String,
-    /// The same, measured directly; none without the modes for it.
+    /// The difference as measured directly; none without the modes for it.
     #[serde(default)]
     pub direct: Option<Direct>,
 }
@@ -64,7 +64,7 @@ pub struct Direct {
     pub effect: f64,
     /// Lower end of the 95 % interval: a percentile bootstrap over remote addresses.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
     /// Transfers that both modes have.
     pub transfers: u64,

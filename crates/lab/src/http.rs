@@ -11,7 +11,7 @@ use crate::traffic::Server;
 
 /// The port.
 const PORT: u16 = 80;
-/// What nginx says once it accepts connections.
+/// Message of nginx once it accepts connections.
 const ANNOUNCES: &str = "using the \"epoll\" event method";
 /// Time within which it must.
 const START: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@
 //! must not know the agent's crates: an agent under test is a process.
 //!
 //! A run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and iperf3.
-//! [`host::missing`] says what a machine lacks.
+//! [`host::missing_requirements`] says what a machine lacks.
 
 mod agent;
 mod arms;

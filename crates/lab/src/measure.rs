@@ -36,7 +36,7 @@ impl Measure {
         Self::Fct,
     ];
 
-    /// Its name in files and on the command line.
+    /// Name in files and on the command line.
     pub fn key(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -48,7 +48,7 @@ impl Measure {
         }
     }
 
-    /// Its name for a reader.
+    /// Name for a reader.
     pub fn title(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -60,7 +60,7 @@ impl Measure {
         }
     }
 
-    /// Its definition, in a sentence.
+    /// Definition in a sentence.
     pub fn description(self) -> &'static str {
         match self {
             Self::Goodput => {
@@ -82,7 +82,7 @@ impl Measure {
         }
     }
 
-    /// Its unit.
+    /// Unit of the measure.
     pub fn unit(self) -> Unit {
         match self {
             Self::Goodput => Unit::BitsPerSecond,

@@ -12,7 +12,7 @@ pub enum Mode {
     Baseline,
     /// One congestion control for every connection and no agent.
     Fixed(String),
-    /// Every congestion control that the kernel offers. [`expand`] replaces it by one mode for
+    /// Every congestion control that the kernel offers. [`expand_modes`] replaces it by one mode for
     /// each.
     EveryFixed,
     /// A congestion control that the kernel offers, drawn anew for each connection, and no agent.
@@ -21,8 +21,8 @@ pub enum Mode {
     Classic,
     /// The agent in its default mode.
     Thalweg,
-    /// The same with half of the host-hours in its control group, and what `thalweg gain` says of
-    /// them at the end.
+    /// The agent in its default mode, with half of the host-hours in its control group, and the
+    /// report of `thalweg gain` on them at the end.
     Gain,
     /// The agent as in [`Mode::Gain`] with the default as its only arm: what a learner that does
     /// nothing would score.

@@ -33,7 +33,7 @@ pub struct Options {
     pub program: PathBuf,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
-    /// The kernel for [`crate::backend::run`]. [`crate::run()`] always uses the kernel that it is
+    /// The kernel for [`crate::backend::run_on_backend`]. [`crate::run_scenarios`] always uses the kernel that it is
     /// called on.
     pub kernel: KernelOptions,
     /// Facts about the run from the place where it was started.
@@ -202,7 +202,7 @@ pub(crate) fn own_command() -> String {
     words.join(" ")
 }
 
-/// The same without `--out`: it repeats the run.
+/// The command without `--out`, which repeats the run.
 pub(crate) fn command_to_repeat() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();

@@ -21,7 +21,7 @@ pub const FORMAT: u32 = 1;
 /// Name of the layout, with its version: docs/reference/lab-results.schema.json.
 pub const SCHEMA: &str = "thalweg/lab-results/1";
 
-/// The results of one call of [`crate::run`].
+/// The results of one call of [`crate::run_scenarios`].
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// The machine and the command.
@@ -76,7 +76,7 @@ pub struct ScenarioOutcome {
     pub modes: Vec<ModeOutcome>,
     /// The expectations and their verdicts.
     pub checks: Vec<Check>,
-    /// What mode `null` makes of the expectations of modes that learn; empty unless it ran.
+    /// Verdicts on mode `null` by the expectations of modes that learn; empty unless it ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub null_checks: Vec<Check>,
     /// Wall time of the whole scenario, seconds.
@@ -162,7 +162,7 @@ pub struct ModeOutcome {
     pub mode: Mode,
     /// Rounds of the scenario. A reference may have skipped some.
     pub rounds: u32,
-    /// Its connections, in order.
+    /// Connections of the mode, in order.
     pub connections: Vec<Connection>,
     /// Packets in the data direction.
     pub forward: LossCounters,
@@ -178,7 +178,7 @@ pub struct ModeOutcome {
     /// The remote hosts, if there are several. `forward` and `reverse` are then their sums.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remotes: Vec<RemoteOutcome>,
-    /// What the agent says that it gains, in mode `gain`.
+    /// Gain that the agent reports, in mode `gain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
     /// Share of the processors' time that was not idle while flows ran, 0 to 1; none where the
@@ -190,9 +190,9 @@ pub struct ModeOutcome {
 /// The part of a mode's results that concerns one of several remote hosts, without its connections.
 #[derive(Debug, Clone, Serialize)]
 pub struct RemoteOutcome {
-    /// Its name in the scenario.
+    /// Name of the host in the scenario.
     pub name: String,
-    /// Its address.
+    /// Address of the host.
     pub address: IpAddr,
     /// The addresses of the others of its network, if it stands for several hosts. The counters
     /// are then their sums.
@@ -224,8 +224,8 @@ pub struct Connection {
     pub round: u32,
     /// Goodput at the receiver, bit/s. 0 if the connection failed.
     pub goodput_bps: f64,
-    /// Its part of the goodput of its round, bit/s: bytes received within the round's time, over
-    /// that time. Absent if a round has no time.
+    /// Part of the connection in the goodput of its round, bit/s: bytes received within the round's
+    /// time, over that time. Absent if a round has no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_bps: Option<f64>,
     /// Class of the flow, if a round has several.
@@ -253,7 +253,7 @@ pub struct Connection {
     /// measurements.
     #[serde(default)]
     pub rtt_us: Vec<Weighted>,
-    /// Its least round-trip time, µs.
+    /// Least round-trip time of the connection, µs.
     #[serde(default)]
     pub min_rtt_us: Option<f64>,
     /// Bytes to send, if not a time was given.
@@ -386,7 +386,8 @@ impl ModeOutcome {
         count_arms(self.measured_connections())
     }
 
-    /// The same of the last half of the rounds.
+    /// The arms in the last half of the rounds and the number of connections on each, most frequent
+    /// first.
     pub fn last_half_arms(&self) -> Vec<(String, usize)> {
         count_arms(self.last_half())
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 pub(crate) enum Step {
     /// A scenario begins.
     Scenario {
-        /// Its name.
+        /// Name of the scenario.
         name: String,
         /// Number of its connections.
         connections: u64,
@@ -23,7 +23,7 @@ pub(crate) enum Step {
     Connection {
         /// Number of connections before it.
         made: u64,
-        /// Its mode.
+        /// Mode of the connection.
         mode: String,
     },
 }

@@ -46,7 +46,7 @@ impl NoValue {
         }
     }
 
-    /// The same reason, of one of several hosts.
+    /// The reason, for one of several hosts.
     fn at_host(self, host: &str) -> Self {
         match self {
             Self::Unmeasured(why) => Self::Unmeasured(format!("{why} (host {host})")),
@@ -420,7 +420,7 @@ fn gain_value(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, NoValu
 }
 
 /// Goodput of a mode's last half towards one host, relative to that host's best fixed arm. `modes`
-/// come from [`ModeOutcome::towards`].
+/// come from [`ModeOutcome::towards_host`].
 pub(crate) fn of_best_here(mode: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     let query = Query::from(Statistic::MedianLastHalf);
     let settled = query.mode_value(mode, modes)?;

@@ -33,7 +33,7 @@ use testbed::Testbed;
 ///
 /// # Errors
 /// The first fault: a scenario that is not valid (before anything is created), a missing
-/// precondition, a step that failed. A missed expectation is not an error, see [`Outcome::passed`].
+/// precondition, a step that failed. A missed expectation is not an error, see [`Outcome::has_passed`].
 pub fn run_scenarios(options: &Options) -> Result<Outcome, Error> {
     let scenarios = check_options(options)?;
     preflight::check_requirements(

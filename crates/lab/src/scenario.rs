@@ -75,7 +75,7 @@ pub struct Scenario {
     /// Congestion controls that a run loads if its kernel has none of that name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<Arm>,
-    /// What agents may do.
+    /// Settings of the agents' learning.
     #[serde(skip_serializing_if = "Learning::is_default")]
     pub agent: Learning,
     /// The two hosts' settings.
@@ -118,7 +118,7 @@ pub enum Qdisc {
 }
 
 impl Qdisc {
-    /// Its name in `tc`; none for the link's default.
+    /// Name in `tc`; none for the link's default.
     pub fn tc_name(self) -> Option<&'static str> {
         match self {
             Self::Default => None,
@@ -233,7 +233,7 @@ impl Scenario {
         Self::load_in(file, scenario_folder(file))
     }
 
-    /// The same, with the policies in a folder of their own.
+    /// Reads and checks a scenario file, with the policies in a folder of their own.
     pub(crate) fn load_in(file: &Path, folder: &Path) -> Result<Self, Error> {
         Ok(Self::parse_in(&read_text(file)?, file, folder)?)
     }

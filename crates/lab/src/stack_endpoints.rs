@@ -42,7 +42,7 @@ pub(crate) const STOP: Duration = Duration::from_secs(10);
 pub(crate) struct Stacks {
     kernel: Kernel,
     memory: Size,
-    /// Its description.
+    /// Description of the kernel.
     pub(crate) text: String,
 }
 
@@ -307,7 +307,7 @@ impl Sender {
         }
     }
 
-    /// Its standard error.
+    /// Standard error of the client.
     fn error_output(&mut self) -> String {
         self.process.terminate(STOP);
         let said: Vec<String> = self.errors.iter().collect();

@@ -118,12 +118,12 @@ thalweg_report::statistics! {
 }
 
 impl Statistic {
-    /// Its name for a reader.
+    /// Name for a reader.
     pub fn reader_name(self) -> &'static str {
         self.definition().0
     }
 
-    /// Its unit.
+    /// Unit of the statistic.
     pub fn unit(self) -> Unit {
         self.definition().1
     }
@@ -146,7 +146,7 @@ impl Statistic {
             )
     }
 
-    /// Its scope in a scenario with several hosts.
+    /// Scope in a scenario with several hosts.
     pub fn scope(self) -> Scope {
         match self {
             Self::OfBestPerHost => Scope::Hosts,

@@ -49,7 +49,7 @@ fn failure_reason(mode: &ModeOutcome) -> Option<String> {
     ))
 }
 
-/// What the agent says that it gains, and what was measured.
+/// Gain that the agent reports, and the direct measurement.
 fn gain_sentence(mode: &ModeOutcome) -> Option<String> {
     let gain = mode.gain.as_ref()?;
     let says = format!("{} says: {}", mode.mode, gain.summary);

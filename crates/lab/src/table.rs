@@ -17,7 +17,7 @@ fn header_cells<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The statistics in [`measures`]: all that [`summary`] lacks.
+/// The statistics in [`measures_table`]: all that [`summary_table`] lacks.
 const MEASURES: [Statistic; 26] = [
     Statistic::Total,
     Statistic::ConvergedShare,
@@ -234,7 +234,7 @@ pub fn learned_table(mode: &ModeOutcome) -> Table {
     }
 }
 
-/// What the agent of mode `gain` says, beside what was measured directly.
+/// The agent's report in mode `gain`, beside the direct measurement.
 pub fn gain_table(mode: &ModeOutcome) -> Option<Table> {
     let gain = mode.gain.as_ref()?;
     let rows = gain.rows.iter().map(|row| {
@@ -296,7 +296,7 @@ pub fn checks_table(outcome: &ScenarioOutcome) -> Table {
     checks_of("Expected outcome", &outcome.checks)
 }
 
-/// The same expectations of a learner that always keeps the default; none unless it ran.
+/// Verdicts on a learner that always keeps the default; none unless it ran.
 pub fn null_checks(outcome: &ScenarioOutcome) -> Option<Table> {
     let table = checks_of("A learner that does nothing", &outcome.null_checks);
     (!table.rows.is_empty()).then_some(table)

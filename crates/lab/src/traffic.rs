@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    /// Its lines of output, not yet read.
+    /// Lines of output, not yet read.
     lines: mpsc::Receiver<String>,
     /// The line that it prints before each client; none: it takes several clients.
     announces: Option<&'static str>,

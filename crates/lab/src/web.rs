@@ -159,7 +159,7 @@ fn times_by_cluster<'a>(
     times
 }
 
-/// What a row of the table is about.
+/// Subject of a row of the table.
 #[derive(Debug, Clone, Copy)]
 enum TableSubject<'a> {
     Pages,

@@ -139,7 +139,7 @@ pub(crate) enum Load {
     Flows { count: u32, bytes: Bytes },
     /// Flows of `bytes` bytes until the time is over; the last one is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// The same over one connection, opened before, with pauses.
+    /// Flows of `bytes` bytes over one connection, opened before, with pauses.
     Calls { ms: u64, bytes: Bytes, pause: Pause },
     /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
@@ -172,7 +172,7 @@ pub(crate) struct Flow {
     pub(crate) flow_bytes: Option<u64>,
     /// Bytes that the receiver read; of a stream, within the measured time.
     pub(crate) received_bytes: u64,
-    /// Those that it read within the sender's time.
+    /// Bytes that the receiver read within the sender's time.
     #[serde(default)]
     pub(crate) in_time_bytes: u64,
     /// Time of the call of connect, or of the call's begin with [`Load::Calls`], on the shared

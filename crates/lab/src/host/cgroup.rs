@@ -24,7 +24,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates it below the mount that [`mount`] finds.
+    /// Creates it below the mount that [`mount_point`] finds.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
         let path = mount_point()?.join(name);
         fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;

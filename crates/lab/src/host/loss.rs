@@ -24,13 +24,13 @@ const TC_ACT_SHOT: u32 = 2;
 pub struct LossCounters {
     /// Packets that reached the program.
     pub seen_packets: u64,
-    /// Their bytes.
+    /// Bytes of the packets that reached the program.
     pub seen_bytes: u64,
     /// The TCP segments in them.
     pub seen_segments: u64,
     /// Packets that it dropped.
     pub dropped_packets: u64,
-    /// Their bytes.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
     /// The TCP segments in them.
     pub dropped_segments: u64,

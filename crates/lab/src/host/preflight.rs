@@ -60,8 +60,8 @@ pub fn missing_requirements() -> Vec<String> {
     missing
 }
 
-/// Kernel features that these scenarios and modes need beyond [`missing`] and that are missing, one
-/// line each with its user. Only meaningful if [`missing`] is empty.
+/// Kernel features that these scenarios and modes need beyond [`missing_requirements`] and that are missing, one
+/// line each with its user. Only meaningful if [`missing_requirements`] is empty.
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let senders = || scenarios.iter().filter(is_sender);
@@ -108,7 +108,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     missing
 }
 
-/// What is to be done about an agent whose program is among those above a run's cgroups.
+/// Hint for an agent whose program is among those above a run's cgroups.
 fn agent_above(programs: &[String]) -> Option<String> {
     let learns = programs.iter().any(|name| name.starts_with(LEARNER));
     learns.then(|| {
@@ -118,7 +118,7 @@ fn agent_above(programs: &[String]) -> Option<String> {
     })
 }
 
-/// What the queues of the scenarios' paths need and this wire lacks.
+/// Features that the queues of the scenarios' paths need and this wire lacks.
 fn missing_for_aqm(scenarios: &[Scenario], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |aqm: Aqm| {

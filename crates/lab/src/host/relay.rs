@@ -47,7 +47,7 @@ impl Relay {
         relays
     }
 
-    /// Its part of the namespace's name.
+    /// Part of the namespace's name that stands for the relay.
     pub(super) fn name_part(self) -> &'static str {
         match self {
             Self::Bottleneck => "bottleneck",

@@ -145,7 +145,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Its first address.
+    /// First address of the host.
     pub fn first_address(&self) -> IpAddr {
         self.address_of(Side::Server)
     }

@@ -22,7 +22,7 @@ use crate::units::Probability;
 #[derive(Debug)]
 pub(super) struct Wire {
     failed: Arc<EventFd>,
-    /// That of the data, then that of the ACKs.
+    /// Forwarder of the data, then that of the ACKs.
     forwarders: [Forwarder; 2],
 }
 

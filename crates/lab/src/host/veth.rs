@@ -30,9 +30,9 @@ const SERVER_MAC: &str = "02:00:00:00:00:02";
 pub(super) struct ServerPlace {
     /// Counted from 0.
     pub(super) serial: u8,
-    /// Its network (a /24, or a /48), counted from 0.
+    /// Network of the server (a /24, or a /48), counted from 0.
     pub(super) network: u8,
-    /// Its number in that network, counted from 0.
+    /// Number of the server in that network, counted from 0.
     pub(super) index: u8,
     /// Whether others are in that network, behind links of their own.
     pub(super) shared: bool,

@@ -12,7 +12,7 @@ use crate::table;
 pub struct Finished {
     /// Whether no expectation was missed.
     pub passed: bool,
-    /// The document of [`super::json()`].
+    /// The document of [`super::run_document()`].
     pub document: Value,
     /// The tables for a terminal.
     pub text: String,

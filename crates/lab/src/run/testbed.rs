@@ -417,7 +417,7 @@ fn cpu_between(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
 
 /// One round's way to one remote host.
 struct RemoteTarget<'a> {
-    /// Its addresses.
+    /// Addresses of the server.
     servers: Vec<SocketAddr>,
     /// Seed of its path.
     seed: u64,

@@ -16,7 +16,7 @@ const MOST: usize = 16;
 /// Initial windows, segments.
 const WINDOWS: RangeInclusive<u32> = 10..=32;
 
-/// What agents may do.
+/// Settings of the agents' learning.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Learning {
     /// The congestion controls that they choose among; none: all that the kernel offers.

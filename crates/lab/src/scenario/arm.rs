@@ -19,7 +19,7 @@ const MODEL: &str = "safetensors";
 /// A congestion control that `thalweg cc load` can load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Arm {
-    /// Its name in modes and expectations.
+    /// Name of the arm in modes and expectations.
     pub name: String,
     /// Name of a congestion control of Thalweg, or a file as the scenario names it.
     pub load: String,

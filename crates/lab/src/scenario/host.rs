@@ -20,7 +20,7 @@ const NAME_BYTES: usize = 16;
 /// A remote host, or several in one network, each behind a path of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Host {
-    /// Its name in the scenario and the report; empty if it is the only one.
+    /// Name in the scenario and the report; empty if it is the only one.
     pub name: String,
     /// The path between it, or the first of several, and the client.
     pub path: PathModel,

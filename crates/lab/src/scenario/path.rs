@@ -31,7 +31,7 @@ pub struct PathModel {
     pub drop: Drop,
     /// Bottleneck rate in the data direction; none: as fast as the machine.
     pub rate: Option<Rate>,
-    /// What `rate`, its mean, is from time to time.
+    /// Rates over time, of which `rate` is the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// Bytes that may queue at the bottleneck; more are dropped. With `rate` only.

@@ -18,18 +18,18 @@ pub struct Flows(Vec<u32>);
 const MOST_NUMBERS: usize = 100;
 
 impl Flows {
-    /// Those of successive rounds, over and over. There is at least one.
+    /// The numbers of successive rounds, over and over. There is at least one.
     pub fn new(numbers: Vec<u32>) -> Self {
         assert!(!numbers.is_empty(), "a round has a number of flows");
         Self(numbers)
     }
 
-    /// The same number in each round.
+    /// One number for all rounds.
     pub fn same_each_round(number: u32) -> Self {
         Self(vec![number])
     }
 
-    /// Those of a round, counted from 0.
+    /// The number of a round, counted from 0.
     pub fn in_round(&self, round: u32) -> u32 {
         self.0[round as usize % self.0.len()]
     }
@@ -80,11 +80,11 @@ pub enum Sizes {
     /// Lognormal.
     #[serde(rename = "sizes")]
     Lognormal {
-        /// Half are smaller.
+        /// Median of the sizes, bytes.
         median: Size,
-        /// Their mean.
+        /// Mean of the sizes, bytes.
         mean: Size,
-        /// What the largest are instead.
+        /// Tail that replaces the largest sizes.
         #[serde(skip_serializing_if = "Option::is_none")]
         tail: Option<Tail>,
     },

@@ -21,7 +21,7 @@ const LEAST: Rate = Rate::from_bps(100_000);
 pub struct Trace {
     /// The file as the scenario names it.
     pub name: PathBuf,
-    /// Its path.
+    /// Path of the file.
     #[serde(skip)]
     pub file: PathBuf,
     /// The rate of each 200 ms; there is at least one.

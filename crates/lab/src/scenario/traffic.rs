@@ -104,7 +104,7 @@ pub enum TrafficKind {
 /// Competing flows of a given congestion control.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Against {
-    /// Their congestion control, set by the application.
+    /// Congestion control of the flows, set by the application.
     pub cc: String,
     /// Number of flows.
     pub flows: u32,

@@ -18,7 +18,7 @@ const MOST_AT_ONCE: u32 = 20;
 /// each, as with HTTP/1.1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Web {
-    /// Whose programs send.
+    /// Server whose programs send.
     #[serde(skip_serializing_if = "WebServer::is_worker")]
     pub server: WebServer,
     /// The mean time between two pages of a host.

@@ -51,7 +51,7 @@ fn fetch_pages(web: &Web, plan: &Plan) -> Vec<Flow> {
     })
 }
 
-/// What curl writes of a transfer.
+/// Curl's report of a transfer.
 #[derive(Deserialize)]
 struct Transfer {
     url_effective: String,
@@ -103,7 +103,8 @@ fn load_page(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
         .collect()
 }
 
-/// What curl is to do, as its configuration. The server has one object: parts of it stand for all.
+/// The configuration of curl that asks for a page. The server has one object: parts of it stand for
+/// all.
 fn curl_configuration(plan: &Plan, page: &Page) -> String {
     let patience_s = STALL_TIMEOUT_MS / 1000;
     let of = |(n, bytes): (usize, &u64)| {

@@ -56,7 +56,7 @@ pub(super) fn stalled_error(doing: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-/// An error with the action that failed. A time-out of the socket becomes [`stalled`].
+/// An error with the action that failed. A time-out of the socket becomes [`stalled_error`].
 pub(super) fn while_doing(doing: &str, error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled_error(doing),

@@ -23,7 +23,7 @@ pub(crate) struct Order {
 pub(crate) struct Done {
     /// Success, or how it ended, in words.
     pub(crate) ended: Result<(), String>,
-    /// Its standard output.
+    /// Standard output of the program.
     pub(crate) output: String,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Web {
 /// A page to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Page {
-    /// Its number, counted from 0.
+    /// Number of the page, counted from 0.
     pub(super) number: u32,
     /// Time after the begin, ns.
     pub(super) at_ns: u64,
@@ -154,7 +154,7 @@ struct Loading<'a> {
     /// The next object to be sent.
     next: AtomicUsize,
     given_up: AtomicBool,
-    /// What was sent, by number of the object.
+    /// Sent objects, by number.
     sent: Mutex<BTreeMap<usize, Flow>>,
 }
 
