@@ -104,7 +104,7 @@ enum StackCommand {
     /// An end of a path of the laboratory.
     #[command(hide = true)]
     End {
-        /// Its description, JSON.
+        /// Description of the end, JSON.
         #[arg(value_name = "END")]
         end: String,
         /// The command to run, with its arguments.

@@ -31,7 +31,7 @@ struct Report<'a> {
     size: usize,
     /// Whether the model can run in the kernel.
     integer: bool,
-    /// Its results in the simulator; also in `evaluation`.
+    /// Results of the model in the simulator; also in `evaluation`.
     #[serde(skip)]
     runs: Vec<Run>,
 }

@@ -171,7 +171,7 @@ pub fn run_batch(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Res
 /// Drops of this share of the packets are worth a word: they are what takes the time.
 const OVERLOAD_PERCENT: u64 = 50;
 
-/// What runs, and whether it is slow because queues drop most of what is sent.
+/// The running job, and whether it is slow because queues drop most of the packets.
 fn progress_message(job: &Job<'_>, before: Progress, now: Progress) -> String {
     let mut text = format!("{} {} {}", job.scenario.name, job.controller, job.seed);
     let sent = now.sent_packets - before.sent_packets;
