@@ -22,7 +22,7 @@ pub enum Kernels {
     },
     /// Remove one that was added.
     Remove {
-        /// Its name in the list.
+        /// Name of the kernel in the list.
         #[arg(value_name = "NAME")]
         name: String,
     },

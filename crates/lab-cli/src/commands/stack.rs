@@ -54,7 +54,7 @@ pub struct Options {
     /// next call.
     #[arg(long)]
     learn: bool,
-    /// What was learned, as `thalweg export` writes it; for one call at a time. Default:
+    /// Learned records, as `thalweg export` writes them; for one call at a time. Default:
     /// $XDG_STATE_HOME/thalweg/stack.json, or ~/.local/state/thalweg/stack.json.
     #[arg(long, value_name = "FILE", requires = "learn")]
     store: Option<PathBuf>,
