@@ -89,7 +89,7 @@ impl NetworkRecord {
             self.offset_q16,
         );
         let features = features.unwrap_or_else(|fault| panic!("{}: {fault}", self.name));
-        let decider = self.decider(features.inputs());
+        let decider = self.decider(features.input_count());
         decider
             .and_then(|decider| Model::new(features, decider))
             .unwrap_or_else(|fault| panic!("{}: {fault}", self.name))

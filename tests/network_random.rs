@@ -137,8 +137,8 @@ fn model() -> impl Strategy<Value = Model> {
         let features = Features::new(list, history, target as u32, offset as u32);
         let features = features.expect("in range");
         let decider = prop_oneof![
-            3 => network(features.inputs()).boxed(),
-            1 => forest(features.inputs()).boxed(),
+            3 => network(features.input_count()).boxed(),
+            1 => forest(features.input_count()).boxed(),
         ];
         decider.prop_map(move |decider| Model::new(features.clone(), decider).expect("fits"))
     })

@@ -59,7 +59,7 @@ pub fn run(binary: &Path) -> Result<bool> {
 fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
     let mut server = Worker::start(pair, Side::Server, &["greet".to_string()])?;
     server.line()?;
-    let address = pair.address(Side::Server).to_string();
+    let address = pair.first_address(Side::Server).to_string();
     let arguments = [
         "loop",
         &address,

@@ -19,7 +19,7 @@ use crate::fleet::server as fleet;
 
 /// A path without loss or limit, with `cubic` as the default.
 pub fn pair(label: &str) -> Result<Pair> {
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     if !missing.is_empty() {
         bail!("cannot measure here: {}", missing.join("; "));
     }
@@ -41,7 +41,7 @@ pub fn transfer(pair: &Pair, bytes: usize, congestion_control: Option<&str>) -> 
     let text = bytes.to_string();
     let mut server = Worker::start(pair, Side::Server, &["hold", "1", &text].map(String::from))?;
     server.line()?;
-    let address = pair.address(Side::Server).to_string();
+    let address = pair.first_address(Side::Server).to_string();
     let mut arguments = Vec::from(["open", &address, "1", &text].map(String::from));
     arguments.extend(congestion_control.map(String::from));
     let mut client = Worker::start(pair, Side::Client, &arguments)?;
@@ -63,7 +63,7 @@ pub struct Worker {
 impl Worker {
     /// Starts `thalweg-bench worker ARGUMENTS` on one side.
     pub fn start(pair: &Pair, side: Side, arguments: &[String]) -> Result<Self> {
-        Self::start_in(pair, side, pair.cgroup(), arguments)
+        Self::start_in(pair, side, pair.cgroup_path(), arguments)
     }
 
     /// Starts it in the given cgroup: another pair's, if the agent should not see it.
@@ -181,7 +181,7 @@ impl Agent {
         let head = format!(
             "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n\
              [control]\nshare = 0.0\npermanent = 0.0\n",
-            pair.cgroup(),
+            pair.cgroup_path(),
             directory.path().join("state"),
         );
         let configuration = directory.path().join("agent.toml");

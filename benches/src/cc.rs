@@ -165,7 +165,7 @@ fn transfer(pair: &Pair, control: &str, bytes: &str) -> Result<f64> {
     let output = pair
         .command_in(Side::Client, "python3")?
         .args(["-c", SEND])
-        .arg(pair.address(Side::Server).to_string())
+        .arg(pair.first_address(Side::Server).to_string())
         .args([control, bytes])
         .output()?;
     if !output.status.success() {
@@ -316,7 +316,10 @@ pub fn per_run(program: &str, work: impl FnOnce() -> Result<()>) -> Result<f64> 
 /// the congestion control's header.
 fn decisions(model: &Path, rounds: usize) -> Result<Vec<f64>> {
     let read = ModelFile::read(model)?;
-    let model = read.policy.integer().context("the model has no integers")?;
+    let model = read
+        .policy
+        .integer_model()
+        .context("the model has no integers")?;
     let mut runner = match thalweg_tests::network::kernel() {
         Ok(runner) => runner,
         Err(LoadError::Privilege(why) | LoadError::Refused(why)) => bail!("{why}"),

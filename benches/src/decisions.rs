@@ -69,7 +69,7 @@ pub struct Costs {
 
 /// Counts on a kernel in QEMU, by default the newest; returns whether the targets are met.
 pub fn run(binary: &Path, asked: Option<&std::ffi::OsStr>) -> Result<bool> {
-    let stock = kernels::find(asked)?;
+    let stock = kernels::find_kernel(asked)?;
     let costs: Costs = inside(
         &stock,
         binary,

@@ -71,13 +71,14 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
     let text = fs::read_to_string(&file).with_context(place)?;
     let before: Costs = toml::from_str(&text).with_context(place)?;
     let stock = match asked {
-        Some(_) => kernels::find(asked)?,
-        None => kernels::find(Some(before.kernel.as_ref())).or_else(|_| kernels::find(None))?,
+        Some(_) => kernels::find_kernel(asked)?,
+        None => kernels::find_kernel(Some(before.kernel.as_ref()))
+            .or_else(|_| kernels::find_kernel(None))?,
     };
     let counted: BTreeMap<String, f64> = inside(&stock, binary, "count", cc::MODEL, &[], MEMORY)?;
     let costs = Costs {
         kernel: stock.name,
-        qemu: qemu::version()?,
+        qemu: qemu::qemu_version()?,
         instructions: counted
             .into_iter()
             .filter(|(name, _)| !cfg!(debug_assertions) || name != SOCKET)

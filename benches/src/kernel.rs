@@ -161,7 +161,7 @@ pub fn retransmission(binary: &Path) -> Result<f64> {
         &["hold", "1", &bytes].map(String::from),
     )?;
     server.line()?;
-    let address = pair.address(Side::Server).to_string();
+    let address = pair.first_address(Side::Server).to_string();
     let arguments = ["open", &address, "1", &bytes].map(String::from);
     let mut client = Worker::start(&pair, Side::Client, &arguments)?;
     client.go_on()?;
@@ -183,9 +183,9 @@ pub fn retransmission(binary: &Path) -> Result<f64> {
 
 /// Makes the server accept connections to a whole network, 10.99.0.0/16, and routes the client to it.
 pub fn route(pair: &Pair) -> Result<()> {
-    let client = pair.namespace(Side::Client);
-    let server = pair.namespace(Side::Server);
-    let via = pair.address(Side::Server).to_string();
+    let client = pair.namespace_name(Side::Client);
+    let server = pair.namespace_name(Side::Server);
+    let via = pair.first_address(Side::Server).to_string();
     for arguments in [
         vec!["-n", server, "route", "add", "local", NETWORK, "dev", "lo"],
         vec!["-n", client, "route", "add", NETWORK, "via", &via],
@@ -200,7 +200,7 @@ pub fn route(pair: &Pair) -> Result<()> {
 
 /// Delays what the server sends.
 pub fn delay_server(pair: &Pair, time: &str) -> Result<()> {
-    let server = pair.namespace(Side::Server);
+    let server = pair.namespace_name(Side::Server);
     let arguments = [
         "-n", server, "qdisc", "add", "dev", "link0", "root", "netem", "delay", time,
     ];

@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, ensure};
 use serde_json::Value;
 use thalweg_link::aqm::Aqm;
 use thalweg_link::engine::{Capacity, Direction, Engine};
-use thalweg_report::sample::nearest;
+use thalweg_report::sample::nearest_rank;
 use thalweg_units::{Delay, Probability, Rate};
 
 use crate::model;
@@ -94,7 +94,7 @@ fn queue_ns(direction: &Direction) -> Result<f64> {
     let began = model::now()?;
     for number in 0..QUEUE_PACKETS {
         let now_ns = number * 9_000;
-        while let Some((_, packet)) = engine.depart(now_ns) {
+        while let Some((_, packet)) = engine.next_departure(now_ns) {
             spare.push(packet);
         }
         let mut packet = spare.pop().unwrap_or_default();
@@ -103,7 +103,7 @@ fn queue_ns(direction: &Direction) -> Result<f64> {
         packet[0] = 0x45;
         packet[9] = 17;
         packet[21] = number as u8 % 16;
-        spare.extend(engine.arrive(now_ns, packet));
+        spare.extend(engine.packet_arrives(now_ns, packet));
     }
     Ok((model::now()? - began).as_nanos() as f64 / QUEUE_PACKETS as f64)
 }
@@ -152,7 +152,7 @@ fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
         .collect::<Result<_>>()?;
     ensure!(excess.len() == 200, "{} packets came back", excess.len());
     excess.sort_by(f64::total_cmp);
-    Ok(nearest(&excess, 0.5))
+    Ok(nearest_rank(&excess, 0.5))
 }
 
 /// The output of the near command, and the link's report.

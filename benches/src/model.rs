@@ -85,7 +85,7 @@ pub fn run() -> Result<bool> {
             rate: 1_000_000_000 + 77_000 * times[i],
             line_rate: 100_000_000_000,
         };
-        black_box(whole.act(&mut flow, &measurement));
+        black_box(whole.decide_action(&mut flow, &measurement));
     })?;
     Ok(met)
 }

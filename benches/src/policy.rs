@@ -42,7 +42,7 @@ impl Policies {
             directory.path().join("agent.toml"),
             format!(
                 "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\n",
-                pair.cgroup(),
+                pair.cgroup_path(),
                 directory.path().join("state")
             ),
         )?;
@@ -138,7 +138,7 @@ pub fn lookup(binary: &Path) -> Result<(f64, f64)> {
     let pair = bed::pair("lookup")?;
     let policies = Policies::new(binary, &pair)?;
     let _statistics = enable_statistics()?;
-    let mut lane = Lane::new(&pair, pair.cgroup())?;
+    let mut lane = Lane::new(&pair, pair.cgroup_path())?;
     let mut cost = |policy: Result<String>| -> Result<f64> {
         policies.apply(&policy?)?;
         Ok(spread(&policies.cost(&mut lane, 1)?).median)
@@ -160,7 +160,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     let mut met = applying(&policies, established)?;
 
     let statistics = enable_statistics()?;
-    let mut lane = Lane::new(&with, with.cgroup())?;
+    let mut lane = Lane::new(&with, with.cgroup_path())?;
     // Every figure includes entering the program and reading the clock for the statistics, at each
     // of three or four hooks. A policy without rules for connections shows that cost alone.
     policies.apply(&policy(NOTHING, true)?)?;
@@ -205,8 +205,8 @@ pub fn run(binary: &Path) -> Result<bool> {
     drop((lane, statistics));
 
     policies.apply(&policy(established, true)?)?;
-    let mut with = Lane::new(&with, with.cgroup())?;
-    let mut without = Lane::new(&without, without.cgroup())?;
+    let mut with = Lane::new(&with, with.cgroup_path())?;
+    let mut without = Lane::new(&without, without.cgroup_path())?;
     Ok(met & connections(&mut with, &mut without)?)
 }
 

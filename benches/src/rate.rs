@@ -26,7 +26,7 @@ impl Lane {
         let arguments = ["greet".to_string()];
         let mut server = Worker::start_in(pair, Side::Server, server_cgroup, &arguments)?;
         server.line()?;
-        let address = pair.address(Side::Server).to_string();
+        let address = pair.first_address(Side::Server).to_string();
         let arguments = ["loop", &address, &SECONDS.to_string(), "0"].map(String::from);
         let client = Worker::start(pair, Side::Client, &arguments)?;
         Ok(Self {
@@ -97,11 +97,11 @@ pub fn run(binary: &Path) -> Result<bool> {
 
 fn compare(agent: &Agent, what: &str, reach: Reach, with: &Pair, without: &Pair) -> Result<bool> {
     let (ends, cgroup) = match reach {
-        Reach::Client => ("client's end", without.cgroup()),
-        Reach::Both => ("both ends", with.cgroup()),
+        Reach::Client => ("client's end", without.cgroup_path()),
+        Reach::Both => ("both ends", with.cgroup_path()),
     };
     let mut with = Lane::new(with, cgroup)?;
-    let mut without = Lane::new(without, without.cgroup())?;
+    let mut without = Lane::new(without, without.cgroup_path())?;
     let before = agent.figure("/counters/events")?;
     let rounds = in_turn(ROUNDS, &mut with, &mut without)?;
     let ratios: Vec<f64> = rounds.iter().map(|(fast, slow)| fast / slow).collect();

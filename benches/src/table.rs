@@ -1,6 +1,6 @@
 //! Tables with a line per figure: measurement, spread, target, verdict.
 
-use thalweg_report::sample::nearest;
+use thalweg_report::sample::nearest_rank;
 
 /// Median and quartiles of repeated measurements.
 pub struct Spread {
@@ -18,7 +18,7 @@ pub struct Spread {
 pub fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |share| nearest(&sorted, share);
+    let at = |share| nearest_rank(&sorted, share);
     Spread {
         median: at(0.5),
         low: at(0.25),

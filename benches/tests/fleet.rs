@@ -38,7 +38,7 @@ fn demo() -> Command {
 
 /// Whether it can run here; if not, it is skipped.
 fn can_run() -> bool {
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     missing.is_empty() || privileged::skip(&missing.join("; "))
 }
 

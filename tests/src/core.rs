@@ -30,8 +30,8 @@ impl Implementation for Core {
             raw::VECTOR_ADOPT => {
                 let wider = host_from_raw(&request.wider);
                 let worth = &request.worth.arms_q16;
-                core::adopt(&mut host, &wider, arm(request.system_arm), worth);
-                if core::knows(&wider, arm(request.system_arm)) {
+                core::adopt_wider(&mut host, &wider, arm(request.system_arm), worth);
+                if core::can_decide(&wider, arm(request.system_arm)) {
                     request.host.used = request.host.used.max(request.wider.used);
                 }
                 [0; 3]
@@ -39,22 +39,22 @@ impl Implementation for Core {
             raw::VECTOR_INHERIT => {
                 let group = host_from_raw(&request.wider);
                 let (own, system) = (measured(request)?, arm(request.system_arm));
-                core::inherit(&mut host, &group, own, system, &request.worth.arms_q16);
+                core::inherit_group(&mut host, &group, own, system, &request.worth.arms_q16);
                 [0; 3]
             }
             raw::VECTOR_WINDOW_REPORT => [window_report(request)?, 0, 0],
             raw::VECTOR_WINDOW_MASK => {
                 let windows = narrow(request.allowed.into())?;
-                [window::permitted(&host, windows).into(), 0, 0]
+                [window::permitted_windows(&host, windows).into(), 0, 0]
             }
             raw::VECTOR_WINDOW_STEP => {
-                window::step(&mut host, narrow(request.allowed.into())?);
+                window::step_window(&mut host, narrow(request.allowed.into())?);
                 [0; 3]
             }
             raw::VECTOR_WINDOW_START => {
                 let wider = host_from_raw(&request.wider);
-                if core::knows(&wider, arm(request.system_arm)) {
-                    window::start(&mut host, &wider);
+                if core::can_decide(&wider, arm(request.system_arm)) {
+                    window::start_from_wider(&mut host, &wider);
                 }
                 [0; 3]
             }
@@ -97,7 +97,7 @@ fn connect_by_group(host: &mut Host, request: &mut Request) -> Result<[u64; 3], 
     let (system_arm, allowed) = (arm(request.system_arm), narrow(request.allowed.into())?);
     let params = params(&request.params)?;
     let (random, now_ns) = (request.random[0], request.now_ns);
-    core::forget(host, &params, now_ns);
+    core::halve_evidence(host, &params, now_ns);
     let shares = core::propensities_q16(host, system_arm, allowed, &params, now_ns);
     let decision = core::decide_group(host, system_arm, allowed, &params, random, now_ns);
     let decision = decision.ok_or("the group knows too little")?;
@@ -121,7 +121,7 @@ fn review(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
     };
     let (allowed, params) = (narrow(request.allowed.into())?, params(&request.params)?);
     let (random, now_ns) = (request.random[0], request.now_ns);
-    let Some(found) = core::review(host, &long, allowed, &params, random, now_ns) else {
+    let Some(found) = core::review_connection(host, &long, allowed, &params, random, now_ns) else {
         return Ok([number(None), 0, 0]);
     };
     request.shares_q16 = found.shares_q16.map(sixteen_bits);
@@ -163,7 +163,7 @@ fn score(host: &mut Host, request: &mut Request) -> Result<[u64; 3], String> {
         request.now_ns,
     );
     let (cost, weight) = (verdict.cost, verdict.weight_q16);
-    let told = core::report(&before, host, arm_index, system_arm, &sample, cost, weight);
+    let told = core::group_report(&before, host, arm_index, system_arm, &sample, cost, weight);
     request.report = told.as_ref().map_or_else(Default::default, raw_report);
     Ok([
         outcome(verdict.outcome),
@@ -185,7 +185,7 @@ fn raw_report(told: &core::Report) -> raw::thalweg_report {
 
 /// 1 if the sample tells something of its window.
 fn window_report(request: &mut Request) -> Result<u64, String> {
-    let Some((told, counts)) = window::report(&sample(&request.sample)?) else {
+    let Some((told, counts)) = window::window_report(&sample(&request.sample)?) else {
         return Ok(0);
     };
     request.report = raw_report(&told);
@@ -229,7 +229,7 @@ fn change(host: &Host, request: &Request) -> Result<[u64; 3], String> {
     };
     let allowed = narrow(request.allowed.into())?;
     let params = params(&request.params)?;
-    let decision = core::change(host, &flow, allowed, &params, request.random[0]);
+    let decision = core::change_due(host, &flow, allowed, &params, request.random[0]);
     Ok(decision.map_or([number(None), 0, 0], |decision| outputs(&decision)))
 }
 
@@ -249,9 +249,9 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             arm(narrow(inputs[1])?),
         ),
         raw::VECTOR_WEIGHT => sample(&request.sample)?.weight_q16(&params).into(),
-        raw::VECTOR_ASSESS => outcome(sample(&request.sample)?.assess(&params)),
+        raw::VECTOR_ASSESS => outcome(sample(&request.sample)?.assess_sample(&params)),
         raw::VECTOR_FORGET => {
-            core::forget(host, &params, inputs[0]);
+            core::halve_evidence(host, &params, inputs[0]);
             0
         }
         raw::VECTOR_STRETCH => {
@@ -259,8 +259,8 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             core::is_due(age_ns, bytes, narrow(count)?, &params).into()
         }
         raw::VECTOR_KNOWS => {
-            core::forget(host, &params, request.now_ns);
-            core::knows(host, arm(request.system_arm)).into()
+            core::halve_evidence(host, &params, request.now_ns);
+            core::can_decide(host, arm(request.system_arm)).into()
         }
         raw::VECTOR_TAG => tag(inputs)?,
         raw::VECTOR_CONTROL => {
@@ -269,14 +269,14 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
                 permanent_q16: request.params.control_permanent_q16,
                 salt: request.params.control_salt,
             };
-            group.holds(inputs[0], inputs[1]).into()
+            group.contains_cluster(inputs[0], inputs[1]).into()
         }
         raw::VECTOR_DRAWN => {
             let group = core::Control {
                 salt: request.params.control_salt,
                 ..core::Control::default()
             };
-            let arm = group.arm(inputs[0], narrow(inputs[2])?, inputs[1]);
+            let arm = group.trial_arm(inputs[0], narrow(inputs[2])?, inputs[1]);
             number(arm)
         }
         other => return Err(format!("unknown function {other}")),
@@ -291,7 +291,7 @@ fn tag([netns, prefix_len, first, second]: [u64; 4]) -> Result<u64, String> {
         netns,
         addr,
         prefix_len: prefix_len as u32,
-        level: Level::of(narrow(prefix_len >> 32)?).ok_or("no such level")?,
+        level: Level::from_number(narrow(prefix_len >> 32)?).ok_or("no such level")?,
     };
     Ok(key.tag())
 }

@@ -86,7 +86,7 @@ impl Runner for CoreRunner {
 
     fn step(&mut self, measurement: Measurement, floor: u64, cap: u64) -> Result<Step, String> {
         let mut flow = std::mem::take(&mut self.flow);
-        let action = self.model()?.act(&mut flow, &measurement);
+        let action = self.model()?.decide_action(&mut flow, &measurement);
         self.flow = flow;
         Ok(Step {
             inputs: *self.flow.inputs(),

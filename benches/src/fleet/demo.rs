@@ -186,7 +186,7 @@ pub fn run(binary: &Path, json: bool) -> Result<bool> {
 
 /// What this machine lacks, one line each.
 fn missing() -> Vec<String> {
-    let mut missing = thalweg_lab::host::missing();
+    let mut missing = thalweg_lab::host::missing_requirements();
     if missing.is_empty() {
         // It may be a module that nobody has used yet.
         let loaded = Command::new("modprobe").arg("tcp_bbr").output();

@@ -144,7 +144,7 @@ pub fn run(binary: &Path, plan: &Plan, out: &Path) -> Result<bool> {
         plan.kills > 0 && plan.agents > 0,
         "expected kills and agents"
     );
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     ensure!(
         missing.is_empty(),
         "cannot run here: {}",

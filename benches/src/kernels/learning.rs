@@ -61,7 +61,7 @@ impl Bench<'_> {
         }
         bed::transfer(&pair, SCORED_BYTES, None)?;
         until(|| Ok(agent.figure("/counters/scored")? > 0)).context("no connection was scored")?;
-        let mut sockets = Sockets::open(&pair, pair.cgroup())?;
+        let mut sockets = Sockets::open(&pair, pair.cgroup_path())?;
         sockets.expect("cubic")?;
         let mut known = agent.answer("export")?;
         let arms = &mut known["hosts"][0]["arms"];
@@ -89,7 +89,7 @@ impl Bench<'_> {
     /// A connection that stays open gets the clamp of its host.
     pub fn clamps(&self) -> Result<String> {
         let pair = bed::pair("clamps")?;
-        let server = pair.address(Side::Server);
+        let server = pair.first_address(Side::Server);
         let keys = format!("[arms]\nallow = [\"cubic\"]\n[clamp]\nprefixes = [\"{server}/32\"]\n");
         let agent = Agent::start_with(self.binary, &pair, "clamps", &keys)?;
         let status = agent.status()?;
@@ -97,7 +97,7 @@ impl Bench<'_> {
             let problem = status["problems"][0].as_str();
             bail!("{}", problem.unwrap_or("nobody looks at connections"));
         }
-        let mut sockets = Sockets::open(&pair, pair.cgroup())?;
+        let mut sockets = Sockets::open(&pair, pair.cgroup_path())?;
         sockets.expect("cubic")?;
         until(|| {
             sockets.send()?;

@@ -70,11 +70,11 @@ pub fn run(
         );
     }
     let stocks: Vec<Stock> = if asked.is_empty() {
-        let all = kernels::list()?;
+        let all = kernels::list_kernels()?;
         let of_page = SERIES.map(|(series, package)| newest(&all, series, package));
         of_page.into_iter().collect::<Result<_>>()?
     } else {
-        let named = asked.iter().map(|name| kernels::find(Some(name)));
+        let named = asked.iter().map(|name| kernels::find_kernel(Some(name)));
         named.collect::<std::result::Result<_, _>>()?
     };
     let mut all = Vec::new();
@@ -153,7 +153,7 @@ pub fn inside<T: DeserializeOwned>(
         arguments: ["--binary", "/usr/bin/thalweg", command]
             .map(Into::into)
             .into_iter()
-            .chain([qemu::place(model).into()])
+            .chain([qemu::path_in_guest(model).into()])
             .chain(further.iter().map(Into::into))
             .collect(),
         environment: Vec::new(),
@@ -161,7 +161,7 @@ pub fn inside<T: DeserializeOwned>(
         files: BTreeMap::from([("/usr/bin/thalweg".into(), binary.to_owned())]),
         memory: Some(memory),
     };
-    let text = qemu::execute(stock, &program)?;
+    let text = qemu::run_program(stock, &program)?;
     serde_json::from_str(&text).with_context(|| format!("{command} printed {text:?}"))
 }
 
@@ -225,7 +225,7 @@ fn check_programs(all: &[Tried], objects: &[Object]) -> Result<()> {
 
 /// Results of this machine's own kernel; none if a privilege is missing.
 fn here(binary: &Path, features: &[String]) -> Result<Option<Tried>> {
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     if let Some(line) = missing.first() {
         eprintln!("this machine's own kernel is left out: {line}");
         return Ok(None);

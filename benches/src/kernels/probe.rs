@@ -392,7 +392,7 @@ struct Named(PathBuf);
 
 impl Named {
     fn new(pair: &Pair) -> Result<Self> {
-        let directory = pair.cgroup().join("named");
+        let directory = pair.cgroup_path().join("named");
         fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
         Ok(Self(directory))
     }
@@ -436,7 +436,7 @@ impl Sockets {
         let mut server =
             Worker::start(pair, Side::Server, &["hold", "1", &bytes].map(String::from))?;
         server.line()?;
-        let address = pair.address(Side::Server).to_string();
+        let address = pair.first_address(Side::Server).to_string();
         let arguments = ["options", &address, &BYTES.to_string()].map(String::from);
         let mut client = Worker::start_in(pair, Side::Client, cgroup, &arguments)?;
         Ok(Self {

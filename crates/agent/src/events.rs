@@ -155,7 +155,7 @@ pub fn reason(number: u32) -> &'static str {
 
 /// Name of the level of a record.
 pub fn level(number: u32) -> &'static str {
-    match Level::of(number) {
+    match Level::from_number(number) {
         Some(Level::Host) => "host",
         Some(Level::Prefix) => "prefix",
         Some(Level::Named) => "named",

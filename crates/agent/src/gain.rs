@@ -60,7 +60,7 @@ impl Drawn {
             share_q16: 0,
             ..self.control
         };
-        always.holds(tag, 0)
+        always.contains_cluster(tag, 0)
     }
 }
 
@@ -129,8 +129,8 @@ impl Gain {
             Some(advice) => advice.ledger(),
             None => &mut self.kept.ledger,
         };
-        ledger.reach(event.time_ns / HOUR_NS);
-        ledger.add(part, &connection, || First {
+        ledger.reach_hour(event.time_ns / HOUR_NS);
+        ledger.add_connection(part, &connection, || First {
             prefix: group_of(remote),
             source,
         });

@@ -45,13 +45,13 @@ pub fn presented(
     (limits.connections > 0).then(|| AdviceLimits {
         connections: limits.connections,
         busy_s: limits.busy_us / 1e6,
-        receiver: limits.share(Limit::Receiver),
-        buffer: limits.share(Limit::Buffer),
-        network: limits.network(),
-        idle: limits.idle(),
+        receiver: limits.limit_share(Limit::Receiver),
+        buffer: limits.limit_share(Limit::Buffer),
+        network: limits.network_share(),
+        idle: limits.idle_share(),
         findings: [Limit::Receiver, Limit::Buffer]
             .into_iter()
-            .filter(|limit| limits.binds(*limit))
+            .filter(|limit| limits.is_binding(*limit))
             .map(|limit| finding(limit, limits, buffers, network))
             .collect(),
     })
@@ -69,12 +69,12 @@ fn finding(
     buffers: Buffers,
     network: Option<Network<'_>>,
 ) -> AdviceLimit {
-    let held = limits.held(limit);
-    let lifted = network.map_or(Lifted::Unknown, |it| it.account.lifted(limit));
+    let held = limits.held_by(limit);
+    let lifted = network.map_or(Lifted::Unknown, |it| it.account.lift_limit(limit));
     let (aim, predicted) = match lifted {
         Lifted::To(rate) => (rate, Some(rate)),
-        Lifted::NoGain => (2.0 * held.rate(), Some(held.rate())),
-        Lifted::Unknown => (2.0 * held.rate(), None),
+        Lifted::NoGain => (2.0 * held.held_rate(), Some(held.held_rate())),
+        Lifted::Unknown => (2.0 * held.held_rate(), None),
     };
     let needed_bytes = needed(aim, held);
     let (name, setting, now_bytes) = match limit {
@@ -88,13 +88,13 @@ fn finding(
     let mut words = format!(
         "{what} holds transfers up for {:.0} % of their busy time. No congestion control will help \
          there.",
-        100.0 * limits.share(limit)
+        100.0 * limits.limit_share(limit)
     );
     if held.connections > 0 {
         words += &format!(
             " It lets {} be in flight ({} over {}).",
             figures::bytes(held.in_flight() as u64),
-            figures::rate(held.rate() * 8.0),
+            figures::rate(held.held_rate() * 8.0),
             figures::time(held.rtt_us()),
         );
         let aimed = match lifted {
@@ -109,7 +109,7 @@ fn finding(
                 words += &format!(
                     " Connections there that nothing holds up are no faster ({}): more would gain \
                      nothing.",
-                    figures::rate(network.map_or(0.0, |it| it.account.free.rate()) * 8.0)
+                    figures::rate(network.map_or(0.0, |it| it.account.free.held_rate()) * 8.0)
                 );
                 String::new()
             }
@@ -132,7 +132,7 @@ fn finding(
         now_bytes,
         needed_bytes,
         predicted_bytes_per_s: predicted,
-        rate_bytes_per_s: held.rate(),
+        rate_bytes_per_s: held.held_rate(),
         rtt_us: held.rtt_us() as u64,
         words,
     }
@@ -188,7 +188,7 @@ mod tests {
     fn the_send_buffer_names_the_setting_and_what_it_is() {
         let limited = |bytes: u64| {
             let mut limits = Limits::default();
-            limits.add(&Connection {
+            limits.add_connection(&Connection {
                 bytes,
                 busy_us: 1_000_000,
                 srtt_us: 100_000,
@@ -228,7 +228,7 @@ mod tests {
 
     /// What a network's connections say, of which `free` had no limit; each took a second.
     fn account(free: &[u64]) -> Account {
-        let mut busiest = Busiest::of(1);
+        let mut busiest = Busiest::with_capacity(1);
         let mut add = |bytes, buffer_us| {
             let connection = Connection {
                 bytes,
@@ -241,11 +241,11 @@ mod tests {
                 }),
                 ..Default::default()
             };
-            busiest.add("net", 1, &connection);
+            busiest.add_connection("net", 1, &connection);
         };
         (0..4).for_each(|_| add(1_000_000, 900_000));
         free.iter().for_each(|bytes| add(*bytes, 0));
-        busiest.all(1)[0].1
+        busiest.busiest_first(1)[0].1
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thalweg_control::system;
 use thalweg_gain::Account;
 use thalweg_learner::{
-    Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, knows,
+    Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, can_decide, halve_evidence, judged_q16,
     propensities_q16, window,
 };
 
@@ -74,7 +74,7 @@ impl Presenter<'_> {
     /// View of a network's record. `hosts` is the number of its host records, if they were counted.
     pub fn network(&self, key: &HostKey, group: &Host, hosts: Option<u64>) -> view::Network {
         let system_arm = self.system_arm(key);
-        let decides = knows(group, system_arm);
+        let decides = can_decide(group, system_arm);
         let shares = match decides {
             true => self.shares(group, system_arm),
             false => Default::default(),
@@ -113,13 +113,13 @@ impl Presenter<'_> {
     pub fn windows(&self, key: &HostKey, record: &Host, allowed: u16) -> view::WindowNetwork {
         let now_ns = system::monotonic_ns();
         let mut next = record.clone();
-        forget(&mut next, self.params, now_ns);
+        halve_evidence(&mut next, self.params, now_ns);
         let own = Some(window::OWN);
-        let decides = knows(&next, own);
+        let decides = can_decide(&next, own);
         let mut shares = [0; thalweg_learner::MAX_ARMS];
         shares[window::OWN] = thalweg_learner::ONE_Q16;
         if decides {
-            let permitted = window::permitted(&next, allowed);
+            let permitted = window::permitted_windows(&next, allowed);
             shares = propensities_q16(&next, own, permitted, self.params, now_ns);
         }
         let best = (0..window::COUNT).max_by_key(|&arm| shares[arm]);
@@ -138,14 +138,14 @@ impl Presenter<'_> {
             decided: record.arms.iter().map(|arm| arm.chosen).sum(),
             scored: record.scored,
             idle_s: now_ns.saturating_sub(record.seen_ns) / 1_000_000_000,
-            largest: window::segments(record.step as usize),
-            best: window::segments(best.unwrap_or(window::OWN)),
+            largest: window::arm_segments(record.step as usize),
+            best: window::arm_segments(best.unwrap_or(window::OWN)),
             windows: known
                 .map(|arm| {
                     let of = network_arm(record, arm, own, "", shares[arm]);
                     let state = &record.arms[arm];
                     view::WindowArm {
-                        segments: window::segments(arm),
+                        segments: window::arm_segments(arm),
                         difference_bits: of.difference_bits,
                         error_bits: of.error_bits,
                         evidence: of.evidence,
@@ -180,7 +180,7 @@ impl Presenter<'_> {
             container: self.containers.get(&key.netns).cloned(),
             limits,
             free_connections: free.connections,
-            free_bytes_per_s: (free.connections > 0).then(|| free.rate()),
+            free_bytes_per_s: (free.connections > 0).then(|| free.held_rate()),
             fastest_bytes_per_s: account.fastest,
             name,
         })
@@ -188,12 +188,12 @@ impl Presenter<'_> {
 
     /// Name of a group, for the API.
     fn network_name(&self, key: &HostKey) -> String {
-        match key.level.own() {
+        match key.level.own_level() {
             Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
             // The record of a name that has left the table waits for its return.
-            Level::Named => match self.named.name(key.number()) {
+            Level::Named => match self.named.name(key.network_number()) {
                 Some(name) => name.to_owned(),
-                None => format!("not in the table ({:016x})", key.number()),
+                None => format!("not in the table ({:016x})", key.network_number()),
             },
             Level::Service | Level::WindowService => service_name(key),
             Level::Namespace | Level::WindowNamespace => "all".to_owned(),
@@ -207,7 +207,7 @@ impl Presenter<'_> {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
         let now_ns = system::monotonic_ns();
-        forget(&mut next, self.params, now_ns);
+        halve_evidence(&mut next, self.params, now_ns);
         let allowed = self.arms.allowed(self.params.mode, false);
         propensities_q16(&next, system_arm, allowed, self.params, now_ns)
     }

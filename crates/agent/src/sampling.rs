@@ -154,7 +154,7 @@ impl Sampler {
         }
         if self
             .draw
-            .keeps(key_from_raw(&event.host).tag(), hour, share)
+            .keeps_host(key_from_raw(&event.host).tag(), hour, share)
         {
             return 1.0 / share;
         }

@@ -27,7 +27,7 @@ pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
         netns: key.netns,
         addr: key.addr,
         prefix_len: key.prefix_len.min(128),
-        level: Level::of(key.level).unwrap_or_default(),
+        level: Level::from_number(key.level).unwrap_or_default(),
     }
 }
 
@@ -126,7 +126,7 @@ pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
 
 /// A record from the kernel's form.
 pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
-    let level = Level::of(host.level).unwrap_or_default();
+    let level = Level::from_number(host.level).unwrap_or_default();
     Host {
         level,
         usual_q16: host.usual_q16,

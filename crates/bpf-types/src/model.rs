@@ -21,13 +21,13 @@ const _: () = {
 pub fn model_to_raw(model: &Model) -> Box<raw::thalweg_model> {
     let features = model.features();
     let mut stored = Box::new(raw::thalweg_model {
-        features: features.list().len() as u32,
-        history: features.history() as u32,
+        features: features.feature_list().len() as u32,
+        history: features.history_length() as u32,
         target_q24: features.target_q24(),
         offset_q16: features.offset_q16(),
         ..Default::default()
     });
-    for (slot, feature) in stored.feature.iter_mut().zip(features.list()) {
+    for (slot, feature) in stored.feature.iter_mut().zip(features.feature_list()) {
         slot.kind = match feature.kind {
             FeatureKind::Action => raw::THALWEG_FEATURE_ACTION,
             FeatureKind::Error => raw::THALWEG_FEATURE_ERROR,
@@ -45,8 +45,8 @@ pub fn model_to_raw(model: &Model) -> Box<raw::thalweg_model> {
 }
 
 fn store_network(network: &Network, stored: &mut raw::thalweg_model) {
-    stored.input_multiplier = network.input().multiplier;
-    stored.input_shift = network.input().shift;
+    stored.input_multiplier = network.input_scale().multiplier;
+    stored.input_shift = network.input_scale().shift;
     stored.layers = network.layers().len() as u32;
     let last = network.layers().len() - 1;
     for (number, layer) in network.layers().iter().enumerate() {
@@ -60,14 +60,14 @@ fn store_network(network: &Network, stored: &mut raw::thalweg_model) {
 }
 
 fn store_layer(layer: &Layer, low: i32, high: i32, slot: &mut raw::thalweg_model_layer) {
-    slot.rows = layer.rows() as u32;
-    slot.columns = layer.columns() as u32;
+    slot.rows = layer.row_count() as u32;
+    slot.columns = layer.column_count() as u32;
     slot.shift = layer.shift();
     (slot.low, slot.high) = (low, high);
-    slot.bias[..layer.rows()].copy_from_slice(layer.bias());
-    slot.multiplier[..layer.rows()].copy_from_slice(layer.multipliers());
-    for row in 0..layer.rows() {
-        for column in 0..layer.columns() {
+    slot.bias[..layer.row_count()].copy_from_slice(layer.bias());
+    slot.multiplier[..layer.row_count()].copy_from_slice(layer.multipliers());
+    for row in 0..layer.row_count() {
+        for column in 0..layer.column_count() {
             // The first of a pair of rows is in the lower half, the second in the upper. A negative
             // first one borrows from the second, as sums do.
             let weight = i64::from(layer.weight(row, column));

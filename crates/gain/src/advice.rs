@@ -1,42 +1,42 @@
 //! Which arm would be best for a group of connections, by what its clusters were given or took.
 
-use crate::compare::{Comparison, compare, compare_pairs};
+use crate::compare::{Comparison, compare_groups, compare_pairs};
 use crate::ledger::{Group, Rows};
 use crate::row::Row;
-use crate::share::{Scope, advice_alpha, alpha};
+use crate::share::{Scope, advice_alpha, row_alpha};
 use crate::side::{Arm, Side};
 use crate::verdict::Verdict;
 
 /// Arms beside the system's that are compared in each way, at most: α depends on it.
 pub(crate) const CHOICES_MAX: usize = 15;
 
-/// What is known of one choice against the system's arm.
+/// Comparison of one choice with the system's arm.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Who made it.
     pub side: Side,
     /// The measures, in the order of [`Row::MEASURES`].
     pub comparisons: [Comparison; Row::MEASURES.len()],
-    /// What they say together.
-    pub found: Found,
+    /// Joint finding of the measures.
+    pub found: Finding,
 }
 
-/// What the measures of a choice say together.
+/// Joint finding of the measures of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Found {
-    /// It takes less time.
+pub enum Finding {
+    /// The choice takes less time.
     Better,
-    /// It takes less time, at a price in this measure that forbids it.
+    /// The choice takes less time, at a price in this measure that forbids it.
     AtAPrice(Row),
-    /// It takes more time.
+    /// The choice takes more time.
     Worse,
-    /// It takes as much time, within what matters.
+    /// The choice takes as much time, within what matters.
     Same,
     /// Not known yet; as [`Verdict::Unknown`].
     Unknown(Option<f64>),
 }
 
-/// What would be best for a group.
+/// Best choice for a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Conclusion {
     /// There is nothing to compare.
@@ -45,28 +45,28 @@ pub enum Conclusion {
     Take(usize),
     /// The system's arm: no other takes less time without a price.
     Keep,
-    /// It does not matter.
+    /// The choice does not matter.
     Same,
     /// Not known yet; as [`Verdict::Unknown`], until all choices are known.
     Unknown(Option<f64>),
 }
 
-/// What a group's clusters say.
+/// Advice from a group's clusters.
 #[derive(Clone, Debug)]
 pub struct Advised {
     /// The choices that have clusters, trials first.
     pub choices: Vec<Choice>,
-    /// What would be best.
+    /// Best choice for the group.
     pub conclusion: Conclusion,
 }
 
 /// Compares each choice of a group with the system's arm. Trials (and the learner's choices) are
 /// experiments. What differs by itself counts only where no trial of that arm has said anything.
-pub fn advise(group: &Group, scope: Scope, system: Arm) -> Advised {
+pub fn advise_group(group: &Group, scope: Scope, system: Arm) -> Advised {
     let drawn = Side::Drawn(system);
     let mut control = *group.control();
     // The same arm, given by another draw.
-    for (sum, more) in control.iter_mut().zip(group.side(drawn)) {
+    for (sum, more) in control.iter_mut().zip(group.side_rows(drawn)) {
         sum.merge(more);
     }
     let others = group.sides.iter().filter(|(side, _)| match side {
@@ -80,26 +80,26 @@ pub fn advise(group: &Group, scope: Scope, system: Arm) -> Advised {
         let count = &mut counts[usize::from(matches!(side, Side::Itself(_)))];
         *count += 1;
         if *count <= CHOICES_MAX {
-            choices.push(choice(*side, scope, &control, rows));
+            choices.push(compare_choice(*side, scope, &control, rows));
         }
     }
-    let conclusion = conclude(&choices);
+    let conclusion = overall_conclusion(&choices);
     Advised {
         choices,
         conclusion,
     }
 }
 
-fn choice(side: Side, scope: Scope, control: &Rows, rows: &Rows) -> Choice {
+fn compare_choice(side: Side, scope: Scope, control: &Rows, rows: &Rows) -> Choice {
     let comparisons = Row::MEASURES.map(|row| {
         let (control, rows) = (&control[row.index()], &rows[row.index()]);
         match side {
-            Side::Treated | Side::Control => compare(control, rows, alpha(scope)),
-            Side::Drawn(_) => compare(control, rows, advice_alpha(scope)),
+            Side::Treated | Side::Control => compare_groups(control, rows, row_alpha(scope)),
+            Side::Drawn(_) => compare_groups(control, rows, advice_alpha(scope)),
             Side::Itself(_) => compare_pairs(rows, advice_alpha(scope)),
         }
     });
-    let time = Verdict::of(&comparisons[0], Row::Time);
+    let time = Verdict::judge_row(&comparisons[0], Row::Time);
     let price = || {
         let measures = Row::MEASURES.into_iter().zip(&comparisons);
         let mut forbids = measures.filter(|(row, comparison)| {
@@ -108,10 +108,10 @@ fn choice(side: Side, scope: Scope, control: &Rows, rows: &Rows) -> Choice {
         forbids.next().map(|(row, _)| row)
     };
     let found = match time {
-        Verdict::Better => price().map_or(Found::Better, Found::AtAPrice),
-        Verdict::Worse => Found::Worse,
-        Verdict::Same => Found::Same,
-        Verdict::Unknown(growth) => Found::Unknown(growth),
+        Verdict::Better => price().map_or(Finding::Better, Finding::AtAPrice),
+        Verdict::Worse => Finding::Worse,
+        Verdict::Same => Finding::Same,
+        Verdict::Unknown(growth) => Finding::Unknown(growth),
     };
     Choice {
         side,
@@ -120,8 +120,8 @@ fn choice(side: Side, scope: Scope, control: &Rows, rows: &Rows) -> Choice {
     }
 }
 
-fn conclude(choices: &[Choice]) -> Conclusion {
-    let is_known = |choice: &Choice| !matches!(choice.found, Found::Unknown(_));
+fn overall_conclusion(choices: &[Choice]) -> Conclusion {
+    let is_known = |choice: &Choice| !matches!(choice.found, Finding::Unknown(_));
     let tried = |arm: Arm| {
         let trial = choices.iter().find(|it| it.side == Side::Drawn(arm));
         trial.is_some_and(is_known)
@@ -137,15 +137,15 @@ fn conclude(choices: &[Choice]) -> Conclusion {
     let is_trial = |choice: &Choice| !matches!(choice.side, Side::Itself(_));
     let best = |trials: bool| {
         let better =
-            counted().filter(|(_, it)| it.found == Found::Better && is_trial(it) == trials);
+            counted().filter(|(_, it)| it.found == Finding::Better && is_trial(it) == trials);
         // Of equal ones the first.
-        better.min_by(|a, b| time(a.1).total_cmp(&time(b.1)))
+        better.min_by(|a, b| time_effect(a.1).total_cmp(&time_effect(b.1)))
     };
     if let Some((index, _)) = best(true).or_else(|| best(false)) {
         return Conclusion::Take(index);
     }
     let mut unknown = counted().filter_map(|(_, it)| match it.found {
-        Found::Unknown(growth) => Some(growth),
+        Finding::Unknown(growth) => Some(growth),
         _ => None,
     });
     if let Some(first) = unknown.next() {
@@ -155,12 +155,12 @@ fn conclude(choices: &[Choice]) -> Conclusion {
             (one, other) => one.or(other),
         }));
     }
-    match counted().all(|(_, it)| it.found == Found::Same) {
+    match counted().all(|(_, it)| it.found == Finding::Same) {
         true => Conclusion::Same,
         false => Conclusion::Keep,
     }
 }
 
-fn time(choice: &Choice) -> f64 {
+fn time_effect(choice: &Choice) -> f64 {
     choice.comparisons[0].effect
 }

@@ -4,7 +4,7 @@ use crate::class::{RTTS, SIZES, rtt_class, size_class};
 use crate::limits::Chronographs;
 use crate::row::{ROWS, Row};
 
-/// What a connection, or a stretch of it, was found to be when it ended.
+/// Measurements of a connection, or of a stretch of it, at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connection {
     /// Acknowledged bytes.
@@ -23,13 +23,13 @@ pub struct Connection {
     pub handshake_rtt_us: u32,
     /// Reset or time-out, or not; `None` for a stretch after which the connection went on.
     pub failed: Option<bool>,
-    /// What held it up; `None` where the kernel does not tell.
+    /// Times that the connection was limited; `None` where the kernel does not report them.
     pub held: Option<Chronographs>,
 }
 
 impl Connection {
     /// The value of a measure; none where the connection says nothing of it.
-    pub fn value(&self, measure: Row) -> Option<f64> {
+    pub fn measure_value(&self, measure: Row) -> Option<f64> {
         match measure {
             Row::Retransmitted => (self.segs_out > 0)
                 .then(|| (f64::from(self.retrans) / f64::from(self.segs_out)).min(1.0)),
@@ -52,7 +52,7 @@ impl Connection {
 pub struct Stratum {
     /// Connections so far.
     pub count: u64,
-    /// Their running mean; recent ones count more beyond [`MEMORY`] of them.
+    /// Running mean of the stratum's values; recent ones count more beyond [`MEMORY`] of them.
     pub mean: f64,
 }
 
@@ -95,18 +95,18 @@ impl Baseline {
 
     /// How a connection differs from its strata, by row; `None` where it says nothing, and for the
     /// first of a stratum. Then it counts for their means.
-    pub fn compare(&mut self, connection: &Connection) -> [Option<f64>; ROWS] {
+    pub fn compare_connection(&mut self, connection: &Connection) -> [Option<f64>; ROWS] {
         let size = size_class(connection.bytes);
         let rtt = rtt_class(connection.handshake_rtt_us);
         let mut residuals = [None; ROWS];
         for (index, measure) in Row::MEASURES.into_iter().enumerate() {
-            let Some(value) = connection.value(measure) else {
+            let Some(value) = connection.measure_value(measure) else {
                 continue;
             };
             // What has failed is smaller for it: failures know no sizes.
             let size = if measure == Row::Failed { 0 } else { size };
             let stratum = &mut self.strata[(index * SIZES + size) * RTTS + rtt];
-            residuals[index] = stratum.add(value, measure.clip());
+            residuals[index] = stratum.add(value, measure.residual_clip());
         }
         residuals[Row::TimeOf(size).index()] = residuals[Row::Time.index()];
         residuals
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_connection_is_compared_with_those_before() {
         let mut baseline = Baseline::default();
-        assert_eq!(baseline.compare(&PLAIN), [None; ROWS]);
+        assert_eq!(baseline.compare_connection(&PLAIN), [None; ROWS]);
         let worse = Connection {
             busy_us: 1 << 21,
             retrans: 6,
@@ -153,7 +153,7 @@ mod tests {
             failed: Some(true),
             ..PLAIN
         };
-        let residuals = baseline.compare(&worse);
+        let residuals = baseline.compare_connection(&worse);
         // 40 segments: 0.15 retransmitted, not 0.1; (110 + 10) / (20 + 10) is four, not two.
         let close = |row: Row, value: f64| (residuals[row.index()].unwrap() - value).abs() < 1e-9;
         assert!(
@@ -163,44 +163,47 @@ mod tests {
         assert!(close(Row::Retransmitted, 0.05) && close(Row::Inflation, 1.0));
         assert!(close(Row::Failed, 1.0) && residuals[Row::TimeOf(3).index()].is_none());
         // The mean is now that of both.
-        let third = baseline.compare(&PLAIN);
+        let third = baseline.compare_connection(&PLAIN);
         assert_eq!(third[Row::Time.index()], Some(-0.5));
     }
 
     #[test]
     fn what_a_connection_does_not_tell_is_left_out() {
         let mut baseline = Baseline::default();
-        baseline.compare(&PLAIN);
+        baseline.compare_connection(&PLAIN);
         let silent = Connection {
             handshake_rtt_us: PLAIN.handshake_rtt_us,
             failed: None,
             ..Connection::default()
         };
-        assert_eq!(baseline.compare(&silent), [None; ROWS]);
+        assert_eq!(baseline.compare_connection(&silent), [None; ROWS]);
         // Small connections fail as large ones do.
         let failed = Connection {
             failed: Some(true),
             ..silent
         };
-        let residuals = baseline.compare(&failed);
+        let residuals = baseline.compare_connection(&failed);
         assert_eq!(residuals[Row::Failed.index()], Some(1.0));
     }
 
     #[test]
     fn one_that_hung_is_clipped() {
         let mut baseline = Baseline::default();
-        baseline.compare(&PLAIN);
+        baseline.compare_connection(&PLAIN);
         let hung = Connection {
             busy_us: 1 << 60,
             ..PLAIN
         };
-        assert_eq!(baseline.compare(&hung)[0], Some(Row::Time.clip()));
+        assert_eq!(
+            baseline.compare_connection(&hung)[0],
+            Some(Row::Time.residual_clip())
+        );
     }
 
     #[test]
     fn strata_are_kept_and_put_back() {
         let mut baseline = Baseline::default();
-        baseline.compare(&PLAIN);
+        baseline.compare_connection(&PLAIN);
         let mut again = Baseline::default();
         for (index, stratum) in baseline.strata() {
             assert!(again.restore(index, stratum));

@@ -12,34 +12,34 @@ const SHOWN_BY: u64 = 3;
 /// Least gain in the rate that is worth a change.
 const WORTH: f64 = 1.1;
 
-/// What a network's connections say of its paths.
+/// Account of a network's paths, from its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// What held them up.
+    /// Limits of the connections.
     pub limits: Limits,
-    /// Those that neither window nor buffer held up, of 128 KiB or more.
+    /// Connections of 128 KiB or more that neither window nor buffer limited.
     pub free: Held,
     /// The highest rate of any, bytes per second.
     pub fastest: f64,
 }
 
-/// What would come of lifting a limit.
+/// Effect of lifting a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lifted {
     /// Connections that it does not hold up have this rate there, bytes per second.
     To(f64),
-    /// They are no faster.
+    /// Unlimited connections are no faster.
     NoGain,
     /// There are none: what the path carries is not known.
     Unknown,
 }
 
 impl Account {
-    fn add(&mut self, connection: &Connection) {
+    fn add_connection(&mut self, connection: &Connection) {
         if connection.busy_us == 0 || connection.held.is_none() {
             return;
         }
-        self.limits.add(connection);
+        self.limits.add_connection(connection);
         if connection.bytes < SHOWS_BYTES {
             return;
         }
@@ -57,12 +57,12 @@ impl Account {
         self.fastest = self.fastest.max(other.fastest);
     }
 
-    /// What lifting a limit would give, by the connections that it does not hold up.
-    pub fn lifted(&self, limit: Limit) -> Lifted {
-        let rate = self.free.rate();
+    /// Effect of lifting a limit, by the connections that it does not limit.
+    pub fn lift_limit(&self, limit: Limit) -> Lifted {
+        let rate = self.free.held_rate();
         match () {
             () if self.free.connections < SHOWN_BY => Lifted::Unknown,
-            () if rate > WORTH * self.limits.held(limit).rate() => Lifted::To(rate),
+            () if rate > WORTH * self.limits.held_by(limit).held_rate() => Lifted::To(rate),
             () => Lifted::NoGain,
         }
     }
@@ -79,7 +79,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn advance(&mut self, period: u64) {
+    fn advance_period(&mut self, period: u64) {
         if self.period < period {
             let is_next = self.period + 1 == period;
             let now = std::mem::take(&mut self.now);
@@ -89,13 +89,13 @@ impl Entry {
         }
     }
 
-    fn sum(&self) -> Account {
+    fn sum_periods(&self) -> Account {
         let mut sum = self.now;
         sum.merge(&self.before);
         sum
     }
 
-    fn weight(&self) -> f64 {
+    fn entry_weight(&self) -> f64 {
         self.floor + self.now.limits.busy_us + self.before.limits.busy_us
     }
 }
@@ -110,8 +110,8 @@ pub struct Busiest<K> {
 }
 
 impl<K: Ord + Clone> Busiest<K> {
-    /// Of at most this many.
-    pub fn of(most: usize) -> Self {
+    /// An empty list of at most this many networks.
+    pub fn with_capacity(most: usize) -> Self {
         Self {
             most: most.max(1),
             entries: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl<K: Ord + Clone> Busiest<K> {
     }
 
     /// Counts what ended in a period; periods are numbered.
-    pub fn add(&mut self, key: K, period: u64, connection: &Connection) {
+    pub fn add_connection(&mut self, key: K, period: u64, connection: &Connection) {
         if !self.entries.contains_key(&key) {
             let floor = self.make_room(period);
             let entry = Entry {
@@ -130,8 +130,8 @@ impl<K: Ord + Clone> Busiest<K> {
             self.entries.insert(key.clone(), entry);
         }
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.advance(period);
-            entry.now.add(connection);
+            entry.advance_period(period);
+            entry.now.add_connection(connection);
         }
     }
 
@@ -142,7 +142,7 @@ impl<K: Ord + Clone> Busiest<K> {
         }
         let weight = |entry: &Entry| match entry.period + 1 < period {
             true => 0.0,
-            false => entry.weight(),
+            false => entry.entry_weight(),
         };
         let weights = self.entries.iter().map(|(key, entry)| (key, weight(entry)));
         let least = weights.min_by(|one, other| one.1.total_cmp(&other.1));
@@ -154,14 +154,14 @@ impl<K: Ord + Clone> Busiest<K> {
     }
 
     /// Every network with connections in a period or the one before, the busiest first.
-    pub fn all(&self, period: u64) -> Vec<(K, Account)> {
+    pub fn busiest_first(&self, period: u64) -> Vec<(K, Account)> {
         let mut all: Vec<(K, Account)> = self
             .entries
             .iter()
             .map(|(key, entry)| {
                 let mut entry = entry.clone();
-                entry.advance(period);
-                (key.clone(), entry.sum())
+                entry.advance_period(period);
+                (key.clone(), entry.sum_periods())
             })
             .filter(|(_, account)| account.limits.connections > 0)
             .collect();
@@ -198,11 +198,11 @@ mod tests {
     #[test]
     fn what_the_path_carries_is_known_by_connections_without_a_limit() {
         let mut account = Account::default();
-        account.add(&one(true));
-        assert_eq!(account.lifted(Limit::Buffer), Lifted::Unknown);
+        account.add_connection(&one(true));
+        assert_eq!(account.lift_limit(Limit::Buffer), Lifted::Unknown);
         // Too small to show anything, and none of the kernel's words.
-        account.add(&connection(1000, 100, 0));
-        account.add(&Connection {
+        account.add_connection(&connection(1000, 100, 0));
+        account.add_connection(&Connection {
             held: None,
             ..one(false)
         });
@@ -211,26 +211,26 @@ mod tests {
             (0, 2)
         );
         for _ in 0..3 {
-            account.add(&one(false));
+            account.add_connection(&one(false));
         }
-        assert_eq!(account.lifted(Limit::Buffer), Lifted::To(3_000_000.0));
+        assert_eq!(account.lift_limit(Limit::Buffer), Lifted::To(3_000_000.0));
         assert_eq!(account.fastest, 3_000_000.0);
         // Without a limit they are as slow.
         let mut slow = Account::default();
-        slow.add(&one(true));
+        slow.add_connection(&one(true));
         for _ in 0..3 {
-            slow.add(&connection(1_050_000, 1_000_000, 0));
+            slow.add_connection(&connection(1_050_000, 1_000_000, 0));
         }
-        assert_eq!(slow.lifted(Limit::Buffer), Lifted::NoGain);
+        assert_eq!(slow.lift_limit(Limit::Buffer), Lifted::NoGain);
     }
 
     #[test]
     fn old_periods_fade() {
-        let mut busiest = Busiest::of(4);
-        busiest.add("a", 7, &one(true));
-        busiest.add("a", 8, &one(false));
+        let mut busiest = Busiest::with_capacity(4);
+        busiest.add_connection("a", 7, &one(true));
+        busiest.add_connection("a", 8, &one(false));
         let connections = |period| -> Vec<u64> {
-            let all = busiest.all(period).into_iter();
+            let all = busiest.busiest_first(period).into_iter();
             all.map(|(_, account)| account.limits.connections).collect()
         };
         assert_eq!(connections(8), [2]);
@@ -240,14 +240,14 @@ mod tests {
 
     #[test]
     fn the_busiest_have_a_place_whatever_comes_and_goes() {
-        let mut busiest = Busiest::of(8);
+        let mut busiest = Busiest::with_capacity(8);
         for round in 0..2_000u32 {
             // A third of the time is that of one network; each of the others comes once.
-            busiest.add(0, 1, &connection(500_000, 500_000, 0));
-            busiest.add(1 + round, 1, &connection(1_000_000, 1_000_000, 0));
+            busiest.add_connection(0, 1, &connection(500_000, 500_000, 0));
+            busiest.add_connection(1 + round, 1, &connection(1_000_000, 1_000_000, 0));
             assert!(busiest.entries.len() <= 8);
         }
-        let all = busiest.all(1);
+        let all = busiest.busiest_first(1);
         assert_eq!(all[0].0, 0);
         // It lost no more than the others' share of a place.
         assert!(

@@ -13,9 +13,9 @@ pub const CLUSTER_CAP: u32 = 4;
 pub struct Cluster {
     /// Connections that said something of the row.
     pub counts: [u32; ROWS],
-    /// Their differences from the strata.
+    /// Differences of the connections from the strata.
     pub sums: [f64; ROWS],
-    /// What held them up.
+    /// Limits of the connections.
     pub limits: Limits,
 }
 
@@ -69,7 +69,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Those of no cluster.
+    /// Moments of no cluster.
     pub const NONE: Self = Self {
         clusters: 0,
         connections: 0,
@@ -88,7 +88,7 @@ impl Moments {
             return;
         }
         let weight = f64::from(count.min(CLUSTER_CAP));
-        self.push(weight, cluster.sums[row] / f64::from(count), count.into());
+        self.push_mean(weight, cluster.sums[row] / f64::from(count), count.into());
     }
 
     /// Adds the difference of a cluster from another of the same host and hour, for the row with
@@ -101,11 +101,11 @@ impl Moments {
         let [own, other] = counts.map(|count| f64::from(count.min(CLUSTER_CAP)));
         let mean = |cluster: &Cluster| cluster.sums[row] / f64::from(cluster.counts[row]);
         let difference = mean(cluster) - mean(beside);
-        self.push(own * other / (own + other), difference, counts[0].into());
+        self.push_mean(own * other / (own + other), difference, counts[0].into());
     }
 
     /// Adds a cluster of this weight and mean residual.
-    pub(crate) fn push(&mut self, weight: f64, mean: f64, connections: u64) {
+    pub(crate) fn push_mean(&mut self, weight: f64, mean: f64, connections: u64) {
         let score = weight * mean;
         self.clusters += 1;
         self.connections += connections;
@@ -135,7 +135,7 @@ impl Moments {
     }
 
     /// How many clusters of equal weight are worth as much (Kish 1965).
-    pub(crate) fn effective(&self) -> f64 {
+    pub(crate) fn effective_clusters(&self) -> f64 {
         if self.weight2 == 0.0 {
             return 0.0;
         }
@@ -143,7 +143,7 @@ impl Moments {
     }
 
     /// Sum of the squares of scores around the mean.
-    pub(crate) fn squares(&self) -> f64 {
+    pub(crate) fn sum_of_squares(&self) -> f64 {
         let mean = self.mean();
         (self.score2 - 2.0 * mean * self.cross + mean * mean * self.weight2).max(0.0)
     }
@@ -172,8 +172,8 @@ mod tests {
         assert_eq!((moments.clusters, moments.connections), (2, 3));
         assert_eq!(moments.mean(), 1.0);
         // Scores 4 and -1 with weights 2 and 1: (4 - 2)² + (-1 - 1)².
-        assert_eq!(moments.squares(), 8.0);
-        assert_eq!(moments.effective(), 9.0 / 5.0);
+        assert_eq!(moments.sum_of_squares(), 8.0);
+        assert_eq!(moments.effective_clusters(), 9.0 / 5.0);
     }
 
     #[test]

@@ -43,40 +43,41 @@ pub struct Comparison {
 /// skewed mean needs z² / 3 times its skewness more (Johnson 1978, "Modified t tests and confidence
 /// intervals for asymmetrical populations"). That is the term of Bernstein's inequality, doubled as
 /// the variance is estimated, with the scores' size by their moments in place of a bound.
-pub fn compare(control: &Moments, treated: &Moments, alpha: f64) -> Comparison {
-    let mut comparison = Comparison::empty([control.clusters, treated.clusters], alpha);
+pub fn compare_groups(control: &Moments, treated: &Moments, alpha: f64) -> Comparison {
+    let mut comparison = Comparison::without_interval([control.clusters, treated.clusters], alpha);
     if control.clusters == 0 || treated.clusters == 0 {
         return comparison;
     }
     comparison.effect = treated.mean() - control.mean();
     let groups = [control, treated];
-    let effective = groups.map(Moments::effective);
+    let effective = groups.map(Moments::effective_clusters);
     comparison.information = 1.0 / (1.0 / effective[0] + 1.0 / effective[1]);
-    comparison.variance = variance(groups);
-    comparison.tail = tail(&groups);
-    comparison.conclude();
+    comparison.variance = difference_variance(groups);
+    comparison.tail = score_tail(&groups);
+    comparison.conclude_interval();
     comparison
 }
 
 /// Judges differences within pairs of clusters in the same way: their mean.
 pub fn compare_pairs(pairs: &Moments, alpha: f64) -> Comparison {
-    let mut comparison = Comparison::empty([pairs.clusters; 2], alpha);
+    let mut comparison = Comparison::without_interval([pairs.clusters; 2], alpha);
     if pairs.clusters == 0 {
         return comparison;
     }
     comparison.effect = pairs.mean();
-    comparison.information = pairs.effective();
-    comparison.variance = squared_error(pairs, pairs.squares());
-    comparison.tail = tail(&[pairs]);
-    comparison.conclude();
+    comparison.information = pairs.effective_clusters();
+    comparison.variance = squared_error(pairs, pairs.sum_of_squares());
+    comparison.tail = score_tail(&[pairs]);
+    comparison.conclude_interval();
     comparison
 }
 
 /// Variance of the difference.
-fn variance(groups: [&Moments; 2]) -> f64 {
+fn difference_variance(groups: [&Moments; 2]) -> f64 {
     let weight2 = groups[0].weight2 + groups[1].weight2;
-    let pooled = (groups[0].squares() + groups[1].squares()) / weight2;
-    let of = |group: &Moments| squared_error(group, group.squares().max(pooled * group.weight2));
+    let pooled = (groups[0].sum_of_squares() + groups[1].sum_of_squares()) / weight2;
+    let of =
+        |group: &Moments| squared_error(group, group.sum_of_squares().max(pooled * group.weight2));
     of(groups[0]) + of(groups[1])
 }
 
@@ -89,7 +90,7 @@ fn squared_error(group: &Moments, squares: f64) -> f64 {
 
 /// See [`Comparison::tail`]: the size of the scores that make up their squares, over the smaller
 /// group's weight. Groups that are skewed in opposite directions do not cancel.
-fn tail(groups: &[&Moments]) -> f64 {
+fn score_tail(groups: &[&Moments]) -> f64 {
     let sum = |of: fn(&Moments) -> f64| groups.iter().map(|group| of(group)).sum::<f64>();
     let score2 = sum(|group| group.score2);
     if score2 <= 0.0 {
@@ -100,7 +101,7 @@ fn tail(groups: &[&Moments]) -> f64 {
 }
 
 impl Comparison {
-    fn empty([control, treated]: [u64; 2], alpha: f64) -> Self {
+    fn without_interval([control, treated]: [u64; 2], alpha: f64) -> Self {
         Self {
             control,
             treated,
@@ -115,7 +116,7 @@ impl Comparison {
 
     /// Gives the comparison an interval if there are clusters enough, and scores that say how large
     /// a difference may be.
-    fn conclude(&mut self) {
+    fn conclude_interval(&mut self) {
         let enough = self.control.min(self.treated) >= CLUSTERS_MIN;
         self.half_width = (enough && self.has_scatter()).then(|| self.half_width_after(1.0));
     }
@@ -139,7 +140,7 @@ impl Comparison {
         (deviations2 * self.variance / growth).sqrt() + deviations2 / 3.0 * self.tail / growth
     }
 
-    /// By which factor the clusters must grow until an effect of [`Row::worth`] shows; `None` where
+    /// By which factor the clusters must grow until an effect of [`Row::relevant_effect`] shows; `None` where
     /// nothing is known of the variance yet.
     pub(crate) fn growth_until(&self, row: Row) -> Option<f64> {
         let fewest = self.control.min(self.treated);
@@ -147,7 +148,7 @@ impl Comparison {
             return None;
         }
         let mut growth = (CLUSTERS_MIN as f64 / fewest as f64).max(1.0);
-        while self.half_width_after(growth) > row.worth() {
+        while self.half_width_after(growth) > row.relevant_effect() {
             growth *= 1.05;
             if growth > 1e6 {
                 return None;
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn width_by_hand() {
-        let comparison = compare(&group(500, 0.0, 1.0), &group(9500, 0.0, 1.0), 0.05);
+        let comparison = compare_groups(&group(500, 0.0, 1.0), &group(9500, 0.0, 1.0), 0.05);
         // n = 475; ρ² = (5.991 + 1.790 + 1) / 500, nρ² = 8.342; √(2·9.342/8.342·ln(3.0565/0.05))
         // = 3.0354; variance 1/499 + 1/9499.
         let half = comparison.half_width.unwrap();
@@ -194,12 +195,12 @@ mod tests {
     #[test]
     fn what_has_no_interval_yet_grows_until_there_is_one() {
         let row = Row::Time;
-        let few = compare(&group(25, 0.0, 0.01), &group(9_000, 0.0, 0.01), 0.05);
+        let few = compare_groups(&group(25, 0.0, 0.01), &group(9_000, 0.0, 0.01), 0.05);
         assert!(few.half_width.is_none());
         // Twice as many of the smaller group; its scatter alone would show 5 % at once.
         assert_eq!(few.growth_until(row), Some(2.0));
         assert_eq!(
-            compare(&Moments::NONE, &Moments::NONE, 0.05).growth_until(row),
+            compare_groups(&Moments::NONE, &Moments::NONE, 0.05).growth_until(row),
             None
         );
     }
@@ -209,7 +210,7 @@ mod tests {
         // Scores of 1 in one cluster of four: third powers are as large as squares.
         let mut control = group(600, 0.0, 0.0);
         control.merge(&group(200, 1.0, 0.0));
-        let comparison = compare(&control, &control, 0.05);
+        let comparison = compare_groups(&control, &control, 0.05);
         let straight = comparison.half_width.unwrap();
         // n = 400; nρ² = 7.025; z² = 2·8.025/7.025·ln(2.8328/0.05) = 9.225.
         let variance = 2.0 * 0.1875 / 799.0;
@@ -218,11 +219,14 @@ mod tests {
         // The same scatter, half of it below the mean.
         let mut even = control;
         even.score3 = 0.0;
-        assert!(compare(&even, &even, 0.05).half_width.unwrap() < straight);
+        assert!(compare_groups(&even, &even, 0.05).half_width.unwrap() < straight);
         // Opposite directions do not cancel.
         let mut below = control;
         below.score3 = -below.score3;
-        assert_eq!(compare(&below, &control, 0.05).half_width, Some(straight));
+        assert_eq!(
+            compare_groups(&below, &control, 0.05).half_width,
+            Some(straight)
+        );
     }
 
     /// One host-hour of so many connections.
@@ -238,23 +242,23 @@ mod tests {
 
     #[test]
     fn odd_clusters_widen_the_interval_and_hide_no_difference() {
-        let alpha = crate::share::alpha(crate::share::Scope::All);
+        let alpha = crate::share::row_alpha(crate::share::Scope::All);
         let compared = |effect: f64| {
             let groups = [group(440, 0.0, 0.5), group(440, effect, 0.5)];
-            (groups, compare(&groups[0], &groups[1], alpha))
+            (groups, compare_groups(&groups[0], &groups[1], alpha))
         };
         for (effect, expected) in [(-0.81, Verdict::Better), (1.0, Verdict::Worse)] {
             let (groups, even) = compared(effect);
-            assert_eq!(Verdict::of(&even, Row::Time), expected);
+            assert_eq!(Verdict::judge_row(&even, Row::Time), expected);
             // ×1.6 to ×16 and beyond, of one connection or many; 4 bits are the bound.
             for residual in [0.68, 2.0, 4.0, -0.68, -2.0, -4.0] {
                 for (connections, number) in [(1, 1), (16, 1), (1000, 1), (1, 8), (16, 4)] {
                     for side in [0, 1] {
                         let mut with = groups;
                         (0..number).for_each(|_| with[side].merge(&odd(residual, connections)));
-                        let found = compare(&with[0], &with[1], alpha);
+                        let found = compare_groups(&with[0], &with[1], alpha);
                         let what = format!("{residual} {connections} {number} {side}: {found:?}");
-                        assert_eq!(Verdict::of(&found, Row::Time), expected, "{what}");
+                        assert_eq!(Verdict::judge_row(&found, Row::Time), expected, "{what}");
                         let half = found.half_width.unwrap();
                         let is_far = (residual - if side == 0 { 0.0 } else { effect }).abs() > 1.0;
                         assert!(!is_far || half > even.half_width.unwrap(), "{what}");
@@ -268,11 +272,11 @@ mod tests {
     fn many_odd_clusters_leave_the_difference_open_by_a_wide_interval() {
         let mut treated = group(440, -0.81, 0.5);
         (0..60).for_each(|_| treated.merge(&odd(4.0, 16)));
-        let found = compare(&group(440, 0.0, 0.5), &treated, 0.002);
+        let found = compare_groups(&group(440, 0.0, 0.5), &treated, 0.002);
         let (low, high) = found.interval().unwrap();
         assert!(low < 0.0 && high > 0.0, "{found:?}");
         assert!(matches!(
-            Verdict::of(&found, Row::Time),
+            Verdict::judge_row(&found, Row::Time),
             Verdict::Unknown(Some(_))
         ));
     }
@@ -281,28 +285,28 @@ mod tests {
     fn busy_clusters_do_not_make_a_group_too_small() {
         let mut control = group(60, 0.0, 0.3);
         (0..3).for_each(|_| control.merge(&odd(0.0, 1000)));
-        let found = compare(&control, &group(2_000, 1.0, 0.3), 0.002);
-        assert_eq!(Verdict::of(&found, Row::Time), Verdict::Worse);
+        let found = compare_groups(&control, &group(2_000, 1.0, 0.3), 0.002);
+        assert_eq!(Verdict::judge_row(&found, Row::Time), Verdict::Worse);
     }
 
     #[test]
     fn clusters_that_are_all_alike_have_an_interval() {
-        let found = compare(&group(440, 0.0, 0.0), &group(440, -0.81, 0.0), 0.002);
-        assert_eq!(Verdict::of(&found, Row::Time), Verdict::Better);
+        let found = compare_groups(&group(440, 0.0, 0.0), &group(440, -0.81, 0.0), 0.002);
+        assert_eq!(Verdict::judge_row(&found, Row::Time), Verdict::Better);
         // Where no cluster differs from its strata nothing is known of what a cluster may be.
-        let none = compare(&group(440, 0.0, 0.0), &group(440, 0.0, 0.0), 0.002);
+        let none = compare_groups(&group(440, 0.0, 0.0), &group(440, 0.0, 0.0), 0.002);
         assert_eq!(none.half_width, None);
     }
 
     #[test]
     fn too_few_clusters_have_no_interval() {
         assert!(
-            compare(&group(48, 0.0, 1.0), &group(900, 0.1, 1.0), 0.05)
+            compare_groups(&group(48, 0.0, 1.0), &group(900, 0.1, 1.0), 0.05)
                 .half_width
                 .is_none()
         );
         assert!(
-            compare(&group(50, 0.0, 1.0), &group(900, 0.1, 1.0), 0.05)
+            compare_groups(&group(50, 0.0, 1.0), &group(900, 0.1, 1.0), 0.05)
                 .half_width
                 .is_some()
         );
@@ -318,7 +322,7 @@ mod tests {
             } else {
                 group(treated, 0.0, 1.0)
             };
-            let comparison = compare(&one, &other, 0.05);
+            let comparison = compare_groups(&one, &other, 0.05);
             assert_eq!((comparison.effect, comparison.half_width), (0.0, None));
         }
     }
@@ -329,26 +333,26 @@ mod tests {
         let mut treated = group(20_000, 0.0, 0.0);
         treated.merge(&group(400, 1.0, 0.0));
         let control = group(200, 0.0, 0.0);
-        let (low, _) = compare(&control, &treated, 0.05).interval().unwrap();
+        let (low, _) = compare_groups(&control, &treated, 0.05).interval().unwrap();
         assert!(low < 0.0, "{low}");
         // Of 2,000, forty would have.
         let control = group(2_000, 0.0, 0.0);
-        let (low, _) = compare(&control, &treated, 0.05).interval().unwrap();
+        let (low, _) = compare_groups(&control, &treated, 0.05).interval().unwrap();
         assert!(low > 0.0, "{low}");
     }
 
     #[test]
     fn growth_until_an_effect_shows() {
-        let comparison = compare(&group(100, 0.0, 1.5), &group(1_900, 0.0, 1.5), 0.05);
+        let comparison = compare_groups(&group(100, 0.0, 1.5), &group(1_900, 0.0, 1.5), 0.05);
         let growth = comparison.growth_until(Row::Time).unwrap();
-        let more = compare(
+        let more = compare_groups(
             &group((100.0 * growth) as u64, 0.0, 1.5),
             &group((1_900.0 * growth) as u64, 0.0, 1.5),
             0.05,
         );
         let half = more.half_width.unwrap();
         assert!(
-            (half / Row::Time.worth() - 1.0).abs() < 0.03,
+            (half / Row::Time.relevant_effect() - 1.0).abs() < 0.03,
             "{growth}: {half}"
         );
     }

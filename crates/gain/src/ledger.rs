@@ -43,19 +43,19 @@ pub struct Part {
 /// Content of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Content {
-    /// Its sums.
+    /// Sums of the part.
     pub sums: Cluster,
     /// The arm that the learner last gave to the host before this hour. `None`, too, where the part
     /// was opened by a connection of an earlier hour.
     pub arm: Option<String>,
     /// Remote prefix.
     pub prefix: String,
-    /// What decided about the first connection of the host's hour, or would have in the control
-    /// group; `None` where nothing comes from a fleet.
+    /// Source of the decision about the first connection of the host's hour, in the control group
+    /// too, where the decision has no effect. `None` where nothing comes from a fleet.
     pub source: Option<Source>,
 }
 
-/// What the first connection of a part tells of it.
+/// Properties of a part's first connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct First {
     /// Remote prefix.
@@ -65,7 +65,7 @@ pub struct First {
 }
 
 impl From<String> for First {
-    /// Of a prefix, without a fleet.
+    /// The properties of a prefix, without a fleet.
     fn from(prefix: String) -> Self {
         Self {
             prefix,
@@ -77,11 +77,11 @@ impl From<String> for First {
 /// The sides of a comparison, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Those that have clusters. Nobody drew what differs by itself: another host, another path.
-    /// So [`Side::Itself`] has the differences from connections of the same host and hour that kept
+    /// Sides with clusters. Nobody drew what differs by itself: another host, another path. So
+    /// [`Side::Itself`] has the differences from connections of the same host and hour that kept
     /// the system's arm, where there were some.
     pub sides: BTreeMap<Side, Rows>,
-    /// What held up the connections of all sides.
+    /// Limits of the connections of all sides.
     pub limits: Limits,
     /// Hour of its last cluster.
     pub hour: u64,
@@ -92,18 +92,18 @@ pub type Rows = [Moments; ROWS];
 
 impl Group {
     /// A side; without clusters too.
-    pub fn side(&self, side: Side) -> &Rows {
+    pub fn side_rows(&self, side: Side) -> &Rows {
         self.sides.get(&side).unwrap_or(&[Moments::NONE; ROWS])
     }
 
     /// The control group.
     pub fn control(&self) -> &Rows {
-        self.side(Side::Control)
+        self.side_rows(Side::Control)
     }
 
-    /// What is compared with it.
+    /// The side that is compared with the control group.
     pub fn treated(&self) -> &Rows {
-        self.side(Side::Treated)
+        self.side_rows(Side::Treated)
     }
 
     fn add(&mut self, cluster: &Cluster, beside: Option<&Cluster>, part: &Part) {
@@ -131,7 +131,7 @@ pub type Groups = BTreeMap<(Scope, String), Group>;
 /// Arms of a host's treated connections: the last one of each hour, the latest hour last.
 type Given = Vec<(u64, String)>;
 
-/// What is kept of ended connections.
+/// State kept of ended connections.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     baseline: Baseline,
@@ -152,7 +152,7 @@ pub struct Ledger {
     regrouped: bool,
 }
 
-/// What has changed since the last [`Ledger::changes`].
+/// Changes since the last [`Ledger::take_changes`].
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Parts with their new content.
@@ -225,7 +225,7 @@ impl Ledger {
 
     /// A connection ended in this hour: earlier ones are over but for the last, whether or not somebody
     /// has closed them.
-    pub fn reach(&mut self, hour: u64) {
+    pub fn reach_hour(&mut self, hour: u64) {
         self.first_open = self.first_open.max(hour.saturating_sub(GRACE));
     }
 
@@ -233,13 +233,13 @@ impl Ledger {
     /// is not open. By source, too, hosts are compared by what was known before: later connections of
     /// the hour are decided by what the first ones showed. Where the part's hour is over, the
     /// connection counts for the first hour that is not.
-    pub fn add<F: Into<First>>(
+    pub fn add_connection<F: Into<First>>(
         &mut self,
         mut part: Part,
         connection: &Connection,
         first: impl FnOnce() -> F,
     ) {
-        let residuals = self.baseline.compare(connection);
+        let residuals = self.baseline.compare_connection(connection);
         // A part of an hour that is over would be one more cluster of the host at each look.
         let is_late = part.hour < self.first_open;
         part.hour = part.hour.max(self.first_open);
@@ -253,7 +253,7 @@ impl Ledger {
         }
         if let Some(content) = self.open.get_mut(&part) {
             content.sums.add(&residuals);
-            content.sums.limits.add(connection);
+            content.sums.limits.add_connection(connection);
             self.changed.insert(part);
         }
     }
@@ -288,7 +288,7 @@ impl Ledger {
     }
 
     /// Closes the clusters that are over at this hour; true if there were any.
-    pub fn close(&mut self, hour: u64) -> bool {
+    pub fn close_hours(&mut self, hour: u64) -> bool {
         let first_open = hour.saturating_sub(GRACE);
         self.first_open = self.first_open.max(first_open);
         self.close_before(first_open)
@@ -305,7 +305,7 @@ impl Ledger {
         let later = self.open.split_off(&first);
         let over = std::mem::replace(&mut self.open, later);
         self.tags = self.tags.split_off(&(first.hour, String::new()));
-        gather(&mut self.groups, &over);
+        gather_groups(&mut self.groups, &over);
         self.regrouped |= !over.is_empty();
         for part in over.keys() {
             self.changed.remove(part);
@@ -327,7 +327,7 @@ impl Ledger {
     }
 
     /// Begins all comparisons anew; the means of the strata stay.
-    pub fn begin(&mut self) {
+    pub fn restart_comparisons(&mut self) {
         self.close_before(u64::MAX);
         self.groups.clear();
         self.regrouped = true;
@@ -343,9 +343,9 @@ impl Ledger {
     }
 
     /// All groups as they are now, clusters that are not over among them.
-    pub fn groups(&self) -> Groups {
+    pub fn current_groups(&self) -> Groups {
         let mut groups = self.groups.clone();
-        gather(&mut groups, &self.open);
+        gather_groups(&mut groups, &self.open);
         groups
     }
 
@@ -360,7 +360,7 @@ impl Ledger {
     }
 
     /// The clusters that changed, for keeping.
-    pub fn changes(&mut self) -> Changes {
+    pub fn take_changes(&mut self) -> Changes {
         let changed = std::mem::take(&mut self.changed);
         let known = changed.into_iter();
         Changes {
@@ -398,24 +398,25 @@ impl Ledger {
 }
 
 /// Adds clusters to their groups. Parts of a host's hour lie side by side.
-fn gather(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
+fn gather_groups(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
     let parts: Vec<_> = parts.iter().collect();
     for host_hour in parts.chunk_by(|a, b| (a.0.hour, a.0.tag) == (b.0.hour, b.0.tag)) {
         let kept = host_hour
             .iter()
             .filter(|(part, _)| part.side == Side::Control);
         let kept: Vec<_> = kept.collect();
-        let beside = whole(kept.iter().map(|(_, content)| content));
+        let beside = sum_parts(kept.iter().map(|(_, content)| content));
         for side in host_hour.chunk_by(|a, b| a.0.side == b.0.side) {
             let (part, first) = side[0];
             for (part, content) in side {
                 let mut same = kept.iter().filter(|(other, _)| other.port == part.port);
                 let beside = same.next().map(|(_, content)| &content.sums);
                 let name = part.port.to_string();
-                put(groups, Scope::Port, &name, part, &content.sums, beside);
+                put_cluster(groups, Scope::Port, &name, part, &content.sums, beside);
             }
-            if let Some(whole) = whole(side.iter().map(|(_, content)| content)) {
-                let mut put = |scope, name| put(groups, scope, name, part, &whole, beside.as_ref());
+            if let Some(whole) = sum_parts(side.iter().map(|(_, content)| content)) {
+                let mut put =
+                    |scope, name| put_cluster(groups, scope, name, part, &whole, beside.as_ref());
                 put(Scope::All, "");
                 put(Scope::Prefix, &first.prefix);
                 // A part that only late connections opened has none.
@@ -431,7 +432,7 @@ fn gather(groups: &mut Groups, parts: &BTreeMap<Part, Content>) {
 }
 
 /// The sums of parts; `None` of none.
-fn whole<'c>(parts: impl Iterator<Item = &'c &'c Content>) -> Option<Cluster> {
+fn sum_parts<'c>(parts: impl Iterator<Item = &'c &'c Content>) -> Option<Cluster> {
     parts.map(|content| content.sums).reduce(|mut sums, more| {
         sums.merge(&more);
         sums
@@ -440,7 +441,7 @@ fn whole<'c>(parts: impl Iterator<Item = &'c &'c Content>) -> Option<Cluster> {
 
 /// Adds a cluster to one group, if there is place for it; `beside`: what kept the system's arm in
 /// the same hour of the host.
-fn put(
+fn put_cluster(
     groups: &mut Groups,
     scope: Scope,
     name: &str,
@@ -451,10 +452,10 @@ fn put(
     let key = (scope, name.to_owned());
     if !groups.contains_key(&key) {
         let of_scope = |key: &(Scope, String)| key.0 == scope;
-        if groups.keys().filter(|key| of_scope(key)).count() >= scope.limit() {
+        if groups.keys().filter(|key| of_scope(key)).count() >= scope.group_limit() {
             groups.retain(|key, group| !of_scope(key) || group.hour + IDLE > part.hour);
         }
-        if groups.keys().filter(|key| of_scope(key)).count() >= scope.limit() {
+        if groups.keys().filter(|key| of_scope(key)).count() >= scope.group_limit() {
             return;
         }
     }
@@ -494,14 +495,14 @@ mod tests {
     /// A ledger whose means know a connection of each stratum used here.
     fn begun() -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.add(part(0, 0, 0), &SECOND, String::new);
-        ledger.begin();
-        ledger.changes();
+        ledger.add_connection(part(0, 0, 0), &SECOND, String::new);
+        ledger.restart_comparisons();
+        ledger.take_changes();
         ledger
     }
 
     fn add(ledger: &mut Ledger, part: Part) {
-        ledger.add(part, &SECOND, || format!("192.0.{}.0/24", part.tag));
+        ledger.add_connection(part, &SECOND, || format!("192.0.{}.0/24", part.tag));
     }
 
     fn clusters(groups: &Groups, scope: Scope, name: &str) -> (u64, u64) {
@@ -522,7 +523,7 @@ mod tests {
         add(&mut ledger, part(5, 2, 443));
         add(&mut ledger, part(6, 1, 443));
         for _ in 0..2 {
-            let groups = ledger.groups();
+            let groups = ledger.current_groups();
             assert_eq!(clusters(&groups, Scope::All, ""), (1, 2));
             assert_eq!(clusters(&groups, Scope::Port, "80"), (0, 1));
             assert_eq!(clusters(&groups, Scope::Port, "443"), (1, 2));
@@ -530,7 +531,7 @@ mod tests {
             let time = &groups[&(Scope::All, String::new())].treated()[0];
             assert_eq!((time.connections, time.weight), (4, 4.0));
             // The same whether the clusters are over or not.
-            ledger.close(7);
+            ledger.close_hours(7);
         }
     }
 
@@ -539,16 +540,16 @@ mod tests {
         let mut ledger = begun();
         add(&mut ledger, part(5, 1, 80));
         add(&mut ledger, part(6, 2, 80));
-        assert_eq!(ledger.changes().open.len(), 2);
-        assert!(!ledger.close(6) && ledger.close(7));
-        let changes = ledger.changes();
+        assert_eq!(ledger.take_changes().open.len(), 2);
+        assert!(!ledger.close_hours(6) && ledger.close_hours(7));
+        let changes = ledger.take_changes();
         assert_eq!(changes.closed, [part(5, 1, 80)]);
         assert!(changes.open.is_empty());
         assert_eq!(clusters(ledger.closed_groups(), Scope::All, ""), (0, 1));
         // What could not be kept comes again.
         ledger.put_back(changes);
-        assert_eq!(ledger.changes().closed, [part(5, 1, 80)]);
-        assert!(ledger.changes().closed.is_empty());
+        assert_eq!(ledger.take_changes().closed, [part(5, 1, 80)]);
+        assert!(ledger.take_changes().closed.is_empty());
     }
 
     #[test]
@@ -560,7 +561,7 @@ mod tests {
         ledger.note_arm(1, 6, "reno");
         add(&mut ledger, part(6, 1, 80));
         add(&mut ledger, part(7, 1, 80));
-        let groups = ledger.groups();
+        let groups = ledger.current_groups();
         assert_eq!(clusters(&groups, Scope::Arm, "bbr"), (0, 1));
         assert_eq!(clusters(&groups, Scope::Arm, "reno"), (0, 1));
         assert!(!groups.contains_key(&(Scope::Arm, "cubic".to_owned())));
@@ -573,7 +574,7 @@ mod tests {
             ledger.note_arm(1, hour, arm);
         }
         add(&mut ledger, part(5, 1, 80));
-        let groups = ledger.groups();
+        let groups = ledger.current_groups();
         assert!(groups.contains_key(&(Scope::Arm, "reno".to_owned())));
         assert!(!groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
     }
@@ -598,20 +599,23 @@ mod tests {
             ledger.note_arm(1, hour, "bbr");
         }
         for minute in 0..60 {
-            ledger.close(8 + minute / 30);
+            ledger.close_hours(8 + minute / 30);
             add(&mut ledger, part(5, 1, 443));
         }
         for _ in 0..2 {
-            let groups = ledger.groups();
+            let groups = ledger.current_groups();
             assert_eq!(clusters(&groups, Scope::All, ""), (0, 2));
             let all = &groups[&(Scope::All, String::new())];
             assert_eq!(all.treated()[Row::Time.index()].connections, 60);
             assert!(!groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
-            ledger.close(10);
+            ledger.close_hours(10);
         }
         // What is in time has its arm again, and a new boot its first hours.
         add(&mut ledger, part(9, 1, 443));
-        assert_eq!(clusters(&ledger.groups(), Scope::Arm, "bbr"), (0, 1));
+        assert_eq!(
+            clusters(&ledger.current_groups(), Scope::Arm, "bbr"),
+            (0, 1)
+        );
         ledger.close_all();
         add(&mut ledger, part(5, 1, 443));
         assert!(ledger.open.contains_key(&part(5, 1, 443)));
@@ -622,13 +626,16 @@ mod tests {
         // Nobody has closed an hour yet.
         let mut ledger = begun();
         ledger.note_arm(1, 6, "bbr");
-        ledger.reach(9);
+        ledger.reach_hour(9);
         for hour in [3, 5, 7] {
             add(&mut ledger, part(hour, 1, 22));
         }
         add(&mut ledger, part(8, 1, 443));
-        assert_eq!(clusters(&ledger.groups(), Scope::All, ""), (0, 1));
-        assert_eq!(clusters(&ledger.groups(), Scope::Arm, "bbr"), (0, 1));
+        assert_eq!(clusters(&ledger.current_groups(), Scope::All, ""), (0, 1));
+        assert_eq!(
+            clusters(&ledger.current_groups(), Scope::Arm, "bbr"),
+            (0, 1)
+        );
     }
 
     /// The ledger that a restart makes of what was kept.
@@ -642,14 +649,14 @@ mod tests {
         let mut ledger = begun();
         add(&mut ledger, part(5, 1, 443));
         add(&mut ledger, part(6, 1, 443));
-        ledger.close(7);
+        ledger.close_hours(7);
         let mut again = restored(&ledger);
         again.resume_at(7);
         for ledger in [&mut ledger, &mut again] {
             // It began in an hour that is over, and was in the ring when the next hour began.
-            ledger.reach(6);
+            ledger.reach_hour(6);
             add(ledger, part(5, 1, 443));
-            let groups = ledger.groups();
+            let groups = ledger.current_groups();
             assert_eq!(clusters(&groups, Scope::All, ""), (0, 2));
             let all = &groups[&(Scope::All, String::new())];
             assert_eq!(all.treated()[Row::Time.index()].connections, 3);
@@ -660,15 +667,15 @@ mod tests {
     fn hours_that_nobody_closed_stay_apart_after_a_restart() {
         let mut ledger = begun();
         add(&mut ledger, part(5, 1, 443));
-        ledger.close(7);
+        ledger.close_hours(7);
         let mut again = restored(&ledger);
         // The agent was away for hours, and the ring has what ended meanwhile.
         again.resume_at(12);
         for hour in [6, 7, 8] {
-            again.reach(hour);
+            again.reach_hour(hour);
             add(&mut again, part(hour, 1, 443));
         }
-        assert_eq!(clusters(&again.groups(), Scope::All, ""), (0, 4));
+        assert_eq!(clusters(&again.current_groups(), Scope::All, ""), (0, 4));
         // Without clusters nothing is known to be over.
         let mut empty = Ledger::default();
         empty.resume_at(12);
@@ -691,19 +698,19 @@ mod tests {
     fn hours_of_another_boot_are_kept_no_longer() {
         let mut ledger = begun();
         add(&mut ledger, part(500, 1, 443));
-        ledger.close(502);
+        ledger.close_hours(502);
         let mut again = restored(&ledger);
-        assert!(!again.changes().regrouped);
+        assert!(!again.take_changes().regrouped);
         again.close_all();
-        assert!(again.changes().regrouped);
+        assert!(again.take_changes().regrouped);
         assert!(again.closed_groups().values().all(|group| group.hour == 0));
     }
 
     #[test]
     fn comparison_that_begins_anew_keeps_the_hours_that_are_not_over() {
         let mut ledger = begun();
-        ledger.close(9);
-        ledger.begin();
+        ledger.close_hours(9);
+        ledger.restart_comparisons();
         ledger.begin_group(Scope::All, "");
         add(&mut ledger, part(8, 1, 443));
         assert!(ledger.open.contains_key(&part(8, 1, 443)));
@@ -713,7 +720,7 @@ mod tests {
     fn the_source_is_that_of_the_first_connection_of_the_hour() {
         let mut ledger = begun();
         let mut add = |hour, tag, port, source| {
-            ledger.add(part(hour, tag, port), &SECOND, || First {
+            ledger.add_connection(part(hour, tag, port), &SECOND, || First {
                 prefix: String::new(),
                 source,
             });
@@ -727,29 +734,29 @@ mod tests {
         add(6, 1, 443, Some(Source::Own));
         add(6, 3, 443, None);
         for _ in 0..2 {
-            let groups = ledger.groups();
+            let groups = ledger.current_groups();
             assert_eq!(clusters(&groups, Scope::Source, "fleet"), (1, 1));
             assert_eq!(clusters(&groups, Scope::Source, "own"), (0, 1));
             assert_eq!(clusters(&groups, Scope::All, ""), (1, 3));
-            ledger.close(8);
+            ledger.close_hours(8);
         }
     }
 
     #[test]
     fn groups_are_bounded_and_idle_ones_give_way() {
         let mut ledger = begun();
-        let most = Scope::Prefix.limit() as u64;
+        let most = Scope::Prefix.group_limit() as u64;
         for tag in 0..most + 10 {
             add(&mut ledger, part(5, tag, 80));
         }
-        ledger.close(7);
+        ledger.close_hours(7);
         let prefixes = |ledger: &Ledger| {
             let groups = ledger.closed_groups().keys();
             groups.filter(|key| key.0 == Scope::Prefix).count() as u64
         };
         assert_eq!(prefixes(&ledger), most);
         add(&mut ledger, part(5 + IDLE, 1000, 80));
-        ledger.close(u64::MAX);
+        ledger.close_hours(u64::MAX);
         assert_eq!(prefixes(&ledger), 1);
     }
 
@@ -764,7 +771,7 @@ mod tests {
 
     /// Adds a connection of a host of a wide prefix.
     fn add_crowd(ledger: &mut Ledger, part: Part) {
-        ledger.add(part, &SECOND, || "2001:db8::/48".to_owned());
+        ledger.add_connection(part, &SECOND, || "2001:db8::/48".to_owned());
     }
 
     #[test]
@@ -778,7 +785,7 @@ mod tests {
         }
         assert_eq!(ledger.left_out, 0);
         for _ in 0..2 {
-            let groups = ledger.groups();
+            let groups = ledger.current_groups();
             // Half of 256 hosts, one cluster a side of all others, and 25 elsewhere.
             assert_eq!(clusters(&groups, Scope::All, ""), (154, 154));
             assert_eq!(
@@ -789,7 +796,7 @@ mod tests {
             let all = &groups[&(Scope::All, String::new())];
             let time = [all.control(), all.treated()].map(|side| side[0].connections);
             assert_eq!(time.iter().sum::<u64>(), OPEN_MAX as u64 + 57);
-            ledger.close(7);
+            ledger.close_hours(7);
         }
     }
 
@@ -811,11 +818,11 @@ mod tests {
             add_crowd(&mut ledger, part(6, host, 80));
         }
         let half = most / 2;
-        let all = clusters(&ledger.groups(), Scope::All, "");
+        let all = clusters(&ledger.current_groups(), Scope::All, "");
         assert_eq!(all, (2 * (half + 1), 2 * (half + 1)));
-        ledger.close(7);
+        ledger.close_hours(7);
         assert_eq!(ledger.tags.len(), 1);
-        ledger.close(8);
+        ledger.close_hours(8);
         assert!(ledger.tags.is_empty());
     }
 }

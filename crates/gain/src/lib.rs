@@ -7,12 +7,12 @@
 //! - Each connection is compared with the running mean of its stratum (size class × class of the
 //!   handshake's RTT), which is of both groups: [`Baseline`].
 //! - Each cluster leaves one number a [`Row`], so that groups are a few sums: [`Moments`].
-//! - [`compare`] makes of two such groups an effect with a confidence sequence: an interval that
+//! - [`compare_groups`] makes of two such groups an effect with a confidence sequence: an interval that
 //!   holds for all looks together.
 //! - [`Ledger`] gathers connections in clusters and clusters in groups, within bounds.
 //! - [`Pool`] makes one comparison of those of many agents.
-//! - [`alpha`] shares the 5 % among everything that is compared.
-//! - [`advise`] concludes from a group's sides which arm would be best there; [`Limits`] says what
+//! - [`row_alpha`] shares the 5 % among everything that is compared.
+//! - [`advise_group`] concludes from a group's sides which arm would be best there; [`Limits`] says what
 //!   held its connections up.
 //!
 //! [`replay`] estimates another rule's cost from logged decisions, of which a share of the
@@ -35,17 +35,17 @@ mod share;
 mod side;
 mod verdict;
 
-pub use advice::{Advised, Choice, Conclusion, Found, advise};
+pub use advice::{Advised, Choice, Conclusion, Finding, advise_group};
 pub use baseline::{Baseline, Connection, Stratum};
 pub use busiest::{Account, Busiest, Lifted};
 pub use class::{RTTS, SIZES, rtt_class, size_class, size_words};
 pub use cluster::{CLUSTER_CAP, Cluster, Moments};
-pub use compare::{CLUSTERS_MIN, Comparison, compare};
+pub use compare::{CLUSTERS_MIN, Comparison, compare_groups};
 pub use ledger::{Changes, Content, First, Group, Groups, Ledger, Part, Rows};
 pub use limits::{Chronographs, Held, Limit, Limits};
-pub use pool::{Impossible, Pool, Refused, Spread, Told};
+pub use pool::{Impossible, Pool, Refused, SideReport, Spread};
 pub use row::{ROWS, Row, Unit};
 pub use sampling::Sampling;
-pub use share::{ALPHA, Scope, advice_alpha, alpha};
+pub use share::{ALPHA, Scope, advice_alpha, row_alpha};
 pub use side::{Arm, Side, Source};
 pub use verdict::Verdict;

@@ -9,14 +9,14 @@ const HELD: f64 = 0.25;
 /// otherwise outweigh all others.
 const BUSY_MAX_US: f64 = 10e6;
 
-/// What the kernel counted in a connection, µs. The rest is in [`Connection::busy_us`].
+/// Times that the kernel counted in a connection, µs. The rest is in [`Connection::busy_us`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chronographs {
     /// From establishment to the end.
     pub open_us: u64,
-    /// Part of the busy time in which the receiver's window was full ...
+    /// Part of the busy time in which the receiver's window was full.
     pub receiver_us: u64,
-    /// ... or the send buffer.
+    /// Part of the busy time in which the send buffer was full.
     pub buffer_us: u64,
 }
 
@@ -30,8 +30,8 @@ pub enum Limit {
 }
 
 impl Connection {
-    /// What each sum takes of the connection.
-    fn counted(&self) -> f64 {
+    /// Share of the connection that each sum takes.
+    fn counted_terms(&self) -> f64 {
         (BUSY_MAX_US / self.busy_us as f64).min(1.0)
     }
 
@@ -43,7 +43,7 @@ impl Connection {
     }
 }
 
-/// What one limit holds up.
+/// Connections that one limit holds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Time of all connections at the limit, µs.
@@ -61,7 +61,7 @@ pub struct Held {
 
 impl Held {
     pub(crate) fn add(&mut self, connection: &Connection, limited_us: u64) {
-        let counted = connection.counted();
+        let counted = connection.counted_terms();
         let busy_us = connection.busy_us as f64;
         self.limited_us += counted * limited_us as f64;
         if limited_us as f64 > HELD * busy_us {
@@ -81,22 +81,22 @@ impl Held {
     }
 
     /// Rate of the connections that it holds up, bytes per second; 0 without any.
-    pub fn rate(&self) -> f64 {
-        over(self.bytes * 1e6, self.busy_us)
+    pub fn held_rate(&self) -> f64 {
+        ratio_or_zero(self.bytes * 1e6, self.busy_us)
     }
 
-    /// Their RTT, µs.
+    /// RTT of the held connections, µs.
     pub fn rtt_us(&self) -> f64 {
-        over(self.rtt_us2, self.busy_us)
+        ratio_or_zero(self.rtt_us2, self.busy_us)
     }
 
-    /// What they have in flight, bytes: all that the limit allows.
+    /// Data in flight of the held connections, bytes: all that the limit allows.
     pub fn in_flight(&self) -> f64 {
-        self.rate() * self.rtt_us() / 1e6
+        self.held_rate() * self.rtt_us() / 1e6
     }
 }
 
-/// What holds a group's connections up: sums.
+/// Limits of a group's connections: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Connections of which the kernel told, and that sent data.
@@ -116,12 +116,12 @@ impl Limits {
     pub const NUMBERS: usize = 13;
 
     /// Adds a connection.
-    pub fn add(&mut self, connection: &Connection) {
+    pub fn add_connection(&mut self, connection: &Connection) {
         let Some(held) = connection.held else { return };
         if connection.busy_us == 0 {
             return;
         }
-        let counted = connection.counted();
+        let counted = connection.counted_terms();
         self.connections += 1;
         self.open_us += counted * held.open_us.max(connection.busy_us) as f64;
         self.busy_us += counted * connection.busy_us as f64;
@@ -140,7 +140,7 @@ impl Limits {
     }
 
     /// The sums, for keeping.
-    pub fn numbers(&self) -> [f64; Self::NUMBERS] {
+    pub fn to_numbers(&self) -> [f64; Self::NUMBERS] {
         let held = |it: &Held| {
             [
                 it.limited_us,
@@ -158,8 +158,8 @@ impl Limits {
         numbers
     }
 
-    /// What was kept; `None` where a number cannot be a sum of these.
-    pub fn restore(numbers: [f64; Self::NUMBERS]) -> Option<Self> {
+    /// Limits from kept sums; `None` where a number cannot be a sum of these.
+    pub fn from_numbers(numbers: [f64; Self::NUMBERS]) -> Option<Self> {
         if numbers.iter().any(|it| !it.is_finite() || *it < 0.0) {
             return None;
         }
@@ -179,8 +179,8 @@ impl Limits {
         })
     }
 
-    /// What one limit holds up.
-    pub fn held(&self, limit: Limit) -> &Held {
+    /// Connections that one limit holds up.
+    pub fn held_by(&self, limit: Limit) -> &Held {
         match limit {
             Limit::Receiver => &self.receiver,
             Limit::Buffer => &self.buffer,
@@ -188,28 +188,28 @@ impl Limits {
     }
 
     /// Share of the busy time at a limit.
-    pub fn share(&self, limit: Limit) -> f64 {
-        over(self.held(limit).limited_us, self.busy_us)
+    pub fn limit_share(&self, limit: Limit) -> f64 {
+        ratio_or_zero(self.held_by(limit).limited_us, self.busy_us)
     }
 
     /// Share of the busy time that is left to the network.
-    pub fn network(&self) -> f64 {
-        let limited = self.share(Limit::Receiver) + self.share(Limit::Buffer);
+    pub fn network_share(&self) -> f64 {
+        let limited = self.limit_share(Limit::Receiver) + self.limit_share(Limit::Buffer);
         (1.0 - limited).max(0.0)
     }
 
     /// Share of the time in which the application had nothing to send.
-    pub fn idle(&self) -> f64 {
-        1.0 - over(self.busy_us, self.open_us)
+    pub fn idle_share(&self) -> f64 {
+        1.0 - ratio_or_zero(self.busy_us, self.open_us)
     }
 
     /// Whether a limit decides how long transfers take.
-    pub fn binds(&self, limit: Limit) -> bool {
-        self.share(limit) > HELD
+    pub fn is_binding(&self, limit: Limit) -> bool {
+        self.limit_share(limit) > HELD
     }
 }
 
-fn over(sum: f64, of: f64) -> f64 {
+fn ratio_or_zero(sum: f64, of: f64) -> f64 {
     if of > 0.0 { sum / of } else { 0.0 }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     fn shares_by_hand() {
         let mut limits = Limits::default();
         let mut add = |busy_us, open_us, receiver_us, buffer_us| {
-            limits.add(&connection(
+            limits.add_connection(&connection(
                 busy_us,
                 Chronographs {
                     open_us,
@@ -245,17 +245,17 @@ mod tests {
         // Another in 1 s at the network's rate, then four idle seconds.
         add(1_000_000, 5_000_000, 100_000, 0);
         assert_eq!(limits.connections, 2);
-        assert!((limits.share(Limit::Receiver) - 1.1 / 3.0).abs() < 1e-12);
-        assert!((limits.share(Limit::Buffer) - 0.1 / 3.0).abs() < 1e-12);
-        assert!((limits.network() - 1.8 / 3.0).abs() < 1e-12);
-        assert!((limits.idle() - 4.0 / 7.0).abs() < 1e-12);
-        assert!(limits.binds(Limit::Receiver) && !limits.binds(Limit::Buffer));
-        let held = limits.held(Limit::Receiver);
+        assert!((limits.limit_share(Limit::Receiver) - 1.1 / 3.0).abs() < 1e-12);
+        assert!((limits.limit_share(Limit::Buffer) - 0.1 / 3.0).abs() < 1e-12);
+        assert!((limits.network_share() - 1.8 / 3.0).abs() < 1e-12);
+        assert!((limits.idle_share() - 4.0 / 7.0).abs() < 1e-12);
+        assert!(limits.is_binding(Limit::Receiver) && !limits.is_binding(Limit::Buffer));
+        let held = limits.held_by(Limit::Receiver);
         // Only the first: 500 kB/s over 50 ms.
-        assert_eq!((held.connections, held.rate()), (1, 500_000.0));
+        assert_eq!((held.connections, held.held_rate()), (1, 500_000.0));
         assert_eq!((held.rtt_us(), held.in_flight()), (50_000.0, 25_000.0));
-        assert_eq!(limits.held(Limit::Buffer).connections, 0);
-        assert_eq!(limits.held(Limit::Buffer).in_flight(), 0.0);
+        assert_eq!(limits.held_by(Limit::Buffer).connections, 0);
+        assert_eq!(limits.held_by(Limit::Buffer).in_flight(), 0.0);
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
                 receiver_us: busy_us / 2,
                 buffer_us: busy_us / 3,
             };
-            limits.add(&connection(busy_us, held));
+            limits.add_connection(&connection(busy_us, held));
             limits
         };
         let (mut whole, second) = (some(1000), some(3000));
@@ -276,11 +276,11 @@ mod tests {
         assert_eq!(whole.open_us, 12_000.0);
         assert_eq!(whole.receiver.limited_us, 2000.0);
         assert_eq!(whole.buffer.connections, 2);
-        assert_eq!(Limits::restore(whole.numbers()), Some(whole));
+        assert_eq!(Limits::from_numbers(whole.to_numbers()), Some(whole));
         for broken in [f64::NAN, f64::INFINITY, -1.0] {
-            let mut numbers = whole.numbers();
+            let mut numbers = whole.to_numbers();
             numbers[Limits::NUMBERS - 1] = broken;
-            assert_eq!(Limits::restore(numbers), None);
+            assert_eq!(Limits::from_numbers(numbers), None);
         }
     }
 
@@ -292,20 +292,21 @@ mod tests {
             receiver_us: 900_000,
             buffer_us: 0,
         };
-        (0..40).for_each(|_| limits.add(&connection(1_000_000, at_window)));
+        (0..40).for_each(|_| limits.add_connection(&connection(1_000_000, at_window)));
         // An hour of retransmissions, without a limit.
-        limits.add(&connection(3_600_000_000, Chronographs::default()));
-        assert!((limits.share(Limit::Receiver) - 36.0 / 50.0).abs() < 1e-9);
-        assert_eq!(limits.held(Limit::Receiver).rate(), 1e6);
+        limits.add_connection(&connection(3_600_000_000, Chronographs::default()));
+        assert!((limits.limit_share(Limit::Receiver) - 36.0 / 50.0).abs() < 1e-9);
+        assert_eq!(limits.held_by(Limit::Receiver).held_rate(), 1e6);
         // One at the window for an hour makes none of the others.
         let mut limits = Limits::default();
-        (0..40).for_each(|_| limits.add(&connection(1_000_000, Chronographs::default())));
+        (0..40)
+            .for_each(|_| limits.add_connection(&connection(1_000_000, Chronographs::default())));
         let hour = Chronographs {
             receiver_us: 3_600_000_000,
             ..Chronographs::default()
         };
-        limits.add(&connection(3_600_000_000, hour));
-        assert!(!limits.binds(Limit::Receiver), "{limits:?}");
+        limits.add_connection(&connection(3_600_000_000, hour));
+        assert!(!limits.is_binding(Limit::Receiver), "{limits:?}");
     }
 
     #[test]
@@ -315,10 +316,10 @@ mod tests {
             held: None,
             ..connection(1000, Chronographs::default())
         };
-        limits.add(&silent);
-        limits.add(&connection(0, Chronographs::default()));
+        limits.add_connection(&silent);
+        limits.add_connection(&connection(0, Chronographs::default()));
         assert_eq!(limits, Limits::default());
-        assert_eq!((limits.idle(), limits.network()), (1.0, 1.0));
+        assert_eq!((limits.idle_share(), limits.network_share()), (1.0, 1.0));
     }
 
     #[test]
@@ -329,8 +330,8 @@ mod tests {
             receiver_us: u64::MAX,
             buffer_us: 0,
         };
-        limits.add(&connection(1000, held));
-        assert_eq!(limits.share(Limit::Receiver), 1.0);
-        assert_eq!((limits.open_us, limits.idle()), (1000.0, 0.0));
+        limits.add_connection(&connection(1000, held));
+        assert_eq!(limits.limit_share(Limit::Receiver), 1.0);
+        assert_eq!((limits.open_us, limits.idle_share()), (1000.0, 0.0));
     }
 }

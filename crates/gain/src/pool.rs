@@ -9,10 +9,10 @@ use std::error::Error;
 use std::fmt;
 
 use crate::cluster::Moments;
-use crate::compare::{CLUSTERS_MIN, Comparison, compare};
+use crate::compare::{CLUSTERS_MIN, Comparison, compare_groups};
 use crate::ledger::Group;
 use crate::row::{ROWS, Row};
-use crate::share::{Scope, alpha};
+use crate::share::{Scope, row_alpha};
 use crate::side::Side;
 use crate::verdict::Verdict;
 
@@ -32,9 +32,9 @@ const SCORES_MIN: f64 = 3.0;
 /// Measures of a comparison.
 const MEASURES: usize = Row::MEASURES.len();
 
-/// What an agent tells of one measure of one side.
+/// One agent's report of one measure of one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Told {
+pub struct SideReport {
     /// One of [`Row::MEASURES`].
     pub row: Row,
     /// [`Side::Control`] or [`Side::Treated`].
@@ -83,7 +83,7 @@ pub struct Impossible {
     pub measure: &'static str,
     /// The side, as in files.
     pub side: String,
-    /// What is wrong.
+    /// Description of the error.
     pub what: &'static str,
 }
 
@@ -100,15 +100,15 @@ impl fmt::Display for Impossible {
 
 impl Error for Impossible {}
 
-impl Told {
+impl SideReport {
     /// Whether there are clusters that have these sums, as far as is easily told.
     ///
     /// # Errors
     /// There are none.
-    pub fn check(&self) -> Result<(), Impossible> {
+    pub fn check_possible(&self) -> Result<(), Impossible> {
         let wrong = |what| Impossible {
-            measure: self.row.measure(),
-            side: self.side.text(),
+            measure: self.row.measure_name(),
+            side: self.side.file_text(),
             what,
         };
         if matches!(self.row, Row::TimeOf(_)) {
@@ -117,12 +117,13 @@ impl Told {
         if !matches!(self.side, Side::Control | Side::Treated) {
             return Err(wrong("expected control or treated"));
         }
-        impossible(&self.moments, self.row.clip()).map_or(Ok(()), |what| Err(wrong(what)))
+        impossible_sums(&self.moments, self.row.residual_clip())
+            .map_or(Ok(()), |what| Err(wrong(what)))
     }
 }
 
-/// What is wrong with sums of a row whose residuals are at most `clip`.
-fn impossible(moments: &Moments, clip: f64) -> Option<&'static str> {
+/// Error in the sums of a row whose residuals are at most `clip`.
+fn impossible_sums(moments: &Moments, clip: f64) -> Option<&'static str> {
     let Moments {
         clusters,
         connections,
@@ -188,9 +189,9 @@ fn impossible(moments: &Moments, clip: f64) -> Option<&'static str> {
 /// Sums of one side, by measure.
 type Sums = [Moments; MEASURES];
 
-/// What one agent tells.
+/// Report of one agent.
 #[derive(Clone, Debug)]
-struct Of {
+struct AgentSums {
     agent: String,
     control: Sums,
     treated: Sums,
@@ -199,7 +200,7 @@ struct Of {
 /// A comparison of many agents.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    agents: Vec<Of>,
+    agents: Vec<AgentSums>,
 }
 
 /// How agents differ in a measure: numbers of them, by their own verdicts. The others have too few
@@ -208,9 +209,9 @@ pub struct Pool {
 pub struct Spread {
     /// Agents that have an interval of their own.
     pub known: u64,
-    /// Of these, those whose interval lies below 0.
+    /// Known agents whose interval lies below 0.
     pub better: u64,
-    /// And above.
+    /// Known agents whose interval lies above 0.
     pub worse: u64,
 }
 
@@ -219,14 +220,14 @@ impl Pool {
     ///
     /// # Errors
     /// Something of it cannot be, or another agent tells the same: nothing of it counts.
-    pub fn add(&mut self, agent: &str, told: &[Told]) -> Result<(), Refused> {
-        let mut of = Of {
+    pub fn add_agent(&mut self, agent: &str, told: &[SideReport]) -> Result<(), Refused> {
+        let mut of = AgentSums {
             agent: agent.to_owned(),
             control: [Moments::NONE; MEASURES],
             treated: [Moments::NONE; MEASURES],
         };
         for it in told {
-            it.check()?;
+            it.check_possible()?;
             let sums = match it.side {
                 Side::Control => &mut of.control,
                 _ => &mut of.treated,
@@ -234,8 +235,8 @@ impl Pool {
             let place = &mut sums[it.row.index()];
             if *place != Moments::NONE {
                 return Err(Refused::Impossible(Impossible {
-                    measure: it.row.measure(),
-                    side: it.side.text(),
+                    measure: it.row.measure_name(),
+                    side: it.side.file_text(),
                     what: "it is told twice",
                 }));
             }
@@ -251,12 +252,12 @@ impl Pool {
     }
 
     /// Number of agents.
-    pub fn agents(&self) -> usize {
+    pub fn agent_count(&self) -> usize {
         self.agents.len()
     }
 
     /// All of them as one group.
-    pub fn group(&self) -> Group {
+    pub fn pooled_group(&self) -> Group {
         self.group_without("")
     }
 
@@ -264,7 +265,7 @@ impl Pool {
     pub fn group_without(&self, agent: &str) -> Group {
         let mut group = Group::default();
         for (side, of) in [
-            (Side::Control, (|it| &it.control) as fn(&Of) -> &Sums),
+            (Side::Control, (|it| &it.control) as fn(&AgentSums) -> &Sums),
             (Side::Treated, |it| &it.treated),
         ] {
             let mut rows = [Moments::NONE; ROWS];
@@ -281,13 +282,13 @@ impl Pool {
     }
 
     /// How the agents differ.
-    pub fn spread(&self, row: Row) -> Spread {
+    pub fn agent_spread(&self, row: Row) -> Spread {
         let mut spread = Spread::default();
         for of in &self.agents {
-            let pair = of.pair(row);
-            let comparison = judged(&pair);
+            let pair = of.moments_pair(row);
+            let comparison = judge_agents(&pair);
             spread.known += u64::from(comparison.half_width.is_some());
-            match Verdict::of(&comparison, row) {
+            match Verdict::judge_row(&comparison, row) {
                 Verdict::Better => spread.better += 1,
                 Verdict::Worse => spread.worse += 1,
                 Verdict::Same | Verdict::Unknown(_) => {}
@@ -302,7 +303,7 @@ impl Pool {
         if self.agents.len() < 2 {
             return Vec::new();
         }
-        let pairs: Vec<[Moments; 2]> = self.agents.iter().map(|of| of.pair(row)).collect();
+        let pairs: Vec<[Moments; 2]> = self.agents.iter().map(|of| of.moments_pair(row)).collect();
         let sum = |a: &[Moments; 2], b: &[Moments; 2]| {
             let mut sum = *a;
             sum[0].merge(&b[0]);
@@ -315,7 +316,7 @@ impl Pool {
             let sums = sum(&after[after.len() - 1], pair);
             after.push(sums);
         }
-        let verdict = |pair: &[Moments; 2]| Verdict::of(&judged(pair), row);
+        let verdict = |pair: &[Moments; 2]| Verdict::judge_row(&judge_agents(pair), row);
         let whole = after[after.len() - 1];
         let found = verdict(&whole);
         let mut before = [Moments::NONE; 2];
@@ -323,7 +324,7 @@ impl Pool {
         for (index, (of, pair)) in self.agents.iter().zip(&pairs).enumerate() {
             let others = sum(&before, &after[pairs.len() - 1 - index]);
             let without = verdict(&others);
-            let is_other = without.word() != found.word();
+            let is_other = without.one_word() != found.one_word();
             let lacks_clusters = found == Verdict::Same
                 && matches!(without, Verdict::Unknown(_))
                 && only_clusters_lack(&others, &whole, row);
@@ -336,16 +337,19 @@ impl Pool {
     }
 }
 
-impl Of {
+impl AgentSums {
     /// Whether both sides of a measure that two agents tell are [alike](are_alike).
     fn is_copy_of(&self, other: &Self) -> bool {
         Row::MEASURES.into_iter().any(|row| {
-            let mut sides = self.pair(row).into_iter().zip(other.pair(row));
+            let mut sides = self
+                .moments_pair(row)
+                .into_iter()
+                .zip(other.moments_pair(row));
             sides.all(|(one, other)| are_alike(&one, &other, row))
         })
     }
 
-    fn pair(&self, row: Row) -> [Moments; 2] {
+    fn moments_pair(&self, row: Row) -> [Moments; 2] {
         [self.control[row.index()], self.treated[row.index()]]
     }
 }
@@ -376,7 +380,7 @@ fn with_one_of(few: &Moments, more: &Moments) -> Moments {
     let connections = more.connections.saturating_sub(few.connections);
     let (weight, score) = (more.weight - few.weight, more.score - few.score);
     let mut sums = *few;
-    sums.push(weight, score / weight, connections);
+    sums.push_mean(weight, score / weight, connections);
     sums
 }
 
@@ -406,11 +410,11 @@ fn are_within(distance: f64, one: &Moments, other: &Moments) -> bool {
 fn only_clusters_lack(others: &[Moments; 2], whole: &[Moments; 2], row: Row) -> bool {
     let growth = [0, 1].map(|side| whole[side].weight / others[side].weight);
     let growth = growth[0].max(growth[1]);
-    growth <= 2.0 && judged(others).half_width_after(growth) <= row.worth()
+    growth <= 2.0 && judge_agents(others).half_width_after(growth) <= row.relevant_effect()
 }
 
-fn judged([control, treated]: &[Moments; 2]) -> Comparison {
-    compare(control, treated, alpha(Scope::All))
+fn judge_agents([control, treated]: &[Moments; 2]) -> Comparison {
+    compare_groups(control, treated, row_alpha(Scope::All))
 }
 
 #[cfg(test)]

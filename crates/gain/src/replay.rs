@@ -47,7 +47,7 @@ pub struct Decided<'a> {
     /// Share of a decision that this one is for a rule that learns: the chance that it takes part
     /// in the rule's own past. 1 for a rule that does not learn.
     pub pace: f64,
-    /// What is compared. Less is better.
+    /// Compared outcome. Less is better.
     pub outcome: f64,
 }
 
@@ -64,7 +64,7 @@ pub struct Interval {
 
 impl Interval {
     /// Whether it contains a value.
-    pub fn covers(&self, value: f64) -> bool {
+    pub fn contains_value(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 }
@@ -76,7 +76,7 @@ pub struct Estimate {
     pub logged: f64,
     /// The rule's mean outcome less the log's, by inverse propensity weighting.
     pub weighted: Interval,
-    /// The same, doubly robust.
+    /// Difference by the doubly robust estimator.
     pub robust: Interval,
 }
 
@@ -150,7 +150,7 @@ struct Sums {
     modelled: f64,
     /// Outcomes less the model's.
     unexplained: f64,
-    /// The same, weighted.
+    /// Outcomes less the model's, weighted.
     weighted_unexplained: f64,
     /// Squares of weights.
     squares: f64,
@@ -202,7 +202,7 @@ impl Estimator {
     /// Adds a decision. The model that judges it knows only those before, so that it owes nothing
     /// to the outcome it explains. The first one of all is not judged: without a model its whole
     /// outcome would count as unexplained.
-    pub fn add(&mut self, decided: &Decided<'_>) {
+    pub fn add_decision(&mut self, decided: &Decided<'_>) {
         let Decided { logged, rule, .. } = decided;
         let uncovered: f64 = (0..ARMS)
             .filter(|&i| logged[i] <= 0.0)
@@ -216,13 +216,13 @@ impl Estimator {
     /// `covered`: the log gave a chance to what the rule chooses. It must not depend on the arm.
     pub fn add_drawn(&mut self, decided: &Decided<'_>, chance: f64, covered: bool) {
         if self.model.is_empty() {
-            return self.model.learn(decided);
+            return self.model.learn_outcome(decided);
         }
         let Decided { logged, rule, .. } = decided;
         if chance <= 0.0 || !covered || decided.pace <= 0.0 {
             self.uncovered += 1;
         } else {
-            let expected = self.model.outcomes(decided.host, decided.class);
+            let expected = self.model.expected_outcomes(decided.host, decided.class);
             let count = decided.stands_for * decided.pace;
             let weight = count * rule[decided.arm] / chance;
             let modelled: f64 = (0..ARMS).map(|i| (rule[i] - logged[i]) * expected[i]).sum();
@@ -241,18 +241,18 @@ impl Estimator {
             });
             self.connections += 1;
         }
-        self.model.learn(decided);
+        self.model.learn_outcome(decided);
     }
 
-    fn sums(&self) -> Vec<Sums> {
+    fn sums_by_host(&self) -> Vec<Sums> {
         self.hosts.values().map(Sums::of_connections).collect()
     }
 
     /// The size of the sample so far.
-    pub fn size(&self) -> Size {
-        let sums = self.sums();
+    pub fn sample_size(&self) -> Size {
+        let sums = self.sums_by_host();
         let of_hosts: f64 = sums.iter().map(|host| host.weight.powi(2)).sum();
-        let total = total(&sums);
+        let total = total_sums(&sums);
         let square = total.weight.powi(2);
         let effective = |squares: f64| if squares > 0.0 { square / squares } else { 0.0 };
         Size {
@@ -276,13 +276,13 @@ impl Estimator {
     /// # Errors
     /// A sample too small.
     pub fn estimate(&self) -> Result<Estimate, TooSmall> {
-        let size = self.size();
+        let size = self.sample_size();
         let hosts = size.effective_hosts < EFFECTIVE_HOSTS_MIN;
         if hosts || size.effective < EFFECTIVE_MIN {
             return Err(TooSmall { size, hosts });
         }
-        let sums = self.sums();
-        let total = total(&sums);
+        let sums = self.sums_by_host();
+        let total = total_sums(&sums);
         let logged = total.outcome / total.count;
         let weighted = total.weighted / total.weight;
         let modelled = total.modelled / total.count;
@@ -300,8 +300,8 @@ impl Estimator {
         };
         Ok(Estimate {
             logged,
-            weighted: interval(weighted - logged, size, sums.iter().map(of_weighted)),
-            robust: interval(
+            weighted: interval_around(weighted - logged, size, sums.iter().map(of_weighted)),
+            robust: interval_around(
                 modelled + unexplained - plain,
                 size,
                 sums.iter().map(of_robust),
@@ -310,14 +310,14 @@ impl Estimator {
     }
 }
 
-fn total(sums: &[Sums]) -> Sums {
+fn total_sums(sums: &[Sums]) -> Sums {
     let mut total = Sums::default();
     sums.iter().for_each(|host| total.add(host));
     total
 }
 
 /// The interval around a mean, from each host's share in its error.
-fn interval(mean: f64, size: Size, errors: impl Iterator<Item = f64>) -> Interval {
+fn interval_around(mean: f64, size: Size, errors: impl Iterator<Item = f64>) -> Interval {
     let hosts = size.hosts as f64;
     let squares: f64 = errors.map(|error| error * error).sum();
     let deviation = (squares * hosts / (hosts - 1.0)).sqrt();

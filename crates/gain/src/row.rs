@@ -56,7 +56,7 @@ impl Row {
     }
 
     /// The name of its measure, in files and on the command line.
-    pub fn measure(self) -> &'static str {
+    pub fn measure_name(self) -> &'static str {
         match self {
             Self::Time | Self::TimeOf(_) => "time",
             Self::Retransmitted => "retransmitted",
@@ -75,7 +75,7 @@ impl Row {
 
     /// An effect in per cent, or percentage points for shares; negative = less than the control
     /// group.
-    pub fn percent(self, effect: f64) -> f64 {
+    pub fn in_percent(self, effect: f64) -> f64 {
         match self.unit() {
             Unit::Bits => (effect.exp2() - 1.0) * 100.0,
             Unit::Share => effect * 100.0,
@@ -84,7 +84,7 @@ impl Row {
 
     /// The effect that is worth knowing: 5 %, or half a percentage point. A comparison whose
     /// interval is narrower and has 0 in it has found no difference that matters.
-    pub fn worth(self) -> f64 {
+    pub fn relevant_effect(self) -> f64 {
         match self.unit() {
             Unit::Bits => 0.07,
             Unit::Share => 0.005,
@@ -93,7 +93,7 @@ impl Row {
 
     /// A connection differs from its stratum by at most this. One that hung for an hour would
     /// otherwise outweigh all others.
-    pub(crate) fn clip(self) -> f64 {
+    pub(crate) fn residual_clip(self) -> f64 {
         match self.unit() {
             Unit::Bits => 4.0,
             Unit::Share => 1.0,
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn per_cent_and_points() {
-        assert_eq!(Row::Time.percent(-1.0), -50.0);
-        assert_eq!(Row::TimeOf(3).percent(1.0), 100.0);
-        assert_eq!(Row::Failed.percent(0.01), 1.0);
+        assert_eq!(Row::Time.in_percent(-1.0), -50.0);
+        assert_eq!(Row::TimeOf(3).in_percent(1.0), 100.0);
+        assert_eq!(Row::Failed.in_percent(0.01), 1.0);
     }
 }

@@ -12,7 +12,7 @@ pub struct Sampling {
 impl Sampling {
     /// Whether a host's events of an hour are kept; `tag` is that of its key
     /// ([`thalweg_learner::HostKey::tag`]). What is kept at a share is also kept at each larger one.
-    pub fn keeps(&self, tag: u64, hour: u64, share: f64) -> bool {
+    pub fn keeps_host(&self, tag: u64, hour: u64, share: f64) -> bool {
         let drawn = mix(mix(tag ^ self.salt).wrapping_add(hour));
         // All 53 bits of a number below 1.
         ((drawn >> 11) as f64) < share * (1u64 << 53) as f64
@@ -42,12 +42,12 @@ mod tests {
             let sampling = Sampling { salt };
             for hour in [0, 1, 2, 1000] {
                 for share in [0.5, 0.25, 0.1, 1.0 / 128.0] {
-                    let found = part(|tag| sampling.keeps(tag, hour, share));
+                    let found = part(|tag| sampling.keeps_host(tag, hour, share));
                     // Four standard deviations.
                     let off = 4.0 * (share * (1.0 - share) / COUNT).sqrt();
                     assert!((found - share).abs() < off, "{salt} {hour}: {found}");
                 }
-                assert!(tags().all(|tag| sampling.keeps(tag, hour, 1.0)));
+                assert!(tags().all(|tag| sampling.keeps_host(tag, hour, 1.0)));
             }
         }
     }
@@ -57,7 +57,7 @@ mod tests {
         let sampling = Sampling { salt: 5 };
         for hour in 0..4 {
             for tag in tags() {
-                let kept = |share: f64| sampling.keeps(tag, hour, share);
+                let kept = |share: f64| sampling.keeps_host(tag, hour, share);
                 let shares = [1.0 / 1024.0, 0.125, 0.25, 0.3, 0.5, 1.0];
                 assert!(shares.is_sorted_by(|a, b| !kept(*a) || kept(*b)));
             }
@@ -73,14 +73,26 @@ mod tests {
             permanent_q16: 0,
             salt: 4,
         };
-        let first = |tag| one.keeps(tag, 0, 0.5);
+        let first = |tag| one.keeps_host(tag, 0, 0.5);
         for (found, what) in [
-            (part(|tag| first(tag) && one.keeps(tag, 1, 0.5)), "hours"),
-            (part(|tag| first(tag) && one.keeps(tag, 24, 0.5)), "days"),
-            (part(|tag| first(tag) && other.keeps(tag, 0, 0.5)), "salts"),
-            (part(|tag| first(tag) && control.holds(tag, 0)), "control"),
             (
-                part(|tag| first(tag) && control.holds(tag, HOUR_NS)),
+                part(|tag| first(tag) && one.keeps_host(tag, 1, 0.5)),
+                "hours",
+            ),
+            (
+                part(|tag| first(tag) && one.keeps_host(tag, 24, 0.5)),
+                "days",
+            ),
+            (
+                part(|tag| first(tag) && other.keeps_host(tag, 0, 0.5)),
+                "salts",
+            ),
+            (
+                part(|tag| first(tag) && control.contains_cluster(tag, 0)),
+                "control",
+            ),
+            (
+                part(|tag| first(tag) && control.contains_cluster(tag, HOUR_NS)),
                 "later",
             ),
         ] {

@@ -7,18 +7,18 @@ use crate::row::{ROWS, Row};
 /// there is none.
 pub const ALPHA: f64 = 0.05;
 
-/// What a group of connections has in common.
+/// Common property of a group of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All of them.
     All,
-    /// The arm that the learner last gave to their host.
+    /// The arm that the learner last gave to the host of the connections.
     Arm,
-    /// Their remote prefix.
+    /// The remote prefix of the connections.
     Prefix,
     /// The service's port.
     Port,
-    /// Whose measurements decided about the first connection of the hour.
+    /// The source whose measurements decided about the first connection of the hour.
     Source,
 }
 
@@ -26,7 +26,7 @@ impl Scope {
     /// All scopes.
     pub const EACH: [Self; 5] = [Self::All, Self::Arm, Self::Prefix, Self::Port, Self::Source];
 
-    /// Its name, in files and on the command line.
+    /// Name of the scope, in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -43,7 +43,7 @@ impl Scope {
     }
 
     /// Largest number of groups at a time. It bounds memory, and α depends on it.
-    pub fn limit(self) -> usize {
+    pub fn group_limit(self) -> usize {
         match self {
             Self::All => 1,
             Self::Arm => 16,
@@ -54,7 +54,7 @@ impl Scope {
     }
 
     /// The rows that are compared in each group: all of them, or the four measures.
-    pub fn rows(self) -> usize {
+    pub fn row_count(self) -> usize {
         match self {
             Self::All => ROWS,
             _ => Row::MEASURES.len(),
@@ -65,12 +65,12 @@ impl Scope {
 /// The α of one row of one group. Half of [`ALPHA`] is for [`Scope::All`]; the other half is for
 /// the four other scopes in equal shares. Within a scope all rows of all possible groups have the
 /// same.
-pub fn alpha(scope: Scope) -> f64 {
+pub fn row_alpha(scope: Scope) -> f64 {
     let share = match scope {
         Scope::All => 0.5,
         _ => 0.5 / 4.0,
     };
-    ALPHA * share / (scope.limit() * scope.rows()) as f64
+    ALPHA * share / (scope.group_limit() * scope.row_count()) as f64
 }
 
 /// The α of one measure of one choice of advice. Half of [`ALPHA`] is for [`Scope::All`], a quarter
@@ -80,7 +80,7 @@ pub fn advice_alpha(scope: Scope) -> f64 {
         Scope::All => 0.5,
         _ => 0.25,
     };
-    let comparisons = scope.limit() * Row::MEASURES.len() * 2 * CHOICES_MAX;
+    let comparisons = scope.group_limit() * Row::MEASURES.len() * 2 * CHOICES_MAX;
     ALPHA * share / comparisons as f64
 }
 
@@ -92,14 +92,14 @@ mod tests {
     fn shares_sum_to_the_whole() {
         let sum: f64 = Scope::EACH
             .iter()
-            .map(|scope| alpha(*scope) * (scope.limit() * scope.rows()) as f64)
+            .map(|scope| row_alpha(*scope) * (scope.group_limit() * scope.row_count()) as f64)
             .sum();
         assert!((sum - ALPHA).abs() < 1e-12, "{sum}");
         // Four measures, in each of two ways for fifteen arms.
         let advised = [Scope::All, Scope::Prefix, Scope::Port];
         let sum: f64 = advised
             .iter()
-            .map(|scope| advice_alpha(*scope) * (scope.limit() * 4 * 2 * 15) as f64)
+            .map(|scope| advice_alpha(*scope) * (scope.group_limit() * 4 * 2 * 15) as f64)
             .sum();
         assert!((sum - ALPHA).abs() < 1e-12, "{sum}");
     }

@@ -8,7 +8,7 @@ const NAME_MAX: usize = 15;
 pub struct Arm([u8; NAME_MAX]);
 
 impl Arm {
-    /// What is run by connections whose CC is not an arm.
+    /// The arm of connections whose CC is not in the table.
     pub const UNKNOWN: Self = Self(*b"unknown\0\0\0\0\0\0\0\0");
 
     /// An arm of this name; `None` if it is none: empty, too long, or with a NUL.
@@ -21,7 +21,7 @@ impl Arm {
         Some(Self(bytes))
     }
 
-    /// Its name.
+    /// Name of the arm.
     pub fn name(&self) -> &str {
         let length = self.0.iter().position(|byte| *byte == 0);
         // Made of text, cut at its end.
@@ -35,17 +35,17 @@ impl std::fmt::Debug for Arm {
     }
 }
 
-/// Whose measurements decide.
+/// Origin of the measurements that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Those of this agent.
+    /// Measurements of this agent.
     Own,
-    /// What other agents told.
+    /// Measurements that other agents reported.
     Fleet,
 }
 
 impl Source {
-    /// Its name, in files and on the command line.
+    /// Name of the source, in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -79,8 +79,8 @@ impl Side {
     /// The first one in order.
     pub const FIRST: Self = Self::Control;
 
-    /// Its form in files, as `control` or `drawn:bbr`.
-    pub fn text(&self) -> String {
+    /// Form of the side in files, as `control` or `drawn:bbr`.
+    pub fn file_text(&self) -> String {
         match self {
             Self::Control => "control".to_owned(),
             Self::Treated => "treated".to_owned(),
@@ -114,9 +114,9 @@ mod tests {
             Side::Drawn(arm),
             Side::Itself(Arm::UNKNOWN),
         ] {
-            assert_eq!(Side::parse(&side.text()), Some(side));
+            assert_eq!(Side::parse(&side.file_text()), Some(side));
         }
-        assert_eq!(Side::Drawn(arm).text(), "drawn:fifteen-letters");
+        assert_eq!(Side::Drawn(arm).file_text(), "drawn:fifteen-letters");
         let wrong = ["", "Control", "drawn", "drawn:", "other:bbr", "1"];
         for text in wrong.into_iter().chain(["drawn:sixteen-letters-"]) {
             assert_eq!(Side::parse(text), None, "{text}");

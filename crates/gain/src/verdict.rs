@@ -3,27 +3,29 @@
 use crate::compare::Comparison;
 use crate::row::Row;
 
-/// What a comparison has found.
+/// Finding of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// The interval lies below 0: less time, fewer failures.
     Better,
     /// The interval lies above 0.
     Worse,
-    /// The interval has 0 in it, and nothing as large as [`Row::worth`].
+    /// The interval has 0 in it, and nothing as large as [`Row::relevant_effect`].
     Same,
-    /// Neither. Number by which the clusters must be multiplied until an effect of [`Row::worth`]
+    /// Neither. Number by which the clusters must be multiplied until an effect of [`Row::relevant_effect`]
     /// would show; `None` = not to be foreseen.
     Unknown(Option<f64>),
 }
 
 impl Verdict {
     /// Judges a row.
-    pub fn of(comparison: &Comparison, row: Row) -> Self {
+    pub fn judge_row(comparison: &Comparison, row: Row) -> Self {
         match comparison.interval() {
             Some((_, high)) if high < 0.0 => Self::Better,
             Some((low, _)) if low > 0.0 => Self::Worse,
-            Some((low, high)) if low > -row.worth() && high < row.worth() => Self::Same,
+            Some((low, high)) if low > -row.relevant_effect() && high < row.relevant_effect() => {
+                Self::Same
+            }
             _ => Self::Unknown(comparison.growth_until(row)),
         }
     }
@@ -40,18 +42,18 @@ impl Verdict {
             Row::Time | Row::TimeOf(_) | Row::Failed => low > 0.0,
             Row::Retransmitted => low > 0.01,
             Row::Inflation => {
-                let seems_faster = match Self::of(time, Row::Time) {
+                let seems_faster = match Self::judge_row(time, Row::Time) {
                     Self::Better => true,
                     Self::Unknown(_) => time.effect < 0.0,
                     Self::Worse | Self::Same => false,
                 };
-                low > row.worth() && !seems_faster
+                low > row.relevant_effect() && !seems_faster
             }
         }
     }
 
     /// The verdict as one word, the same in text, JSON and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn one_word(self) -> &'static str {
         match self {
             Self::Better => "better",
             Self::Worse => "worse",
@@ -65,7 +67,7 @@ impl Verdict {
 mod tests {
     use super::*;
     use crate::cluster::{Cluster, Moments};
-    use crate::compare::compare;
+    use crate::compare::compare_groups;
     use crate::row::ROWS;
 
     /// Clusters of one connection each, around a mean.
@@ -82,7 +84,7 @@ mod tests {
             }
             moments
         };
-        compare(&group(0.0), &group(effect), 0.002)
+        compare_groups(&group(0.0), &group(effect), 0.002)
     }
 
     #[test]

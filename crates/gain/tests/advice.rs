@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use thalweg_gain::{
-    Advised, Arm, Conclusion, Found, Ledger, Part, Row, Scope, Side, advise, size_class,
+    Advised, Arm, Conclusion, Finding, Ledger, Part, Row, Scope, Side, advise_group, size_class,
 };
 use thalweg_units::random::Random;
 
@@ -66,16 +66,16 @@ impl World {
                     port: if tag % 2 == 0 { 443 } else { 80 },
                 };
                 let prefix = || format!("192.0.{}.0/24", tag % 3);
-                self.ledger.add(part, &connection, prefix);
+                self.ledger.add_connection(part, &connection, prefix);
             }
         }
-        self.ledger.close(u64::from(hour) + 2);
+        self.ledger.close_hours(u64::from(hour) + 2);
     }
 
     /// What is said of each group.
     fn said(&self) -> impl Iterator<Item = (Scope, Advised)> + '_ {
         let groups = self.ledger.closed_groups().iter();
-        groups.map(|((scope, _), group)| (*scope, advise(group, *scope, arm(ARMS[0]))))
+        groups.map(|((scope, _), group)| (*scope, advise_group(group, *scope, arm(ARMS[0]))))
     }
 
     fn of_all(&self) -> Option<Advised> {
@@ -85,7 +85,7 @@ impl World {
 
 /// Whether anything is said to differ.
 fn differs(advised: &Advised) -> bool {
-    let is_found = |found: Found| !matches!(found, Found::Same | Found::Unknown(_));
+    let is_found = |found: Finding| !matches!(found, Finding::Same | Finding::Unknown(_));
     advised.choices.iter().any(|it| is_found(it.found))
 }
 
@@ -222,8 +222,8 @@ fn what_differs_by_itself_is_told_apart_and_gives_way_to_trials() {
     // In a trial bbr takes half as long again.
     let advised = world(0.6, 1.5);
     let found = |side| advised.choices.iter().find(|it| it.side == side).unwrap();
-    assert_eq!(found(Side::Drawn(arm("bbr"))).found, Found::Worse);
-    assert_eq!(found(Side::Itself(arm("bbr"))).found, Found::Better);
+    assert_eq!(found(Side::Drawn(arm("bbr"))).found, Finding::Worse);
+    assert_eq!(found(Side::Itself(arm("bbr"))).found, Finding::Better);
     assert!(
         !matches!(advised.conclusion, Conclusion::Take(_)),
         "{:?}",
@@ -252,15 +252,15 @@ fn a_price_forbids_what_takes_less_time() {
             port: 443,
         };
         if size_class(connection.bytes) > 2 {
-            ledger.add(part, &connection, String::new);
+            ledger.add_connection(part, &connection, String::new);
         }
     }
-    let groups = ledger.groups();
+    let groups = ledger.current_groups();
     let all = &groups[&(Scope::All, String::new())];
-    let advised = advise(all, Scope::All, arm("cubic"));
+    let advised = advise_group(all, Scope::All, arm("cubic"));
     assert_eq!(
         advised.choices[0].found,
-        Found::AtAPrice(Row::Retransmitted),
+        Finding::AtAPrice(Row::Retransmitted),
         "{advised:?}"
     );
     assert_eq!(advised.conclusion, Conclusion::Keep);
@@ -283,15 +283,15 @@ fn the_learner_is_a_choice_like_another() {
             port: 443,
         };
         let connection = host.connection(&mut random, 0.0, factor);
-        ledger.add(part, &connection, String::new);
+        ledger.add_connection(part, &connection, String::new);
     }
-    let groups = ledger.groups();
+    let groups = ledger.current_groups();
     let all = &groups[&(Scope::All, String::new())];
     assert_eq!(
-        advise(all, Scope::All, arm("cubic")).conclusion,
+        advise_group(all, Scope::All, arm("cubic")).conclusion,
         Conclusion::Take(0)
     );
     // Nothing to compare with is nothing to say.
-    let none = advise(&Default::default(), Scope::All, arm("cubic"));
+    let none = advise_group(&Default::default(), Scope::All, arm("cubic"));
     assert_eq!(none.conclusion, Conclusion::Nothing);
 }

@@ -1,7 +1,9 @@
 //! Odd host-hours and heavy tails: how often a difference is found where there is none, and how
 //! often one that is there is hidden.
 
-use thalweg_gain::{CLUSTER_CAP, Cluster, Moments, ROWS, Row, Scope, Verdict, alpha, compare};
+use thalweg_gain::{
+    CLUSTER_CAP, Cluster, Moments, ROWS, Row, Scope, Verdict, compare_groups, row_alpha,
+};
 use thalweg_units::random::Random;
 
 use world::normal;
@@ -83,7 +85,7 @@ fn false_alarms(draw: Draw, clip: f64, one_in: u64, runs: u64) -> u64 {
                 let side = usize::from(random.below(one_in) > 0);
                 add(&mut groups[side], draw(&mut random), clip);
             }
-            let found = compare(&groups[0], &groups[1], 0.05);
+            let found = compare_groups(&groups[0], &groups[1], 0.05);
             found
                 .interval()
                 .is_some_and(|(low, high)| low > 0.0 || high < 0.0)
@@ -128,8 +130,8 @@ fn found_after(draw: Draw, effect: f64, one_in: u64, seed: u64) -> (Verdict, u64
                 4.0,
             );
         }
-        let found = compare(&groups[0], &groups[1], alpha(Scope::All));
-        let verdict = Verdict::of(&found, Row::Time);
+        let found = compare_groups(&groups[0], &groups[1], row_alpha(Scope::All));
+        let verdict = Verdict::judge_row(&found, Row::Time);
         let control = groups[0].clusters;
         if !matches!(verdict, Verdict::Unknown(_)) || control > 2_000 {
             return (verdict, control);

@@ -124,10 +124,10 @@ fn world(seed: u64, hosts: usize, log: Log) -> World {
             logged[..USED].fill(1.0 / USED as f64);
         }
         let tag = thalweg_units::random::mix(host as u64);
-        if !(Sampling { salt: seed }).keeps(tag, hour as u64, share) {
+        if !(Sampling { salt: seed }).keeps_host(tag, hour as u64, share) {
             continue;
         }
-        world.estimator.add(&Decided {
+        world.estimator.add_decision(&Decided {
             host: host as u64,
             class,
             arm,
@@ -159,8 +159,8 @@ fn coverage(seeds: u64, hosts: usize, log: Log) -> (f64, f64) {
     };
     let width = |of: fn(&Estimate) -> f64| estimates.iter().map(of).sum::<f64>() / seeds as f64;
     let found = (
-        covered(|it, truth| it.weighted.covers(truth)),
-        covered(|it, truth| it.robust.covers(truth)),
+        covered(|it, truth| it.weighted.contains_value(truth)),
+        covered(|it, truth| it.robust.contains_value(truth)),
     );
     println!(
         "{seeds} seeds of {hosts} hosts, truth {truth:.3}: weighted {:.3}, doubly robust {:.3}; \
@@ -199,7 +199,7 @@ fn the_size_of_a_sample_is_what_was_logged_and_what_it_stands_for() {
         for host in 0..401 {
             let mut logged = [0.0; ARMS];
             logged[..2].fill(0.5);
-            estimator.add(&Decided {
+            estimator.add_decision(&Decided {
                 host,
                 class: 0,
                 arm: (host % 2) as usize,
@@ -210,7 +210,7 @@ fn the_size_of_a_sample_is_what_was_logged_and_what_it_stands_for() {
                 outcome: 1.0,
             });
         }
-        estimator.size()
+        estimator.sample_size()
     };
     for (stands_for, effective) in [(1.0, 400.0), (3.0, 800.0f64.powi(2) / 2000.0)] {
         let size = of(stands_for);
@@ -239,7 +239,7 @@ fn even(hosts: u64, rule: [f64; 2], gives_no_chance: bool) -> Estimator {
         } else {
             (host % 2) as usize
         };
-        estimator.add(&Decided {
+        estimator.add_decision(&Decided {
             host,
             class: 0,
             arm,
@@ -258,11 +258,14 @@ fn the_same_rule_differs_by_nothing() {
     let estimate = even(400, [0.5, 0.5], false).estimate().unwrap();
     for interval in [estimate.weighted, estimate.robust] {
         assert!(interval.mean.abs() < 1e-9, "{interval:?}");
-        assert!(interval.covers(0.0));
+        assert!(interval.contains_value(0.0));
     }
     let second = even(400, [0.0, 1.0], false).estimate().unwrap();
     for interval in [second.weighted, second.robust] {
-        assert!(interval.covers(0.5) && interval.low > 0.4, "{interval:?}");
+        assert!(
+            interval.contains_value(0.5) && interval.low > 0.4,
+            "{interval:?}"
+        );
     }
 }
 

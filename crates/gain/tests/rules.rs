@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use thalweg_gain::replay::{ARMS, Connection, Outcome, Replay, Rule, Stretch};
-use thalweg_learner::{End, Host, ONE_Q16, Params, Sample, forget, propensities_q16, score};
+use thalweg_learner::{
+    End, Host, ONE_Q16, Params, Sample, halve_evidence, propensities_q16, score,
+};
 use thalweg_units::random::Random;
 
 const USED: usize = 3;
@@ -86,7 +88,7 @@ impl World {
                 Rule::Default => propensities[SYSTEM] = 1.0,
                 Rule::Random => propensities[..USED].fill(1.0 / USED as f64),
                 Rule::Learner(params) => {
-                    forget(record, &params, start_ns);
+                    halve_evidence(record, &params, start_ns);
                     let known = propensities_q16(record, Some(SYSTEM), ALLOWED, &params, start_ns);
                     for (to, from) in propensities.iter_mut().zip(known) {
                         *to = f64::from(from) / f64::from(ONE_Q16);
@@ -138,8 +140,9 @@ fn time(world: &World, log: &[Connection]) -> f64 {
 
 fn judged(rule: Rule, log: &[Connection]) -> Outcome {
     let mut replay = Replay::new(rule);
-    log.iter().for_each(|connection| replay.add(connection));
-    replay.outcome().unwrap()
+    log.iter()
+        .for_each(|connection| replay.add_connection(connection));
+    replay.replay_outcome().unwrap()
 }
 
 /// Means over some worlds with a number of connections to each host: a rule's estimated difference from the log, what it truly is, and what

@@ -1,6 +1,8 @@
 //! Seeded weeks of traffic: false alarms, and how soon a difference is found.
 
-use thalweg_gain::{Baseline, Cluster, Moments, ROWS, Row, Scope, Verdict, alpha, compare};
+use thalweg_gain::{
+    Baseline, Cluster, Moments, ROWS, Row, Scope, Verdict, compare_groups, row_alpha,
+};
 use thalweg_units::random::Random;
 
 use world::{Host, normal};
@@ -48,7 +50,7 @@ impl World {
             for _ in 0..count {
                 let factor = if treated { self.factor } else { 1.0 };
                 let connection = self.hosts[index].connection(&mut self.random, path, factor);
-                cluster.add(&self.baseline.compare(&connection));
+                cluster.add(&self.baseline.compare_connection(&connection));
             }
             for row in 0..ROWS {
                 self.all[usize::from(treated)][row].add(&cluster, row);
@@ -63,7 +65,7 @@ impl World {
     fn verdicts(&self) -> impl Iterator<Item = (Row, Verdict)> + '_ {
         let of = |groups: &[[Moments; ROWS]; 2], scope, row: Row| {
             let [control, treated] = groups.each_ref().map(|rows| rows[row.index()]);
-            Verdict::of(&compare(&control, &treated, alpha(scope)), row)
+            Verdict::judge_row(&compare_groups(&control, &treated, row_alpha(scope)), row)
         };
         let all = Row::all().map(move |row| (row, of(&self.all, Scope::All, row)));
         let third = Row::MEASURES.into_iter();

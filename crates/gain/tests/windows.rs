@@ -94,7 +94,7 @@ fn world(seed: u64, each: u64, log: Log) -> World {
         if random.fraction() >= kept {
             continue;
         }
-        windows.add(&First {
+        windows.add_connection(&First {
             host,
             network,
             start_ns: number,
@@ -124,7 +124,7 @@ fn coverage(seeds: u64, each: u64, log: Log) -> [[f64; 3]; USED.len()] {
     let mut found = [[0.0; 3]; USED.len()];
     for seed in 0..seeds {
         let world = world(seed, each, log);
-        let outcomes = world.windows.outcomes(0);
+        let outcomes = world.windows.window_outcomes(0);
         assert_eq!(outcomes.len(), USED.len());
         for (at, of) in outcomes.iter().enumerate() {
             assert_eq!(of.arm, USED[at]);
@@ -133,8 +133,8 @@ fn coverage(seeds: u64, each: u64, log: Log) -> [[f64; 3]; USED.len()] {
             // Bits that the cost has more cancel out.
             assert!((judged.cost.robust.mean - judged.time.robust.mean).abs() < 1e-9);
             for (to, hit) in [
-                judged.time.robust.covers(truth),
-                judged.time.weighted.covers(truth),
+                judged.time.robust.contains_value(truth),
+                judged.time.weighted.contains_value(truth),
             ]
             .into_iter()
             .enumerate()
@@ -153,7 +153,7 @@ fn intervals_contain_the_truth_of_each_window() {
     for (log, each) in [(Log::Honest, 200), (Log::Sampled, 400)] {
         for (at, [robust, weighted, _]) in coverage(60, each, log).into_iter().enumerate() {
             // Binomial with 60 draws at 0.95: one in a thousand is below 0.83.
-            let window = window::segments(USED[at]);
+            let window = window::arm_segments(USED[at]);
             assert!(robust >= 0.83, "{window} segments, doubly robust: {robust}");
             assert!(weighted >= 0.83, "{window} segments, weighted: {weighted}");
         }
@@ -171,7 +171,7 @@ fn false_probabilities_are_not_forgiven() {
 fn even(hosts: u64, arm: usize, control: bool) -> Windows {
     let mut windows = Windows::default();
     for host in 0..hosts {
-        windows.add(&First {
+        windows.add_connection(&First {
             host,
             network: 0,
             start_ns: host,
@@ -192,14 +192,14 @@ fn even(hosts: u64, arm: usize, control: bool) -> Windows {
 #[test]
 fn what_nothing_can_be_told_of_is_said() {
     let judged = |windows: &Windows, arm: usize| {
-        let all = windows.outcomes(1 << arm);
+        let all = windows.window_outcomes(1 << arm);
         all.iter().find(|of| of.arm == arm).unwrap().judged
     };
     let words = |windows: &Windows, arm: usize| judged(windows, arm).unwrap_err().to_string();
     let many = even(500, 3, false);
-    assert_eq!((many.connections(), many.without_cost()), (400, 100));
+    assert_eq!((many.connection_count(), many.without_cost()), (400, 100));
     let same = judged(&many, 3).unwrap();
-    assert!(same.time.robust.covers(0.0), "{same:?}");
+    assert!(same.time.robust.contains_value(0.0), "{same:?}");
     assert_eq!(words(&many, COUNT - 1), "no connection had it");
     let few = even(150, 3, false);
     let said = words(&few, 3);
@@ -209,8 +209,11 @@ fn what_nothing_can_be_told_of_is_said() {
     );
     // Connections of the control group tell nothing: all have one window.
     let control = even(500, 3, true);
-    assert_eq!((control.control(), control.connections()), (500, 0));
-    assert!(control.outcomes(0).is_empty());
+    assert_eq!(
+        (control.control_count(), control.connection_count()),
+        (500, 0)
+    );
+    assert!(control.window_outcomes(0).is_empty());
     assert_eq!(judged(&control, OWN), Err(Untold::Never));
 }
 
@@ -221,7 +224,7 @@ fn connections_count_only_where_the_window_had_a_chance() {
     for number in 0..4000 {
         let network = number % 40;
         let larger = network < 20 && number / 40 % 2 == 1;
-        windows.add(&First {
+        windows.add_connection(&First {
             host: network,
             network,
             start_ns: number,
@@ -236,7 +239,7 @@ fn connections_count_only_where_the_window_had_a_chance() {
             }),
         });
     }
-    let outcomes = windows.outcomes(0);
+    let outcomes = windows.window_outcomes(0);
     let [own, larger] = outcomes.as_slice() else {
         panic!("{outcomes:?}")
     };
@@ -254,7 +257,7 @@ fn connections_count_only_where_the_window_had_a_chance() {
         let network = number % 30;
         let permits = number < 900;
         let larger = permits && number / 30 % 2 == 1;
-        windows.add(&First {
+        windows.add_connection(&First {
             host: network,
             network,
             start_ns: number,
@@ -269,7 +272,7 @@ fn connections_count_only_where_the_window_had_a_chance() {
             }),
         });
     }
-    let of = windows.outcomes(0)[1];
+    let of = windows.window_outcomes(0)[1];
     let Err(Untold::Seldom(size)) = of.judged else {
         panic!("{of:?}")
     };

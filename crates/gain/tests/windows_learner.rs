@@ -4,8 +4,8 @@
 use thalweg_gain::replay::{Cost, First, Untold, Windows};
 use thalweg_learner::window::{self, COUNT, OWN};
 use thalweg_learner::{
-    End, Host, Level, ONE_Q16, Params, Sample, WORTH_OF_GROUP_Q16, adopt, decide_group, forget,
-    knows, propensities_q16, score_group,
+    End, Host, Level, ONE_Q16, Params, Sample, WORTH_OF_GROUP_Q16, adopt_wider, can_decide,
+    decide_group, halve_evidence, propensities_q16, score_group,
 };
 use thalweg_units::random::Random;
 
@@ -41,9 +41,9 @@ impl Learner {
     fn decide(&mut self, network: usize, random: u32, now_ns: u64) -> (usize, [f64; COUNT]) {
         let own = Some(OWN);
         for group in [&mut self.networks[network], &mut self.namespace] {
-            let allowed = window::permitted(group, MASK);
+            let allowed = window::permitted_windows(group, MASK);
             let mut next = group.clone();
-            forget(&mut next, &self.params, now_ns);
+            halve_evidence(&mut next, &self.params, now_ns);
             let shares = propensities_q16(&next, own, allowed, &self.params, now_ns);
             let decision = decide_group(group, own, allowed, &self.params, random, now_ns);
             if let Some(arm) = decision.and_then(|decision| decision.arm) {
@@ -59,17 +59,17 @@ impl Learner {
     }
 
     fn score(&mut self, network: usize, arm: usize, sample: &Sample, now_ns: u64) {
-        let (report, sample) = window::report(sample).unwrap();
+        let (report, sample) = window::window_report(sample).unwrap();
         let own = Some(OWN);
         let mut wider: Option<Host> = None;
         for group in [&mut self.namespace, &mut self.networks[network]] {
             score_group(group, arm, own, &report, &sample, &self.params, now_ns);
-            window::step(group, MASK);
+            window::step_window(group, MASK);
             if let Some(wider) = &wider {
-                adopt(group, wider, own, &WORTH_OF_GROUP_Q16);
-                window::start(group, wider);
+                adopt_wider(group, wider, own, &WORTH_OF_GROUP_Q16);
+                window::start_from_wider(group, wider);
             }
-            wider = knows(group, own).then(|| group.clone());
+            wider = can_decide(group, own).then(|| group.clone());
         }
     }
 }
@@ -140,7 +140,7 @@ fn log(seed: u64, is_even: bool) -> Log {
             end: End::FinLocal,
         };
         learner.score(network, arm, &sample, now_ns);
-        windows.add(&First {
+        windows.add_connection(&First {
             host: network as u64 * HOSTS + random.below(HOSTS),
             network: network as u64,
             start_ns: now_ns,
@@ -170,9 +170,9 @@ fn coverage(seeds: u64, is_even: bool) -> (u64, u64) {
     let (mut covered, mut told) = (0, 0);
     for seed in 0..seeds {
         let log = log(seed, is_even);
-        for of in log.windows.outcomes(MASK) {
+        for of in log.windows.window_outcomes(MASK) {
             let at = USED.iter().position(|&arm| arm == of.arm).unwrap();
-            let segments = window::segments(of.arm);
+            let segments = window::arm_segments(of.arm);
             let Ok(judged) = of.judged else {
                 println!("{seed}: {segments}: {}", of.judged.unwrap_err());
                 continue;
@@ -183,7 +183,7 @@ fn coverage(seeds: u64, is_even: bool) -> (u64, u64) {
                 found.low, found.high, judged.size.overlap, judged.size.connections,
             );
             told += 1;
-            covered += u64::from(found.covers(truth));
+            covered += u64::from(found.contains_value(truth));
         }
     }
     println!("{covered} of {told}");
@@ -200,7 +200,7 @@ fn intervals_contain_what_is_true_of_the_learners_own_log() {
     );
     // Weights without the log's probabilities do not add up, and that is said.
     for seed in 0..5 {
-        let own = log(seed, true).windows.outcomes(MASK)[0];
+        let own = log(seed, true).windows.window_outcomes(MASK)[0];
         assert!(matches!(own.judged, Err(Untold::Seldom(_))), "{own:?}");
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 
 /// The first of `$XDG_CACHE_HOME/thalweg`, `~/.cache/thalweg` and `/var/cache/thalweg` that the
 /// environment names.
-pub(crate) fn directory() -> PathBuf {
+pub(crate) fn cache_directory() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     variable("XDG_CACHE_HOME")
         .filter(|path| path.is_absolute())
@@ -29,7 +29,7 @@ impl Scratch {
     pub(crate) fn create(parent: &Path) -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         for name in orphans(parent) {
-            remove(&parent.join(name));
+            remove_remains(&parent.join(name));
         }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("{PREFIX}{}-new{serial}", std::process::id()));
@@ -44,11 +44,11 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        remove(&self.0);
+        remove_remains(&self.0);
     }
 }
 
-fn remove(path: &Path) {
+fn remove_remains(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());
     }

@@ -24,7 +24,7 @@ pub(crate) enum Message {
     Ready,
     /// A file of the result. Its bytes follow.
     File {
-        /// Its path in the result.
+        /// Path of the file in the result.
         path: PathBuf,
         /// Number of bytes.
         bytes: u64,
@@ -60,7 +60,7 @@ impl Channel {
     ///
     /// # Errors
     /// The system's answer.
-    pub fn tell(&self, message: &impl Serialize) -> Result<(), Error> {
+    pub fn send_message(&self, message: &impl Serialize) -> Result<(), Error> {
         let failed = Error::system("cannot write to the channel");
         serde_json::to_string(message)
             .map_err(std::io::Error::from)
@@ -69,9 +69,9 @@ impl Channel {
     }
 
     /// Sends a file of the result.
-    pub(crate) fn send(&self, path: PathBuf, content: &[u8]) -> Result<(), Error> {
+    pub(crate) fn send_file(&self, path: PathBuf, content: &[u8]) -> Result<(), Error> {
         let bytes = content.len() as u64;
-        self.tell(&Message::File { path, bytes })?;
+        self.send_message(&Message::File { path, bytes })?;
         (&self.0)
             .write_all(content)
             .map_err(Error::system("cannot write to the channel"))

@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::ExitStatus;
 
-use crate::Kind;
-use crate::error::{Error, Remedy};
+use crate::KernelKind;
+use crate::error::{Error, Hint};
 
 /// Lines of the console that an error quotes if the cause is unknown.
 const LINES: usize = 40;
@@ -22,20 +22,20 @@ pub(crate) const MORE_MEMORY: &str = "give it more memory (--memory)";
 const PANIC: &str = "Kernel panic";
 
 /// The error of a kernel that ended by itself.
-pub fn ended(kind: Kind, status: ExitStatus, console: &str) -> Error {
-    let console = plain(console);
-    let line = decisive(&console).to_owned();
+pub fn kernel_ended_error(kind: KernelKind, status: ExitStatus, console: &str) -> Error {
+    let console = strip_control(console);
+    let line = decisive_line(&console).to_owned();
     Error::Ended {
         kind,
         status: status.to_string(),
-        remedy: remedy(&line, has_amx(&cpuinfo())),
+        remedy: known_hint(&line, has_amx()),
         line,
     }
 }
 
 /// The line in which a kernel reports too little memory.
 pub(crate) fn out_of_memory(console: &str) -> Option<String> {
-    let console = plain(console);
+    let console = strip_control(console);
     let says = |line: &&str| MEMORY.iter().any(|words| line.contains(words));
     console
         .lines()
@@ -44,13 +44,13 @@ pub(crate) fn out_of_memory(console: &str) -> Option<String> {
 }
 
 /// Whether the machine's processor has AMX.
-pub(crate) fn amx() -> bool {
-    has_amx(&cpuinfo())
+pub(crate) fn has_amx() -> bool {
+    lists_amx(&read_cpuinfo())
 }
 
 /// The last lines of a console.
-pub fn tail(console: &str) -> String {
-    let plain = plain(console);
+pub fn last_lines(console: &str) -> String {
+    let plain = strip_control(console);
     let lines: Vec<&str> = plain.lines().collect();
     if lines.is_empty() {
         return "(nothing)".to_owned();
@@ -59,7 +59,7 @@ pub fn tail(console: &str) -> String {
 }
 
 /// The text without control characters.
-fn plain(text: &str) -> String {
+fn strip_control(text: &str) -> String {
     text.chars()
         .filter(|&c| c == '\n' || !c.is_control())
         .collect()
@@ -67,7 +67,7 @@ fn plain(text: &str) -> String {
 
 /// The line that tells why the kernel ended: the cause of its panic, or the panic, or the last
 /// line.
-fn decisive(console: &str) -> &str {
+fn decisive_line(console: &str) -> &str {
     let lines = || {
         let all = console.lines().map(|line| {
             // The kernel's own dump of its messages has their level in front.
@@ -97,26 +97,26 @@ fn without_time(line: &str) -> &str {
 }
 
 /// The known remedy for a line.
-fn remedy(line: &str, amx: bool) -> Option<Remedy> {
+fn known_hint(line: &str, amx: bool) -> Option<Hint> {
     if line.contains("fp regs failed") || line.contains("put_fp_registers") {
         let has = if amx {
             "has AMX (amx_tile), whose register state"
         } else {
             "has a register state that"
         };
-        return Some(Remedy {
+        return Some(Hint {
             why: format!("this machine's processor {has} is larger than this kernel can set"),
             fix: "put a user-mode kernel of 6.14 or newer first on PATH",
         });
     }
     if out_of_memory(line).is_some() {
-        return Some(Remedy {
+        return Some(Hint {
             why: "it has too little memory".to_owned(),
             fix: MORE_MEMORY,
         });
     }
     if line.starts_with("check_ptrace") || line.starts_with("ptrace: ") {
-        return Some(Remedy {
+        return Some(Hint {
             why: "this system lets no program trace another".to_owned(),
             fix: "allow ptrace(2) (sysctl kernel.yama.ptrace_scope=1, a container's seccomp profile)",
         });
@@ -124,14 +124,14 @@ fn remedy(line: &str, amx: bool) -> Option<Remedy> {
     None
 }
 
-fn has_amx(cpuinfo: &str) -> bool {
+fn lists_amx(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
         .filter(|line| line.starts_with("flags"))
         .any(|line| line.split_ascii_whitespace().any(|flag| flag == "amx_tile"))
 }
 
-fn cpuinfo() -> String {
+fn read_cpuinfo() -> String {
     // If it cannot be read, only a name is lost.
     fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
 }
@@ -177,43 +177,45 @@ mod tests {
             ),
             ("", "nothing"),
         ] {
-            assert_eq!(decisive(&plain(console)), line);
+            assert_eq!(decisive_line(&strip_control(console)), line);
         }
     }
 
     #[test]
     fn amx_is_named_where_there_is_amx() {
-        assert!(has_amx(
+        assert!(lists_amx(
             "model name\t: x\nflags\t\t: fpu amx_tile amx_int8\n"
         ));
-        assert!(!has_amx(
+        assert!(!lists_amx(
             "model name\t: amx_tile\nflags\t\t: fpu amx_tiles\n"
         ));
         let line = "userspace - ptrace set fp regs failed, errno = 14";
-        let why = |amx| remedy(line, amx).unwrap().why;
+        let why = |amx| known_hint(line, amx).unwrap().why;
         assert!(why(true).contains("AMX") && !why(false).contains("AMX"));
-        assert!(remedy("Kernel panic - not syncing: x", true).is_none());
+        assert!(known_hint("Kernel panic - not syncing: x", true).is_none());
     }
 
     #[test]
     fn an_end_is_told_in_one_line() {
-        let text = ended(Kind::UserMode, ExitStatus::from_raw(6), STATE).to_string();
+        let text =
+            kernel_ended_error(KernelKind::UserMode, ExitStatus::from_raw(6), STATE).to_string();
         let begin = "user-mode Linux ended unexpectedly (signal: 6 (SIGABRT)), saying \
                      \"userspace - ptrace set fp regs failed, errno = 14\": this machine's \
                      processor has ";
         assert!(text.starts_with(begin), "{text}");
         assert!(text.ends_with("6.14 or newer first on PATH"), "{text}");
         assert_eq!(text.lines().count(), 1);
-        let text = ended(Kind::UserMode, ExitStatus::from_raw(9), "").to_string();
+        let text =
+            kernel_ended_error(KernelKind::UserMode, ExitStatus::from_raw(9), "").to_string();
         let all = "user-mode Linux ended unexpectedly (signal: 9 (SIGKILL)), saying \"nothing\"";
         assert_eq!(text, all);
     }
 
     #[test]
     fn the_end_of_a_console_is_quoted() {
-        assert_eq!(tail(""), "(nothing)");
-        assert_eq!(tail("a\r\nb\u{1b}[0m\r\n"), "a\nb[0m");
+        assert_eq!(last_lines(""), "(nothing)");
+        assert_eq!(last_lines("a\r\nb\u{1b}[0m\r\n"), "a\nb[0m");
         let long: String = (0..100).map(|number| format!("{number}\n")).collect();
-        assert!(tail(&long).starts_with("60\n") && tail(&long).ends_with("\n99"));
+        assert!(last_lines(&long).starts_with("60\n") && last_lines(&long).ends_with("\n99"));
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of kernels that are processes.
 
-use crate::Kind;
+use crate::KernelKind;
 
 /// Why a kernel could not be found, started or used.
 #[derive(Debug, thiserror::Error)]
@@ -16,13 +16,13 @@ pub enum Error {
             .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
     Ended {
         /// The kind of the kernel.
-        kind: Kind,
-        /// Its [`std::process::ExitStatus`], in words.
+        kind: KernelKind,
+        /// Exit status of the kernel's process ([`std::process::ExitStatus`]), in words.
         status: String,
         /// The decisive line of its console.
         line: String,
         /// The known remedy.
-        remedy: Option<Remedy>,
+        remedy: Option<Hint>,
     },
     /// The kernel did not boot, or hung.
     #[error("{what}; its console said:\n{console}")]
@@ -36,7 +36,7 @@ pub enum Error {
     #[error("in {kind}: {why}")]
     Inside {
         /// The kind of the kernel.
-        kind: Kind,
+        kind: KernelKind,
         /// The first fault; empty if there is no result either.
         why: String,
     },
@@ -47,7 +47,7 @@ pub enum Error {
 
 /// Why something fails on this machine, and what would help.
 #[derive(Debug)]
-pub struct Remedy {
+pub struct Hint {
     /// The cause.
     pub why: String,
     /// The remedy.

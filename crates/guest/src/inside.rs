@@ -23,8 +23,8 @@ use serde_json::Value;
 
 use crate::channel::{CHANNEL, Channel, Message, SERIAL};
 use crate::error::Error;
-use crate::system::{self, TEMPORARY, insert, mount_all, mount_one, reap, set};
-use crate::{Kind, available_bytes};
+use crate::system::{self, TEMPORARY, insert_module, mount_all, mount_one, reap_child, set_sysctl};
+use crate::{KernelKind, available_bytes};
 
 /// `RAMFS_MAGIC`, linux/magic.h: the type of an unpacked initial file system.
 const RAMFS: FsType = FsType(0x8584_58f6_u32 as _);
@@ -34,7 +34,7 @@ const JOB: &str = "job.json";
 const ANSWER: &str = "result.json";
 const ERROR: &str = "error";
 /// The arguments with which this program calls [`main`]; the work directory follows.
-pub(crate) const WORDS: [&str; 1] = ["guest"];
+pub(crate) const GUEST_ARGUMENTS: [&str; 1] = ["guest"];
 /// A kernel boots with timers that wait for ticks, and switches to others at one of its first
 /// ticks. In simulated time those ticks are still to come after booting.
 const SETTLING: Duration = Duration::from_millis(100);
@@ -42,8 +42,8 @@ const SETTLING: Duration = Duration::from_millis(100);
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The kind of the kernel.
-    pub(crate) kind: Kind,
-    /// Its task.
+    pub(crate) kind: KernelKind,
+    /// Task of the job.
     pub(crate) task: Task,
     /// The directory where relative paths begin.
     pub(crate) current: PathBuf,
@@ -71,24 +71,24 @@ impl Job {
     ///
     /// # Errors
     /// [`Error::Process`] if a path cannot be written as JSON.
-    pub(crate) fn document(&self) -> Result<(&'static str, Vec<u8>), Error> {
+    pub(crate) fn as_document(&self) -> Result<(&'static str, Vec<u8>), Error> {
         let text = serde_json::to_vec(self);
         let text = text.map_err(|error| Error::system("cannot write the job")(error.into()))?;
         Ok((JOB, text))
     }
 
-    fn read(work: &Path) -> Result<Self, Error> {
+    fn read_job(work: &Path) -> Result<Self, Error> {
         read_json(&work.join(JOB))
     }
 }
 
 /// The answer to a document, from the work directory.
-pub(crate) fn answer(work: &Path) -> Result<Value, Error> {
+pub(crate) fn read_answer(work: &Path) -> Result<Value, Error> {
     read_json(&work.join(ANSWER))
 }
 
 /// The output of a program.
-pub(crate) fn written(work: &Path) -> Result<String, Error> {
+pub(crate) fn read_output(work: &Path) -> Result<String, Error> {
     let file = work.join(ANSWER);
     fs::read_to_string(&file).map_err(Error::io("cannot read", file))
 }
@@ -108,8 +108,8 @@ pub fn main<E: Display + From<Error>>(
     // A container has a process 1, too, which must not stop the machine.
     let root = statfs("/").map(|it| it.filesystem_type());
     let kind = match root {
-        _ if system::is_user_mode() => Kind::UserMode,
-        Ok(RAMFS) if work.join(JOB).is_file() => Kind::Qemu,
+        _ if system::is_user_mode() => KernelKind::UserMode,
+        Ok(RAMFS) if work.join(JOB).is_file() => KernelKind::Qemu,
         _ => {
             let why = "`thalweg-lab guest` is what the laboratory starts in a kernel of its own; it is of \
                        no use elsewhere";
@@ -117,8 +117,8 @@ pub fn main<E: Display + From<Error>>(
         }
     };
     let channel = match kind {
-        Kind::UserMode => Channel::open(&work.join(CHANNEL)),
-        Kind::Qemu => serial(),
+        KernelKind::UserMode => Channel::open(&work.join(CHANNEL)),
+        KernelKind::Qemu => open_serial(),
     };
     let told = channel.and_then(|channel| {
         let end = be_first_process(kind, work, &channel);
@@ -126,23 +126,23 @@ pub fn main<E: Display + From<Error>>(
             Error::Inside { why, .. } => why,
             other => other.to_string(),
         });
-        channel.tell(&Message::End { error })
+        channel.send_message(&Message::End { error })
     });
     if let Err(error) = told {
         eprintln!("{error}");
     }
     nix::unistd::sync();
     let never = reboot(match kind {
-        Kind::UserMode => RebootMode::RB_POWER_OFF,
+        KernelKind::UserMode => RebootMode::RB_POWER_OFF,
         // A reset ends QEMU. After power-off the processor would run on and block it.
-        Kind::Qemu => RebootMode::RB_AUTOBOOT,
+        KernelKind::Qemu => RebootMode::RB_AUTOBOOT,
     });
     let failed = Error::system(format!("cannot stop the machine: {never:?}"));
     Err(failed(io::ErrorKind::Other.into()).into())
 }
 
 /// The second serial line, raw.
-fn serial() -> Result<Channel, Error> {
+fn open_serial() -> Result<Channel, Error> {
     mount_one("devtmpfs", "/dev", "")?;
     let line = Channel::open(Path::new(SERIAL))?;
     tcgetattr(line.file())
@@ -172,7 +172,7 @@ fn send_results(work: &Path, channel: &Channel) -> Result<(), Error> {
             continue;
         }
         let content = fs::read(&here).map_err(failed())?;
-        channel.send(path, &content)?;
+        channel.send_file(path, &content)?;
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn do_job<E: Display + From<Error>>(
     answer: impl FnOnce(Value) -> Result<Value, E>,
 ) -> Result<(), E> {
     let file = work.join(ANSWER);
-    let done = match Job::read(work)?.task {
+    let done = match Job::read_job(work)?.task {
         Task::Boot => Ok(()),
         Task::Document(document) => {
             answer(document).and_then(|answer| Ok(write_json(&answer, &file)?))
@@ -195,7 +195,7 @@ fn do_job<E: Display + From<Error>>(
         } => {
             let mut command = Command::new(&program);
             command.args(arguments).envs(environment);
-            execute(command, &file).map_err(E::from)
+            execute_program(command, &file).map_err(E::from)
         }
     };
     if let Err(error) = &done {
@@ -206,7 +206,7 @@ fn do_job<E: Display + From<Error>>(
 }
 
 /// Runs a program to its end, with its output in a file.
-fn execute(mut command: Command, file: &Path) -> Result<(), Error> {
+fn execute_program(mut command: Command, file: &Path) -> Result<(), Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdin(Stdio::null())
@@ -217,25 +217,25 @@ fn execute(mut command: Command, file: &Path) -> Result<(), Error> {
         let first = said.lines().next().unwrap_or("it said nothing");
         let why = format!("{name}: {}: {first}", output.status);
         return Err(Error::Inside {
-            kind: Kind::Qemu,
+            kind: KernelKind::Qemu,
             why,
         });
     }
     fs::write(file, output.stdout).map_err(Error::io("cannot write", file))
 }
 
-fn be_first_process(kind: Kind, work: &Path, channel: &Channel) -> Result<(), Error> {
+fn be_first_process(kind: KernelKind, work: &Path, channel: &Channel) -> Result<(), Error> {
     mount_all()?;
-    let job = Job::read(work)?;
+    let job = Job::read_job(work)?;
     for module in &job.modules {
-        insert(module)?;
+        insert_module(module)?;
     }
-    settings()?;
+    apply_settings()?;
     std::thread::sleep(SETTLING);
-    channel.tell(&Message::Ready)?;
+    channel.send_message(&Message::Ready)?;
     let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
     let mut child = Command::new(program)
-        .args(WORDS)
+        .args(GUEST_ARGUMENTS)
         .arg(work)
         .current_dir(&job.current)
         .env_clear()
@@ -247,11 +247,11 @@ fn be_first_process(kind: Kind, work: &Path, channel: &Channel) -> Result<(), Er
         .env("TMPDIR", TEMPORARY)
         .spawn()
         .map_err(Error::system("cannot start the job"))?;
-    let status = reap(child.id());
+    let status = reap_child(child.id());
     // The child is reaped above; this only tells the standard library.
     let _ = child.try_wait();
     match status? {
-        WaitStatus::Exited(_, 0) if kind == Kind::Qemu => send_results(work, channel),
+        WaitStatus::Exited(_, 0) if kind == KernelKind::Qemu => send_results(work, channel),
         WaitStatus::Exited(_, 0) => Ok(()),
         status => Err(Error::Inside {
             kind,
@@ -262,10 +262,10 @@ fn be_first_process(kind: Kind, work: &Path, channel: &Channel) -> Result<(), Er
 }
 
 /// Settings of the whole kernel, outside network namespaces.
-fn settings() -> Result<(), Error> {
+fn apply_settings() -> Result<(), Error> {
     // A burst that leaves a delay passes a queue at each veth link. 1000 packets, the default,
     // would lose some of it.
-    set("net.core.netdev_max_backlog", "1000000")?;
+    set_sysctl("net.core.netdev_max_backlog", "1000000")?;
     // TCP may use 9 % of the memory by default. But this kernel may have two hosts with windows of
     // 100 MB. The values are pages: no pressure, pressure, maximum.
     let pages = fs::read_to_string("/proc/meminfo")
@@ -274,7 +274,7 @@ fn settings() -> Result<(), Error> {
         .and_then(available_bytes)
         .unwrap_or(64 << 20)
         / 4096;
-    set(
+    set_sysctl(
         "net.ipv4.tcp_mem",
         &format!("{} {} {}", pages / 2, pages / 8 * 5, pages / 4 * 3),
     )

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::{self, Scratch};
 use crate::error::Error;
 use crate::modules;
-pub use add::{Added, add};
+pub use add::{Added, add_kernel};
 
 /// Begin of a kernel image's name in `boot`; the release follows.
 const IMAGE: &str = "vmlinuz-";
@@ -38,7 +38,7 @@ pub struct Package {
 /// An available kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stock {
-    /// Its release, as in `uname -r`.
+    /// Release of the kernel, as in `uname -r`.
     pub name: String,
     /// The unpacked package; none for this machine's kernel or a named file.
     pub package: Option<Package>,
@@ -57,8 +57,8 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// Its package or other origin, in words.
-    pub fn origin(&self) -> String {
+    /// Package or other origin of the kernel, in words.
+    pub fn origin_description(&self) -> String {
         match &self.package {
             Some(package) => format!("{} {}", package.name, package.version),
             None => self.name.clone(),
@@ -66,7 +66,7 @@ impl Stock {
     }
 
     /// The network modules that it lacks.
-    pub fn lacks(&self) -> Vec<&'static str> {
+    pub fn missing_modules(&self) -> Vec<&'static str> {
         let absent = self.has.iter().filter(|(_, has)| !**has);
         absent.map(|(name, _)| *name).collect()
     }
@@ -84,11 +84,11 @@ impl Stock {
         let struct_ops = text.as_ref().map(|text| {
             on(text, "CONFIG_DEBUG_INFO_BTF")
                 && on(text, "CONFIG_BPF_JIT")
-                && numbers(name) >= STRUCT_OPS_LINKS
+                && release_numbers(name) >= STRUCT_OPS_LINKS
         });
         let known = modules::Tree::read(&modules).ok();
-        let has = |module: &str| known.as_ref().is_some_and(|tree| tree.has(module));
-        let fault = image::release(&image)
+        let has = |module: &str| known.as_ref().is_some_and(|tree| tree.has_module(module));
+        let fault = image::image_release(&image)
             .err()
             .or_else(|| match known.is_some() {
                 true => None,
@@ -111,7 +111,7 @@ impl Stock {
 }
 
 /// The first two numbers of a release.
-fn numbers(release: &str) -> (u32, u32) {
+fn release_numbers(release: &str) -> (u32, u32) {
     let mut parts = release
         .split(['.', '-', '+'])
         .map_while(|part| part.parse().ok());
@@ -122,12 +122,12 @@ fn numbers(release: &str) -> (u32, u32) {
 ///
 /// # Errors
 /// Reading the cache fails; a missing cache is no error.
-pub fn list() -> Result<Vec<Stock>, Error> {
-    list_in(&place(), Path::new("/"))
+pub fn list_kernels() -> Result<Vec<Stock>, Error> {
+    list_in(&kernels_directory(), Path::new("/"))
 }
 
 fn list_in(cache: &Path, machine: &Path) -> Result<Vec<Stock>, Error> {
-    let mut all: Vec<Stock> = cached(cache)?;
+    let mut all: Vec<Stock> = cached_kernels(cache)?;
     let of_packages: BTreeSet<String> = all.iter().map(|stock| stock.name.clone()).collect();
     let own = in_root(machine, None);
     all.extend(
@@ -138,7 +138,7 @@ fn list_in(cache: &Path, machine: &Path) -> Result<Vec<Stock>, Error> {
     Ok(all)
 }
 
-fn cached(cache: &Path) -> Result<Vec<Stock>, Error> {
+fn cached_kernels(cache: &Path) -> Result<Vec<Stock>, Error> {
     let entries = match fs::read_dir(cache) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -181,9 +181,9 @@ fn modules_in(root: &Path, release: &str) -> PathBuf {
 ///
 /// # Errors
 /// [`Error::Preconditions`] if there is none of that name or it cannot be used, with the remedy.
-pub fn find(asked: Option<&OsStr>) -> Result<Stock, Error> {
+pub fn find_kernel(asked: Option<&OsStr>) -> Result<Stock, Error> {
     let wrong = |line: String| Error::Preconditions(vec![line]);
-    let all = list()?;
+    let all = list_kernels()?;
     let Some(asked) = asked else {
         return all
             .into_iter()
@@ -230,7 +230,7 @@ const EXAMPLE: &str = "linux-image-6.12-cloud-amd64";
 fn of_file(image: &Path) -> Result<Stock, String> {
     let image = fs::canonicalize(image)
         .map_err(|error| format!("cannot read the kernel {}: {error}", image.display()))?;
-    let release = image::release(&image)?;
+    let release = image::image_release(&image)?;
     let boot = image.parent().unwrap_or(Path::new("/"));
     let roots = [boot.parent().unwrap_or(Path::new("/")), Path::new("/")];
     let modules = roots
@@ -259,9 +259,12 @@ fn of_file(image: &Path) -> Result<Stock, String> {
 ///
 /// # Errors
 /// [`Error::Options`] if the cache has none of that name.
-pub fn remove(name: &str) -> Result<(), Error> {
-    let cache = place();
-    if !cached(&cache)?.iter().any(|stock| stock.name == name) {
+pub fn remove_kernel(name: &str) -> Result<(), Error> {
+    let cache = kernels_directory();
+    if !cached_kernels(&cache)?
+        .iter()
+        .any(|stock| stock.name == name)
+    {
         let of_machine = in_root(Path::new("/"), None);
         let why = match of_machine.iter().any(|stock| stock.name == name) {
             true => "it is this machine's own",
@@ -278,8 +281,8 @@ pub fn remove(name: &str) -> Result<(), Error> {
 }
 
 /// The directory of unpacked kernels, with one below it for each release.
-fn place() -> PathBuf {
-    cache::directory().join("kernels")
+fn kernels_directory() -> PathBuf {
+    cache::cache_directory().join("kernels")
 }
 
 /// Compares releases; numbers in them compare as numbers.
@@ -312,8 +315,8 @@ mod tests {
             assert_eq!(by_release(pair[0], pair[1]), Ordering::Less, "{pair:?}");
         }
         assert_eq!(by_release(ordered[0], ordered[0]), Ordering::Equal);
-        assert!(numbers("6.12.117+deb12-amd64") > STRUCT_OPS_LINKS);
-        assert!(numbers("6.1.0-56") < STRUCT_OPS_LINKS);
+        assert!(release_numbers("6.12.117+deb12-amd64") > STRUCT_OPS_LINKS);
+        assert!(release_numbers("6.1.0-56") < STRUCT_OPS_LINKS);
     }
 
     #[test]
@@ -321,7 +324,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let boot = root.path().join("boot");
         fs::create_dir(&boot).unwrap();
-        fs::write(boot.join("vmlinuz-6.12.1"), image::tests::image("6.12.1")).unwrap();
+        fs::write(
+            boot.join("vmlinuz-6.12.1"),
+            image::tests::example_image("6.12.1"),
+        )
+        .unwrap();
         let configuration = "CONFIG_DEBUG_INFO_BTF=y\nCONFIG_BPF_JIT=y\n";
         fs::write(boot.join("config-6.12.1"), configuration).unwrap();
         fs::write(boot.join("vmlinuz-6.1.1"), "no kernel").unwrap();
@@ -338,6 +345,6 @@ mod tests {
         assert_eq!((new.btf, new.struct_ops), (Some(true), Some(true)));
         assert_eq!(new.fault, None);
         assert!(new.has["veth"] && new.has["sch_tbf"] && !new.has["sch_red"]);
-        assert!(new.lacks().contains(&"sch_red"));
+        assert!(new.missing_modules().contains(&"sch_red"));
     }
 }

@@ -32,8 +32,8 @@ use thalweg_units::Size;
 
 use channel::Message;
 pub use channel::{Channel, SERIAL};
-pub use error::{Error, Remedy};
-pub(crate) use inside::{Job, Task, answer, written};
+pub use error::{Error, Hint};
+pub(crate) use inside::{Job, Task, read_answer, read_output};
 pub use inside::{OUT, main};
 pub use running::CONSOLE;
 use running::Running;
@@ -51,14 +51,14 @@ const STOP: Duration = Duration::from_secs(20);
 
 /// The kinds of kernels that are processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum KernelKind {
     /// User-mode Linux.
     UserMode,
     /// A kernel on an emulated processor.
     Qemu,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for KernelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::UserMode => "user-mode Linux",
@@ -71,7 +71,7 @@ impl fmt::Display for Kind {
 pub const TOOLS: [(&str, &str); 3] = [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
 
 /// The missing ones of these programs, one line each.
-pub fn missing<'a>(tools: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+pub fn missing_programs<'a>(tools: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     tools
         .into_iter()
         .filter(|(program, _)| tool::find(program).is_none())
@@ -94,7 +94,7 @@ pub fn check_memory(memory: Size) -> Result<(), String> {
 
 /// Fails if a kernel cannot have this much memory, or the machine lacks it. `by` names the option
 /// that changes it.
-pub fn check_available(kind: Kind, memory: Size, by: &str) -> Result<(), Error> {
+pub fn check_available(kind: KernelKind, memory: Size, by: &str) -> Result<(), Error> {
     check_memory(memory).map_err(|why| Error::Options(format!("--memory: {why}")))?;
     let table =
         fs::read_to_string("/proc/meminfo").map_err(Error::io("cannot read", "/proc/meminfo"))?;
@@ -134,7 +134,7 @@ pub struct Limits {
 
 /// Follows the messages of a running kernel until it has stopped. The kernel may be `slowness`
 /// times slower than real time. `told` takes the job's messages, and returns their faults.
-pub(crate) fn follow(
+pub(crate) fn follow_messages(
     running: &mut Running,
     limits: Limits,
     slowness: u32,
@@ -148,13 +148,13 @@ pub(crate) fn follow(
     let mut deadline = Instant::now() + limit;
     let mut overdue = &booting;
     loop {
-        match running.message(deadline, overdue)? {
+        match running.next_message(deadline, overdue)? {
             Message::Ready => {}
             Message::Told(words) => {
                 let text = words.to_string();
                 told(words).map_err(|why| running.no_message(&text, why))?;
             }
-            Message::File { path, bytes } => running.keep(&path, bytes, deadline, overdue)?,
+            Message::File { path, bytes } => running.keep_file(&path, bytes, deadline, overdue)?,
             Message::End { error } => {
                 running.await_stop(Instant::now() + STOP)?;
                 return error.map_or(Ok(()), |why| Err(Error::Inside { kind, why }));

@@ -51,7 +51,7 @@ impl Tree {
         };
         // Kernels before 5.2 do not have it.
         let parameters = fs::read(directory.join(BUILT_IN_PARAMETERS)).unwrap_or_default();
-        Ok(Self::parse(
+        Ok(Self::parse_lists(
             directory,
             &read(DEPENDENCIES)?,
             &read(BUILT_IN)?,
@@ -59,25 +59,25 @@ impl Tree {
         ))
     }
 
-    fn parse(directory: &Path, dependencies: &str, built_in: &str, parameters: &str) -> Self {
+    fn parse_lists(directory: &Path, dependencies: &str, built_in: &str, parameters: &str) -> Self {
         let needs = |words: &str| words.split_ascii_whitespace().map(str::to_owned).collect();
         let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
         Self {
             directory: directory.to_owned(),
             modules: lines
-                .map(|(file, rest)| (module(file), (file.to_owned(), needs(rest))))
+                .map(|(file, rest)| (module_name(file), (file.to_owned(), needs(rest))))
                 .collect(),
-            built_in: built_in.lines().map(module).collect(),
+            built_in: built_in.lines().map(module_name).collect(),
             parts: parameters
                 .split('\0')
                 .filter_map(|row| row.split_once('.'))
-                .map(|(name, _)| module(name))
+                .map(|(name, _)| module_name(name))
                 .collect(),
         }
     }
 
     /// Whether the kernel has a module, loadable or built in.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has_module(&self, name: &str) -> bool {
         // Reno is part of TCP and has no file.
         name == "tcp_reno"
             || self.modules.contains_key(name)
@@ -86,7 +86,7 @@ impl Tree {
     }
 
     /// The names with a prefix, without it.
-    pub(crate) fn names(&self, prefix: &str) -> Vec<&str> {
+    pub(crate) fn names_with_prefix(&self, prefix: &str) -> Vec<&str> {
         let all = self.modules.keys().chain(&self.built_in);
         let names = all.filter(|&name| name != "tcp_diag");
         let mut names: Vec<&str> = names.filter_map(|name| name.strip_prefix(prefix)).collect();
@@ -96,11 +96,11 @@ impl Tree {
 
     /// The files of the named modules and their dependencies, in the order of insertion. Built-in
     /// modules have none. Fails with the name of an unknown module.
-    pub(crate) fn files(&self, names: &[String]) -> Result<Vec<PathBuf>, String> {
+    pub(crate) fn module_files(&self, names: &[String]) -> Result<Vec<PathBuf>, String> {
         let mut files: Vec<&str> = Vec::new();
         for name in names {
             let Some((file, needs)) = self.modules.get(name) else {
-                match self.has(name) {
+                match self.has_module(name) {
                     true => continue,
                     false => return Err(name.clone()),
                 }
@@ -122,7 +122,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Preconditions`] with the first that `kernel` lacks.
-    pub(crate) fn wanted(
+    pub(crate) fn wanted_files(
         &self,
         kernel: &str,
         further: impl Iterator<Item = String>,
@@ -132,7 +132,7 @@ impl Tree {
             .into_iter()
             .chain(further)
             .collect();
-        self.files(&names).map_err(|name| {
+        self.module_files(&names).map_err(|name| {
             let what = name.strip_prefix("tcp_").unwrap_or(&name);
             Error::Preconditions(vec![format!(
                 "{kernel} has no module {name} in {} ({what} is needed)",
@@ -143,7 +143,7 @@ impl Tree {
 }
 
 /// The name of a module, from its file. Dashes and underscores are equal.
-fn module(file: &str) -> String {
+fn module_name(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let endings = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending));
     endings.unwrap_or(name).replace('-', "_")
@@ -158,13 +158,13 @@ mod tests {
 
     fn ordered(names: &[&str]) -> Result<Vec<String>, String> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let tree = Tree::parse(
+        let tree = Tree::parse_lists(
             Path::new(""),
             NEEDS,
             "kernel/net/ipv4/tcp_cubic.ko\n",
             "ipv6.parm=disable:Disable IPv6\0ipv6.parmtype=disable:int\0",
         );
-        let files = tree.files(&names)?;
+        let files = tree.module_files(&names)?;
         Ok(files
             .iter()
             .map(|file| file.display().to_string())

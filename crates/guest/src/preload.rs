@@ -20,7 +20,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 ///
 /// # Errors
 /// [`Error::Process`] if the file cannot be created.
-pub fn preload(command: &mut Command, name: &CStr, library: &[u8]) -> Result<(), Error> {
+pub fn preload_library(command: &mut Command, name: &CStr, library: &[u8]) -> Result<(), Error> {
     let failed = Error::system("cannot create a file in memory");
     let library = memfd_create(name, MFdFlags::MFD_CLOEXEC)
         .map_err(std::io::Error::from)

@@ -12,19 +12,19 @@ use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::channel::{CHANNEL, Message};
 use crate::error::Error;
-use crate::{Kind, console};
+use crate::{KernelKind, console};
 
 /// The console's file, in the work directory.
 pub const CONSOLE: &str = "console";
 /// Interval between looks for messages.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// A running kernel; dropped, it is killed.
 #[derive(Debug)]
 pub(crate) struct Running {
-    kind: Kind,
+    kind: KernelKind,
     process: Process,
     messages: File,
     received: Vec<u8>,
@@ -34,7 +34,11 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a kernel in its work directory. The process's output goes to the file [`CONSOLE`]
     /// there.
-    pub(crate) fn start(kind: Kind, command: &mut Command, work: &Path) -> Result<Self, Error> {
+    pub(crate) fn start_kernel(
+        kind: KernelKind,
+        command: &mut Command,
+        work: &Path,
+    ) -> Result<Self, Error> {
         let path = work.join(CONSOLE);
         let failed = |path: &Path| Error::io("cannot create", path.to_owned());
         let console = File::create(&path).map_err(failed(&path))?;
@@ -56,12 +60,16 @@ impl Running {
         })
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> KernelKind {
         self.kind
     }
 
     /// The next message, awaited until the deadline. `overdue` describes a missed deadline.
-    pub(crate) fn message(&mut self, deadline: Instant, overdue: &str) -> Result<Message, Error> {
+    pub(crate) fn next_message(
+        &mut self,
+        deadline: Instant,
+        overdue: &str,
+    ) -> Result<Message, Error> {
         let mut searched = 0;
         loop {
             if let Some(end) = self.received[searched..]
@@ -74,18 +82,18 @@ impl Running {
                 return message.map_err(|error| self.no_message(&line, error));
             }
             searched = self.received.len();
-            self.receive(deadline, overdue)?;
+            self.receive_bytes(deadline, overdue)?;
         }
     }
 
     /// The error for output that is no message.
     pub(crate) fn no_message(&self, sent: &str, why: impl Display) -> Error {
         let kind = self.kind;
-        self.fault(format!("{kind} sent {sent:?}, which is no message: {why}"))
+        self.message_error(format!("{kind} sent {sent:?}, which is no message: {why}"))
     }
 
     /// Keeps the bytes that follow a [`Message::File`] in the work directory.
-    pub(crate) fn keep(
+    pub(crate) fn keep_file(
         &mut self,
         path: &Path,
         bytes: u64,
@@ -96,10 +104,10 @@ impl Running {
             .components()
             .all(|part| matches!(part, Component::Normal(_)));
         if !plain || path.file_name().is_none() {
-            return Err(self.fault(format!("{} sent a file {path:?}", self.kind)));
+            return Err(self.message_error(format!("{} sent a file {path:?}", self.kind)));
         }
         while (self.received.len() as u64) < bytes {
-            self.receive(deadline, overdue)?;
+            self.receive_bytes(deadline, overdue)?;
         }
         let content: Vec<u8> = self.received.drain(..bytes as usize).collect();
         let file = self.work.join(path);
@@ -109,7 +117,7 @@ impl Running {
     }
 
     /// Reads more of the messages.
-    fn receive(&mut self, deadline: Instant, overdue: &str) -> Result<(), Error> {
+    fn receive_bytes(&mut self, deadline: Instant, overdue: &str) -> Result<(), Error> {
         let mut bytes = [0; READ_BYTES];
         loop {
             interrupt::check()?;
@@ -124,13 +132,17 @@ impl Running {
                 return Ok(());
             }
             if let Some(status) = ended {
-                return Err(console::ended(self.kind, status, &self.console()));
+                return Err(console::kernel_ended_error(
+                    self.kind,
+                    status,
+                    &self.console_text(),
+                ));
             }
             if Instant::now() >= deadline {
                 self.process.kill();
-                return Err(self.fault(format!("{overdue} and was ended")));
+                return Err(self.message_error(format!("{overdue} and was ended")));
             }
-            let look = deadline.min(Instant::now() + LOOK);
+            let look = deadline.min(Instant::now() + POLL_INTERVAL);
             self.process.wait_until(look, OnSignal::Fail)?;
         }
     }
@@ -139,17 +151,17 @@ impl Running {
     pub(crate) fn await_stop(&mut self, deadline: Instant) -> Result<(), Error> {
         match self.process.wait_until(deadline, OnSignal::Fail)? {
             Some(_) => Ok(()),
-            None => Err(self.fault(format!("{} did not stop", self.kind))),
+            None => Err(self.message_error(format!("{} did not stop", self.kind))),
         }
     }
 
     /// Adds the console's cause to an error from inside, which alone may not explain the failure.
-    pub(crate) fn explain(&self, error: Error) -> Error {
+    pub(crate) fn explain_error(&self, error: Error) -> Error {
         match error {
             Error::Inside { why, .. } if why.is_empty() => {
-                self.fault(format!("the run in {} ended without a result", self.kind))
+                self.message_error(format!("the run in {} ended without a result", self.kind))
             }
-            Error::Inside { kind, why } => match console::out_of_memory(&self.console()) {
+            Error::Inside { kind, why } => match console::out_of_memory(&self.console_text()) {
                 Some(line) => Error::Inside {
                     kind,
                     why: format!("{why}; its kernel said {line:?}: {}", console::MORE_MEMORY),
@@ -160,14 +172,14 @@ impl Running {
         }
     }
 
-    fn fault(&self, what: String) -> Error {
+    fn message_error(&self, what: String) -> Error {
         Error::Kernel {
             what,
-            console: console::tail(&self.console()),
+            console: console::last_lines(&self.console_text()),
         }
     }
 
-    fn console(&self) -> String {
+    fn console_text(&self) -> String {
         let bytes = fs::read(self.work.join(CONSOLE)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -23,7 +23,7 @@ pub fn is_user_mode() -> bool {
 }
 
 /// Waits for a child, and reaps all orphans that process 1 gets.
-pub fn reap(pid: u32) -> Result<WaitStatus, Error> {
+pub fn reap_child(pid: u32) -> Result<WaitStatus, Error> {
     loop {
         match wait() {
             Ok(status) if status.pid().is_some_and(|it| it.as_raw() as u32 == pid) => {
@@ -56,7 +56,7 @@ pub fn mount_one(kind: &str, point: &str, data: &str) -> Result<(), Error> {
 }
 
 /// Inserts a module, unless it is there.
-pub fn insert(module: &Path) -> Result<(), Error> {
+pub fn insert_module(module: &Path) -> Result<(), Error> {
     let file = File::open(module).map_err(Error::io("cannot open the module", module))?;
     let plain = module.extension().is_some_and(|ending| ending == "ko");
     let flags = ModuleInitFlags::from_bits_retain(if plain { 0 } else { COMPRESSED as _ });
@@ -67,7 +67,7 @@ pub fn insert(module: &Path) -> Result<(), Error> {
 }
 
 /// Sets a sysctl(8) key.
-pub fn set(key: &str, value: &str) -> Result<(), Error> {
+pub fn set_sysctl(key: &str, value: &str) -> Result<(), Error> {
     let path = Path::new("/proc/sys").join(key.replace('.', "/"));
     fs::write(&path, value).map_err(Error::io("cannot write", path))
 }

@@ -62,22 +62,25 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Those of the present kernel, from its clocks: the coarse clock moves at ticks, and the other
+    /// Ticks of the present kernel, from its clocks: the coarse clock moves at ticks, and the other
     /// one has the resolution of timers.
     ///
     /// # Errors
     /// The system's answer.
-    pub fn here() -> Result<Self, Error> {
+    pub fn current_kernel() -> Result<Self, Error> {
         let resolution = |clock| {
             clock_getres(clock)
                 .map(Duration::from)
                 .map_err(|errno| Error::system("clock_getres")(errno.into()))
         };
         let tick = resolution(ClockId::CLOCK_MONOTONIC_COARSE)?;
-        Ok(Self::of(tick, resolution(ClockId::CLOCK_MONOTONIC)?))
+        Ok(Self::from_durations(
+            tick,
+            resolution(ClockId::CLOCK_MONOTONIC)?,
+        ))
     }
 
-    fn of(tick: Duration, timer: Duration) -> Self {
+    fn from_durations(tick: Duration, timer: Duration) -> Self {
         Self {
             hz: (1.0 / tick.as_secs_f64()).round() as u32,
             timers: if timer < tick {
@@ -104,8 +107,11 @@ mod tests {
             (999_848, 1, 1000, Timers::HighResolution),
         ] {
             let of = |ns| Duration::from_nanos(ns);
-            assert_eq!(Ticks::of(of(tick), of(timer)), Ticks { hz, timers });
+            assert_eq!(
+                Ticks::from_durations(of(tick), of(timer)),
+                Ticks { hz, timers }
+            );
         }
-        assert!(Ticks::here().unwrap().hz > 0);
+        assert!(Ticks::current_kernel().unwrap().hz > 0);
     }
 }

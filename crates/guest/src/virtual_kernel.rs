@@ -99,7 +99,7 @@ struct Replacement {
 }
 
 impl Replacement {
-    fn apply(&self, tree: &Path) -> Result<(), Error> {
+    fn apply_to(&self, tree: &Path) -> Result<(), Error> {
         let file = tree.join(self.file);
         let text = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
         if text.matches(self.from).count() != 1 {
@@ -118,7 +118,7 @@ impl Replacement {
 pub enum Time {
     /// The machine's.
     Real,
-    /// Its own, moved by timers.
+    /// A clock of the kernel's own, moved by timers.
     Simulated,
 }
 
@@ -126,13 +126,13 @@ pub enum Time {
 ///
 /// # Errors
 /// [`Error::Preconditions`] if there is none, with the command that builds it.
-pub fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
-    let missing = uml::missing();
+pub fn find_virtual(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
+    let missing = uml::missing_requirements();
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
-    let ending = format!("-{}", recipe(&configuration(hz)?));
-    let cache = cache::directory();
+    let ending = format!("-{}", recipe_hash(&kernel_configuration(hz)?));
+    let cache = cache::cache_directory();
     let mut built: Vec<PathBuf> = fs::read_dir(&cache)
         .into_iter()
         .flatten()
@@ -145,14 +145,16 @@ pub fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
         .iter()
         .rfind(|directory| directory.to_string_lossy().ends_with(&ending));
     let Some(program) = current.map(|directory| directory.join(PROGRAM)) else {
-        return Err(Error::Preconditions(vec![absent(&cache, &built, hz)]));
+        return Err(Error::Preconditions(vec![absent_message(
+            &cache, &built, hz,
+        )]));
     };
     Ok(Kernel {
         program,
         modules: Vec::new(),
         words: match time {
             Time::Real => Vec::new(),
-            Time::Simulated => words(),
+            Time::Simulated => repeatable_arguments(),
         },
         environment: vec![("THALWEG_SEED".to_owned(), seed.to_string())],
         slowness: match time {
@@ -165,7 +167,7 @@ pub fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
 
 /// The message if no kernel is as it would be built now. Older builds may lack a change of the
 /// sources that they need to run here.
-fn absent(cache: &Path, built: &[PathBuf], hz: u32) -> String {
+fn absent_message(cache: &Path, built: &[PathBuf], hz: u32) -> String {
     let option = match hz {
         ticks::DEFAULT => String::new(),
         other => format!(" --hz {other}"),
@@ -192,13 +194,13 @@ fn has_rate(program: &Path, hz: u32) -> bool {
     let output = command.arg("--showconfig").stdin(Stdio::null()).output();
     output.is_ok_and(|output| {
         let configuration = String::from_utf8_lossy(&output.stdout).into_owned();
-        configuration.lines().any(|line| line == rate(hz))
+        configuration.lines().any(|line| line == tick_rate_line(hz))
     })
 }
 
 /// The arguments that make two runs equal: time moved by timers only, a fixed begin of time, and no
 /// randomness from the processor.
-fn words() -> Vec<String> {
+fn repeatable_arguments() -> Vec<String> {
     [
         "time-travel=inf-cpu",
         "time-travel-start=1700000000000000000",
@@ -216,10 +218,10 @@ fn words() -> Vec<String> {
 /// # Errors
 /// [`Error::Options`] for another rate. [`Error::Preconditions`] with all missing packages. The end
 /// of the build's output if it fails. Nothing is left in the cache then.
-pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
+pub fn build_virtual(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     ticks::check_rate(hz).map_err(|why| Error::Options(format!("--hz: {why}")))?;
-    let mut missing = uml::missing();
-    missing.extend(crate::missing(TOOLS));
+    let mut missing = uml::missing_requirements();
+    missing.extend(crate::missing_programs(TOOLS));
     let archive = PathBuf::from(format!("/usr/src/{SOURCES}.tar.xz"));
     if !archive.is_file() {
         missing.push(format!(
@@ -230,16 +232,20 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
-    let configuration = configuration(hz)?;
-    let name = format!("{}-{}", version(&archive)?, recipe(&configuration));
-    let cache = cache::directory();
+    let configuration = kernel_configuration(hz)?;
+    let name = format!(
+        "{}-{}",
+        source_version(&archive)?,
+        recipe_hash(&configuration)
+    );
+    let cache = cache::cache_directory();
     let place = cache.join(name);
     if place.join(PROGRAM).is_file() {
         return Ok(place.join(PROGRAM));
     }
     let _signals = interrupt::Guard::install()?;
     let work = Scratch::create(&cache)?;
-    let bar = bar(progress);
+    let bar = progress_bar(progress);
     bar.set_message("unpacking the sources");
     let mut unpack = Command::new("tar");
     unpack.arg("--extract").arg("--file").arg(&archive);
@@ -247,23 +253,25 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     for pattern in LEFT_OUT {
         unpack.arg(format!("--exclude={pattern}"));
     }
-    attended(&mut unpack, work.path(), &bar)?;
+    run_build_step(&mut unpack, work.path(), &bar)?;
     let tree = work.path().join(SOURCES);
     for replacement in &REPLACEMENTS {
-        replacement.apply(&tree)?;
+        replacement.apply_to(&tree)?;
     }
     let file = tree.join(".config");
     fs::write(&file, &configuration).map_err(Error::io("cannot write", &file))?;
-    attended(make(&tree).arg("olddefconfig"), work.path(), &bar)?;
+    run_build_step(make_command(&tree).arg("olddefconfig"), work.path(), &bar)?;
     let settled = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
-    if let Some(line) = dropped(&settled, hz) {
+    if let Some(line) = dropped_line(&settled, hz) {
         return Err(Error::Options(format!(
             "these sources have no {line}, which the laboratory's kernel needs"
         )));
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    attended(
-        make(&tree).arg(format!("--jobs={cpus}")).arg("linux"),
+    run_build_step(
+        make_command(&tree)
+            .arg(format!("--jobs={cpus}"))
+            .arg("linux"),
         work.path(),
         &bar,
     )?;
@@ -280,7 +288,7 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     Ok(place.join(PROGRAM))
 }
 
-fn make(tree: &Path) -> Command {
+fn make_command(tree: &Path) -> Command {
     let mut command = Command::new("nice");
     command
         .args(["-n", "10", "make", "ARCH=um", "SUBARCH=x86_64"])
@@ -294,7 +302,7 @@ fn make(tree: &Path) -> Command {
 }
 
 /// Runs a step of the build. Its output counts as progress, and errors quote it.
-fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(), Error> {
+fn run_build_step(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(), Error> {
     let path = work.join("log");
     let mut log = File::create(&path).map_err(Error::io("cannot create", &path))?;
     let (mut output, input) = std::io::pipe().map_err(Error::system("cannot create a pipe"))?;
@@ -340,7 +348,7 @@ fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(),
     }
 }
 
-fn bar(wanted: bool) -> ProgressBar {
+fn progress_bar(wanted: bool) -> ProgressBar {
     if !wanted {
         return ProgressBar::hidden();
     }
@@ -353,17 +361,17 @@ fn bar(wanted: bool) -> ProgressBar {
 
 /// The packaged kernel's configuration without modules, then the laboratory's lines. Of two lines
 /// on one option the later counts (kconfig warns and takes it).
-fn configuration(hz: u32) -> Result<String, Error> {
+fn kernel_configuration(hz: u32) -> Result<String, Error> {
     let output = tool::command(uml::PROGRAM)
         .arg("--showconfig")
         .output()
         .map_err(Error::system("cannot start linux.uml"))?;
     let packaged = without_modules(&String::from_utf8_lossy(&output.stdout));
-    Ok(format!("{packaged}{FRAGMENT}{}\n", rate(hz)))
+    Ok(format!("{packaged}{FRAGMENT}{}\n", tick_rate_line(hz)))
 }
 
 /// The configuration line of the tick rate.
-fn rate(hz: u32) -> String {
+fn tick_rate_line(hz: u32) -> String {
     format!("CONFIG_HZ={hz}")
 }
 
@@ -379,17 +387,17 @@ fn without_modules(configuration: &str) -> String {
 
 /// The first required line that a settled configuration lacks: those of the fragment that switch
 /// something on, and the tick rate.
-fn dropped(settled: &str, hz: u32) -> Option<String> {
+fn dropped_line(settled: &str, hz: u32) -> Option<String> {
     FRAGMENT
         .lines()
         .filter(|line| line.ends_with("=y"))
         .map(str::to_owned)
-        .chain([rate(hz)])
+        .chain([tick_rate_line(hz)])
         .find(|line| !settled.lines().any(|has| has == line))
 }
 
 /// The version of the sources: the package's, or without a package the archive's size.
-fn version(archive: &Path) -> Result<String, Error> {
+fn source_version(archive: &Path) -> Result<String, Error> {
     let asked = Command::new("dpkg-query")
         .args(["--show", "--showformat", "${Version}", SOURCES])
         .stderr(Stdio::null())
@@ -404,7 +412,7 @@ fn version(archive: &Path) -> Result<String, Error> {
 }
 
 /// A hash of configuration and changes, by which kernels of the same sources differ.
-fn recipe(configuration: &str) -> String {
+fn recipe_hash(configuration: &str) -> String {
     let changes: String = REPLACEMENTS.iter().map(|one| one.to).collect();
     hash(&format!("{configuration}{changes}"))
 }
@@ -436,11 +444,11 @@ mod tests {
     #[test]
     fn what_the_sources_lack_is_noticed() {
         let all = format!("{FRAGMENT}CONFIG_HZ=1000\n");
-        assert_eq!(dropped(&all, 1000), None);
-        assert_eq!(dropped(&all, 100).as_deref(), Some("CONFIG_HZ=100"));
+        assert_eq!(dropped_line(&all, 1000), None);
+        assert_eq!(dropped_line(&all, 100).as_deref(), Some("CONFIG_HZ=100"));
         let without = all.replace("CONFIG_NET_SCH_NETEM=y", "");
         assert_eq!(
-            dropped(&without, 1000).as_deref(),
+            dropped_line(&without, 1000).as_deref(),
             Some("CONFIG_NET_SCH_NETEM=y")
         );
         assert!(FRAGMENT.contains("CONFIG_UML_TIME_TRAVEL_SUPPORT=y"));
@@ -453,10 +461,10 @@ mod tests {
             let file = tree.path().join(replacement.file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, format!("a\n{}b\n", replacement.from)).unwrap();
-            replacement.apply(tree.path()).unwrap();
+            replacement.apply_to(tree.path()).unwrap();
             let changed = fs::read_to_string(&file).unwrap();
             assert_eq!(changed, format!("a\n{}b\n", replacement.to));
-            let error = replacement.apply(tree.path()).unwrap_err().to_string();
+            let error = replacement.apply_to(tree.path()).unwrap_err().to_string();
             let words = format!("{} is not what the laboratory", replacement.file);
             assert!(error.contains(&words), "{error}");
         }

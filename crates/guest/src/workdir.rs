@@ -16,7 +16,7 @@ use thalweg_process::owned::{PREFIX, orphans};
 use crate::error::Error;
 
 /// Time that the processes of a killed kernel may take to end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A directory for this user alone, in the system's directory for temporary files; dropped, it is
 /// removed.
@@ -46,7 +46,7 @@ impl WorkDir {
         Ok(Self { path })
     }
 
-    /// Its path.
+    /// Path of the work directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -54,15 +54,15 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        clear(&self.path);
+        clear_workdir(&self.path);
     }
 }
 
 /// Removes a directory and the remains of its kernel.
-pub fn clear(path: &Path) {
+pub fn clear_workdir(path: &Path) {
     // A killed kernel is reaped. Its helpers are not its children, and may still be ending.
     end_helpers(path);
-    remove(path);
+    remove_directory(path);
 }
 
 /// Removes this user's directories whose process was killed, and the remains of their kernels.
@@ -73,7 +73,7 @@ pub fn remove_stale() {
     for name in orphans(&parent) {
         let path = parent.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir() && it.uid() == own) {
-            clear(&path);
+            clear_workdir(&path);
         }
     }
 }
@@ -82,7 +82,7 @@ pub fn remove_stale() {
 /// end.
 fn end_helpers(directory: &Path) {
     let mark = uml_dir(directory);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + END_TIMEOUT;
     // A process killed while it started another may have left that behind.
     while end_those_marked(mark.as_bytes(), deadline) && Instant::now() < deadline {}
 }
@@ -123,7 +123,7 @@ pub(crate) fn uml_dir(directory: &Path) -> String {
     format!("uml_dir={}/", directory.display())
 }
 
-fn remove(path: &Path) {
+fn remove_directory(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());
     }

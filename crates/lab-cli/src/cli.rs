@@ -58,12 +58,12 @@ pub enum Command {
     BuildKernel(commands::build_kernel::Options),
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]
-    Sim(commands::sim::What),
+    Sim(commands::sim::SimCommand),
     /// Show and check model files of the learned rate controller.
     ///
     /// docs/reference/model.md describes the format.
     #[command(subcommand)]
-    Model(commands::model::What),
+    Model(commands::model::ModelCommand),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
     ///
     /// The path leads to the command of --far alone; addresses are in THALWEG_LINK_NEAR and
@@ -96,7 +96,7 @@ pub enum Command {
     Timers(commands::timers::Options),
     /// Make the traffic of a scenario; `run` starts it inside its hosts.
     #[command(hide = true, subcommand)]
-    Worker(commands::worker::What),
+    Worker(commands::worker::WorkerCommand),
     /// Remove all that the laboratory has prepared on this machine: for packages.
     #[command(hide = true)]
     RemoveAll,

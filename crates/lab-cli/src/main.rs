@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     cli.format.apply(false);
-    match dispatch(&cli.format, &cli.command) {
+    match dispatch_command(&cli.format, &cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report_with(&error, cli.format.json, scenario_faults),
     }
@@ -33,7 +33,7 @@ fn scenario_faults(error: &anyhow::Error) -> Option<&Faults> {
     }
 }
 
-fn dispatch(format: &Format, command: &Command) -> anyhow::Result<()> {
+fn dispatch_command(format: &Format, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Run(options) => commands::run::run(format, options),
         Command::List(options) => commands::list::run(format, options),

@@ -85,7 +85,7 @@ pub struct LearnedArm {
 
 /// The places that an agent uses.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct AgentPaths<'a> {
     /// A directory for configuration, socket and state.
     pub(crate) directory: &'a Path,
     /// A BPF file system.
@@ -96,18 +96,18 @@ pub(crate) struct Places<'a> {
 
 impl Agent {
     /// Starts an agent and waits until it answers.
-    pub(crate) fn start(
+    pub(crate) fn start_agent(
         binary: &Path,
         learner: Learner<'_>,
-        places: &Places<'_>,
+        places: &AgentPaths<'_>,
     ) -> Result<Self, Error> {
         let mode = learner.mode;
-        let label = mode.label();
+        let label = mode.file_label();
         let directory = places.directory.join(&label);
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
         let socket = directory.join(SOCKET);
         let pin = places.bpf.join(&label);
-        let configuration = configuration(Some(learner), places.cgroup, &pin, &directory)?;
+        let configuration = write_configuration(Some(learner), places.cgroup, &pin, &directory)?;
         let log = directory.join("agent.log");
         let output = File::create(&log).map_err(Error::io("cannot create", &log))?;
         let errors = output
@@ -147,7 +147,9 @@ impl Agent {
                     Ok(response) => format!("its last answer was status {}", response.status),
                     Err(error) => error.to_string(),
                 };
-                return Err(self.fault(&format!("not ready after {} s: {last}", START.as_secs())));
+                return Err(
+                    self.agent_error(&format!("not ready after {} s: {last}", START.as_secs()))
+                );
             }
             self.check_alive_until(Instant::now() + RETRY)?;
         }
@@ -157,7 +159,7 @@ impl Agent {
     fn check_alive_until(&mut self, time: Instant) -> Result<(), Error> {
         match self.process.wait_until(time, OnSignal::Fail)? {
             None => Ok(()),
-            Some(status) => Err(self.fault(&format!("it ended ({status})"))),
+            Some(status) => Err(self.agent_error(&format!("it ended ({status})"))),
         }
     }
 
@@ -167,31 +169,33 @@ impl Agent {
     }
 
     /// The unparsed answer of GET /v1/hosts.
-    pub(crate) fn hosts(&self) -> Result<String, Error> {
-        self.get("/v1/hosts")
+    pub(crate) fn fetch_hosts(&self) -> Result<String, Error> {
+        self.http_get("/v1/hosts")
     }
 
     /// The unparsed answer of GET /v1/gain.
-    pub(crate) fn gain(&self) -> Result<String, Error> {
-        self.get("/v1/gain")
+    pub(crate) fn fetch_gain(&self) -> Result<String, Error> {
+        self.http_get("/v1/gain")
     }
 
-    fn get(&self, path: &str) -> Result<String, Error> {
+    fn http_get(&self, path: &str) -> Result<String, Error> {
         let answer = http::request(&self.socket, "GET", path)
-            .map_err(|error| self.fault(&format!("GET {path}: {error}")))?;
+            .map_err(|error| self.agent_error(&format!("GET {path}: {error}")))?;
         match answer.status {
             200 => Ok(answer.body),
-            status => Err(self.fault(&format!("GET {path}: status {status}"))),
+            status => Err(self.agent_error(&format!("GET {path}: status {status}"))),
         }
     }
 
     /// Tells the agent to remove its programs and end, and waits for that.
-    pub(crate) fn detach(mut self) -> Result<(), Error> {
+    pub(crate) fn detach_and_end(mut self) -> Result<(), Error> {
         self.ask_to_go();
         match self.process.ended()? {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(self.fault(&format!("asked to detach, it ended with {status}"))),
-            None => Err(self.fault("asked to detach, it had to be killed")),
+            Some(status) => {
+                Err(self.agent_error(&format!("asked to detach, it ended with {status}")))
+            }
+            None => Err(self.agent_error("asked to detach, it had to be killed")),
         }
     }
 
@@ -218,11 +222,11 @@ impl Agent {
     }
 
     /// The file with the agent's standard output and error.
-    pub(crate) fn log(&self) -> &Path {
+    pub(crate) fn log_file(&self) -> &Path {
         &self.log
     }
 
-    fn fault(&self, why: &str) -> Error {
+    fn agent_error(&self, why: &str) -> Error {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(20).collect();
         let said = if tail.is_empty() {
@@ -246,7 +250,7 @@ impl Drop for Agent {
 
 /// Writes a configuration whose state and socket are in the directory, and returns its path.
 /// Commands that need no agent have no learner.
-pub(crate) fn configuration(
+pub(crate) fn write_configuration(
     learner: Option<Learner<'_>>,
     cgroup: &Path,
     pin: &Path,

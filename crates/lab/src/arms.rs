@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::agent::configuration;
+use crate::agent::write_configuration;
 use crate::error::Error;
 use crate::host::available_congestion_controls;
 use crate::rundir::RunDir;
@@ -28,7 +28,7 @@ pub(crate) struct Loaded(
 ///
 /// # Errors
 /// Two scenarios give one name to different models.
-pub(crate) fn of(scenarios: &[Scenario]) -> Result<Vec<&Arm>, Error> {
+pub(crate) fn distinct_arms(scenarios: &[Scenario]) -> Result<Vec<&Arm>, Error> {
     let mut arms: Vec<&Arm> = Vec::new();
     for arm in scenarios.iter().flat_map(|scenario| &scenario.arms) {
         match arms.iter().find(|other| other.name == arm.name) {
@@ -46,7 +46,7 @@ pub(crate) fn of(scenarios: &[Scenario]) -> Result<Vec<&Arm>, Error> {
 }
 
 /// Whether this kernel seems to take congestion controls in BPF.
-pub(crate) fn loadable() -> bool {
+pub(crate) fn kernel_takes_bpf_cc() -> bool {
     Path::new(TYPES).exists()
 }
 
@@ -55,8 +55,8 @@ pub(crate) fn loadable() -> bool {
 /// # Errors
 /// [`Error::CongestionControl`] with the message of `thalweg cc load`, or where the kernel already
 /// has a model's name: it may run another model.
-pub(crate) fn load(binary: &Path, scenarios: &[Scenario]) -> Result<Loaded, Error> {
-    let arms = of(scenarios)?;
+pub(crate) fn load_missing(binary: &Path, scenarios: &[Scenario]) -> Result<Loaded, Error> {
+    let arms = distinct_arms(scenarios)?;
     let offered = available_congestion_controls()?;
     for arm in &arms {
         if arm.is_model() && offered.contains(&arm.name) {
@@ -74,20 +74,20 @@ pub(crate) fn load(binary: &Path, scenarios: &[Scenario]) -> Result<Loaded, Erro
         .into_iter()
         .filter(|arm| !offered.contains(&arm.name))
         .collect();
-    if wanted.is_empty() || !loadable() {
+    if wanted.is_empty() || !kernel_takes_bpf_cc() {
         return Ok(Loaded(None));
     }
     let directory = RunDir::create(SERIAL)?;
     let bpf = directory.mount_bpf()?;
     // No agent reads this configuration; only its pin directory is used.
-    let settings = configuration(None, Path::new("/"), &bpf.join("arms"), directory.path())?;
+    let settings = write_configuration(None, Path::new("/"), &bpf.join("arms"), directory.path())?;
     for arm in wanted {
-        one(binary, &settings, arm)?;
+        load_arm(binary, &settings, arm)?;
     }
     Ok(Loaded(Some(directory)))
 }
 
-fn one(binary: &Path, settings: &Path, arm: &Arm) -> Result<(), Error> {
+fn load_arm(binary: &Path, settings: &Path, arm: &Arm) -> Result<(), Error> {
     let program = arm.file.clone().unwrap_or_else(|| PathBuf::from(&arm.load));
     let mut command = Command::new(binary);
     command

@@ -9,41 +9,47 @@ use thalweg_process::interrupt;
 use crate::error::Error;
 use crate::host::WireKind;
 use crate::mode::Mode;
-use crate::options::{Backend, Options, Place, command_to_repeat};
+use crate::options::{Backend, Options, UsedBackend, command_to_repeat};
 use crate::report::Finished;
-use crate::run::check;
+use crate::run::check_options;
 use crate::scenario::Scenario;
 use crate::ticks::{self, Timers};
 use crate::units::Rate;
 use crate::{host, inside, timing};
 
-/// Runs the scenarios on the chosen backend and writes a report of each, as [`crate::run()`] does
+/// Runs the scenarios on the chosen backend and writes a report of each, as [`crate::run_scenarios`] does
 /// on the machine's own kernel.
 ///
 /// # Errors
-/// The first fault; see [`crate::run()`]. A backend that cannot be used here, with all that is
+/// The first fault; see [`crate::run_scenarios`]. A backend that cannot be used here, with all that is
 /// missing. A kernel that does not boot or hangs, with its console.
-pub fn run(options: &Options) -> Result<Finished, Error> {
-    let scenarios = check(options)?;
-    let has_stack = scenarios.iter().any(|scenario| scenario.stack().is_some());
+pub fn run_on_backend(options: &Options) -> Result<Finished, Error> {
+    let scenarios = check_options(options)?;
+    let has_stack = scenarios
+        .iter()
+        .any(|scenario| scenario.first_stack().is_some());
     if options.kernel.name.is_some() && options.kernel.backend != Backend::Qemu && !has_stack {
         return Err(Error::Options(
             "--kernel goes with --backend qemu, or with a scenario that has an end \"stack\""
                 .into(),
         ));
     }
-    let (name, mut why) = choose(options, &scenarios)?;
+    let (name, mut why) = choose_backend(options, &scenarios)?;
     check_stacks(options, &scenarios, name)?;
     let stock = match name {
-        Backend::Qemu => Some(kernels::find(options.kernel.name.as_deref())?),
+        Backend::Qemu => Some(kernels::find_kernel(options.kernel.name.as_deref())?),
         _ => None,
     };
     if let Some(stock) = &stock {
         // The figures depend on these, too.
-        why = format!("{why}: {}, kernel {}", qemu::version()?, stock.origin());
+        why = format!(
+            "{why}: {}, kernel {}",
+            qemu::qemu_version()?,
+            stock.origin_description()
+        );
     }
     let mut options = options.clone();
-    options.origin.place = Place {
+    options.origin.place = UsedBackend {
         name,
         why,
         kernel_command: None,
@@ -56,27 +62,27 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         let command = &mut options.origin.command;
         command.get_or_insert_with(command_to_repeat);
     }
-    let asked = timing::asked(&scenarios)?;
+    let asked = timing::requested_timing(&scenarios)?;
     if let Some(stock) = &stock {
         let _signals = interrupt::Guard::install()?;
-        return inside::qemu::run(stock, asked.timers, &options, &scenarios);
+        return inside::qemu::run_in_qemu(stock, asked.timers, &options, &scenarios);
     }
     let seed = scenarios.first().map_or(0, |first| first.path.seed);
     let mut kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link | Backend::Qemu => {
-            return Finished::of(&crate::run(&options)?);
+            return Finished::from_outcome(&crate::run_scenarios(&options)?);
         }
         Backend::Uml if asked.hz == ticks::DEFAULT => {
-            inside::uml::packaged(&scenarios, &options.modes)?
+            inside::uml::packaged_kernel(&scenarios, &options.modes)?
         }
-        Backend::Uml => virtual_kernel::find(asked.hz, Time::Real, seed)?,
-        Backend::Virtual => virtual_kernel::find(asked.hz, Time::Simulated, seed)?,
+        Backend::Uml => virtual_kernel::find_virtual(asked.hz, Time::Real, seed)?,
+        Backend::Virtual => virtual_kernel::find_virtual(asked.hz, Time::Simulated, seed)?,
     };
     if asked.timers == Timers::Tick {
         kernel.words.push("highres=off".to_owned());
     }
     let _signals = interrupt::Guard::install()?;
-    inside::uml::run(&kernel, &options, &scenarios)
+    inside::uml::run_in_uml(&kernel, &options, &scenarios)
 }
 
 /// Runs the job of a work directory, inside a kernel of its own (`thalweg-lab guest`, see
@@ -86,8 +92,8 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
 /// There is no job, or the run fails.
 pub fn run_inside(work: &Path) -> Result<(), Error> {
     thalweg_guest::main(work, |document| {
-        let options: Options = inside::read(document)?;
-        inside::write(&Finished::of(&crate::run(&options)?)?)
+        let options: Options = inside::from_document(document)?;
+        inside::to_document(&Finished::from_outcome(&crate::run_scenarios(&options)?)?)
     })
 }
 
@@ -97,7 +103,7 @@ fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error>
         .iter()
         .zip(&options.scenarios)
         .find(|(scenario, _)| {
-            let paths = scenario.remotes();
+            let paths = scenario.remote_paths();
             paths.iter().any(|(_, path)| path.rate.is_none())
         });
     match endless {
@@ -116,7 +122,7 @@ fn check_stacks(options: &Options, scenarios: &[Scenario], name: Backend) -> Res
     let stack = scenarios
         .iter()
         .zip(&options.scenarios)
-        .find_map(|(scenario, file)| Some((scenario.stack()?, file)));
+        .find_map(|(scenario, file)| Some((scenario.first_stack()?, file)));
     let Some((key, file)) = stack else {
         return Ok(());
     };
@@ -139,12 +145,16 @@ fn check_stacks(options: &Options, scenarios: &[Scenario], name: Backend) -> Res
     }
 }
 
-fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {
+fn choose_backend(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {
     let missing = match options.kernel.backend {
         Backend::Auto | Backend::Host | Backend::Link => {
-            let missing = host::missing();
+            let missing = host::missing_requirements();
             if missing.is_empty() {
-                host::missing_for(scenarios, &options.modes, options.kernel.backend.wire())
+                host::missing_for(
+                    scenarios,
+                    &options.modes,
+                    options.kernel.backend.wire_kind(),
+                )
             } else {
                 missing
             }
@@ -152,7 +162,7 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         Backend::Uml | Backend::Virtual | Backend::Qemu => Vec::new(),
     };
     let link = || {
-        let mut missing = host::missing();
+        let mut missing = host::missing_requirements();
         if missing.is_empty() {
             missing = host::missing_for(scenarios, &options.modes, WireKind::Tun);
         }
@@ -165,12 +175,20 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         }));
         missing
     };
-    decide(options.kernel.backend, missing, link, uml::missing)
+    decide_backend(
+        options.kernel.backend,
+        missing,
+        link,
+        uml::missing_requirements,
+    )
 }
 
 /// The sum of the rates of all paths; none if one is unlimited.
 fn total_rate(scenario: &Scenario) -> Option<Rate> {
-    let rates = scenario.remotes().into_iter().map(|(_, path)| path.rate);
+    let rates = scenario
+        .remote_paths()
+        .into_iter()
+        .map(|(_, path)| path.rate);
     let sum: Option<u64> = rates.map(|rate| rate.map(Rate::bps)).sum();
     sum.map(Rate::from_bps)
 }
@@ -180,7 +198,7 @@ const LINK_RATE: Rate = Rate::from_bps(1_000_000_000);
 
 /// Chooses the backend and says why: by the option, by what the machine's own kernel lacks, and by
 /// what user-mode Linux lacks.
-fn decide(
+fn decide_backend(
     asked: Backend,
     mut host: Vec<String>,
     link: impl Fn() -> Vec<String>,
@@ -215,7 +233,9 @@ fn decide(
             Err(Error::Preconditions(host))
         }
         Backend::Uml if !uml().is_empty() => Err(Error::Preconditions(uml())),
-        Backend::Qemu if !qemu::missing().is_empty() => Err(Error::Preconditions(qemu::missing())),
+        Backend::Qemu if !qemu::missing_requirements().is_empty() => {
+            Err(Error::Preconditions(qemu::missing_requirements()))
+        }
         named => Ok((named, format!("asked for with --backend {named}"))),
     }
 }
@@ -245,7 +265,7 @@ mod tests {
             (Backend::Virtual, "", "", Backend::Virtual, "asked for"),
         ] {
             let link = || vec!["too fast".to_owned()];
-            let (name, why) = decide(asked, lines(host), link, || lines(uml)).unwrap();
+            let (name, why) = decide_backend(asked, lines(host), link, || lines(uml)).unwrap();
             assert_eq!(name, chosen, "{asked} {host} {uml}");
             assert!(why.contains(because), "{why}");
         }
@@ -254,10 +274,10 @@ mod tests {
     #[test]
     fn a_forwarded_path_where_only_the_delay_is_missing() {
         let none = || Vec::new();
-        let (name, why) = decide(Backend::Auto, lines("no netem"), none, none).unwrap();
+        let (name, why) = decide_backend(Backend::Auto, lines("no netem"), none, none).unwrap();
         assert_eq!(name, Backend::Link);
         assert!(why.contains("no netem"), "{why}");
-        let (name, _) = decide(Backend::Auto, Vec::new(), none, none).unwrap();
+        let (name, _) = decide_backend(Backend::Auto, Vec::new(), none, none).unwrap();
         assert_eq!(name, Backend::Host);
     }
 
@@ -279,7 +299,7 @@ mod tests {
             (Backend::Uml, "", "no linux.uml", ["no linux.uml", ""]),
         ] {
             let link = || vec!["too fast".to_owned()];
-            let error = decide(asked, lines(host), link, || lines(uml))
+            let error = decide_backend(asked, lines(host), link, || lines(uml))
                 .unwrap_err()
                 .to_string();
             for word in words {

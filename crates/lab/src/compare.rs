@@ -17,7 +17,7 @@ use crate::figure::{Better, Unit};
 use crate::measure::Measure;
 use crate::outcome::Connection;
 use crate::table::Table;
-use bootstrap::interval;
+use bootstrap::bootstrap_interval;
 use input::{Run, RunMode, RunScenario};
 
 /// Options of a comparison.
@@ -74,7 +74,7 @@ pub enum Against {
 }
 
 impl Against {
-    fn of(measure: Measure) -> Self {
+    fn for_measure(measure: Measure) -> Self {
         match measure.unit() {
             Unit::Share => Self::Difference,
             _ => Self::Ratio,
@@ -82,17 +82,17 @@ impl Against {
     }
 
     /// The value where A and B are equal.
-    fn neutral(self) -> f64 {
+    fn neutral_value(self) -> f64 {
         match self {
             Self::Ratio => 1.0,
             Self::Difference => 0.0,
         }
     }
 
-    fn apply(self, a: f64, b: f64) -> f64 {
+    fn compare_values(self, a: f64, b: f64) -> f64 {
         match self {
             // Equal values compare as equal, also if both are 0 or infinite.
-            _ if a == b => self.neutral(),
+            _ if a == b => self.neutral_value(),
             Self::Ratio => b / a,
             Self::Difference => b - a,
         }
@@ -114,7 +114,7 @@ pub struct Row {
     pub host: String,
     /// The measure that is compared.
     pub measure: Measure,
-    /// Its unit.
+    /// Unit of the measure.
     pub unit: Unit,
     /// Which direction is an improvement.
     pub better: Better,
@@ -141,7 +141,7 @@ pub struct Row {
 /// The whole comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// Its options.
+    /// Options of the comparison.
     pub options: Options,
     /// One row per scenario, mode, class and measure of both runs.
     pub rows: Vec<Row>,
@@ -165,7 +165,7 @@ impl Comparison {
 /// # Errors
 /// [`Error::Compare`]: a run cannot be read, no scenario is common to both, or scenarios of one
 /// name differ.
-pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Error> {
+pub fn compare_runs(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Error> {
     let fault = |message: &str| Err(Error::Options(message.to_owned()));
     if !options.tolerance.is_finite() || options.tolerance < 0.0 {
         let found = options.tolerance;
@@ -186,16 +186,16 @@ pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Erro
         ));
     }
     let (a, b) = (Run::load(a)?, Run::load(b)?);
-    runs(&a, &b, options)
+    compare_loaded(&a, &b, options)
 }
 
-fn runs(a: &Run, b: &Run, options: &Options) -> Result<Comparison, Error> {
+fn compare_loaded(a: &Run, b: &Run, options: &Options) -> Result<Comparison, Error> {
     let mut comparison = Comparison {
         options: options.clone(),
         rows: Vec::new(),
-        only_a: a.without(b),
-        only_b: b.without(a),
-        notes: a.differences(b),
+        only_a: a.missing_from(b),
+        only_b: b.missing_from(a),
+        notes: a.environment_differences(b),
     };
     for first in &a.scenarios {
         let Some(second) = b.scenarios.iter().find(|other| other.name == first.name) else {
@@ -207,7 +207,7 @@ fn runs(a: &Run, b: &Run, options: &Options) -> Result<Comparison, Error> {
                 || options.modes.iter().any(|wanted| {
                     *wanted == mode.mode || (wanted == "fixed" && mode.mode.starts_with("fixed:"))
                 });
-            if let Some(other) = second.mode(&mode.mode).filter(|_| wanted) {
+            if let Some(other) = second.mode_named(&mode.mode).filter(|_| wanted) {
                 compare_mode(first, mode, other, options, &mut comparison.rows);
             }
         }
@@ -261,7 +261,7 @@ fn compare_mode(
                 mode.connections
                     .iter()
                     .filter(of_sort)
-                    .filter_map(|one| measure.value(one, least_rtt_us))
+                    .filter_map(|one| measure.connection_value(one, least_rtt_us))
                     .collect()
             };
             let (old, new) = (values(a), values(b));
@@ -269,8 +269,9 @@ fn compare_mode(
             else {
                 continue;
             };
-            let against = Against::of(measure);
-            let (low, high) = interval(&old, &new, options, |a, b| against.apply(a, b));
+            let against = Against::for_measure(measure);
+            let (low, high) =
+                bootstrap_interval(&old, &new, options, |a, b| against.compare_values(a, b));
             rows.push(Row {
                 scenario: scenario.name.clone(),
                 mode: a.mode.clone(),
@@ -284,18 +285,24 @@ fn compare_mode(
                 median_a,
                 median_b,
                 against,
-                value: against.apply(median_a, median_b),
+                value: against.compare_values(median_a, median_b),
                 low,
                 high,
-                verdict: verdict(low, high, against, measure.better(), options.tolerance),
+                verdict: judge_interval(low, high, against, measure.better(), options.tolerance),
             });
         }
     }
 }
 
-fn verdict(low: f64, high: f64, against: Against, better: Better, tolerance: f64) -> Verdict {
-    let above = low > against.neutral() + tolerance;
-    let below = high < against.neutral() - tolerance;
+fn judge_interval(
+    low: f64,
+    high: f64,
+    against: Against,
+    better: Better,
+    tolerance: f64,
+) -> Verdict {
+    let above = low > against.neutral_value() + tolerance;
+    let below = high < against.neutral_value() - tolerance;
     match (better, above, below) {
         (Better::Higher, true, _) | (Better::Lower, _, true) => Verdict::Better,
         (Better::Higher, _, true) | (Better::Lower, true, _) => Verdict::Worse,
@@ -304,7 +311,7 @@ fn verdict(low: f64, high: f64, against: Against, better: Better, tolerance: f64
 }
 
 /// The options of a comparison, in a line.
-pub fn title(comparison: &Comparison) -> String {
+pub fn comparison_title(comparison: &Comparison) -> String {
     let options = &comparison.options;
     format!(
         "Medians of B against A, {}% intervals, {} resamples, seed {}",
@@ -316,7 +323,7 @@ pub fn title(comparison: &Comparison) -> String {
 }
 
 /// One table for each scenario.
-pub fn tables(comparison: &Comparison) -> Vec<Table> {
+pub fn comparison_tables(comparison: &Comparison) -> Vec<Table> {
     let rows = &comparison.rows;
     rows.chunk_by(|one, next| one.scenario == next.scenario)
         .map(|rows| Table {
@@ -326,12 +333,12 @@ pub fn tables(comparison: &Comparison) -> Vec<Table> {
             ]
             .map(str::to_owned)
             .to_vec(),
-            rows: rows.iter().map(cells).collect(),
+            rows: rows.iter().map(row_cells).collect(),
         })
         .collect()
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn row_cells(row: &Row) -> Vec<String> {
     let figure = |value: f64| match row.against {
         Against::Ratio => format!("{value:.3}×"),
         Against::Difference => format!("{:+.2} pp", value * 100.0),
@@ -347,8 +354,8 @@ fn cells(row: &Row) -> Vec<String> {
     vec![
         row.mode.clone(),
         format!("{}{sort}", row.measure),
-        finite(row.unit, row.median_a),
-        finite(row.unit, row.median_b),
+        format_finite(row.unit, row.median_a),
+        format_finite(row.unit, row.median_b),
         format!("{}/{}", row.count_a, row.count_b),
         figure(row.value),
         figure(row.low),
@@ -362,16 +369,16 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn finite(unit: Unit, value: f64) -> String {
+fn format_finite(unit: Unit, value: f64) -> String {
     if value.is_finite() {
-        unit.show(value)
+        unit.with_unit(value)
     } else {
         "never".into()
     }
 }
 
 /// Lines below the tables: what only one run has, and how their environments differ.
-pub fn remarks(comparison: &Comparison) -> Vec<String> {
+pub fn comparison_remarks(comparison: &Comparison) -> Vec<String> {
     let only = [("A", &comparison.only_a), ("B", &comparison.only_b)]
         .into_iter()
         .filter(|(_, only)| !only.is_empty())

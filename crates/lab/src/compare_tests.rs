@@ -84,7 +84,7 @@ fn a_clear_loss_is_worse_a_clear_gain_better_and_the_same_neither() {
             ],
         ),
     );
-    let comparison = compare(&a, &b, &Options::default()).unwrap();
+    let comparison = compare_runs(&a, &b, &Options::default()).unwrap();
     let goodputs: Vec<&Row> = comparison
         .rows
         .iter()
@@ -105,13 +105,13 @@ fn a_clear_loss_is_worse_a_clear_gain_better_and_the_same_neither() {
         tolerance: 0.3,
         ..Options::default()
     };
-    let comparison = compare(&a, &b, &tolerant).unwrap();
+    let comparison = compare_runs(&a, &b, &tolerant).unwrap();
     assert!(!comparison.is_worse());
     // Equal values have an interval of one point.
     let share = &comparison.rows[1];
     assert_eq!(share.measure, Measure::RetransmissionShare);
     assert_eq!((share.value, share.low, share.high), (0.0, 0.0, 0.0));
-    let text = tables(&comparison)[0].text();
+    let text = comparison_tables(&comparison)[0].to_text();
     assert!(text.contains("0.800×") && text.contains("21/21"), "{text}");
 }
 
@@ -124,23 +124,23 @@ fn lower_is_better_where_it_is() {
         (1.2, f64::INFINITY, Verdict::Worse),
     ] {
         assert_eq!(
-            verdict(low, high, Against::Ratio, Better::Lower, 0.05),
+            judge_interval(low, high, Against::Ratio, Better::Lower, 0.05),
             expected
         );
     }
     // Shares are compared by difference: from 0 to 2 % is worse, even by a single point.
-    let against = Against::of(Measure::RetransmissionShare);
-    assert_eq!(against.apply(0.0, 0.02), 0.02);
+    let against = Against::for_measure(Measure::RetransmissionShare);
+    assert_eq!(against.compare_values(0.0, 0.02), 0.02);
     assert_eq!(
-        verdict(0.02, 0.02, against, Better::Lower, 0.01),
+        judge_interval(0.02, 0.02, against, Better::Lower, 0.01),
         Verdict::Worse
     );
     assert_eq!(
-        verdict(0.02, 0.02, against, Better::Lower, 0.03),
+        judge_interval(0.02, 0.02, against, Better::Lower, 0.03),
         Verdict::NoDifferenceShown
     );
     // 0 against 0 is no difference.
-    assert_eq!(Against::Ratio.apply(0.0, 0.0), 1.0);
+    assert_eq!(Against::Ratio.compare_values(0.0, 0.0), 1.0);
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn a_mode_that_moves_nothing_any_more_is_worse() {
     let files = Files::new();
     let a = files.write("a.json", &document("x", &[("thalweg", around(1e6, 9))]));
     let b = files.write("b.json", &document("x", &[("thalweg", vec![0.0; 9])]));
-    let there = compare(&a, &b, &goodput()).unwrap();
+    let there = compare_runs(&a, &b, &goodput()).unwrap();
     assert_eq!(there.rows[0].verdict, Verdict::Worse);
-    let back = compare(&b, &a, &goodput()).unwrap();
+    let back = compare_runs(&b, &a, &goodput()).unwrap();
     assert_eq!(back.rows[0].verdict, Verdict::Better);
 }
 
@@ -162,11 +162,14 @@ fn what_is_in_one_only_is_named() {
     files.write("a/y/results.json", &document("y", &few));
     files.write("b/x/results.json", &document("x", &few[..1]));
     let (a, b) = (files.0.path().join("a"), files.0.path().join("b"));
-    let comparison = compare(&a, &b, &goodput()).unwrap();
+    let comparison = compare_runs(&a, &b, &goodput()).unwrap();
     assert_eq!(comparison.only_a, ["x: classic", "y"]);
     assert_eq!(comparison.only_b, Vec::<String>::new());
     assert_eq!(comparison.rows.len(), 1);
-    assert_eq!(remarks(&comparison), ["only in A: x: classic, y"]);
+    assert_eq!(
+        comparison_remarks(&comparison),
+        ["only in A: x: classic, y"]
+    );
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn circumstances_that_differ_are_noted() {
     let a = files.write("a.json", &results);
     results["environment"]["kernel"] = "Linux 7".into();
     let b = files.write("b.json", &results);
-    let comparison = compare(&a, &b, &goodput()).unwrap();
+    let comparison = compare_runs(&a, &b, &goodput()).unwrap();
     assert_eq!(comparison.notes, ["kernel differs: A Linux 6, B Linux 7"]);
 }
 
@@ -195,7 +198,7 @@ fn backend_and_stack_that_differ_are_noted() {
         with("a.json", "host", "Linux 5"),
         with("b.json", "uml", "Linux 6"),
     );
-    let comparison = compare(&a, &b, &goodput()).unwrap();
+    let comparison = compare_runs(&a, &b, &goodput()).unwrap();
     assert_eq!(
         comparison.notes,
         [
@@ -205,10 +208,15 @@ fn backend_and_stack_that_differ_are_noted() {
     );
     // The reason for a backend is no difference.
     let same = with("same.json", "host", "Linux 5");
-    assert!(compare(&a, &same, &goodput()).unwrap().notes.is_empty());
+    assert!(
+        compare_runs(&a, &same, &goodput())
+            .unwrap()
+            .notes
+            .is_empty()
+    );
     // Older runs tell neither.
     let old = files.write("old.json", &old);
-    assert!(compare(&old, &a, &goodput()).unwrap().notes.is_empty());
+    assert!(compare_runs(&old, &a, &goodput()).unwrap().notes.is_empty());
 }
 
 #[test]
@@ -224,10 +232,10 @@ fn other_ends_or_agent_are_another_scenario() {
         let mut other = results.clone();
         other["scenarios"][0]["scenario"][key] = value.clone();
         let other = files.write(&format!("{key}.json"), &other);
-        let error = compare(&native, &other, &goodput()).unwrap_err();
+        let error = compare_runs(&native, &other, &goodput()).unwrap_err();
         let (error, reason) = (error.to_string(), format!("its {key} is null in"));
         assert!(error.contains(&reason), "{error}");
-        compare(&other, &other, &goodput()).unwrap();
+        compare_runs(&other, &other, &goodput()).unwrap();
     }
 }
 
@@ -269,7 +277,9 @@ fn what_cannot_be_compared_is_refused_with_the_reason() {
         (words, "invalid type: string \"much\""),
         (files.0.path().join("twice"), "expected each once"),
     ] {
-        let error = compare(&good, &file, &goodput()).unwrap_err().to_string();
+        let error = compare_runs(&good, &file, &goodput())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(reason), "{error}");
         assert!(
             error.contains(file.file_name().unwrap().to_str().unwrap()),
@@ -279,7 +289,7 @@ fn what_cannot_be_compared_is_refused_with_the_reason() {
     // More connections do not make another scenario.
     let mut longer = results.clone();
     longer["scenarios"][0]["scenario"]["traffic"]["connections"] = 90.into();
-    compare(&good, &files.write("longer.json", &longer), &goodput()).unwrap();
+    compare_runs(&good, &files.write("longer.json", &longer), &goodput()).unwrap();
 }
 
 #[test]
@@ -298,7 +308,7 @@ fn options_out_of_range_are_refused() {
             ..Options::default()
         },
     ] {
-        let error = compare(Path::new("a"), Path::new("b"), &options).unwrap_err();
+        let error = compare_runs(Path::new("a"), Path::new("b"), &options).unwrap_err();
         assert!(matches!(error, Error::Options(_)), "{error}");
     }
 }
@@ -320,7 +330,7 @@ fn queue_delay_has_one_origin_for_both_runs() {
         measures: vec![Measure::QueueDelay],
         ..Options::default()
     };
-    let comparison = compare(&a, &b, &options).unwrap();
+    let comparison = compare_runs(&a, &b, &options).unwrap();
     let row = &comparison.rows[0];
     assert_eq!((row.median_a, row.median_b), (4000.0, 4000.0));
     assert_eq!(row.verdict, Verdict::NoDifferenceShown);
@@ -353,7 +363,7 @@ fn hosts_are_compared_each_by_itself() {
         files.write(name, &document)
     };
     let (a, b) = (run("a.json", 100e6, 1e6), run("b.json", 100e6, 2e6));
-    let comparison = compare(&a, &b, &goodput()).unwrap();
+    let comparison = compare_runs(&a, &b, &goodput()).unwrap();
     let found: Vec<(&str, Verdict)> = comparison
         .rows
         .iter()
@@ -366,13 +376,17 @@ fn hosts_are_compared_each_by_itself() {
             ("far", Verdict::Better)
         ]
     );
-    assert!(tables(&comparison)[0].text().contains("goodput (far)"));
+    assert!(
+        comparison_tables(&comparison)[0]
+            .to_text()
+            .contains("goodput (far)")
+    );
     // Each host's delays are counted from its own least.
     let options = Options {
         measures: vec![Measure::QueueDelay],
         ..Options::default()
     };
-    let medians: Vec<f64> = compare(&a, &b, &options)
+    let medians: Vec<f64> = compare_runs(&a, &b, &options)
         .unwrap()
         .rows
         .iter()
@@ -383,6 +397,8 @@ fn hosts_are_compared_each_by_itself() {
     let mut other: Value = serde_json::from_str(&fs::read_to_string(&b).unwrap()).unwrap();
     other["scenarios"][0]["scenario"]["hosts"][1]["name"] = "away".into();
     let other = files.write("c.json", &other);
-    let error = compare(&a, &other, &goodput()).unwrap_err().to_string();
+    let error = compare_runs(&a, &other, &goodput())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("its hosts is"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Errors of a laboratory run.
 
 /// Why a laboratory run failed. A missed expectation is not an error: see
-/// [`crate::Outcome::passed`].
+/// [`crate::Outcome::has_passed`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A scenario file is not a valid scenario.
@@ -44,7 +44,7 @@ pub enum Error {
     /// A congestion control cannot be made the default of a namespace.
     #[error("congestion control {name:?} cannot be used: {why}")]
     CongestionControl {
-        /// Its name.
+        /// Name of the congestion control.
         name: String,
         /// The reason and what to do.
         why: String,
@@ -55,15 +55,15 @@ pub enum Error {
     /// A traffic server did not start.
     #[error("the traffic server of mode {mode} did not start: {why}")]
     Server {
-        /// Its mode.
+        /// Mode of the server.
         mode: String,
-        /// Its output, or that there was none.
+        /// Output of the server, or that there was none.
         why: String,
     },
     /// The agent did not start, or its API did not answer.
     #[error("the agent of mode {mode}: {why}")]
     Agent {
-        /// Its mode.
+        /// Mode of the agent.
         mode: String,
         /// The fault, with the agent's output if there is any.
         why: String,
@@ -71,7 +71,7 @@ pub enum Error {
     /// A policy could not be applied or shown.
     #[error("the policy {name}: {why}")]
     Policy {
-        /// Its name in the scenario.
+        /// Name of the policy in the scenario.
         name: String,
         /// The fault, with the command's output if there is any.
         why: String,

@@ -13,14 +13,14 @@ use crate::scenario::{Expectation, Reference};
 use crate::statistic::Statistic;
 
 /// Compares every expectation with the measured modes.
-pub fn evaluate(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
+pub fn evaluate_expectations(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
     expectations
         .iter()
-        .map(|expectation| check(expectation, modes))
+        .map(|expectation| check_expectation(expectation, modes))
         .collect()
 }
 
-/// What mode `null`, if it ran, makes of the expectations of modes that learn.
+/// Verdicts on mode `null`, if it ran, by the expectations of modes that learn.
 pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
     if !modes.iter().any(|outcome| outcome.mode == Mode::Null) {
         return Vec::new();
@@ -32,7 +32,7 @@ pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec
     });
     // Where nothing was measured, no bound has told a learner from one that does nothing.
     of_null
-        .map(|one| check(&one, modes))
+        .map(|one| check_expectation(&one, modes))
         .map(|one| Check {
             verdict: one.value.map_or(Verdict::NotChecked, |_| one.verdict),
             ..one
@@ -40,7 +40,7 @@ pub fn evaluate_null(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec
         .collect()
 }
 
-fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
+fn check_expectation(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
     let mut check = Check {
         expectation: expectation.clone(),
         text: expectation.to_string(),
@@ -49,21 +49,23 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
         reference: None,
         reason: None,
     };
-    let result = find(modes, &expectation.mode).and_then(|_| match &expectation.host {
+    let result = find_mode(modes, &expectation.mode).and_then(|_| match &expectation.host {
         // The figures towards one host are taken as if it were the only one.
         Some(host) => {
-            let towards: Vec<ModeOutcome> =
-                modes.iter().filter_map(|mode| mode.towards(host)).collect();
-            measure(expectation, &towards, &mut check.reference)
+            let towards: Vec<ModeOutcome> = modes
+                .iter()
+                .filter_map(|mode| mode.towards_host(host))
+                .collect();
+            measured_value(expectation, &towards, &mut check.reference)
         }
-        None => measure(expectation, modes, &mut check.reference),
+        None => measured_value(expectation, modes, &mut check.reference),
     });
     match result {
         Ok(value) => {
             check.value = Some(value);
             // A goal that was not reached keeps no bound, not even a lower one.
             check.verdict = if value.is_finite() {
-                Verdict::of(value, expectation.at_least, expectation.at_most)
+                Verdict::judge_value(value, expectation.at_least, expectation.at_most)
             } else {
                 Verdict::Missed
             };
@@ -79,7 +81,7 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
 }
 
 /// The outcome of a mode that was run.
-fn find<'a>(modes: &'a [ModeOutcome], mode: &Mode) -> Result<&'a ModeOutcome, NoValue> {
+fn find_mode<'a>(modes: &'a [ModeOutcome], mode: &Mode) -> Result<&'a ModeOutcome, NoValue> {
     modes
         .iter()
         .find(|outcome| outcome.mode == *mode && !outcome.connections.is_empty())
@@ -87,7 +89,7 @@ fn find<'a>(modes: &'a [ModeOutcome], mode: &Mode) -> Result<&'a ModeOutcome, No
 }
 
 /// The value of an expectation whose mode was run.
-fn measure(
+fn measured_value(
     expectation: &Expectation,
     modes: &[ModeOutcome],
     reference_mode: &mut Option<Mode>,
@@ -97,14 +99,14 @@ fn measure(
         arm: expectation.arm.as_deref(),
         class: expectation.class.as_deref(),
     };
-    let own = find(modes, &expectation.mode)
-        .map_err(|_| NoValue::unmeasured("nothing was measured towards the host"))?;
-    let value = query.value(own, modes)?;
+    let own = find_mode(modes, &expectation.mode)
+        .map_err(|_| NoValue::not_measured("nothing was measured towards the host"))?;
+    let value = query.mode_value(own, modes)?;
     let Some(reference) = &expectation.relative_to else {
         return Ok(value);
     };
     let outcome = match reference {
-        Reference::Mode(mode) => find(modes, mode)?,
+        Reference::Mode(mode) => find_mode(modes, mode)?,
         Reference::BestFixed => query
             .best_setting(modes)
             .ok_or_else(|| NoValue::no_reference("no mode fixed:ARM was run"))?,
@@ -123,8 +125,8 @@ fn measure(
         ..query
     };
     let divisor = query
-        .value(outcome, modes)
-        .or_else(|_| all.value(outcome, modes))
+        .mode_value(outcome, modes)
+        .or_else(|_| all.mode_value(outcome, modes))
         .map_err(|why| NoValue::NoReference(format!("{why} in mode {}", outcome.mode)))?;
     if divisor == 0.0 {
         let mode = &outcome.mode;

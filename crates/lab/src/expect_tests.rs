@@ -46,7 +46,7 @@ fn expectation(statistic: Statistic, relative_to: Option<Reference>, at_least: f
 }
 
 fn verdict(expectation: Expectation, modes: &[ModeOutcome]) -> (Verdict, Option<f64>) {
-    let check = &evaluate(&[expectation], modes)[0];
+    let check = &evaluate_expectations(&[expectation], modes)[0];
     (check.verdict, check.value)
 }
 
@@ -176,7 +176,7 @@ fn what_was_not_measured_is_neither_met_nor_missed() {
         ),
         (&best, vec![], "mode thalweg was not run"),
     ] {
-        let check = &evaluate(std::slice::from_ref(expectation), &modes)[0];
+        let check = &evaluate_expectations(std::slice::from_ref(expectation), &modes)[0];
         assert_eq!((check.verdict, check.value), (Verdict::NotChecked, None));
         assert!(
             check.reason.as_deref().unwrap().contains(reason),
@@ -224,7 +224,7 @@ fn a_mode_that_ran_and_measured_nothing_misses() {
         ),
     ] {
         let modes = [dead("baseline"), dead("fixed:bbr"), dead("thalweg")];
-        let check = &evaluate(std::slice::from_ref(&expectation), &modes)[0];
+        let check = &evaluate_expectations(std::slice::from_ref(&expectation), &modes)[0];
         assert_eq!((check.verdict, check.value), (Verdict::Missed, None));
         assert_eq!(check.reason.as_deref(), Some(reason), "{check:?}");
     }
@@ -276,7 +276,10 @@ fn null_that_measured_nothing_does_not_miss() {
         outcome("null", &[0.0, 0.0], ""),
     ];
     let claims = std::slice::from_ref(&claim);
-    assert_eq!(evaluate(claims, &modes)[0].verdict, Verdict::Missed);
+    assert_eq!(
+        evaluate_expectations(claims, &modes)[0].verdict,
+        Verdict::Missed
+    );
     let of_null = evaluate_null(claims, &modes);
     assert_eq!(of_null[0].verdict, Verdict::NotChecked);
 }

@@ -22,7 +22,7 @@ pub enum Unit {
 
 impl Unit {
     /// The figure with its unit. An infinite one was never reached.
-    pub fn show(self, value: f64) -> String {
+    pub fn with_unit(self, value: f64) -> String {
         if value.is_infinite() {
             return "not reached".into();
         }

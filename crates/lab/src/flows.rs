@@ -14,9 +14,11 @@ use thalweg_units::random::mix;
 use crate::error::Error;
 use crate::host::{Pair, Remote, Side};
 use crate::outcome::Connection;
-use crate::scenario::{INCAST, INCUMBENT, Idle, Kind, LONG, SHORT, SMALL_CALLS, Sizes, Traffic};
+use crate::scenario::{
+    INCAST, INCUMBENT, Idle, LONG, SHORT, SMALL_CALLS, Sizes, Traffic, TrafficKind,
+};
 use crate::traffic::Pause;
-use crate::worker::{self, Bytes, Flow, Load, PATIENCE_MS, Plan, Sender};
+use crate::worker::{self, Bytes, Flow, Load, Plan, STALL_TIMEOUT_MS, Sender};
 
 /// Time that a client may take beyond its plan.
 const GRACE: Duration = Duration::from_secs(10);
@@ -25,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Round<'a> {
     /// Counted from 0.
     pub(crate) number: u32,
-    /// Its addresses.
+    /// Addresses of the server.
     pub(crate) servers: &'a [SocketAddr],
     /// Seed of its path.
     pub(crate) seed: u64,
@@ -35,19 +37,19 @@ pub(crate) struct Round<'a> {
 
 impl Round<'_> {
     /// Seed of all that chance decides in it.
-    fn seed(&self) -> u64 {
+    fn round_seed(&self) -> u64 {
         mix(mix(self.seed) ^ u64::from(self.number))
     }
 
     /// The congestion control of its only connection, if chance decides.
-    pub(crate) fn arm(&self) -> Option<&str> {
-        let place = self.seed().checked_rem(self.arms.len() as u64)?;
+    pub(crate) fn drawn_arm(&self) -> Option<&str> {
+        let place = self.round_seed().checked_rem(self.arms.len() as u64)?;
         Some(&self.arms[place as usize])
     }
 }
 
 /// The plan of one round; none for traffic that iperf3 makes.
-pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
+pub(crate) fn plan_round(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
     let ms = traffic.duration.get() * 1000;
     let skip_ms = traffic.warmup.map_or(0, |warmup| warmup.get() * 1000);
     let sender = |class: &str, cc: Option<&str>, load| Sender {
@@ -55,7 +57,7 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
         cc: cc.map(str::to_owned),
         load,
     };
-    let seed = round.seed();
+    let seed = round.round_seed();
     let bytes = |sizes: &Sizes, place: u32| match sizes {
         Sizes::Each(size) => Bytes::Each(size.bytes()),
         Sizes::InTurn(sizes) => {
@@ -75,12 +77,12 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
         },
     };
     let senders = match &traffic.kind {
-        Kind::Bulk => return None,
-        Kind::Short { flows, sizes, .. } => {
+        TrafficKind::Bulk => return None,
+        TrafficKind::Short { flows, sizes, .. } => {
             let (count, bytes) = (*flows, bytes(sizes, 0));
             vec![sender("", None, Load::Flows { count, bytes })]
         }
-        Kind::Responses { flows, sizes, idle } => {
+        TrafficKind::Responses { flows, sizes, idle } => {
             let pause = match idle {
                 Idle::After(time) => worker::Pause::After(time.us() / 1000),
                 Idle::Every(time) => worker::Pause::Every(time.us() / 1000),
@@ -90,10 +92,10 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
                 bytes: bytes(sizes, place),
                 pause,
             };
-            let flows = 0..flows.of(round.number);
+            let flows = 0..flows.in_round(round.number);
             flows.map(|place| sender("", None, one(place))).collect()
         }
-        Kind::Web(web) => {
+        TrafficKind::Web(web) => {
             let load = worker::Web {
                 ms,
                 every_us: web.every.us(),
@@ -105,19 +107,19 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
             };
             vec![sender("", None, Load::Web(load))]
         }
-        Kind::Competing { flows, against } => {
+        TrafficKind::Competing { flows, against } => {
             let stream = Load::Stream { ms, skip_ms };
             let newcomers = (0..*flows).map(|_| sender("", None, stream));
             let cc = Some(against.cc.as_str());
             let incumbents = (0..against.flows).map(|_| sender(INCUMBENT, cc, stream));
             incumbents.chain(newcomers).collect()
         }
-        Kind::Streams { flows } => {
+        TrafficKind::Streams { flows } => {
             let stream = Load::Stream { ms, skip_ms };
-            let flows = 0..flows.of(round.number);
+            let flows = 0..flows.in_round(round.number);
             flows.map(|_| sender("", None, stream)).collect()
         }
-        Kind::LongShort { flows, burst, idle } => {
+        TrafficKind::LongShort { flows, burst, idle } => {
             let calls = Load::Calls {
                 ms,
                 bytes: Bytes::Each(burst.bytes()),
@@ -127,7 +129,7 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
             let short = (1..*flows).map(|_| sender(SHORT, None, calls));
             std::iter::once(long).chain(short).collect()
         }
-        Kind::Incast { senders, rpcs } => {
+        TrafficKind::Incast { senders, rpcs } => {
             let of_sort = |sort: usize| {
                 let (class, bytes) = INCAST[sort];
                 let load = match (bytes, rpcs) {
@@ -165,8 +167,8 @@ pub(crate) fn plan(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
 }
 
 /// The time limit of a plan in which every flow takes as long as it may.
-fn allowed(plan: &Plan) -> Duration {
-    let patience = Duration::from_millis(PATIENCE_MS);
+fn time_limit(plan: &Plan) -> Duration {
+    let patience = Duration::from_millis(STALL_TIMEOUT_MS);
     let longest = plan
         .senders
         .iter()
@@ -188,7 +190,7 @@ fn allowed(plan: &Plan) -> Duration {
 ///
 /// # Errors
 /// The worker cannot be started, or SIGINT or SIGTERM came.
-pub(crate) fn transfer(
+pub(crate) fn run_plan(
     (pair, remote): (&Pair, &Remote),
     worker: &Path,
     plan: &Plan,
@@ -223,8 +225,8 @@ pub(crate) fn transfer(
         // A worker that ends without reading the plan says why by its status.
         let _ = input.write_all(&text);
     }
-    let deadline = started + allowed(plan);
-    let status = crate::traffic::wait(&mut process, started, deadline, pauses)?;
+    let deadline = started + time_limit(plan);
+    let status = crate::traffic::wait_for_client(&mut process, started, deadline, pauses)?;
     if status.is_none() {
         process.kill();
     }
@@ -251,19 +253,19 @@ pub(crate) fn transfer(
         None => return Err(Error::Worker("it did not end in time".into())),
     };
     // All addresses are on one link.
-    let mut round_trips = pair.take_round_trips(remote.address())?;
+    let mut round_trips = pair.take_round_trips(remote.first_address())?;
     let several = plan.servers.len() > 1;
     Ok(flows
         .into_iter()
         .enumerate()
         .map(|(n, flow)| Connection {
             // Only traffic of one sender has several addresses.
-            address: several.then(|| plan.server(n).ip()),
-            rtt_us: flow
-                .server
-                .map_or_else(Vec::new, |server| round_trips.take(server, flow.local_port)),
-            part_bps: plan.ms().map(|ms| part_bps(&flow, ms)),
-            ..connection(flow, round, wall_s)
+            address: several.then(|| plan.server_address(n).ip()),
+            rtt_us: flow.server.map_or_else(Vec::new, |server| {
+                round_trips.take_connection(server, flow.local_port)
+            }),
+            part_bps: plan.sender_ms().map(|ms| part_bps(&flow, ms)),
+            ..flow_connection(flow, round, wall_s)
         })
         .collect())
 }
@@ -276,7 +278,7 @@ fn part_bps(flow: &Flow, ms: u64) -> f64 {
     }
 }
 
-fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
+fn flow_connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
     let mean = flow.srtt_us.iter().map(|us| f64::from(*us)).sum::<f64>()
         / (flow.srtt_us.len().max(1) as f64);
     let fine = flow.error.is_none() && flow.took_us > 0.0;

@@ -2,14 +2,14 @@ use super::*;
 use crate::scenario::{Against, Flows};
 use crate::units::{Seconds, Size};
 
-fn of(kind: Kind) -> Option<Plan> {
+fn of(kind: TrafficKind) -> Option<Plan> {
     let traffic = Traffic {
         connections: 1,
         duration: Seconds::new(2),
-        warmup: Some(Seconds::new(1)).filter(|_| matches!(kind, Kind::Streams { .. })),
+        warmup: Some(Seconds::new(1)).filter(|_| matches!(kind, TrafficKind::Streams { .. })),
         kind,
     };
-    plan(&traffic, &round(0))
+    plan_round(&traffic, &round(0))
 }
 
 const SERVERS: [SocketAddr; 1] = [SocketAddr::new(
@@ -28,8 +28,8 @@ fn round(number: u32) -> Round<'static> {
 
 #[test]
 fn each_kind_has_its_senders() {
-    assert_eq!(of(Kind::Bulk), None);
-    let short = of(Kind::Short {
+    assert_eq!(of(TrafficKind::Bulk), None);
+    let short = of(TrafficKind::Short {
         flows: 7,
         sizes: Sizes::Each(Size::from_bytes(10_000)),
         hosts: 1,
@@ -39,7 +39,7 @@ fn each_kind_has_its_senders() {
         bytes: Bytes::Each(10_000),
     };
     assert_eq!(short.unwrap().senders[0].load, load);
-    let competing = of(Kind::Competing {
+    let competing = of(TrafficKind::Competing {
         flows: 1,
         against: Against {
             cc: "cubic".into(),
@@ -57,7 +57,7 @@ fn each_kind_has_its_senders() {
         senders,
         [incumbent.clone(), incumbent, (String::new(), None)]
     );
-    let classes: Vec<String> = of(Kind::Incast {
+    let classes: Vec<String> = of(TrafficKind::Incast {
         senders: 4,
         rpcs: None,
     })
@@ -71,7 +71,7 @@ fn each_kind_has_its_senders() {
 
 #[test]
 fn senders_that_do_all_have_every_sort_over_connections_that_stay() {
-    let plan = of(Kind::Incast {
+    let plan = of(TrafficKind::Incast {
         senders: 3,
         rpcs: Some(4),
     })
@@ -94,27 +94,27 @@ fn senders_that_do_all_have_every_sort_over_connections_that_stay() {
     assert_eq!(count("stream", stream), 3);
     // 3 (X + 3) flows, as the slides say.
     assert_eq!(plan.senders.len(), 21);
-    assert_eq!(plan.ms(), Some(2000));
-    let short = of(Kind::Short {
+    assert_eq!(plan.sender_ms(), Some(2000));
+    let short = of(TrafficKind::Short {
         flows: 1,
         sizes: Sizes::Each(Size::from_bytes(1)),
         hosts: 1,
     });
-    assert_eq!(short.unwrap().ms(), None);
+    assert_eq!(short.unwrap().sender_ms(), None);
 }
 
 #[test]
 fn streams_and_bursts_are_of_their_classes() {
-    let plan = of(Kind::Streams {
-        flows: Flows::always(3),
+    let plan = of(TrafficKind::Streams {
+        flows: Flows::same_each_round(3),
     })
     .unwrap();
     let stream = |skip_ms| Load::Stream { ms: 2000, skip_ms };
     assert_eq!(plan.senders.len(), 3);
     assert!(plan.senders.iter().all(|one| one.load == stream(1000)));
     // Only the second second is measured.
-    assert_eq!(plan.ms(), Some(1000));
-    let plan = of(Kind::LongShort {
+    assert_eq!(plan.sender_ms(), Some(1000));
+    let plan = of(TrafficKind::LongShort {
         flows: 3,
         burst: Size::from_bytes(5_000),
         idle: "10ms".parse().unwrap(),
@@ -137,7 +137,7 @@ fn streams_and_bursts_are_of_their_classes() {
 #[test]
 fn rounds_have_their_own_flows_sizes_and_arms() {
     let traffic = Traffic {
-        kind: Kind::Responses {
+        kind: TrafficKind::Responses {
             flows: Flows::new(vec![1, 3]),
             sizes: Sizes::Lognormal {
                 median: Size::from_bytes(17_000),
@@ -149,7 +149,7 @@ fn rounds_have_their_own_flows_sizes_and_arms() {
         ..Traffic::default()
     };
     let plans: Vec<Plan> = (0..4)
-        .map(|number| plan(&traffic, &round(number)).unwrap())
+        .map(|number| plan_round(&traffic, &round(number)).unwrap())
         .collect();
     let counts: Vec<usize> = plans.iter().map(|plan| plan.senders.len()).collect();
     assert_eq!(counts, [1, 3, 1, 3]);
@@ -159,7 +159,7 @@ fn rounds_have_their_own_flows_sizes_and_arms() {
         .map(|sender| match sender.load {
             Load::Calls { bytes, pause, .. } => {
                 assert_eq!(pause, worker::Pause::Every(2000));
-                bytes.of(0)
+                bytes.of_flow(0)
             }
             other => panic!("{other:?}"),
         })
@@ -173,14 +173,14 @@ fn rounds_have_their_own_flows_sizes_and_arms() {
             arms: &arms,
             ..round(number)
         }
-        .arm()
+        .drawn_arm()
         .unwrap()
             == "a"
     };
     let count = (0..200).filter(|number| drawn(*number)).count();
     // 100 are expected, with a standard deviation of 7.
     assert!((65..135).contains(&count), "{count}");
-    assert_eq!(round(0).arm(), None);
+    assert_eq!(round(0).drawn_arm(), None);
 }
 
 #[test]
@@ -205,14 +205,14 @@ fn a_failed_flow_has_no_goodput_and_no_completion_time() {
         srtt_us: vec![40, 60],
         ..Flow::default()
     };
-    let fine = connection(flow.clone(), 3, 1.0);
+    let fine = flow_connection(flow.clone(), 3, 1.0);
     assert_eq!((fine.round, fine.goodput_bps), (3, 800e6));
     assert_eq!((fine.fct_us, fine.mean_rtt_us), (Some(100.0), Some(50.0)));
     let failed = Flow {
         error: Some("no progress".into()),
         ..flow
     };
-    let failed = connection(failed, 3, 1.0);
+    let failed = flow_connection(failed, 3, 1.0);
     assert_eq!((failed.goodput_bps, failed.fct_us), (0.0, None));
     assert_eq!(failed.flow_bytes, Some(10_000));
 }

@@ -15,7 +15,7 @@ use thalweg_units::random::Random;
 use crate::error::Error;
 use crate::mode::Mode;
 use crate::outcome::{Connection, ModeOutcome};
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Scenario, TrafficKind};
 
 /// Resamples of the bootstrap, its seed, and the confidence level of its intervals.
 const RESAMPLES: u32 = 2_000;
@@ -25,9 +25,9 @@ const CONFIDENCE: f64 = 0.95;
 /// The answer of `GET /v1/gain`, all groups together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
-    /// Its first line.
+    /// First line of the agent's answer.
     pub summary: String,
-    /// Its rows; none before a connection has ended.
+    /// Rows of the comparison; none before a connection has ended.
     pub rows: Vec<GainRow>,
 }
 
@@ -48,11 +48,11 @@ pub struct GainRow {
     pub effect: Option<f64>,
     /// The interval's lower end; none with too few host-hours.
     pub low: Option<f64>,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: Option<f64>,
     /// `better`, `worse`, `same` or `unknown`.
     pub verdict: String,
-    /// The same, measured directly; none without the modes for it.
+    /// The difference as measured directly; none without the modes for it.
     #[serde(default)]
     pub direct: Option<Direct>,
 }
@@ -64,7 +64,7 @@ pub struct Direct {
     pub effect: f64,
     /// Lower end of the 95 % interval: a percentile bootstrap over remote addresses.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
     /// Transfers that both modes have.
     pub transfers: u64,
@@ -97,7 +97,7 @@ impl Gain {
     }
 
     /// The row of the time per transfer, of all sizes.
-    pub fn time(&self) -> Option<&GainRow> {
+    pub fn transfer_time_row(&self) -> Option<&GainRow> {
         let is_time = |row: &&GainRow| row.measure == "time" && row.size.is_none();
         self.rows.iter().find(is_time)
     }
@@ -107,13 +107,16 @@ impl Gain {
     ///
     /// # Errors
     /// Why there is nothing to compare with, in words.
-    pub(crate) fn misses(&self) -> Result<f64, String> {
+    pub(crate) fn missed_rows(&self) -> Result<f64, String> {
         if self.rows.iter().all(|row| row.direct.is_none()) {
             return Err("mode thalweg or the default's was not run".to_owned());
         }
-        match self.time() {
-            Some(time) if time.holds().is_some() => {
-                let missed = self.rows.iter().filter(|row| row.holds() == Some(false));
+        match self.transfer_time_row() {
+            Some(time) if time.interval_holds().is_some() => {
+                let missed = self
+                    .rows
+                    .iter()
+                    .filter(|row| row.interval_holds() == Some(false));
                 Ok(missed.count() as f64)
             }
             _ => Ok(f64::INFINITY),
@@ -123,27 +126,27 @@ impl Gain {
 
 impl GainRow {
     /// Whether the interval holds what was measured directly; none without one of the two.
-    pub fn holds(&self) -> Option<bool> {
+    pub fn interval_holds(&self) -> Option<bool> {
         let (low, high) = self.low.zip(self.high)?;
         let direct = self.direct?.effect;
         Some(low <= direct && direct <= high)
     }
 
-    fn kind(&self) -> Option<Row> {
+    fn row_kind(&self) -> Option<Row> {
         Row::all().find(|row| {
             let size = match row {
                 Row::TimeOf(size) => Some(size_words(*size)),
                 _ => None,
             };
-            row.measure() == self.measure && size == self.size.as_deref()
+            row.measure_name() == self.measure && size == self.size.as_deref()
         })
     }
 }
 
 /// Puts what was measured directly beside the agent's rows.
-pub(crate) fn compare(modes: &mut [ModeOutcome], scenario: &Scenario) {
+pub(crate) fn compare_with_measured(modes: &mut [ModeOutcome], scenario: &Scenario) {
     // The transfers of other traffic are not the agent's connections.
-    if !matches!(scenario.traffic.kind, Kind::Short { .. }) {
+    if !matches!(scenario.traffic.kind, TrafficKind::Short { .. }) {
         return;
     }
     let default = Mode::Fixed(scenario.system.default_cc.clone());
@@ -152,11 +155,13 @@ pub(crate) fn compare(modes: &mut [ModeOutcome], scenario: &Scenario) {
     let (Some(with), Some(without)) = (find(&Mode::Thalweg), without) else {
         return;
     };
-    let pairs = pairs(with, without);
+    let pairs = transfer_pairs(with, without);
     for mode in modes {
         let Some(gain) = &mut mode.gain else { continue };
         for row in &mut gain.rows {
-            row.direct = row.kind().and_then(|kind| direct(kind, &pairs));
+            row.direct = row
+                .row_kind()
+                .and_then(|kind| direct_difference(kind, &pairs));
         }
     }
 }
@@ -170,7 +175,7 @@ struct Pair {
 
 /// The transfers that both modes have. Those of a round go to a host in the same order, and have
 /// the same sizes.
-fn pairs(with: &ModeOutcome, without: &ModeOutcome) -> Vec<Pair> {
+fn transfer_pairs(with: &ModeOutcome, without: &ModeOutcome) -> Vec<Pair> {
     let by_round = |mode: &ModeOutcome| {
         let mut rounds: BTreeMap<(u32, String), Vec<Connection>> = BTreeMap::new();
         for one in &mode.connections {
@@ -185,15 +190,15 @@ fn pairs(with: &ModeOutcome, without: &ModeOutcome) -> Vec<Pair> {
         let other = others.remove(&round).unwrap_or_default();
         pairs.extend(connections.iter().zip(&other).map(|(with, without)| Pair {
             cluster: (with.host.clone(), with.address),
-            with: ended(with),
-            without: ended(without),
+            with: as_ended(with),
+            without: as_ended(without),
         }));
     }
     pairs
 }
 
 /// A connection as the agent knows it, with the time that its user waited.
-fn ended(connection: &Connection) -> Ended {
+fn as_ended(connection: &Connection) -> Ended {
     let clipped = |value: u64| value.try_into().unwrap_or(u32::MAX);
     Ended {
         bytes: connection.flow_bytes.unwrap_or(0),
@@ -212,38 +217,42 @@ fn ended(connection: &Connection) -> Ended {
 type Sums = (f64, u64);
 
 /// The mean difference of a row; none without transfers that tell of it.
-fn direct(row: Row, pairs: &[Pair]) -> Option<Direct> {
+fn direct_difference(row: Row, pairs: &[Pair]) -> Option<Direct> {
     let mut hosts: BTreeMap<_, Sums> = BTreeMap::new();
     for pair in pairs {
         if matches!(row, Row::TimeOf(size) if size != size_class(pair.with.bytes)) {
             continue;
         }
-        if let Some((with, without)) = pair.with.value(row).zip(pair.without.value(row)) {
+        if let Some((with, without)) = pair
+            .with
+            .measure_value(row)
+            .zip(pair.without.measure_value(row))
+        {
             let (sum, count) = hosts.entry(&pair.cluster).or_default();
             *sum += with - without;
             *count += 1;
         }
     }
     let hosts: Vec<Sums> = hosts.into_values().collect();
-    let effect = mean(hosts.iter().copied())?;
+    let effect = host_mean(hosts.iter().copied())?;
     let mut random = Random::new(SEED);
     let resampled: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
             let draws = (0..hosts.len()).map(|_| hosts[random.below(hosts.len() as u64) as usize]);
-            mean(draws)
+            host_mean(draws)
         })
         .collect();
     let tail = (1.0 - CONFIDENCE) / 2.0;
     Some(Direct {
-        effect: row.percent(effect),
-        low: row.percent(sample::quantile(&resampled, tail)?),
-        high: row.percent(sample::quantile(&resampled, 1.0 - tail)?),
+        effect: row.in_percent(effect),
+        low: row.in_percent(sample::quantile(&resampled, tail)?),
+        high: row.in_percent(sample::quantile(&resampled, 1.0 - tail)?),
         transfers: hosts.iter().map(|(_, count)| count).sum(),
         hosts: hosts.len() as u64,
     })
 }
 
-fn mean(hosts: impl Iterator<Item = Sums>) -> Option<f64> {
+fn host_mean(hosts: impl Iterator<Item = Sums>) -> Option<f64> {
     let (sum, count) = hosts.fold((0.0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     (count > 0).then(|| sum / count as f64)
 }

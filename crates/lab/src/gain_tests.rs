@@ -54,12 +54,12 @@ fn modes(with: &[[(u64, f64); 2]], without: &[[(u64, f64); 2]]) -> Vec<ModeOutco
     let mut gain = mode("gain", &[]);
     gain.gain = Some(Gain::parse(ANSWER).unwrap());
     let mut modes = vec![mode("fixed:cubic", without), mode("thalweg", with), gain];
-    compare(&mut modes, &scenario());
+    compare_with_measured(&mut modes, &scenario());
     modes
 }
 
 fn value(statistic: Statistic, modes: &[ModeOutcome]) -> Result<f64, String> {
-    let value = Query::from(statistic).value(&modes[2], modes);
+    let value = Query::from(statistic).mode_value(&modes[2], modes);
     value.map_err(|why| why.to_string())
 }
 
@@ -86,7 +86,7 @@ fn the_same_transfers_are_compared() {
     );
     let small = rows[2].direct.unwrap();
     assert_eq!((small.effect, small.transfers), (0.0, 2));
-    let holds: Vec<Option<bool>> = rows.iter().map(GainRow::holds).collect();
+    let holds: Vec<Option<bool>> = rows.iter().map(GainRow::interval_holds).collect();
     assert_eq!(holds, [Some(true), None, Some(true)]);
     assert_eq!(value(Statistic::GainMisses, &modes), Ok(0.0));
     assert_eq!(value(Statistic::Gain, &modes), Ok(-0.3));
@@ -114,14 +114,14 @@ fn without_the_other_modes_nothing_is_checked() {
     let mut modes = modes(&flows, &flows);
     modes[2].gain = Some(Gain::parse(ANSWER).unwrap());
     modes.remove(1);
-    compare(&mut modes, &scenario());
-    let missing = Query::from(Statistic::GainMisses).value(&modes[1], &modes);
+    compare_with_measured(&mut modes, &scenario());
+    let missing = Query::from(Statistic::GainMisses).mode_value(&modes[1], &modes);
     assert!(missing.unwrap_err().to_string().contains("was not run"));
-    let other = Query::from(Statistic::Gain).value(&modes[0], &modes);
+    let other = Query::from(Statistic::Gain).mode_value(&modes[0], &modes);
     assert!(other.unwrap_err().to_string().contains("mode gain"));
     // No connection has ended.
     modes[1].gain.as_mut().unwrap().rows.clear();
-    let nothing = Query::from(Statistic::GainMisses).value(&modes[1], &modes);
+    let nothing = Query::from(Statistic::GainMisses).mode_value(&modes[1], &modes);
     assert!(matches!(nothing, Err(NoValue::Unmeasured(_))));
 }
 
@@ -131,9 +131,9 @@ fn transfers_that_failed_have_no_time() {
     let (mut with, without) = (mode("thalweg", &flows), mode("fixed:cubic", &flows));
     with.connections[0].fct_us = None;
     with.connections[0].error = Some("no progress".into());
-    let pairs = pairs(&with, &without);
-    assert_eq!(direct(Row::Time, &pairs).unwrap().transfers, 1);
-    let failed = direct(Row::Failed, &pairs).unwrap();
+    let pairs = transfer_pairs(&with, &without);
+    assert_eq!(direct_difference(Row::Time, &pairs).unwrap().transfers, 1);
+    let failed = direct_difference(Row::Failed, &pairs).unwrap();
     assert_eq!((failed.effect, failed.transfers), (50.0, 2));
 }
 

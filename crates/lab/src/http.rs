@@ -11,7 +11,7 @@ use crate::traffic::Server;
 
 /// The port.
 const PORT: u16 = 80;
-/// What nginx says once it accepts connections.
+/// Message of nginx once it accepts connections.
 const ANNOUNCES: &str = "using the \"epoll\" event method";
 /// Time within which it must.
 const START: Duration = Duration::from_secs(20);
@@ -19,13 +19,13 @@ const START: Duration = Duration::from_secs(20);
 const OBJECT_BYTES: u64 = 1 << 30;
 
 /// The server's address, as clients at the other end of a link ask it.
-pub(crate) fn address(client: IpAddr) -> SocketAddr {
+pub(crate) fn server_address(client: IpAddr) -> SocketAddr {
     SocketAddr::new(client, PORT)
 }
 
 /// Starts nginx and waits until it accepts connections. It keeps its files in a directory that does
 /// not exist yet.
-pub(crate) fn serve(pair: &Pair, mode: &str, directory: &Path) -> Result<Server, Error> {
+pub(crate) fn start_nginx(pair: &Pair, mode: &str, directory: &Path) -> Result<Server, Error> {
     let www = directory.join("www");
     fs::create_dir_all(&www).map_err(Error::io("cannot create", &www))?;
     let object = www.join("object");
@@ -33,20 +33,20 @@ pub(crate) fn serve(pair: &Pair, mode: &str, directory: &Path) -> Result<Server,
         .and_then(|file| file.set_len(OBJECT_BYTES))
         .map_err(Error::io("cannot write", &object))?;
     let settings = directory.join("nginx.conf");
-    let of = configuration(pair.address(Side::Client).is_ipv6());
+    let of = nginx_configuration(pair.first_address(Side::Client).is_ipv6());
     fs::write(&settings, of).map_err(Error::io("cannot write", &settings))?;
-    accounts()?;
+    add_accounts()?;
     let mut command = pair.command_in(Side::Client, "nginx")?;
     command
         .args(["-e", "stderr", "-p"])
         .arg(directory)
         .arg("-c")
         .arg(&settings);
-    Server::start(command, ANNOUNCES, mode, START)
+    Server::start_server(command, ANNOUNCES, mode, START)
 }
 
 /// One process, which needs nothing but its directory.
-fn configuration(ipv6: bool) -> String {
+fn nginx_configuration(ipv6: bool) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("  {kind}_temp_path {kind};\n"))
         .concat();
@@ -60,7 +60,7 @@ fn configuration(ipv6: bool) -> String {
 }
 
 /// Gives a guest the account that nginx asks for. Other machines have accounts.
-fn accounts() -> Result<(), Error> {
+fn add_accounts() -> Result<(), Error> {
     for (file, line) in [
         ("/etc/passwd", "root:x:0:0::/:/bin/sh\n"),
         ("/etc/group", "root:x:0:\n"),

@@ -11,13 +11,12 @@
 //! must not know the agent's crates: an agent under test is a process.
 //!
 //! A run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and iperf3.
-//! [`host::missing`] says what a machine lacks.
+//! [`host::missing_requirements`] says what a machine lacks.
 
 mod agent;
 mod arms;
 pub mod backend;
 pub mod compare;
-mod ends;
 mod error;
 pub mod expect;
 pub mod figure;
@@ -28,6 +27,7 @@ mod http;
 mod inside;
 pub mod measure;
 pub mod mode;
+mod multi_host;
 mod options;
 pub mod outcome;
 mod policy;
@@ -37,14 +37,14 @@ pub mod report;
 mod run;
 mod rundir;
 pub mod scenario;
-mod several;
+mod stack_endpoints;
 pub mod statistic;
+pub mod summary;
 pub mod table;
 pub mod timers;
 mod timing;
 mod traffic;
 mod web;
-pub mod words;
 pub mod worker;
 
 pub use agent::{LearnedArm, LearnedHost};
@@ -52,6 +52,6 @@ pub use error::Error;
 pub use mode::Mode;
 pub use options::{Backend, KernelOptions, Options, Origin};
 pub use outcome::Outcome;
-pub use run::run;
+pub use run::run_scenarios;
 pub use thalweg_guest::ticks;
 pub use thalweg_units as units;

@@ -36,7 +36,7 @@ impl Measure {
         Self::Fct,
     ];
 
-    /// Its name in files and on the command line.
+    /// Name in files and on the command line.
     pub fn key(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -48,7 +48,7 @@ impl Measure {
         }
     }
 
-    /// Its name for a reader.
+    /// Name for a reader.
     pub fn title(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -60,7 +60,7 @@ impl Measure {
         }
     }
 
-    /// Its definition, in a sentence.
+    /// Definition in a sentence.
     pub fn description(self) -> &'static str {
         match self {
             Self::Goodput => {
@@ -82,7 +82,7 @@ impl Measure {
         }
     }
 
-    /// Its unit.
+    /// Unit of the measure.
     pub fn unit(self) -> Unit {
         match self {
             Self::Goodput => Unit::BitsPerSecond,
@@ -101,7 +101,11 @@ impl Measure {
 
     /// The values of a connection, each with the number of times it was measured. Round-trip times
     /// have one value a sample. `least_rtt_us` is the scenario's.
-    pub fn values(self, connection: &Connection, least_rtt_us: Option<f64>) -> Vec<Weighted> {
+    pub fn connection_values(
+        self,
+        connection: &Connection,
+        least_rtt_us: Option<f64>,
+    ) -> Vec<Weighted> {
         let one = |value: Option<f64>| value.map(|value| (value, 1)).into_iter().collect();
         let smoothed = |origin: f64| {
             let samples = connection.srtt_us.iter();
@@ -124,18 +128,22 @@ impl Measure {
     }
 
     /// One value per connection, the median of several. `thalweg-lab compare` resamples these.
-    pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
-        sample::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
+    pub fn connection_value(
+        self,
+        connection: &Connection,
+        least_rtt_us: Option<f64>,
+    ) -> Option<f64> {
+        sample::weighted_quantile(&self.connection_values(connection, least_rtt_us), 0.5)
     }
 
     /// The values of all measured connections of a mode.
-    pub fn of<'a>(
+    pub fn mode_values<'a>(
         self,
         connections: impl Iterator<Item = &'a Connection>,
         outcome: &ModeOutcome,
     ) -> Vec<Weighted> {
         connections
-            .flat_map(|connection| self.values(connection, outcome.least_rtt_us))
+            .flat_map(|connection| self.connection_values(connection, outcome.least_rtt_us))
             .collect()
     }
 }
@@ -162,7 +170,7 @@ impl std::str::FromStr for Measure {
 
 /// Jain's fairness index, (Σx)²/(n·Σx²): 1 if all are equal, 1/n if one has everything (Jain, Chiu,
 /// Hawe 1984). `None` if the sum is 0.
-pub fn jain(rates: &[f64]) -> Option<f64> {
+pub fn jain_index(rates: &[f64]) -> Option<f64> {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
     (squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
@@ -174,11 +182,11 @@ mod tests {
 
     #[test]
     fn jains_index_has_its_known_values() {
-        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
-        assert_eq!(jain(&[7.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!(jain_index(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain_index(&[7.0, 0.0, 0.0, 0.0]), Some(0.25));
         // (1 + 3)² / (2 · (1 + 9)) = 0.8
-        assert_eq!(jain(&[1.0, 3.0]), Some(0.8));
-        assert_eq!((jain(&[]), jain(&[0.0])), (None, None));
+        assert_eq!(jain_index(&[1.0, 3.0]), Some(0.8));
+        assert_eq!((jain_index(&[]), jain_index(&[0.0])), (None, None));
     }
 
     #[test]
@@ -187,8 +195,11 @@ mod tests {
             rtt_us: vec![(20.5, 3), (900.0, 2)],
             ..Connection::default()
         };
-        assert_eq!(Measure::Rtt.value(&connection, None), Some(20.5));
-        assert_eq!(Measure::Rtt.value(&Connection::default(), None), None);
+        assert_eq!(Measure::Rtt.connection_value(&connection, None), Some(20.5));
+        assert_eq!(
+            Measure::Rtt.connection_value(&Connection::default(), None),
+            None
+        );
     }
 
     #[test]
@@ -201,17 +212,23 @@ mod tests {
             retransmits: 5,
             ..Connection::default()
         };
-        assert_eq!(Measure::Fct.value(&connection, None), Some(400.0));
         assert_eq!(
-            Measure::QueueDelay.values(&connection, Some(60.0)),
+            Measure::Fct.connection_value(&connection, None),
+            Some(400.0)
+        );
+        assert_eq!(
+            Measure::QueueDelay.connection_values(&connection, Some(60.0)),
             [(0.0, 1), (20.0, 1)]
         );
         assert_eq!(
-            Measure::RetransmissionShare.values(&connection, None),
+            Measure::RetransmissionShare.connection_values(&connection, None),
             [(0.05, 1)]
         );
         connection.error = Some("timed out".into());
-        assert_eq!(Measure::Fct.value(&connection, None), Some(f64::INFINITY));
+        assert_eq!(
+            Measure::Fct.connection_value(&connection, None),
+            Some(f64::INFINITY)
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub enum Mode {
     Baseline,
     /// One congestion control for every connection and no agent.
     Fixed(String),
-    /// Every congestion control that the kernel offers. [`expand`] replaces it by one mode for
+    /// Every congestion control that the kernel offers. [`expand_modes`] replaces it by one mode for
     /// each.
     EveryFixed,
     /// A congestion control that the kernel offers, drawn anew for each connection, and no agent.
@@ -21,8 +21,8 @@ pub enum Mode {
     Classic,
     /// The agent in its default mode.
     Thalweg,
-    /// The same with half of the host-hours in its control group, and what `thalweg gain` says of
-    /// them at the end.
+    /// The agent in its default mode, with half of the host-hours in its control group, and the
+    /// report of `thalweg gain` on them at the end.
     Gain,
     /// The agent as in [`Mode::Gain`] with the default as its only arm: what a learner that does
     /// nothing would score.
@@ -60,12 +60,12 @@ impl Mode {
     }
 
     /// Whether a program of Thalweg is in the kernel in this mode.
-    pub(crate) fn pins(&self) -> bool {
+    pub(crate) fn uses_bpf(&self) -> bool {
         self.learns() || matches!(self, Self::Policy(_))
     }
 
     /// The name as part of a file name: "fixed:bbr" becomes "fixed-bbr".
-    pub fn label(&self) -> String {
+    pub fn file_label(&self) -> String {
         self.to_string().replace(':', "-")
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn is_policy_name(name: &str) -> bool {
 
 /// The modes to run, each once and in order. [`Mode::EveryFixed`] becomes one mode per available
 /// congestion control.
-pub fn expand(modes: &[Mode], available: &[String]) -> Vec<Mode> {
+pub fn expand_modes(modes: &[Mode], available: &[String]) -> Vec<Mode> {
     let mut expanded: Vec<Mode> = Vec::new();
     let mut add = |mode: Mode| {
         if !expanded.contains(&mode) {
@@ -202,7 +202,7 @@ mod tests {
             Mode::Baseline,
         ];
         assert_eq!(
-            expand(&modes, &available),
+            expand_modes(&modes, &available),
             [
                 Mode::Baseline,
                 Mode::Fixed("bbr".into()),

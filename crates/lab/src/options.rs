@@ -33,7 +33,7 @@ pub struct Options {
     pub program: PathBuf,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
-    /// The kernel for [`crate::backend::run`]. [`crate::run()`] always uses the kernel that it is
+    /// The kernel for [`crate::backend::run_on_backend`]. [`crate::run_scenarios`] always uses the kernel that it is
     /// called on.
     pub kernel: KernelOptions,
     /// Facts about the run from the place where it was started.
@@ -60,7 +60,7 @@ pub struct KernelOptions {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Origin {
     /// Place of the run, for the report.
-    pub place: Place,
+    pub place: UsedBackend,
     /// Command line, for the report; none: this process's own.
     pub command: Option<String>,
     /// Start of the run, RFC 3339, for the report; none: now.
@@ -72,12 +72,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    pub(crate) fn command(&self) -> String {
+    pub(crate) fn command_line(&self) -> String {
         self.command.clone().unwrap_or_else(own_command)
     }
 
-    pub(crate) fn started(&self) -> String {
-        self.started.clone().unwrap_or_else(now)
+    pub(crate) fn start_time(&self) -> String {
+        self.started.clone().unwrap_or_else(current_time)
     }
 }
 
@@ -137,7 +137,7 @@ impl Backend {
 
 impl Backend {
     /// The wire between the hosts on the machine's own kernel.
-    pub(crate) fn wire(self) -> WireKind {
+    pub(crate) fn wire_kind(self) -> WireKind {
         match self {
             Self::Link => WireKind::Tun,
             _ => WireKind::Veth,
@@ -169,7 +169,7 @@ impl FromStr for Backend {
 
 /// The backend that ran, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct UsedBackend {
     /// The backend; never [`Backend::Auto`].
     pub name: Backend,
     /// The reason.
@@ -178,7 +178,7 @@ pub struct Place {
     pub kernel_command: Option<String>,
 }
 
-impl Default for Place {
+impl Default for UsedBackend {
     fn default() -> Self {
         Self {
             name: Backend::Host,
@@ -189,7 +189,7 @@ impl Default for Place {
 }
 
 /// The present time: UTC, RFC 3339, whole seconds.
-pub(crate) fn now() -> String {
+pub(crate) fn current_time() -> String {
     let now = jiff::Timestamp::now();
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -202,7 +202,7 @@ pub(crate) fn own_command() -> String {
     words.join(" ")
 }
 
-/// The same without `--out`: it repeats the run.
+/// The command without `--out`, which repeats the run.
 pub(crate) fn command_to_repeat() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();

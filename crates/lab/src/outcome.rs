@@ -12,7 +12,7 @@ use crate::agent::LearnedHost;
 use crate::gain::Gain;
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
-use crate::options::Place;
+use crate::options::UsedBackend;
 use crate::scenario::{Expectation, INCUMBENT, Scenario};
 use crate::ticks::Timers;
 
@@ -21,7 +21,7 @@ pub const FORMAT: u32 = 1;
 /// Name of the layout, with its version: docs/reference/lab-results.schema.json.
 pub const SCHEMA: &str = "thalweg/lab-results/1";
 
-/// The results of one call of [`crate::run`].
+/// The results of one call of [`crate::run_scenarios`].
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// The machine and the command.
@@ -32,8 +32,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// Whether no expectation was missed. Expectations that were not checked are not missed.
-    pub fn passed(&self) -> bool {
-        self.scenarios.iter().all(ScenarioOutcome::passed)
+    pub fn has_passed(&self) -> bool {
+        self.scenarios.iter().all(ScenarioOutcome::has_passed)
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Environment {
     /// Start of the run, UTC, RFC 3339.
     pub started: String,
     /// The kernel, and why this one.
-    pub backend: Place,
+    pub backend: UsedBackend,
     /// The kernel of the stacks, if a scenario has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
@@ -76,7 +76,7 @@ pub struct ScenarioOutcome {
     pub modes: Vec<ModeOutcome>,
     /// The expectations and their verdicts.
     pub checks: Vec<Check>,
-    /// What mode `null` makes of the expectations of modes that learn; empty unless it ran.
+    /// Verdicts on mode `null` by the expectations of modes that learn; empty unless it ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub null_checks: Vec<Check>,
     /// Wall time of the whole scenario, seconds.
@@ -87,7 +87,7 @@ pub struct ScenarioOutcome {
 
 impl ScenarioOutcome {
     /// Whether no expectation was missed, and one would tell a learner that does nothing.
-    pub fn passed(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.checks
             .iter()
             .all(|check| check.verdict != Verdict::Missed)
@@ -104,7 +104,7 @@ impl ScenarioOutcome {
     }
 
     /// The outcome of a mode.
-    pub fn mode(&self, mode: &Mode) -> Option<&ModeOutcome> {
+    pub fn mode_outcome(&self, mode: &Mode) -> Option<&ModeOutcome> {
         self.modes.iter().find(|outcome| outcome.mode == *mode)
     }
 
@@ -126,7 +126,7 @@ impl ScenarioOutcome {
                     modes: self
                         .modes
                         .iter()
-                        .filter_map(|mode| mode.towards(&host.name))
+                        .filter_map(|mode| mode.towards_host(&host.name))
                         .collect(),
                     checks: Vec::new(),
                     null_checks: Vec::new(),
@@ -162,7 +162,7 @@ pub struct ModeOutcome {
     pub mode: Mode,
     /// Rounds of the scenario. A reference may have skipped some.
     pub rounds: u32,
-    /// Its connections, in order.
+    /// Connections of the mode, in order.
     pub connections: Vec<Connection>,
     /// Packets in the data direction.
     pub forward: LossCounters,
@@ -178,7 +178,7 @@ pub struct ModeOutcome {
     /// The remote hosts, if there are several. `forward` and `reverse` are then their sums.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remotes: Vec<RemoteOutcome>,
-    /// What the agent says that it gains, in mode `gain`.
+    /// Gain that the agent reports, in mode `gain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
     /// Share of the processors' time that was not idle while flows ran, 0 to 1; none where the
@@ -190,9 +190,9 @@ pub struct ModeOutcome {
 /// The part of a mode's results that concerns one of several remote hosts, without its connections.
 #[derive(Debug, Clone, Serialize)]
 pub struct RemoteOutcome {
-    /// Its name in the scenario.
+    /// Name of the host in the scenario.
     pub name: String,
-    /// Its address.
+    /// Address of the host.
     pub address: IpAddr,
     /// The addresses of the others of its network, if it stands for several hosts. The counters
     /// are then their sums.
@@ -224,8 +224,8 @@ pub struct Connection {
     pub round: u32,
     /// Goodput at the receiver, bit/s. 0 if the connection failed.
     pub goodput_bps: f64,
-    /// Its part of the goodput of its round, bit/s: bytes received within the round's time, over
-    /// that time. Absent if a round has no time.
+    /// Part of the connection in the goodput of its round, bit/s: bytes received within the round's
+    /// time, over that time. Absent if a round has no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_bps: Option<f64>,
     /// Class of the flow, if a round has several.
@@ -253,7 +253,7 @@ pub struct Connection {
     /// measurements.
     #[serde(default)]
     pub rtt_us: Vec<Weighted>,
-    /// Its least round-trip time, µs.
+    /// Least round-trip time of the connection, µs.
     #[serde(default)]
     pub min_rtt_us: Option<f64>,
     /// Bytes to send, if not a time was given.
@@ -306,7 +306,7 @@ impl ModeOutcome {
     }
 
     /// The connections that count for the mode: all but incumbents.
-    pub fn measured(&self) -> impl Iterator<Item = &Connection> {
+    pub fn measured_connections(&self) -> impl Iterator<Item = &Connection> {
         self.connections
             .iter()
             .filter(|connection| connection.class != INCUMBENT)
@@ -314,7 +314,7 @@ impl ModeOutcome {
 
     /// The mode's results towards one of several hosts, as if it were the only one; none if there
     /// is no such host.
-    pub fn towards(&self, host: &str) -> Option<Self> {
+    pub fn towards_host(&self, host: &str) -> Option<Self> {
         let remote = self.remotes.iter().find(|remote| remote.name == host)?;
         Some(Self {
             mode: self.mode.clone(),
@@ -343,7 +343,7 @@ impl ModeOutcome {
     }
 
     /// The classes of its connections, in alphabetical order.
-    pub fn classes(&self) -> Vec<&str> {
+    pub fn class_names(&self) -> Vec<&str> {
         let classes: std::collections::BTreeSet<&str> = self
             .connections
             .iter()
@@ -354,7 +354,7 @@ impl ModeOutcome {
 
     /// Goodput of every measured connection, bit/s; 0 for failed ones.
     pub fn goodputs_bps(&self) -> Vec<f64> {
-        self.measured()
+        self.measured_connections()
             .map(|connection| connection.goodput_bps)
             .collect()
     }
@@ -362,7 +362,7 @@ impl ModeOutcome {
     /// The measured connections of the last half of the rounds.
     pub fn last_half(&self) -> impl Iterator<Item = &Connection> {
         let first = self.rounds / 2;
-        self.measured()
+        self.measured_connections()
             .filter(move |connection| connection.round >= first)
     }
 
@@ -374,7 +374,7 @@ impl ModeOutcome {
     }
 
     /// Number of failed connections.
-    pub fn failures(&self) -> usize {
+    pub fn failure_count(&self) -> usize {
         self.connections
             .iter()
             .filter(|connection| connection.error.is_some())
@@ -382,11 +382,12 @@ impl ModeOutcome {
     }
 
     /// The arms and the number of connections on each, most frequent first.
-    pub fn arms(&self) -> Vec<(String, usize)> {
-        count_arms(self.measured())
+    pub fn arm_counts(&self) -> Vec<(String, usize)> {
+        count_arms(self.measured_connections())
     }
 
-    /// The same of the last half of the rounds.
+    /// The arms in the last half of the rounds and the number of connections on each, most frequent
+    /// first.
     pub fn last_half_arms(&self) -> Vec<(String, usize)> {
         count_arms(self.last_half())
     }
@@ -401,7 +402,7 @@ impl ModeOutcome {
             .filter_map(|part| {
                 let (first, end) = (bound(part), bound(part + 1));
                 let within = |one: &&Connection| (first..end).contains(&one.round);
-                let counts = count_arms(self.measured().filter(within));
+                let counts = count_arms(self.measured_connections().filter(within));
                 let total: usize = counts.iter().map(|(_, count)| count).sum();
                 (total > 0).then(|| ArmShares {
                     first,
@@ -426,7 +427,7 @@ impl ModeOutcome {
     }
 
     /// The figures of the summary table; `None` if nothing was measured.
-    pub fn summary(&self) -> Option<Summary> {
+    pub fn mode_summary(&self) -> Option<Summary> {
         let all = self.goodputs_bps();
         Some(Summary {
             median_bps: sample::median(&all)?,
@@ -437,7 +438,7 @@ impl ModeOutcome {
             least_bps: sample::quantile(&all, 0.0)?,
             most_bps: sample::quantile(&all, 1.0)?,
             retransmits: self
-                .measured()
+                .measured_connections()
                 .map(|connection| connection.retransmits)
                 .fold(0, u64::saturating_add),
         })

@@ -13,12 +13,12 @@ use serde::Deserialize;
 use thalweg_process::Process;
 use thalweg_process::interrupt::OnSignal;
 
-use crate::agent::{Places, configuration};
+use crate::agent::{AgentPaths, write_configuration};
 use crate::error::Error;
 use crate::scenario::PolicyFile;
 
 /// Time limit of a command.
-const PATIENCE: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A policy in force in a cgroup.
 #[derive(Debug)]
@@ -47,16 +47,16 @@ impl PolicyInForce {
     ///
     /// # Errors
     /// [`Error::Policy`] with the command's message; nothing is in force then.
-    pub(crate) fn apply(
+    pub(crate) fn apply_policy(
         binary: &Path,
         policy: &PolicyFile,
-        places: &Places<'_>,
+        places: &AgentPaths<'_>,
     ) -> Result<Self, Error> {
         let label = format!("policy-{}", policy.name);
         let directory = places.directory.join(&label);
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
         let configuration =
-            configuration(None, places.cgroup, &places.bpf.join(label), &directory)?;
+            write_configuration(None, places.cgroup, &places.bpf.join(label), &directory)?;
         // The text that was checked; the file may have changed since.
         let file = directory.join(format!("{}.toml", policy.name));
         fs::write(&file, &policy.text).map_err(Error::io("cannot write", &file))?;
@@ -66,7 +66,7 @@ impl PolicyInForce {
             directory,
             configuration,
         };
-        in_force.call(|command| command.args(["policy", "apply"]).arg(&file))?;
+        in_force.run_command(|command| command.args(["policy", "apply"]).arg(&file))?;
         Ok(in_force)
     }
 
@@ -75,10 +75,11 @@ impl PolicyInForce {
     ///
     /// # Errors
     /// [`Error::Policy`].
-    pub(crate) fn show(&self) -> Result<String, Error> {
-        let text = self.call(|command| command.args(["--json", "policy", "show"]))?;
-        let shown: Shown = serde_json::from_str(&text)
-            .map_err(|error| self.fault(&format!("cannot understand what it shows: {error}")))?;
+    pub(crate) fn show_policy(&self) -> Result<String, Error> {
+        let text = self.run_command(|command| command.args(["--json", "policy", "show"]))?;
+        let shown: Shown = serde_json::from_str(&text).map_err(|error| {
+            self.policy_error(&format!("cannot understand what it shows: {error}"))
+        })?;
         for rule in &shown.rules {
             if rule.matched == 0 {
                 tracing::warn!("policy {}: rule {} matched no flow", self.name, rule.name);
@@ -96,7 +97,10 @@ impl PolicyInForce {
     }
 
     /// Runs a command and returns its standard output.
-    fn call(&self, arguments: impl Fn(&mut Command) -> &mut Command) -> Result<String, Error> {
+    fn run_command(
+        &self,
+        arguments: impl Fn(&mut Command) -> &mut Command,
+    ) -> Result<String, Error> {
         let open = |name: &str| {
             let path = self.directory.join(name);
             let file = File::create(&path).map_err(Error::io("cannot create", &path))?;
@@ -111,20 +115,22 @@ impl PolicyInForce {
             .stdout(output)
             .stderr(errors);
         let mut process = Process::spawn(&mut command)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
         match process.wait_until(deadline, OnSignal::Fail)? {
             Some(status) if status.success() => {
                 fs::read_to_string(&said).map_err(Error::io("cannot read", said))
             }
             Some(status) => {
                 let words = fs::read_to_string(&complained).unwrap_or_default();
-                Err(self.fault(&format!("{} ({status})", words.trim())))
+                Err(self.policy_error(&format!("{} ({status})", words.trim())))
             }
-            None => Err(self.fault(&format!("not done after {} s", PATIENCE.as_secs()))),
+            None => {
+                Err(self.policy_error(&format!("not done after {} s", COMMAND_TIMEOUT.as_secs())))
+            }
         }
     }
 
-    fn fault(&self, why: &str) -> Error {
+    fn policy_error(&self, why: &str) -> Error {
         Error::Policy {
             name: self.name.clone(),
             why: why.to_owned(),

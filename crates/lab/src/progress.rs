@@ -14,7 +14,7 @@ use crate::error::Error;
 pub(crate) enum Step {
     /// A scenario begins.
     Scenario {
-        /// Its name.
+        /// Name of the scenario.
         name: String,
         /// Number of its connections.
         connections: u64,
@@ -23,7 +23,7 @@ pub(crate) enum Step {
     Connection {
         /// Number of connections before it.
         made: u64,
-        /// Its mode.
+        /// Mode of the connection.
         mode: String,
     },
 }
@@ -46,29 +46,29 @@ impl Progress {
     ) -> Result<Self, Error> {
         let channel = channel.map(Channel::open).transpose()?;
         let progress = Self {
-            bar: bar(wanted, name, connections),
+            bar: progress_bar(wanted, name, connections),
             channel,
         };
         let name = name.to_owned();
-        progress.tell(&Step::Scenario { name, connections });
+        progress.report_step(&Step::Scenario { name, connections });
         Ok(progress)
     }
 
     /// A connection of a mode begins, after `made` others.
-    pub(crate) fn begin(&self, made: u64, mode: String) {
+    pub(crate) fn begin_connection(&self, made: u64, mode: String) {
         self.bar.set_position(made);
         self.bar.set_message(mode.clone());
-        self.tell(&Step::Connection { made, mode });
+        self.report_step(&Step::Connection { made, mode });
     }
 
     /// Removes the bar.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn remove_bar(&self) {
         self.bar.finish_and_clear();
     }
 
-    fn tell(&self, step: &Step) {
+    fn report_step(&self, step: &Step) {
         if let Some(channel) = &self.channel
-            && let Err(error) = channel.tell(step)
+            && let Err(error) = channel.send_message(step)
         {
             tracing::warn!("cannot report progress: {error}");
         }
@@ -76,7 +76,7 @@ impl Progress {
 }
 
 /// A bar on standard error; hidden if that is no terminal.
-pub(crate) fn bar(wanted: bool, name: &str, length: u64) -> ProgressBar {
+pub(crate) fn progress_bar(wanted: bool, name: &str, length: u64) -> ProgressBar {
     if !wanted {
         return ProgressBar::hidden();
     }

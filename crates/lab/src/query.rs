@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thalweg_report::sample;
 
-use crate::measure::{Measure, jain};
+use crate::measure::{Measure, jain_index};
 use crate::mode::Mode;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::INCUMBENT;
@@ -29,7 +29,7 @@ pub enum NoValue {
 }
 
 impl NoValue {
-    pub(crate) fn unmeasured(why: impl Into<String>) -> Self {
+    pub(crate) fn not_measured(why: impl Into<String>) -> Self {
         Self::Unmeasured(why.into())
     }
 
@@ -46,7 +46,7 @@ impl NoValue {
         }
     }
 
-    /// The same reason, of one of several hosts.
+    /// The reason, for one of several hosts.
     fn at_host(self, host: &str) -> Self {
         match self {
             Self::Unmeasured(why) => Self::Unmeasured(format!("{why} (host {host})")),
@@ -82,8 +82,8 @@ impl Query<'_> {
     ///
     /// # Errors
     /// Why there is no value.
-    pub fn value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
-        let chosen = self.chosen(outcome);
+    pub fn mode_value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
+        let chosen = self.chosen_connections(outcome);
         let goodputs: Vec<f64> = chosen.iter().map(|one| one.goodput_bps).collect();
         let last: Vec<&Connection> = chosen
             .iter()
@@ -92,10 +92,13 @@ impl Query<'_> {
             .collect();
         let last_half: Vec<f64> = last.iter().map(|one| one.goodput_bps).collect();
         let quantile = |measure: Measure, share: f64| {
-            sample::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
+            sample::weighted_quantile(&measure.mode_values(chosen.iter().copied(), outcome), share)
         };
         let time_of_last = |share: f64| {
-            sample::weighted_quantile(&Measure::Fct.of(last.iter().copied(), outcome), share)
+            sample::weighted_quantile(
+                &Measure::Fct.mode_values(last.iter().copied(), outcome),
+                share,
+            )
         };
         let value = match self.statistic {
             Statistic::Median => sample::median(&goodputs),
@@ -103,12 +106,12 @@ impl Query<'_> {
             Statistic::Mean => sample::mean(&goodputs),
             Statistic::LowerQuartile => sample::quantile(&goodputs, 0.25),
             Statistic::LowerQuartileLastHalf => sample::quantile(&last_half, 0.25),
-            Statistic::Total => total(&chosen),
+            Statistic::Total => total_goodput(&chosen),
             Statistic::ConvergedShare => outcome.converged_share(),
             Statistic::ArmShare => arm_share(outcome, self.arm.unwrap_or_default()),
             Statistic::Convergence => {
                 let best = self.best_median(modes, 0, &goodputs)?;
-                return Ok(convergence(&goodputs, best));
+                return Ok(rounds_to_converge(&goodputs, best));
             }
             Statistic::Recovery => {
                 let first = outcome
@@ -120,7 +123,7 @@ impl Query<'_> {
                     .map(|one| one.goodput_bps)
                     .collect();
                 let best = self.best_median(modes, first, &after)?;
-                return Ok(convergence(&after, best));
+                return Ok(rounds_to_converge(&after, best));
             }
             Statistic::Regret | Statistic::RegretPerConnection => {
                 let best = self.best_median(modes, 0, &goodputs)?;
@@ -141,34 +144,34 @@ impl Query<'_> {
             Statistic::QueueDelayMedian => quantile(Measure::QueueDelay, 0.5),
             Statistic::QueueDelayP95 => quantile(Measure::QueueDelay, 0.95),
             Statistic::FctMean => {
-                sample::weighted_mean(&Measure::Fct.of(chosen.iter().copied(), outcome))
+                sample::weighted_mean(&Measure::Fct.mode_values(chosen.iter().copied(), outcome))
             }
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
             Statistic::FctMedianLastHalf => time_of_last(0.5),
             Statistic::FctP99LastHalf => time_of_last(0.99),
-            Statistic::PageMean => sample::mean(&pages(outcome)),
-            Statistic::PageMedian => sample::median(&pages(outcome)),
-            Statistic::PageP95 => sample::quantile(&pages(outcome), 0.95),
-            Statistic::PageP99 => sample::quantile(&pages(outcome), 0.99),
+            Statistic::PageMean => sample::mean(&page_times(outcome)),
+            Statistic::PageMedian => sample::median(&page_times(outcome)),
+            Statistic::PageP95 => sample::quantile(&page_times(outcome), 0.95),
+            Statistic::PageP99 => sample::quantile(&page_times(outcome), 0.99),
             Statistic::Share if has_dead_round(outcome) => {
-                return Err(NoValue::unmeasured("nothing arrived in a round"));
+                return Err(NoValue::not_measured("nothing arrived in a round"));
             }
-            Statistic::Share => per_round(outcome, share),
+            Statistic::Share => per_round(outcome, newcomer_share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
                 // Without it the rounds of a starving controller would not count.
-                Some(jain(&rates).unwrap_or(0.0))
+                Some(jain_index(&rates).unwrap_or(0.0))
             }),
-            Statistic::Fairness => fairness(&chosen),
-            Statistic::FairnessLastHalf => fairness(&last),
-            Statistic::Harm => return harm(outcome, modes),
-            Statistic::Loss => outcome.forward.loss(),
+            Statistic::Fairness => round_fairness(&chosen),
+            Statistic::FairnessLastHalf => round_fairness(&last),
+            Statistic::Harm => return median_harm(outcome, modes),
+            Statistic::Loss => outcome.forward.loss_share(),
             Statistic::QueueLoss => outcome.forward.queue_loss(),
             Statistic::OfBestPerHost => return of_best(outcome, modes),
             Statistic::Gain | Statistic::GainLow | Statistic::GainHigh | Statistic::GainMisses => {
-                return gain(outcome, self.statistic);
+                return gain_value(outcome, self.statistic);
             }
             Statistic::Failures => {
                 Some(chosen.iter().filter(|one| one.error.is_some()).count() as f64)
@@ -178,11 +181,11 @@ impl Query<'_> {
             Some(class) if chosen.is_empty() => {
                 NoValue::Unmeasured(format!("no flow of class {class:?} was measured"))
             }
-            _ => NoValue::unmeasured("nothing was measured"),
+            _ => NoValue::not_measured("nothing was measured"),
         })
     }
 
-    fn chosen<'a>(&self, outcome: &'a ModeOutcome) -> Vec<&'a Connection> {
+    fn chosen_connections<'a>(&self, outcome: &'a ModeOutcome) -> Vec<&'a Connection> {
         outcome
             .connections
             .iter()
@@ -204,7 +207,7 @@ impl Query<'_> {
         let mut best: Option<(&ModeOutcome, f64)> = None;
         for outcome in modes {
             let goodputs: Vec<f64> = self
-                .chosen(outcome)
+                .chosen_connections(outcome)
                 .iter()
                 .filter(|one| one.round >= from_round)
                 .map(|one| one.goodput_bps)
@@ -248,7 +251,7 @@ impl Query<'_> {
 
 /// Number of values until the median of the last [`WINDOW`] is near the best; infinite if it never
 /// is.
-fn convergence(values: &[f64], best: f64) -> f64 {
+fn rounds_to_converge(values: &[f64], best: f64) -> f64 {
     running_median(values)
         .position(|median| median >= CONVERGED * best)
         .map_or(f64::INFINITY, |place| (place + WINDOW) as f64)
@@ -260,8 +263,8 @@ pub fn running_median(values: &[f64]) -> impl Iterator<Item = f64> {
 }
 
 /// The times of a mode's pages, µs.
-fn pages(outcome: &ModeOutcome) -> Vec<f64> {
-    web::pages(outcome).into_values().collect()
+fn page_times(outcome: &ModeOutcome) -> Vec<f64> {
+    web::page_times(outcome).into_values().collect()
 }
 
 fn arm_share(outcome: &ModeOutcome, arm: &str) -> Option<f64> {
@@ -281,7 +284,7 @@ fn retransmission_share(connections: &[&Connection]) -> Option<f64> {
 }
 
 /// Median over the rounds: sum of the flows' parts of goodput.
-fn total(connections: &[&Connection]) -> Option<f64> {
+fn total_goodput(connections: &[&Connection]) -> Option<f64> {
     let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
     for one in connections {
         if let Some(part) = one.part_bps {
@@ -293,7 +296,7 @@ fn total(connections: &[&Connection]) -> Option<f64> {
 
 /// Median over the rounds: min/max ratio of the flows' parts of goodput, 0 where nothing arrived.
 /// Rounds of a single flow are left out.
-fn fairness(connections: &[&Connection]) -> Option<f64> {
+fn round_fairness(connections: &[&Connection]) -> Option<f64> {
     let mut parts: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for one in connections {
         if let Some(part) = one.part_bps {
@@ -315,7 +318,7 @@ fn fairness(connections: &[&Connection]) -> Option<f64> {
 /// Median over the rounds of a figure of their flows. Only rounds with incumbents count, as flows
 /// compete there.
 fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f64>) -> Option<f64> {
-    let figures: Vec<f64> = rounds(outcome)
+    let figures: Vec<f64> = connections_by_round(outcome)
         .values()
         .filter(|flows| flows.iter().any(|flow| flow.class == INCUMBENT))
         .filter_map(|flows| figure(flows))
@@ -326,13 +329,13 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
 /// Whether flows competed in a round in which nothing arrived. A share of 0 there would keep every
 /// upper bound.
 fn has_dead_round(outcome: &ModeOutcome) -> bool {
-    rounds(outcome)
-        .values()
-        .any(|flows| flows.iter().any(|flow| flow.class == INCUMBENT) && share(flows).is_none())
+    connections_by_round(outcome).values().any(|flows| {
+        flows.iter().any(|flow| flow.class == INCUMBENT) && newcomer_share(flows).is_none()
+    })
 }
 
 /// The newcomers' share of the goodput of a round's flows; none where nothing arrived.
-fn share(flows: &[&Connection]) -> Option<f64> {
+fn newcomer_share(flows: &[&Connection]) -> Option<f64> {
     let part = |incumbent: bool| -> f64 {
         let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
         flows.iter().filter(of).map(|flow| flow.goodput_bps).sum()
@@ -341,7 +344,7 @@ fn share(flows: &[&Connection]) -> Option<f64> {
     (old + new > 0.0).then(|| new / (old + new))
 }
 
-fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
+fn connections_by_round(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
     let mut rounds: BTreeMap<u32, Vec<&Connection>> = BTreeMap::new();
     for connection in &outcome.connections {
         rounds.entry(connection.round).or_default().push(connection);
@@ -349,7 +352,7 @@ fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
     rounds
 }
 
-fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
+fn median_harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     // A round's incumbents are averaged: the newcomers do not decide how incumbents share.
     let incumbents = |outcome: &ModeOutcome| {
         per_round(outcome, |flows| {
@@ -362,7 +365,7 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
         })
     };
     let with = incumbents(outcome)
-        .ok_or_else(|| NoValue::unmeasured("there are no incumbents to be harmed"))?;
+        .ok_or_else(|| NoValue::not_measured("there are no incumbents to be harmed"))?;
     // Their application sets the congestion control, the same in every mode. Another mode tells it
     // where every incumbent failed.
     let mut all = std::iter::once(outcome)
@@ -371,7 +374,7 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     let arm = all
         .find(|one| one.class == INCUMBENT && !one.arm.is_empty())
         .map(|one| one.arm.as_str())
-        .ok_or_else(|| NoValue::unmeasured("every incumbent failed"))?;
+        .ok_or_else(|| NoValue::not_measured("every incumbent failed"))?;
     let same_group = Mode::Fixed(arm.to_owned());
     let alone = modes
         .iter()
@@ -386,39 +389,39 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
 }
 
 /// A statistic of the agent's own account. Without an interval its ends miss every bound.
-fn gain(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, NoValue> {
+fn gain_value(outcome: &ModeOutcome, statistic: Statistic) -> Result<f64, NoValue> {
     let gain = outcome
         .gain
         .as_ref()
-        .ok_or_else(|| NoValue::unmeasured("mode gain alone tells it"))?;
+        .ok_or_else(|| NoValue::not_measured("mode gain alone tells it"))?;
     let of = |percent: Option<f64>, otherwise: f64| percent.map_or(otherwise, |it| it / 100.0);
-    let time = gain.time();
+    let time = gain.transfer_time_row();
     match statistic {
         Statistic::GainMisses if gain.rows.is_empty() => {
-            Err(NoValue::unmeasured("nothing was compared"))
+            Err(NoValue::not_measured("nothing was compared"))
         }
-        Statistic::GainMisses => gain.misses().map_err(NoValue::NoReference),
+        Statistic::GainMisses => gain.missed_rows().map_err(NoValue::NoReference),
         Statistic::GainLow => Ok(of(time.and_then(|row| row.low), f64::NEG_INFINITY)),
         Statistic::GainHigh => Ok(of(time.and_then(|row| row.high), f64::INFINITY)),
         _ => {
             let effect = time.and_then(|row| row.effect);
             effect
                 .map(|percent| percent / 100.0)
-                .ok_or_else(|| NoValue::unmeasured("nothing was compared"))
+                .ok_or_else(|| NoValue::not_measured("nothing was compared"))
         }
     }
 }
 
 /// Goodput of a mode's last half towards one host, relative to that host's best fixed arm. `modes`
-/// come from [`ModeOutcome::towards`].
+/// come from [`ModeOutcome::towards_host`].
 pub(crate) fn of_best_here(mode: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, NoValue> {
     let query = Query::from(Statistic::MedianLastHalf);
-    let settled = query.value(mode, modes)?;
+    let settled = query.mode_value(mode, modes)?;
     let (best, median) = query
         .best_fixed(modes, 0)
         .ok_or_else(|| NoValue::no_reference("no mode fixed:ARM was run"))?;
     // Both cover the same rounds, if the reference has any of them.
-    let median = query.value(best, modes).unwrap_or(median);
+    let median = query.mode_value(best, modes).unwrap_or(median);
     if median > 0.0 {
         Ok(settled / median)
     } else {
@@ -433,15 +436,17 @@ pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f6
         .iter()
         .map(|remote| {
             let name = &remote.name;
-            let modes: Vec<ModeOutcome> =
-                modes.iter().filter_map(|mode| mode.towards(name)).collect();
+            let modes: Vec<ModeOutcome> = modes
+                .iter()
+                .filter_map(|mode| mode.towards_host(name))
+                .collect();
             let here = outcome
-                .towards(name)
-                .ok_or_else(|| NoValue::unmeasured("no such host"))?;
+                .towards_host(name)
+                .ok_or_else(|| NoValue::not_measured("no such host"))?;
             of_best_here(&here, &modes).map_err(|why| why.at_host(name))
         })
         .collect::<Result<Vec<f64>, NoValue>>()?;
-    sample::mean(&parts).ok_or_else(|| NoValue::unmeasured("there is one host only"))
+    sample::mean(&parts).ok_or_else(|| NoValue::not_measured("there is one host only"))
 }
 
 /// The best single setting for all hosts: the fixed mode with the highest

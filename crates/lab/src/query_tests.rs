@@ -48,7 +48,7 @@ fn value(
     outcome: &ModeOutcome,
     modes: &[ModeOutcome],
 ) -> Result<f64, String> {
-    let value = Query::from(statistic).value(outcome, modes);
+    let value = Query::from(statistic).mode_value(outcome, modes);
     value.map_err(|why| why.to_string())
 }
 
@@ -158,7 +158,7 @@ fn competition_has_share_fairness_and_harm() {
         class: Some(INCUMBENT),
         ..Statistic::Median.into()
     };
-    assert_eq!(named.value(&modes[1], &modes), Ok(15.0));
+    assert_eq!(named.mode_value(&modes[1], &modes), Ok(15.0));
     let lone = [outcome("thalweg", &[1.0, 2.0])];
     for statistic in [Statistic::Share, Statistic::Jain, Statistic::Harm] {
         assert!(value(statistic, &lone[0], &lone).is_err());
@@ -177,8 +177,8 @@ fn share_with_a_dead_round_is_unmeasured() {
     // A share of 0 would keep upper bounds. One such round of three is enough.
     let modes = [competition("fixed:bbr", &[[30.0; 3], [30.0; 3], [0.0; 3]])];
     assert_eq!(
-        Query::from(Statistic::Share).value(&modes[0], &modes),
-        Err(NoValue::unmeasured("nothing arrived in a round"))
+        Query::from(Statistic::Share).mode_value(&modes[0], &modes),
+        Err(NoValue::not_measured("nothing arrived in a round"))
     );
     let starving = [competition("fixed:bbr", &[[30.0, 30.0, 0.0]])];
     assert_eq!(value(Statistic::Share, &starving[0], &starving), Ok(0.0));
@@ -225,7 +225,7 @@ fn failures_are_those_of_all_flows_or_of_a_class() {
         class: Some(INCUMBENT),
         ..Statistic::Failures.into()
     };
-    assert_eq!(incumbents.value(&mode, &[]), Ok(2.0));
+    assert_eq!(incumbents.mode_value(&mode, &[]), Ok(2.0));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn an_arms_share_is_that_of_the_last_half() {
         arm: Some("bbr"),
         ..Statistic::ArmShare.into()
     };
-    assert_eq!(query.value(&modes[0], &modes), Ok(0.75));
+    assert_eq!(query.mode_value(&modes[0], &modes), Ok(0.75));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn the_total_is_the_median_of_what_rounds_carry() {
         class: Some("rpc-1mb"),
         ..Statistic::Total.into()
     };
-    assert_eq!(calls.value(&mode, &[]), Ok(30.0));
+    assert_eq!(calls.mode_value(&mode, &[]), Ok(30.0));
     // Rounds without a time have no total.
     let without = outcome("baseline", &[7.0]);
     assert!(value(Statistic::Total, &without, &[]).is_err());
@@ -314,7 +314,7 @@ fn fairness_is_the_least_over_the_greatest_of_each_round_of_several() {
         part_bps: Some(part),
         ..Connection::default()
     };
-    let of = |connections: &[Connection]| fairness(&connections.iter().collect::<Vec<_>>());
+    let of = |connections: &[Connection]| round_fairness(&connections.iter().collect::<Vec<_>>());
     // 0.25, 0.75, and 0 where nothing arrived; rounds of one flow do not count.
     let all = [
         flow(0, 10.0),

@@ -2,7 +2,7 @@
 
 mod environment;
 mod paths;
-mod rig;
+mod testbed;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use std::time::Instant;
 use thalweg_process::interrupt;
 
 use crate::arms;
-use crate::ends::Stacks;
 use crate::error::Error;
 use crate::expect;
 use crate::gain;
@@ -23,8 +22,9 @@ use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
 use crate::scenario::{self, Scenario};
-use environment::environment;
-use rig::Rig;
+use crate::stack_endpoints::Stacks;
+use environment::describe_environment;
+use testbed::Testbed;
 
 /// Runs the scenarios and writes a report of each.
 ///
@@ -33,21 +33,25 @@ use rig::Rig;
 ///
 /// # Errors
 /// The first fault: a scenario that is not valid (before anything is created), a missing
-/// precondition, a step that failed. A missed expectation is not an error, see [`Outcome::passed`].
-pub fn run(options: &Options) -> Result<Outcome, Error> {
-    let scenarios = check(options)?;
-    preflight::check(&scenarios, &options.modes, options.origin.place.name.wire())?;
+/// precondition, a step that failed. A missed expectation is not an error, see [`Outcome::has_passed`].
+pub fn run_scenarios(options: &Options) -> Result<Outcome, Error> {
+    let scenarios = check_options(options)?;
+    preflight::check_requirements(
+        &scenarios,
+        &options.modes,
+        options.origin.place.name.wire_kind(),
+    )?;
     let _signals = interrupt::Guard::install()?;
-    stale::remove();
+    stale::remove_stale();
 
-    let _arms = arms::load(&options.agent_binary, &scenarios)?;
-    let stacks = Stacks::find(options, &scenarios)?;
-    let environment = environment(options, stacks.as_ref())?;
-    let modes = mode::expand(&options.modes, &environment.congestion_controls);
-    let directories = report::directories(
+    let _arms = arms::load_missing(&options.agent_binary, &scenarios)?;
+    let stacks = Stacks::find_kernel(options, &scenarios)?;
+    let environment = describe_environment(options, stacks.as_ref())?;
+    let modes = mode::expand_modes(&options.modes, &environment.congestion_controls);
+    let directories = report::report_directories(
         options.out.as_deref(),
         &scenarios,
-        &options.origin.started(),
+        &options.origin.start_time(),
     )?;
     let mut outcome = Outcome {
         environment,
@@ -57,14 +61,14 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
         if let Some(connections) = options.connections {
             scenario.traffic.connections = connections;
         }
-        let bench = Bench {
+        let bench = RunContext {
             options,
             stacks: stacks.as_ref(),
             scenario: &scenario,
         };
         let (modes, wall_s) = run_scenario(bench, &modes, serial, &directory)?;
         let result = ScenarioOutcome {
-            checks: expect::evaluate(&scenario.expect, &modes),
+            checks: expect::evaluate_expectations(&scenario.expect, &modes),
             null_checks: expect::evaluate_null(&scenario.expect, &modes),
             scenario,
             reference_every: options.reference_every,
@@ -72,14 +76,14 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
             wall_s,
             report: directory,
         };
-        report::write(&outcome.environment, &result)?;
+        report::write_report(&outcome.environment, &result)?;
         outcome.scenarios.push(result);
     }
     Ok(outcome)
 }
 
 /// Checks the options and reads the scenarios. It creates nothing.
-pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
+pub(crate) fn check_options(options: &Options) -> Result<Vec<Scenario>, Error> {
     if options.scenarios.is_empty() {
         return Err(Error::Options("no scenario was given".into()));
     }
@@ -98,7 +102,7 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
         };
         for mode in &options.modes {
             if let Mode::Policy(name) = mode {
-                scenario::policy::known(name, &scenario.policies).map_err(|why| {
+                scenario::policy::check_policy_name(name, &scenario.policies).map_err(|why| {
                     Error::Options(format!("{}: {why} (mode {mode})", file.display()))
                 })?;
             }
@@ -121,7 +125,7 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
 
 /// A scenario and the means to run it.
 #[derive(Clone, Copy)]
-struct Bench<'a> {
+struct RunContext<'a> {
     options: &'a Options,
     stacks: Option<&'a Stacks>,
     scenario: &'a Scenario,
@@ -129,28 +133,28 @@ struct Bench<'a> {
 
 /// Returns the results of each mode, and the wall time, seconds.
 fn run_scenario(
-    bench: Bench<'_>,
+    bench: RunContext<'_>,
     modes: &[Mode],
     serial: usize,
     report: &Path,
 ) -> Result<(Vec<ModeOutcome>, f64), Error> {
-    let Bench {
+    let RunContext {
         options, scenario, ..
     } = bench;
     let started = Instant::now();
     let raw = report.join("raw");
     fs::create_dir_all(&raw).map_err(Error::io("cannot create", &raw))?;
     let directory = RunDir::create(serial)?;
-    let bpf = if modes.iter().any(Mode::pins) {
+    let bpf = if modes.iter().any(Mode::uses_bpf) {
         Some(directory.mount_bpf()?)
     } else {
         None
     };
     // Each mode is set up at its first turn, so that the first connection does not wait for all of
     // them. The first round has a turn of each.
-    let mut rigs: Vec<Option<Rig>> = modes.iter().map(|_| None).collect();
+    let mut rigs: Vec<Option<Testbed>> = modes.iter().map(|_| None).collect();
     let rounds = scenario.traffic.connections;
-    let turns = schedule(modes, rounds, options.reference_every);
+    let turns = schedule_turns(modes, rounds, options.reference_every);
     let progress = Progress::new(
         options.progress,
         options.origin.channel.as_deref(),
@@ -160,30 +164,30 @@ fn run_scenario(
     for (made, Turn { round, mode }) in turns.into_iter().enumerate() {
         interrupt::check()?;
         let of = &modes[mode];
-        progress.begin(made as u64, of.to_string());
+        progress.begin_connection(made as u64, of.to_string());
         let rig = match &mut rigs[mode] {
             Some(rig) => rig,
             vacant => {
-                let rig = Rig::set_up(bench, of, directory.path(), bpf.as_deref())?;
+                let rig = Testbed::set_up(bench, of, directory.path(), bpf.as_deref())?;
                 vacant.insert(rig)
             }
         };
-        rig.connect(bench, round, &raw)?;
+        rig.connect_round(bench, round, &raw)?;
     }
-    progress.finish();
+    progress.remove_bar();
 
     let mut modes = rigs
         .into_iter()
         .flatten()
-        .map(|rig| rig.finish(scenario, report))
+        .map(|rig| rig.into_outcome(scenario, report))
         .collect::<Result<Vec<_>, _>>()?;
-    relate(&mut modes, scenario);
-    gain::compare(&mut modes, scenario);
+    relate_modes(&mut modes, scenario);
+    gain::compare_with_measured(&mut modes, scenario);
     Ok((modes, started.elapsed().as_secs_f64()))
 }
 
 /// Gives each mode the figures that hold for the whole scenario.
-fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
+fn relate_modes(modes: &mut [ModeOutcome], scenario: &Scenario) {
     let least = |modes: &[ModeOutcome], host: &str| {
         modes
             .iter()
@@ -230,7 +234,7 @@ struct Turn {
 
 /// All connections in order. The modes of a round follow each other, so that a disturbance of the
 /// machine affects all alike. Each round begins with another mode.
-fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
+fn schedule_turns(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
     let mut turns = Vec::new();
     for round in 0..rounds {
         for place in 0..modes.len() {

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn rounds_rotate_and_references_may_be_rare() {
     let modes = [Mode::Baseline, Mode::Thalweg, Mode::Fixed("bbr".into())];
-    let turns = schedule(&modes, 4, 2);
+    let turns = schedule_turns(&modes, 4, 2);
     let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
     assert_eq!(
         order,
@@ -18,10 +18,10 @@ fn rounds_rotate_and_references_may_be_rare() {
             (3, 1)
         ]
     );
-    assert_eq!(schedule(&modes, 4, 1).len(), 12);
+    assert_eq!(schedule_turns(&modes, 4, 1).len(), 12);
     // A policy does not learn, so it has the turns of a reference.
     let modes = [Mode::Policy("clamp".into()), Mode::Thalweg];
-    let turns = schedule(&modes, 3, 2);
+    let turns = schedule_turns(&modes, 3, 2);
     let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
     assert_eq!(order, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
 }
@@ -48,7 +48,7 @@ fn contradictions_are_refused_before_anything_is_done() {
         },
     ] {
         assert!(
-            matches!(run(&options), Err(Error::Options(_))),
+            matches!(run_scenarios(&options), Err(Error::Options(_))),
             "{options:?}"
         );
     }
@@ -56,5 +56,5 @@ fn contradictions_are_refused_before_anything_is_done() {
         scenarios: file,
         ..Options::default()
     };
-    assert!(matches!(run(&options), Err(Error::Read(_))));
+    assert!(matches!(run_scenarios(&options), Err(Error::Read(_))));
 }

@@ -35,7 +35,7 @@ impl RunDir {
 
     /// Mounts a BPF file system on a subdirectory and returns its path.
     pub(crate) fn mount_bpf(&self) -> Result<PathBuf, Error> {
-        let point = bpf(&self.path);
+        let point = bpf_mount(&self.path);
         fs::create_dir(&point).map_err(Error::io("cannot create", &point))?;
         mount(
             Some("bpf"),
@@ -51,18 +51,18 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        remove(&self.path);
+        remove_run_directory(&self.path);
     }
 }
 
-fn bpf(path: &Path) -> PathBuf {
+fn bpf_mount(path: &Path) -> PathBuf {
     path.join("bpf")
 }
 
 /// Unmounts a run directory's file system and removes the directory.
-pub(crate) fn remove(path: &Path) {
+pub(crate) fn remove_run_directory(path: &Path) {
     // This fails if nothing is mounted, which is fine.
-    let _ = umount2(&bpf(path), MntFlags::MNT_DETACH);
+    let _ = umount2(&bpf_mount(path), MntFlags::MNT_DETACH);
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());
     }

@@ -43,7 +43,7 @@ pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
 pub use sizes::{Flows, Idle, Sizes, Tail};
 pub use trace::Trace;
-pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+pub use traffic::{Against, INCAST, INCUMBENT, LONG, SHORT, SMALL_CALLS, Traffic, TrafficKind};
 pub use web::{Web, WebServer};
 
 /// A whole scenario.
@@ -75,7 +75,7 @@ pub struct Scenario {
     /// Congestion controls that a run loads if its kernel has none of that name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<Arm>,
-    /// What agents may do.
+    /// Settings of the agents' learning.
     #[serde(skip_serializing_if = "Learning::is_default")]
     pub agent: Learning,
     /// The two hosts' settings.
@@ -118,8 +118,8 @@ pub enum Qdisc {
 }
 
 impl Qdisc {
-    /// Its name in `tc`; none for the link's default.
-    pub fn kind(self) -> Option<&'static str> {
+    /// Name in `tc`; none for the link's default.
+    pub fn tc_name(self) -> Option<&'static str> {
         match self {
             Self::Default => None,
             Self::Fq => Some("fq"),
@@ -163,7 +163,7 @@ impl Default for System {
 
 impl Scenario {
     /// Every remote host with its path. The only one, at the end of `path`, has no name.
-    pub fn remotes(&self) -> Vec<(&str, &PathModel)> {
+    pub fn remote_paths(&self) -> Vec<(&str, &PathModel)> {
         if self.hosts.is_empty() {
             return vec![("", &self.path)];
         }
@@ -172,7 +172,7 @@ impl Scenario {
     }
 
     /// The remote hosts in each of their networks, in the order of the paths.
-    pub(crate) fn networks(&self) -> Vec<u8> {
+    pub(crate) fn hosts_per_network(&self) -> Vec<u8> {
         let counts = self.hosts.iter().map(|host| host.count() as u8);
         match self.hosts.is_empty() {
             true => vec![1],
@@ -182,11 +182,11 @@ impl Scenario {
 
     /// Whether the agent's command is needed: by a mode, or for congestion controls of the scenario.
     pub(crate) fn needs_agent(&self, modes: &[Mode]) -> bool {
-        !self.arms.is_empty() || modes.iter().any(Mode::pins)
+        !self.arms.is_empty() || modes.iter().any(Mode::uses_bpf)
     }
 
     /// The policy that a mode runs under.
-    pub(crate) fn policy(&self, mode: &Mode) -> Option<&PolicyFile> {
+    pub(crate) fn mode_policy(&self, mode: &Mode) -> Option<&PolicyFile> {
         match mode {
             Mode::Policy(name) => self.policies.iter().find(|one| one.name == *name),
             _ => None,
@@ -194,7 +194,7 @@ impl Scenario {
     }
 
     /// The key of its first end that is a stack.
-    pub(crate) fn stack(&self) -> Option<&'static str> {
+    pub(crate) fn first_stack(&self) -> Option<&'static str> {
         let ends = [("sender", self.sender), ("receiver", self.receiver)];
         let stack = ends.into_iter().find(|(_, end)| *end == End::Stack);
         stack.map(|(key, _)| key)
@@ -202,13 +202,13 @@ impl Scenario {
 
     /// Whether a web server answers clients.
     pub(crate) fn has_nginx(&self) -> bool {
-        matches!(&self.traffic.kind, Kind::Web(web) if web.server == WebServer::Nginx)
+        matches!(&self.traffic.kind, TrafficKind::Web(web) if web.server == WebServer::Nginx)
     }
 
     /// The programs that its traffic needs beyond the laboratory's own, with their packages.
-    pub(crate) fn programs(&self) -> &'static [(&'static str, &'static str)] {
+    pub(crate) fn needed_programs(&self) -> &'static [(&'static str, &'static str)] {
         match &self.traffic.kind {
-            Kind::Web(web) => web.server.programs(),
+            TrafficKind::Web(web) => web.server.needed_programs(),
             _ => &[],
         }
     }
@@ -230,17 +230,17 @@ impl Scenario {
     /// [`Error::Read`] if the file cannot be read, [`Error::Scenario`] if it or a policy is not
     /// valid.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        Self::load_in(file, folder(file))
+        Self::load_in(file, scenario_folder(file))
     }
 
-    /// The same, with the policies in a folder of their own.
+    /// Reads and checks a scenario file, with the policies in a folder of their own.
     pub(crate) fn load_in(file: &Path, folder: &Path) -> Result<Self, Error> {
         Ok(Self::parse_in(&read_text(file)?, file, folder)?)
     }
 
     /// The form of scenario files.
-    pub fn schema() -> schema::Form {
-        reader::asked(|root| drop(Self::read(root, Path::new(""))))
+    pub fn file_schema() -> schema::Form {
+        reader::asked(|root| drop(Self::from_table(root, Path::new(""))))
     }
 
     /// Checks the text of a scenario. `file` is for messages, and its folder has the policies.
@@ -248,14 +248,14 @@ impl Scenario {
     /// # Errors
     /// All faults, with their places.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
-        Self::parse_in(text, file, folder(file))
+        Self::parse_in(text, file, scenario_folder(file))
     }
 
     fn parse_in(text: &str, file: &Path, folder: &Path) -> Result<Self, Faults> {
-        reader::parse(text, file, |root| Self::read(root, folder))
+        reader::parse(text, file, |root| Self::from_table(root, folder))
     }
 
-    fn read(root: &mut Table<'_>, folder: &Path) -> Option<Self> {
+    fn from_table(root: &mut Table<'_>, folder: &Path) -> Option<Self> {
         let name = root.required(
             "name",
             "a name",
@@ -269,27 +269,27 @@ impl Scenario {
         let receiver = root.value("receiver").unwrap_or_default();
         let mut path = PathModel::default();
         let mut table = root.sub_or_empty("path");
-        path.read(&mut table, folder);
+        path.take_keys(&mut table, folder);
         table.finish();
-        path.check(&table);
+        path.check_values(&table);
         // A path with faults is compared with nothing.
         let path = table.is_sound().then_some(path);
-        let traffic = Traffic::read(root.sub_or_empty("traffic"));
-        let hosts = host::read(root.tables("host"), folder, path.as_ref(), traffic.as_ref());
+        let traffic = Traffic::from_table(root.sub_or_empty("traffic"));
+        let hosts = host::read_hosts(root.tables("host"), folder, path.as_ref(), traffic.as_ref());
         let connections = traffic.as_ref().map(|traffic| traffic.connections);
         let tables = root.tables("change");
-        let changes = change::read(tables, path.as_ref(), hosts.as_deref(), connections);
-        let system = System::read(root.sub_or_empty("system"));
-        let policies = policy::read(root.tables("policy"), folder);
-        let arms = arm::read(root.tables("arm"), folder);
-        let agent = Learning::read(root.sub_or_empty("agent"));
+        let changes = change::read_changes(tables, path.as_ref(), hosts.as_deref(), connections);
+        let system = System::from_table(root.sub_or_empty("system"));
+        let policies = policy::read_policies(root.tables("policy"), folder);
+        let arms = arm::read_arms(root.tables("arm"), folder);
+        let agent = Learning::from_table(root.sub_or_empty("agent"));
         let known = expect::Known {
             traffic: traffic.as_ref(),
             hosts: hosts.as_deref(),
             policies: policies.as_deref(),
         };
         let tables = root.tables("expect").into_iter();
-        let expect: Vec<_> = tables.map(|table| known.read(table)).collect();
+        let expect: Vec<_> = tables.map(|table| known.read_expectation(table)).collect();
         let scenario = Self {
             name: name?,
             description,
@@ -312,8 +312,10 @@ impl Scenario {
 
     /// Checks that a stack can be an end of this scenario.
     fn check_stack(&self, root: &Table<'_>) {
-        let Some(key) = self.stack() else { return };
-        let why = if self.traffic.kind != Kind::Bulk {
+        let Some(key) = self.first_stack() else {
+            return;
+        };
+        let why = if self.traffic.kind != TrafficKind::Bulk {
             "with kind \"bulk\" only: other flows are timed by one clock at both ends"
         } else if !self.hosts.is_empty() {
             "with one remote host, without [[host]]"
@@ -327,7 +329,7 @@ impl Scenario {
 }
 
 /// The folder of the files that a scenario names.
-pub(crate) fn folder(file: &Path) -> &Path {
+pub(crate) fn scenario_folder(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
@@ -338,7 +340,7 @@ fn congestion_control(value: &DeValue<'_>) -> Option<String> {
 }
 
 impl System {
-    fn read(mut table: Table<'_>) -> Option<Self> {
+    fn from_table(mut table: Table<'_>) -> Option<Self> {
         let mut system = Self::default();
         if let Some(name) = table.optional(
             "default_cc",
@@ -367,7 +369,7 @@ impl System {
         if let Some(mut settings) = table.sub("sysctl") {
             settings.tell_others(SYSCTL, || json!({ "type": ["string", "integer"] }));
             for (name, at, value) in settings.drain() {
-                match sysctl(&name, value.get_ref()) {
+                match sysctl_value(&name, value.get_ref()) {
                     Ok(text) => drop(system.sysctl.insert(name, text)),
                     Err(expected) => {
                         let found = reader::quoted(&name);
@@ -385,7 +387,7 @@ impl System {
 const SYSCTL: &str = r"^net(\.[A-Za-z0-9_-]+)+$";
 
 /// Reads the value of a setting, or says what was expected.
-fn sysctl(name: &str, value: &DeValue<'_>) -> Result<String, &'static str> {
+fn sysctl_value(name: &str, value: &DeValue<'_>) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let part = |part: &str| !part.is_empty() && part.bytes().all(plain);
     if !name.starts_with("net.") || !name.split('.').all(part) {

@@ -5,7 +5,7 @@ use crate::outcome::{Connection, ModeOutcome, RemoteOutcome};
 use crate::query::Query;
 use crate::scenario::Scenario;
 use crate::statistic::Statistic;
-use crate::{table, words};
+use crate::{summary, table};
 
 const TEXT: &str = r#"
 name = "x"
@@ -88,7 +88,7 @@ fn outcome() -> ScenarioOutcome {
         mode("thalweg", (90.0, "cubic"), (8.0, "bbr")),
     ];
     ScenarioOutcome {
-        checks: crate::expect::evaluate(&scenario.expect, &modes),
+        checks: crate::expect::evaluate_expectations(&scenario.expect, &modes),
         null_checks: Vec::new(),
         scenario,
         reference_every: 1,
@@ -118,8 +118,8 @@ fn each_host_has_its_own_figures_and_its_own_best_arm() {
     assert_eq!(best, ["fixed:cubic", "fixed:bbr"]);
 
     let far = &views[1];
-    let here = far.mode(&Mode::Thalweg).unwrap();
-    let value = |statistic| Query::from(statistic).value(here, &far.modes);
+    let here = far.mode_outcome(&Mode::Thalweg).unwrap();
+    let value = |statistic| Query::from(statistic).mode_value(here, &far.modes);
     assert_eq!(here.connections.len(), 10);
     assert_eq!(value(Statistic::Median), Ok(8e6));
     assert_eq!(value(Statistic::Loss), Ok(0.4));
@@ -130,8 +130,8 @@ fn each_host_has_its_own_figures_and_its_own_best_arm() {
     // Its own path changes; the other one does not.
     assert_eq!(value(Statistic::Recovery), Ok(f64::INFINITY));
     let near = &views[0];
-    let here = near.mode(&Mode::Thalweg).unwrap();
-    let recovery = Query::from(Statistic::Recovery).value(here, &near.modes);
+    let here = near.mode_outcome(&Mode::Thalweg).unwrap();
+    let recovery = Query::from(Statistic::Recovery).mode_value(here, &near.modes);
     let why = recovery.unwrap_err().to_string();
     assert!(why.contains("does not change"), "{why}");
     assert!(near.scenario.changes.is_empty());
@@ -141,9 +141,9 @@ fn each_host_has_its_own_figures_and_its_own_best_arm() {
 fn all_hosts_together_are_set_against_each_hosts_best() {
     let outcome = outcome();
     let value = |name: &str| {
-        let mode = outcome.mode(&name.parse().unwrap()).unwrap();
+        let mode = outcome.mode_outcome(&name.parse().unwrap()).unwrap();
         Query::from(Statistic::OfBestPerHost)
-            .value(mode, &outcome.modes)
+            .mode_value(mode, &outcome.modes)
             .unwrap()
     };
     assert!(near_to(value("fixed:cubic"), (1.0 + 0.1) / 2.0));
@@ -154,7 +154,7 @@ fn all_hosts_together_are_set_against_each_hosts_best() {
     assert!(near_to(best, 0.6));
     // All packets: 42 of 200.
     let mode = &outcome.modes[0];
-    let loss = Query::from(Statistic::Loss).value(mode, &outcome.modes);
+    let loss = Query::from(Statistic::Loss).mode_value(mode, &outcome.modes);
     assert_eq!(loss, Ok(0.21));
 }
 
@@ -172,20 +172,20 @@ fn expectations_look_at_one_host_or_at_all() {
     assert_eq!(far.reference.as_ref().unwrap().to_string(), "fixed:bbr");
     // 0.85 / 0.6 is less than 1.5.
     assert!(near_to(all.value.unwrap(), 0.85 / 0.6));
-    assert!(!outcome.passed());
+    assert!(!outcome.has_passed());
 }
 
 #[test]
 fn the_words_and_tables_name_the_host() {
     let outcome = outcome();
-    let sentences = words::sentences(&outcome);
+    let sentences = summary::scenario_sentences(&outcome);
     assert_eq!(
         sentences[0],
         "Over all 2 hosts thalweg reached 0.85 of each host's best fixed arm; \
          the best single setting (bbr) had 0.60."
     );
     assert!(sentences[1].starts_with("Host near: In its last half thalweg reached 0.90"));
-    let hosts = table(&outcome).unwrap();
+    let hosts = hosts_table(&outcome).unwrap();
     assert_eq!(
         hosts.header,
         ["mode", "near (best cubic)", "far (best bbr)", "mean"]
@@ -194,12 +194,12 @@ fn the_words_and_tables_name_the_host() {
         hosts.rows[3],
         ["thalweg", "0.90× cubic", "0.80× bbr", "0.85×"]
     );
-    let text = table::scenario(&outcome);
+    let text = table::scenario_text(&outcome);
     assert!(
         text.contains("near: no loss") && text.contains("far: no loss"),
         "{text}"
     );
-    let rows = table::connections(&outcome).rows;
+    let rows = table::connections_table(&outcome).rows;
     assert_eq!(rows[1][1], "1 far");
 }
 
@@ -222,7 +222,7 @@ fn the_document_has_a_summary_for_each_host_and_none_of_their_mixture() {
         },
         scenarios: vec![outcome],
     };
-    let document = crate::report::json(&whole).unwrap();
+    let document = crate::report::run_document(&whole).unwrap();
     let scenario = &document["scenarios"][0];
     assert_eq!(scenario["best_fixed"], "fixed:bbr");
     assert_eq!(scenario["best_fixed_by_host"]["near"], "fixed:cubic");
@@ -247,8 +247,8 @@ fn a_prefix_stands_for_the_hosts_in_it() {
     assert!(far.is_at("fd00:0:1:2::2") && far.is_at("fd00:0:1:2::/64"));
     assert!(!far.is_at("fd00:0:2:2::/64") && !far.is_at("10.0.0.2"));
     // The measure itself does not know hosts.
-    let here = outcome.modes[0].towards("near").unwrap();
-    let delays = Measure::QueueDelay.of(here.measured(), &here);
+    let here = outcome.modes[0].towards_host("near").unwrap();
+    let delays = Measure::QueueDelay.mode_values(here.measured_connections(), &here);
     assert_eq!(delays, [(30.0, 1); 10]);
-    assert!(outcome.modes[0].towards("nowhere").is_none());
+    assert!(outcome.modes[0].towards_host("nowhere").is_none());
 }

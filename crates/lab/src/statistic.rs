@@ -118,12 +118,12 @@ thalweg_report::statistics! {
 }
 
 impl Statistic {
-    /// Its name for a reader.
-    pub fn words(self) -> &'static str {
+    /// Name for a reader.
+    pub fn reader_name(self) -> &'static str {
         self.definition().0
     }
 
-    /// Its unit.
+    /// Unit of the statistic.
     pub fn unit(self) -> Unit {
         self.definition().1
     }
@@ -146,7 +146,7 @@ impl Statistic {
             )
     }
 
-    /// Its scope in a scenario with several hosts.
+    /// Scope in a scenario with several hosts.
     pub fn scope(self) -> Scope {
         match self {
             Self::OfBestPerHost => Scope::Hosts,
@@ -219,7 +219,7 @@ mod tests {
         for statistic in Statistic::ALL {
             assert_eq!(serde_json::to_value(statistic).unwrap(), statistic.key());
             assert!(keys.insert(statistic.key()), "{}", statistic.key());
-            assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
+            assert!(!statistic.description().is_empty() && !statistic.reader_name().is_empty());
         }
         // The reference page names each in its section of statistics.
         let page = include_str!("../../../docs/reference/lab.md");

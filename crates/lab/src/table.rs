@@ -6,18 +6,18 @@ use thalweg_units::figures::{rate, three};
 
 use crate::figure::Unit;
 use crate::mode::Mode;
+use crate::multi_host;
 use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
 use crate::query::Query;
-use crate::several;
 use crate::statistic::Statistic;
+use crate::summary;
 use crate::web;
-use crate::words;
 
-fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
+fn header_cells<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The statistics in [`measures`]: all that [`summary`] lacks.
+/// The statistics in [`measures_table`]: all that [`summary_table`] lacks.
 const MEASURES: [Statistic; 26] = [
     Statistic::Total,
     Statistic::ConvergedShare,
@@ -59,14 +59,14 @@ pub(crate) const BY_CLASS: [Statistic; 7] = [
 ];
 
 /// A row for each further statistic that a mode has, a column for each mode.
-pub fn measures(outcome: &ScenarioOutcome) -> Table {
+pub fn measures_table(outcome: &ScenarioOutcome) -> Table {
     let modes = &outcome.modes;
     let row = |name: String, query: Query<'_>| {
         let cells: Vec<Option<String>> = modes
             .iter()
             .map(|mode| {
-                let value = query.value(mode, modes).ok()?;
-                Some(query.statistic.unit().show(value))
+                let value = query.mode_value(mode, modes).ok()?;
+                Some(query.statistic.unit().with_unit(value))
             })
             .collect();
         cells.iter().any(Option::is_some).then(|| {
@@ -77,16 +77,16 @@ pub fn measures(outcome: &ScenarioOutcome) -> Table {
     let mut rows: Vec<Vec<String>> = MEASURES
         .into_iter()
         .chain([Statistic::Harm])
-        .filter_map(|statistic| row(statistic.words().to_owned(), statistic.into()))
+        .filter_map(|statistic| row(statistic.reader_name().to_owned(), statistic.into()))
         .collect();
-    let classes = outcome.scenario.traffic.kind.classes();
+    let classes = outcome.scenario.traffic.kind.flow_classes();
     for class in classes {
         rows.extend(BY_CLASS.into_iter().filter_map(|statistic| {
             let query = Query {
                 class: Some(class),
                 ..statistic.into()
             };
-            row(format!("{}, {class}", statistic.words()), query)
+            row(format!("{}, {class}", statistic.reader_name()), query)
         }));
     }
     Table {
@@ -98,17 +98,17 @@ pub fn measures(outcome: &ScenarioOutcome) -> Table {
     }
 }
 
-fn percent(share: Option<f64>) -> String {
+fn format_percent(share: Option<f64>) -> String {
     share.map_or("–".into(), |share| format!("{:.2}%", share * 100.0))
 }
 
 /// The summary: a row of figures for each mode.
-pub fn summary(outcome: &ScenarioOutcome) -> Table {
-    let median = |mode: Option<&ModeOutcome>| Some(mode?.summary()?.median_bps);
-    let baseline = median(outcome.mode(&Mode::Baseline));
+pub fn summary_table(outcome: &ScenarioOutcome) -> Table {
+    let median = |mode: Option<&ModeOutcome>| Some(mode?.mode_summary()?.median_bps);
+    let baseline = median(outcome.mode_outcome(&Mode::Baseline));
     let best = median(outcome.best_fixed());
     let rows = outcome.modes.iter().filter_map(|mode| {
-        let figures = mode.summary()?;
+        let figures = mode.mode_summary()?;
         // The last half shows a learner after it has learned; references do not learn.
         let settled = if mode.mode.learns() {
             figures.median_last_half_bps.unwrap_or(figures.median_bps)
@@ -120,11 +120,11 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             _ => "–".to_owned(),
         };
         let arms: Vec<String> = mode
-            .arms()
+            .arm_counts()
             .iter()
             .map(|(arm, count)| format!("{arm} {count}"))
             .collect();
-        let failures = match mode.failures() {
+        let failures = match mode.failure_count() {
             0 => String::new(),
             count => format!(" ({count} failed)"),
         };
@@ -134,7 +134,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
         };
         Some(vec![
             format!("{}{bound}", mode.mode),
-            format!("{}{failures}", mode.measured().count()),
+            format!("{}{failures}", mode.measured_connections().count()),
             rate(figures.median_bps),
             figures.median_last_half_bps.map_or("–".into(), rate),
             rate(figures.mean_bps),
@@ -146,8 +146,8 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             ratio(baseline),
             ratio(best),
             figures.retransmits.to_string(),
-            percent(mode.forward.loss()),
-            percent(mode.forward.queue_loss()),
+            format_percent(mode.forward.loss_share()),
+            format_percent(mode.forward.queue_loss()),
             arms.join(", "),
         ])
     });
@@ -157,7 +157,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             outcome.scenario.name,
             outcome.scenario.path.describe()
         ),
-        header: header([
+        header: header_cells([
             "mode",
             "connections",
             "median",
@@ -176,7 +176,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
 }
 
 /// Every connection of each mode: goodput and arm.
-pub fn connections(outcome: &ScenarioOutcome) -> Table {
+pub fn connections_table(outcome: &ScenarioOutcome) -> Table {
     let rows = outcome.modes.iter().flat_map(|mode| {
         mode.connections.iter().map(|connection| {
             vec![
@@ -197,7 +197,7 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
     });
     Table {
         title: "Every connection".into(),
-        header: header([
+        header: header_cells([
             "mode",
             "round",
             "goodput",
@@ -211,13 +211,13 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
 }
 
 /// An agent's records at the end, in the columns of published tables.
-pub fn learned(mode: &ModeOutcome) -> Table {
+pub fn learned_table(mode: &ModeOutcome) -> Table {
     let figure = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
     let count = |value: Option<u64>| value.map_or("–".into(), |value| value.to_string());
     let rows = mode.hosts.iter().flat_map(|host| {
         host.arms.iter().map(move |arm| {
             vec![
-                named(mode, &host.address),
+                named_address(mode, &host.address),
                 arm.arm.clone(),
                 figure(arm.metric),
                 count(arm.count),
@@ -229,13 +229,13 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     });
     Table {
         title: format!("What {} learned", mode.mode),
-        header: header(PUBLISHED_HOSTS),
+        header: header_cells(PUBLISHED_HOSTS),
         rows: rows.collect(),
     }
 }
 
-/// What the agent of mode `gain` says, beside what was measured directly.
-pub fn gained(mode: &ModeOutcome) -> Option<Table> {
+/// The agent's report in mode `gain`, beside the direct measurement.
+pub fn gain_table(mode: &ModeOutcome) -> Option<Table> {
     let gain = mode.gain.as_ref()?;
     let rows = gain.rows.iter().map(|row| {
         let unit = if row.unit == "percent" { " %" } else { " pts" };
@@ -255,7 +255,7 @@ pub fn gained(mode: &ModeOutcome) -> Option<Table> {
             of(direct.map(|it| it.effect)),
             span(direct.map(|it| it.low), direct.map(|it| it.high)),
             direct.map_or(0, |it| it.transfers).to_string(),
-            match row.holds() {
+            match row.interval_holds() {
                 Some(true) => "yes",
                 Some(false) => "no",
                 None => "",
@@ -268,7 +268,7 @@ pub fn gained(mode: &ModeOutcome) -> Option<Table> {
             "What {} says that treated connections have more, and what was measured directly",
             mode.mode
         ),
-        header: header([
+        header: header_cells([
             "",
             "gain",
             "interval",
@@ -284,7 +284,7 @@ pub fn gained(mode: &ModeOutcome) -> Option<Table> {
 }
 
 /// An address with its host's name in the scenario.
-fn named(mode: &ModeOutcome, address: &str) -> String {
+fn named_address(mode: &ModeOutcome, address: &str) -> String {
     match mode.remotes.iter().find(|remote| remote.is_at(address)) {
         Some(remote) => format!("{address} ({})", remote.name),
         None => address.to_owned(),
@@ -292,11 +292,11 @@ fn named(mode: &ModeOutcome, address: &str) -> String {
 }
 
 /// The expectations and their verdicts.
-pub fn checks(outcome: &ScenarioOutcome) -> Table {
+pub fn checks_table(outcome: &ScenarioOutcome) -> Table {
     checks_of("Expected outcome", &outcome.checks)
 }
 
-/// The same expectations of a learner that always keeps the default; none unless it ran.
+/// Verdicts on a learner that always keeps the default; none unless it ran.
 pub fn null_checks(outcome: &ScenarioOutcome) -> Option<Table> {
     let table = checks_of("A learner that does nothing", &outcome.null_checks);
     (!table.rows.is_empty()).then_some(table)
@@ -306,25 +306,25 @@ fn checks_of(title: &str, checks: &[Check]) -> Table {
     let rows = checks.iter().map(|check| {
         vec![
             check.text.clone(),
-            measured(check),
+            measured_cell(check),
             check.verdict.to_string(),
         ]
     });
     Table {
         title: title.into(),
-        header: header(["expectation", "measured", "verdict"]),
+        header: header_cells(["expectation", "measured", "verdict"]),
         rows: rows.collect(),
     }
 }
 
-fn measured(check: &Check) -> String {
+fn measured_cell(check: &Check) -> String {
     let expectation = &check.expectation;
     match (check.value, &check.reference, &check.reason) {
         (Some(value), Some(reference), _) => format!("{value:.3} × {reference}"),
         (Some(value), None, _) => match expectation.statistic.unit() {
             // In the form of the bound, for comparison.
             Unit::Share if value.is_finite() => format!("{value:.4}"),
-            unit => unit.show(value),
+            unit => unit.with_unit(value),
         },
         (None, _, Some(reason)) => reason.clone(),
         (None, _, None) => String::new(),
@@ -332,7 +332,7 @@ fn measured(check: &Check) -> String {
 }
 
 /// The outcomes that have tables of their own: each of several hosts, or the whole scenario.
-pub(crate) fn paths<'a>(
+pub(crate) fn path_outcomes<'a>(
     outcome: &'a ScenarioOutcome,
     views: &'a [ScenarioOutcome],
 ) -> Vec<&'a ScenarioOutcome> {
@@ -343,46 +343,46 @@ pub(crate) fn paths<'a>(
 }
 
 /// The text about a scenario on a terminal.
-pub fn scenario(outcome: &ScenarioOutcome) -> String {
+pub fn scenario_text(outcome: &ScenarioOutcome) -> String {
     let mut text = String::new();
     let views = outcome.by_host();
-    if let Some(table) = several::table(outcome) {
-        text.push_str(&table.text());
+    if let Some(table) = multi_host::hosts_table(outcome) {
+        text.push_str(&table.to_text());
         text.push('\n');
     }
-    for (place, path) in paths(outcome, &views).iter().enumerate() {
+    for (place, path) in path_outcomes(outcome, &views).iter().enumerate() {
         if place > 0 {
             text.push('\n');
         }
-        text.push_str(&summary(path).text());
-        let measures = measures(path);
+        text.push_str(&summary_table(path).to_text());
+        let measures = measures_table(path);
         if !measures.rows.is_empty() {
             text.push('\n');
-            text.push_str(&measures.text());
+            text.push_str(&measures.to_text());
         }
     }
-    if let Some(table) = web::table(outcome) {
+    if let Some(table) = web::web_table(outcome) {
         text.push('\n');
-        text.push_str(&table.text());
+        text.push_str(&table.to_text());
     }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         text.push('\n');
-        text.push_str(&learned(mode).text());
+        text.push_str(&learned_table(mode).to_text());
     }
-    for table in outcome.modes.iter().filter_map(gained) {
+    for table in outcome.modes.iter().filter_map(gain_table) {
         text.push('\n');
-        text.push_str(&table.text());
+        text.push_str(&table.to_text());
     }
     if !outcome.checks.is_empty() {
         text.push('\n');
-        text.push_str(&checks(outcome).text());
+        text.push_str(&checks_table(outcome).to_text());
     }
     if let Some(table) = null_checks(outcome) {
         text.push('\n');
-        text.push_str(&table.text());
+        text.push_str(&table.to_text());
     }
     text.push('\n');
-    for sentence in words::sentences(outcome) {
+    for sentence in summary::scenario_sentences(outcome) {
         text.push_str(&sentence);
         text.push('\n');
     }

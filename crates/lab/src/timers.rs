@@ -38,7 +38,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Measuring or writing fails, for example without the right to real-time priority.
-pub fn measure(options: &Options) -> Result<(), Error> {
+pub fn measure_timers(options: &Options) -> Result<(), Error> {
     let _signals = interrupt::Guard::install()?;
     let mut command = Command::new(&options.program);
     if options.stack {
@@ -49,7 +49,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     // The lateness of a stack's own timers is recorded outside its kernel.
-    let mut late = record()?;
+    let mut late = create_record()?;
     if options.stack {
         let path = format!("/proc/{}/fd/{}", std::process::id(), late.as_raw_fd());
         command.env(uml::LATE, path);
@@ -80,7 +80,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     let mut lateness: Lateness = serde_json::from_slice(&output.stdout)
         .map_err(|error| Error::system("no timers were measured")(error.into()))?;
     if options.stack {
-        lateness.kernel_us = timers::quantiles(&recorded(&mut late)?);
+        lateness.kernel_us = timers::timer_quantiles(&read_record(&mut late)?);
     }
     let kernel =
         nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
@@ -102,7 +102,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
 }
 
 /// A memory file for `uml/idle.c`: a count, and the last 4,096 figures, ns.
-fn record() -> Result<fs::File, Error> {
+fn create_record() -> Result<fs::File, Error> {
     memfd_create(c"thalweg-timers", MFdFlags::MFD_CLOEXEC)
         .map_err(io::Error::from)
         .and_then(|file| {
@@ -115,7 +115,7 @@ fn record() -> Result<fs::File, Error> {
 const RECORD_BYTES: usize = 8 * (1 + 4096);
 
 /// The figures in that file, µs.
-fn recorded(file: &mut fs::File) -> Result<Vec<f64>, Error> {
+fn read_record(file: &mut fs::File) -> Result<Vec<f64>, Error> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)
         .map_err(Error::system("cannot read what was measured"))?;

@@ -5,7 +5,7 @@ use crate::scenario::Scenario;
 use crate::ticks::{DEFAULT, Ticks, Timers};
 
 /// The timing that all scenarios ask for; they share one kernel.
-pub(crate) fn asked(scenarios: &[Scenario]) -> Result<Ticks, Error> {
+pub(crate) fn requested_timing(scenarios: &[Scenario]) -> Result<Ticks, Error> {
     let of = |scenario: &Scenario| Ticks {
         hz: scenario.system.hz.unwrap_or(DEFAULT),
         timers: scenario.system.timers,
@@ -27,13 +27,13 @@ pub(crate) fn asked(scenarios: &[Scenario]) -> Result<Ticks, Error> {
 }
 
 /// The timing that scenarios ask for and a kernel lacks, one line each.
-pub(crate) fn missing(here: Ticks, scenarios: &[Scenario]) -> Vec<String> {
+pub(crate) fn missing_timing(here: Ticks, scenarios: &[Scenario]) -> Vec<String> {
     let mut missing = Vec::new();
     let elsewhere = "--backend uml and --backend virtual can have it";
     // A stack has a kernel of its own.
     let native = scenarios
         .iter()
-        .filter(|scenario| scenario.stack().is_none());
+        .filter(|scenario| scenario.first_stack().is_none());
     for Scenario { name, system, .. } in native {
         if let Some(hz) = system.hz.filter(|hz| *hz != here.hz) {
             missing.push(format!(
@@ -69,10 +69,10 @@ mod tests {
             timers: Timers::HighResolution,
         };
         assert_eq!(
-            missing(here, &[scenario(""), scenario("hz = 250")]),
+            missing_timing(here, &[scenario(""), scenario("hz = 250")]),
             [""; 0]
         );
-        let lines = missing(here, &[scenario("hz = 1000\ntimers = \"tick\"")]);
+        let lines = missing_timing(here, &[scenario("hz = 1000\ntimers = \"tick\"")]);
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("a: `hz = 1000` in [system], but this kernel has 250"));
         assert!(lines[1].contains("`timers = \"tick\"`"), "{}", lines[1]);
@@ -80,14 +80,17 @@ mod tests {
             timers: Timers::Tick,
             ..here
         };
-        assert_eq!(missing(ticking, &[scenario("timers = \"tick\"")]), [""; 0]);
+        assert_eq!(
+            missing_timing(ticking, &[scenario("timers = \"tick\"")]),
+            [""; 0]
+        );
     }
 
     #[test]
     fn scenarios_share_one_kernel() {
         let asked = |systems: &[&str]| {
             let scenarios: Vec<Scenario> = systems.iter().map(|one| scenario(one)).collect();
-            super::asked(&scenarios).map(|ticks| (ticks.hz, ticks.timers))
+            super::requested_timing(&scenarios).map(|ticks| (ticks.hz, ticks.timers))
         };
         assert_eq!(asked(&[]).unwrap(), (100, Timers::HighResolution));
         assert_eq!(

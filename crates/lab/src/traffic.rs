@@ -12,11 +12,11 @@ use serde::Deserialize;
 use thalweg_process::Process;
 use thalweg_process::interrupt::{self, OnSignal};
 
-use crate::ends;
 use crate::error::Error;
 use crate::host::cgroup::Cgroup;
 use crate::host::{Pair, Remote, Side};
 use crate::outcome::Connection;
+use crate::stack_endpoints;
 use crate::units::Seconds;
 use crate::worker;
 
@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    /// Its lines of output, not yet read.
+    /// Lines of output, not yet read.
     lines: mpsc::Receiver<String>,
     /// The line that it prints before each client; none: it takes several clients.
     announces: Option<&'static str>,
@@ -46,7 +46,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts iperf3 on a server and waits until it listens.
-    pub(crate) fn iperf3(
+    pub(crate) fn start_iperf3(
         pair: &Pair,
         remote: &Remote,
         mode: &str,
@@ -54,34 +54,34 @@ impl Server {
     ) -> Result<Self, Error> {
         let mut command = pair.command_on(remote, "iperf3")?;
         command.args(iperf3_server(remote, port));
-        let mut server = Self::start(command, ANNOUNCES, mode, START)?;
+        let mut server = Self::start_server(command, ANNOUNCES, mode, START)?;
         server.announces = Some(ANNOUNCES);
         Ok(server)
     }
 
     /// Starts iperf3 on a stack by the given command.
     pub(crate) fn on_stack(command: Command, cgroup: Cgroup, mode: &str) -> Result<Self, Error> {
-        let mut server = Self::start(command, ANNOUNCES, mode, ends::START)?;
+        let mut server = Self::start_server(command, ANNOUNCES, mode, stack_endpoints::START)?;
         server.announces = Some(ANNOUNCES);
         server.stack = Some(cgroup);
         Ok(server)
     }
 
     /// Starts the worker on a server and waits until it listens.
-    pub(crate) fn worker(
+    pub(crate) fn start_worker(
         pair: &Pair,
         remote: &Remote,
         mode: &str,
         port: u16,
         program: &Path,
     ) -> Result<Self, Error> {
-        let address = SocketAddr::new(remote.listening(), port);
+        let address = SocketAddr::new(remote.listen_address(), port);
         let mut command = pair.command_on(remote, &program.to_string_lossy())?;
         command.args(["worker", "serve", &address.to_string()]);
-        Self::start(command, worker::LISTENING, mode, START)
+        Self::start_server(command, worker::LISTENING, mode, START)
     }
 
-    pub(crate) fn start(
+    pub(crate) fn start_server(
         mut command: Command,
         listening: &str,
         mode: &str,
@@ -133,7 +133,7 @@ impl Server {
     /// Waits until the server can take a client, and counts that client as come. False if the
     /// server has ended or hangs on its last client.
     pub(crate) fn await_turn(&mut self) -> Result<bool, Error> {
-        if self.ended()? {
+        if self.has_ended()? {
             return Ok(false);
         }
         let Some(text) = self.announces else {
@@ -145,10 +145,10 @@ impl Server {
     }
 
     /// Ends the server and frees its port.
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop_server(&mut self) {
         if self.stack.is_some() {
             // A stack has a directory to remove.
-            self.process.terminate(ends::STOP);
+            self.process.terminate(stack_endpoints::STOP);
         }
         self.process.kill();
     }
@@ -159,14 +159,14 @@ impl Server {
     }
 
     /// Whether it has ended.
-    fn ended(&mut self) -> Result<bool, Error> {
+    fn has_ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_server();
     }
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn iperf3_server(remote: &Remote, port: u16) -> [String; 6] {
     let words = ["--server", "--forceflush", "--port", "", "--bind", ""];
     let mut words = words.map(str::to_owned);
     words[3] = port.to_string();
-    words[5] = remote.address().to_string();
+    words[5] = remote.first_address().to_string();
     words
 }
 
@@ -208,7 +208,7 @@ pub(crate) struct Pause<'a> {
 
 /// Waits for a client until the deadline and carries out the pauses meanwhile, in order. If the
 /// client ends early, the others follow at once, but for those that are of no use then.
-pub(crate) fn wait(
+pub(crate) fn wait_for_client(
     process: &mut Process,
     started: Instant,
     deadline: Instant,
@@ -239,9 +239,9 @@ pub(crate) struct Bulk<'a> {
 ///
 /// # Errors
 /// iperf3 cannot be started, or SIGINT or SIGTERM came.
-pub(crate) fn transfer(
+pub(crate) fn transfer_bulk(
     pair: &Pair,
-    sender: Option<&Mutex<ends::Sender>>,
+    sender: Option<&Mutex<stack_endpoints::Sender>>,
     bulk: &Bulk<'_>,
     raw: &Path,
     pauses: &[Pause<'_>],
@@ -271,7 +271,7 @@ pub(crate) fn transfer(
         Some(sender) => {
             let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
             let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let done = sender.turn("iperf3", &arguments, started, deadline, pauses)?;
+            let done = sender.run_program("iperf3", &arguments, started, deadline, pauses)?;
             if let Some(done) = &done {
                 fs::write(raw, &done.output).map_err(Error::io("cannot write", raw))?;
             }
@@ -285,7 +285,7 @@ pub(crate) fn transfer(
                 .stdout(output)
                 .stderr(Stdio::null());
             let mut process = Process::spawn_tied(&mut command)?;
-            let status = wait(&mut process, started, deadline, pauses)?;
+            let status = wait_for_client(&mut process, started, deadline, pauses)?;
             if status.is_none() {
                 process.kill();
             }
@@ -298,19 +298,19 @@ pub(crate) fn transfer(
     let wall_s = started.elapsed().as_secs_f64();
     let text = fs::read_to_string(raw).map_err(Error::io("cannot read", raw))?;
     let mut connection = match ended {
-        None => failed(format!("killed: not done after {} s", allowed.as_secs())),
-        Some(ended) => match (parse(&text), ended) {
+        None => failed_connection(format!("killed: not done after {} s", allowed.as_secs())),
+        Some(ended) => match (parse_iperf3(&text), ended) {
             (Ok(connection), Ok(())) => connection,
             // iperf3's message says more than its exit status.
-            (Err(why), Err(_)) if !text.is_empty() => failed(why),
-            (Err(why), Ok(())) | (_, Err(why)) => failed(why),
+            (Err(why), Err(_)) if !text.is_empty() => failed_connection(why),
+            (Err(why), Ok(())) | (_, Err(why)) => failed_connection(why),
         },
     };
     connection.round = round;
     connection.wall_s = wall_s;
     let mut round_trips = pair.take_round_trips(server.ip())?;
     connection.rtt_us = data_port(&text)
-        .map(|port| round_trips.take(server.ip(), port))
+        .map(|port| round_trips.take_connection(server.ip(), port))
         .unwrap_or_default();
     Ok(connection)
 }
@@ -321,7 +321,7 @@ fn data_port(text: &str) -> Option<u16> {
     Some(report.start.connected.first()?.local_port)
 }
 
-fn failed(why: String) -> Connection {
+fn failed_connection(why: String) -> Connection {
     Connection {
         error: Some(why),
         ..Connection::default()
@@ -394,7 +394,7 @@ struct Sender {
 }
 
 /// iperf3's report of a connection, or why it failed.
-fn parse(text: &str) -> Result<Connection, String> {
+fn parse_iperf3(text: &str) -> Result<Connection, String> {
     let report: Report =
         serde_json::from_str(text).map_err(|error| format!("iperf3's output: {error}"))?;
     if let Some(error) = report.error {
@@ -447,7 +447,7 @@ mod tests {
             "sum_sent":{"bits_per_second":2e6,"bytes":134664,"retransmits":7},
             "sum_received":{"bits_per_second":1.5e6},
             "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
-        let connection = parse(text).unwrap();
+        let connection = parse_iperf3(text).unwrap();
         assert_eq!(data_port(text), Some(40000));
         assert_eq!(data_port("{}"), None);
         assert_eq!(connection.goodput_bps, 1.5e6);
@@ -472,7 +472,7 @@ mod tests {
             ("", "iperf3's output"),
             ("{\"end\":", "iperf3's output"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse_iperf3(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

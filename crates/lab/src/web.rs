@@ -14,7 +14,7 @@ use crate::figure::Unit;
 use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::query::Query;
-use crate::scenario::Kind;
+use crate::scenario::TrafficKind;
 use crate::statistic::Statistic;
 use crate::table::Table;
 use crate::worker::OBJECTS;
@@ -27,17 +27,19 @@ const CONFIDENCE: f64 = 0.95;
 /// The pages of a host in a round: round, host, remote address.
 type Cluster<'a> = (u32, &'a str, Option<IpAddr>);
 
-fn cluster(one: &Connection) -> Cluster<'_> {
+fn connection_cluster(one: &Connection) -> Cluster<'_> {
     (one.round, one.host.as_str(), one.address)
 }
 
 /// The time of each page of a mode, µs: that of its last object, infinite where one failed.
-pub(crate) fn pages(mode: &ModeOutcome) -> BTreeMap<(Cluster<'_>, u32), f64> {
+pub(crate) fn page_times(mode: &ModeOutcome) -> BTreeMap<(Cluster<'_>, u32), f64> {
     let mut pages = BTreeMap::new();
     for one in &mode.connections {
         let Some(number) = one.page else { continue };
         let time = one.page_us.unwrap_or(f64::INFINITY);
-        let last = pages.entry((cluster(one), number)).or_insert(time);
+        let last = pages
+            .entry((connection_cluster(one), number))
+            .or_insert(time);
         *last = last.max(time);
     }
     pages
@@ -73,7 +75,7 @@ impl Times {
     }
 
     /// The figure, where each cluster counts so many times; none without times.
-    fn figure(&self, figure: Figure, weights: &[u32]) -> Option<f64> {
+    fn weighted_metric(&self, figure: Figure, weights: &[u32]) -> Option<f64> {
         let each = self.sums.iter().zip(weights);
         let (sum, count) = each.fold((0.0, 0), |all, ((sum, count), weight)| {
             let weight = u64::from(*weight);
@@ -102,7 +104,7 @@ impl Times {
 }
 
 /// The interval of the ratio of a figure of `ours` to that of `theirs`; none without both.
-fn interval(figure: Figure, ours: &Times, theirs: &Times) -> Option<(f64, f64)> {
+fn ratio_interval(figure: Figure, ours: &Times, theirs: &Times) -> Option<(f64, f64)> {
     let clusters = ours.sums.len();
     let mut random = Random::new(SEED);
     let mut weights = vec![0; clusters];
@@ -112,7 +114,8 @@ fn interval(figure: Figure, ours: &Times, theirs: &Times) -> Option<(f64, f64)> 
             for _ in 0..clusters {
                 weights[random.below(clusters as u64) as usize] += 1;
             }
-            let ratio = ours.figure(figure, &weights)? / theirs.figure(figure, &weights)?;
+            let ratio = ours.weighted_metric(figure, &weights)?
+                / theirs.weighted_metric(figure, &weights)?;
             ratio.is_finite().then_some(ratio)
         })
         .collect();
@@ -121,7 +124,7 @@ fn interval(figure: Figure, ours: &Times, theirs: &Times) -> Option<(f64, f64)> 
 }
 
 /// The times of two modes by cluster. Clusters that one of them lacks are left out.
-fn paired<'a>(
+fn pair_times<'a>(
     ours: BTreeMap<Cluster<'a>, Vec<f64>>,
     mut theirs: BTreeMap<Cluster<'a>, Vec<f64>>,
 ) -> (Times, Times) {
@@ -134,42 +137,45 @@ fn paired<'a>(
 }
 
 /// The times of a mode's pages by cluster; of its objects of a class, with one.
-fn times<'a>(mode: &'a ModeOutcome, what: What<'_>) -> BTreeMap<Cluster<'a>, Vec<f64>> {
+fn times_by_cluster<'a>(
+    mode: &'a ModeOutcome,
+    what: TableSubject<'_>,
+) -> BTreeMap<Cluster<'a>, Vec<f64>> {
     let mut times: BTreeMap<Cluster<'a>, Vec<f64>> = BTreeMap::new();
     match what {
-        What::Pages => {
-            for ((cluster, _), time) in pages(mode) {
+        TableSubject::Pages => {
+            for ((cluster, _), time) in page_times(mode) {
                 times.entry(cluster).or_default().push(time);
             }
         }
-        What::Objects(class) => {
+        TableSubject::Objects(class) => {
             let of_class = |one: &&Connection| class.is_none_or(|class| one.class == class);
             for one in mode.connections.iter().filter(of_class) {
-                let all = times.entry(cluster(one)).or_default();
-                all.extend(Measure::Fct.value(one, None));
+                let all = times.entry(connection_cluster(one)).or_default();
+                all.extend(Measure::Fct.connection_value(one, None));
             }
         }
     }
     times
 }
 
-/// What a row of the table is about.
+/// Subject of a row of the table.
 #[derive(Debug, Clone, Copy)]
-enum What<'a> {
+enum TableSubject<'a> {
     Pages,
     Objects(Option<&'a str>),
 }
 
 /// The rows of a thing: its figures, and the statistic of each.
-fn rows(what: What<'_>) -> [(Statistic, Figure, &'static str); 4] {
+fn metric_rows(what: TableSubject<'_>) -> [(Statistic, Figure, &'static str); 4] {
     let statistics = match what {
-        What::Pages => [
+        TableSubject::Pages => [
             Statistic::PageMean,
             Statistic::PageMedian,
             Statistic::PageP95,
             Statistic::PageP99,
         ],
-        What::Objects(_) => [
+        TableSubject::Objects(_) => [
             Statistic::FctMean,
             Statistic::FctMedian,
             Statistic::FctP95,
@@ -187,38 +193,42 @@ fn rows(what: What<'_>) -> [(Statistic, Figure, &'static str); 4] {
 
 /// The times of pages and objects by mode, and the ratio of each further mode to the first with
 /// its interval. None of other traffic.
-pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
+pub(crate) fn web_table(outcome: &ScenarioOutcome) -> Option<Table> {
     let modes = &outcome.modes;
-    if !matches!(outcome.scenario.traffic.kind, Kind::Web(_)) {
+    if !matches!(outcome.scenario.traffic.kind, TrafficKind::Web(_)) {
         return None;
     }
     let (first, others) = modes.split_first()?;
-    let classes = OBJECTS.iter().map(|(class, _)| What::Objects(Some(class)));
+    let classes = OBJECTS
+        .iter()
+        .map(|(class, _)| TableSubject::Objects(Some(class)));
     let mut all = Vec::new();
-    for what in [What::Pages, What::Objects(None)]
+    for what in [TableSubject::Pages, TableSubject::Objects(None)]
         .into_iter()
         .chain(classes)
     {
         let compared: Vec<(Times, Times)> = others
             .iter()
-            .map(|mode| paired(times(mode, what), times(first, what)))
+            .map(|mode| pair_times(times_by_cluster(mode, what), times_by_cluster(first, what)))
             .collect();
-        for (statistic, figure, word) in rows(what) {
+        for (statistic, figure, word) in metric_rows(what) {
             let query = Query {
                 class: match what {
-                    What::Pages => None,
-                    What::Objects(class) => class,
+                    TableSubject::Pages => None,
+                    TableSubject::Objects(class) => class,
                 },
                 ..statistic.into()
             };
-            let value = |mode: &ModeOutcome| query.value(mode, modes).ok();
+            let value = |mode: &ModeOutcome| query.mode_value(mode, modes).ok();
             let name = match what {
-                What::Pages => format!("pages, {word}"),
-                What::Objects(None) => format!("objects, {word}"),
-                What::Objects(Some(class)) => format!("{class} objects, {word}"),
+                TableSubject::Pages => format!("pages, {word}"),
+                TableSubject::Objects(None) => format!("objects, {word}"),
+                TableSubject::Objects(Some(class)) => format!("{class} objects, {word}"),
             };
             let shown = |value: Option<f64>| {
-                value.map_or("–".to_owned(), |value| Unit::Microseconds.show(value))
+                value.map_or("–".to_owned(), |value| {
+                    Unit::Microseconds.with_unit(value)
+                })
             };
             let mut cells = vec![name];
             cells.extend(modes.iter().map(|mode| shown(value(mode))));
@@ -226,7 +236,7 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
                 let ratio = value(mode)
                     .zip(value(first))
                     .map(|(our, their)| our / their);
-                match ratio.zip(interval(figure, ours, theirs)) {
+                match ratio.zip(ratio_interval(figure, ours, theirs)) {
                     Some((ratio, (low, high))) if ratio.is_finite() => {
                         format!("{ratio:.3} [{low:.3}, {high:.3}]")
                     }
@@ -248,15 +258,17 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
 }
 
 /// A sentence about the pages of a path.
-pub(crate) fn sentence(outcome: &ScenarioOutcome) -> Option<String> {
+pub(crate) fn page_sentence(outcome: &ScenarioOutcome) -> Option<String> {
     let parts: Vec<String> = outcome
         .modes
         .iter()
         .filter_map(|mode| {
             let of = |statistic: Statistic| {
-                let value = Query::from(statistic).value(mode, &outcome.modes).ok()?;
+                let value = Query::from(statistic)
+                    .mode_value(mode, &outcome.modes)
+                    .ok()?;
                 Some(match value.is_finite() {
-                    true => statistic.unit().show(value),
+                    true => statistic.unit().with_unit(value),
                     false => "for ever".to_owned(),
                 })
             };

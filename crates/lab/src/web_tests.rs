@@ -57,7 +57,7 @@ fn a_page_takes_as_long_as_its_last_object_and_for_ever_if_one_failed() {
             object(1, 0, 70.0, 70.0, "small"),
         ],
     );
-    let times: Vec<f64> = pages(&one).into_values().collect();
+    let times: Vec<f64> = page_times(&one).into_values().collect();
     assert_eq!(times, [900.0, f64::INFINITY, 70.0]);
 }
 
@@ -67,12 +67,12 @@ fn figures_of_weighted_clusters_are_those_of_the_repeated_times() {
     let times = Times::new(&clusters);
     let weights = [2, 0, 1];
     // 1, 5, 1, 5, 7, 2, 9
-    let figure = |figure| times.figure(figure, &weights).unwrap();
+    let figure = |figure| times.weighted_metric(figure, &weights).unwrap();
     assert!((figure(Figure::Mean) - 30.0 / 7.0).abs() < 1e-12);
     assert_eq!(figure(Figure::Quantile(0.5)), 5.0);
     assert_eq!(figure(Figure::Quantile(1.0)), 9.0);
     assert_eq!(figure(Figure::Quantile(0.0)), 1.0);
-    assert_eq!(times.figure(Figure::Mean, &[0, 0, 0]), None);
+    assert_eq!(times.weighted_metric(Figure::Mean, &[0, 0, 0]), None);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_table_has_ratios_with_intervals_that_hold_them() {
         times.collect()
     };
     let all = outcome(vec![mode("baseline", of(1.0)), mode("thalweg", of(0.8))]);
-    let table = table(&all).unwrap();
+    let table = web_table(&all).unwrap();
     assert_eq!(
         table.header,
         ["what", "baseline", "thalweg", "thalweg / baseline"]
@@ -106,7 +106,7 @@ fn the_table_has_ratios_with_intervals_that_hold_them() {
         assert_eq!(row(name)[3], "0.800 [0.800, 0.800]", "{name}");
     }
     assert_eq!(row("medium objects, mean")[3], "–");
-    let sentence = sentence(&all).unwrap();
+    let sentence = page_sentence(&all).unwrap();
     assert!(sentence.contains("thalweg 312 µs ("), "{sentence}");
 }
 
@@ -118,9 +118,12 @@ fn intervals_widen_with_what_differs_between_rounds() {
         objects.collect()
     };
     let (ours, theirs) = (mode("thalweg", of(200.0)), mode("baseline", of(100.0)));
-    let (ours, theirs) = paired(times(&ours, What::Pages), times(&theirs, What::Pages));
+    let (ours, theirs) = pair_times(
+        times_by_cluster(&ours, TableSubject::Pages),
+        times_by_cluster(&theirs, TableSubject::Pages),
+    );
     // The share of odd rounds in a resample has the deviation sqrt(1/80) = 0.11.
-    let (low, high) = interval(Figure::Mean, &ours, &theirs).unwrap();
+    let (low, high) = ratio_interval(Figure::Mean, &ours, &theirs).unwrap();
     assert!(
         (1.2..1.4).contains(&low) && (1.6..1.8).contains(&high),
         "{low} {high}"

@@ -33,7 +33,7 @@ pub(crate) use web::Web;
 /// The line that a server prints when it listens.
 pub(crate) const LISTENING: &str = "worker listening";
 /// Time that a flow may stall, milliseconds.
-pub(crate) const PATIENCE_MS: u64 = 20_000;
+pub(crate) const STALL_TIMEOUT_MS: u64 = 20_000;
 /// How often a client samples its connection.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The bytes of one write.
@@ -67,14 +67,14 @@ pub enum Job {
 ///
 /// # Errors
 /// The address cannot be listened on, the plan cannot be read, or the result cannot be written.
-pub fn work(job: &Job) -> Result<(), Error> {
+pub fn run_job(job: &Job) -> Result<(), Error> {
     match job {
-        Job::Serve { address } => server::serve(*address),
-        Job::Send { result } => client::run(result),
-        Job::Fetch { result } => fetch::run(result),
-        Job::Turns => turns::obey(),
+        Job::Serve { address } => server::run_server(*address),
+        Job::Send { result } => client::run_client(result),
+        Job::Fetch { result } => fetch::run_fetch(result),
+        Job::Turns => turns::run_orders(),
         Job::Timers => {
-            println!("{}", timers::measure()?);
+            println!("{}", timers::measure_both()?);
             Ok(())
         }
     }
@@ -96,7 +96,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The time for which its senders are measured, if they have one, milliseconds.
-    pub(crate) fn ms(&self) -> Option<u64> {
+    pub(crate) fn sender_ms(&self) -> Option<u64> {
         let times = self.senders.iter().map(|sender| match sender.load {
             Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } => Some(ms),
             Load::Stream { ms, skip_ms } => Some(ms - skip_ms),
@@ -106,13 +106,13 @@ impl Plan {
     }
 
     /// The address of a sender's `n`-th connection.
-    pub(crate) fn server(&self, n: usize) -> SocketAddr {
+    pub(crate) fn server_address(&self, n: usize) -> SocketAddr {
         self.servers[n % self.servers.len()]
     }
 
     /// The congestion control that the application sets for the `n`-th connection of the sender at
     /// a place.
-    fn cc(&self, place: usize, n: usize) -> Option<&str> {
+    fn connection_cc(&self, place: usize, n: usize) -> Option<&str> {
         let own = self.senders[place].cc.as_deref();
         own.or_else(|| {
             let drawn = mix(mix(self.seed ^ place as u64) ^ n as u64);
@@ -139,7 +139,7 @@ pub(crate) enum Load {
     Flows { count: u32, bytes: Bytes },
     /// Flows of `bytes` bytes until the time is over; the last one is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// The same over one connection, opened before, with pauses.
+    /// Flows of `bytes` bytes over one connection, opened before, with pauses.
     Calls { ms: u64, bytes: Bytes, pause: Pause },
     /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
@@ -172,7 +172,7 @@ pub(crate) struct Flow {
     pub(crate) flow_bytes: Option<u64>,
     /// Bytes that the receiver read; of a stream, within the measured time.
     pub(crate) received_bytes: u64,
-    /// Those that it read within the sender's time.
+    /// Bytes that the receiver read within the sender's time.
     #[serde(default)]
     pub(crate) in_time_bytes: u64,
     /// Time of the call of connect, or of the call's begin with [`Load::Calls`], on the shared
@@ -238,8 +238,8 @@ mod tests {
     fn send(senders: Vec<Sender>) -> Vec<Flow> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        std::thread::spawn(move || server::accept(&listener));
-        client::send(&plan(server, senders))
+        std::thread::spawn(move || server::accept_connections(&listener));
+        client::send_plan(&plan(server, senders))
     }
 
     fn plan(server: SocketAddr, senders: Vec<Sender>) -> Plan {
@@ -403,9 +403,13 @@ mod tests {
     fn chance_decides_for_each_connection_unless_the_application_does() {
         let server = "127.0.0.1:1".parse().unwrap();
         let mut plan = plan(server, vec![sender("", ONE_BYTE), sender("", ONE_BYTE)]);
-        assert_eq!(plan.cc(0, 0), None);
+        assert_eq!(plan.connection_cc(0, 0), None);
         plan.arms = ["a", "b", "c"].map(str::to_owned).into();
-        let drawn = |place| -> Vec<&str> { (0..300).map(|n| plan.cc(place, n).unwrap()).collect() };
+        let drawn = |place| -> Vec<&str> {
+            (0..300)
+                .map(|n| plan.connection_cc(place, n).unwrap())
+                .collect()
+        };
         for arm in ["a", "b", "c"] {
             // 100 are expected, with a standard deviation of 8.
             let count = drawn(0).into_iter().filter(|one| *one == arm).count();
@@ -413,7 +417,7 @@ mod tests {
         }
         assert_ne!(drawn(0), drawn(1));
         plan.senders[1].cc = Some("own".to_owned());
-        assert_eq!(plan.cc(1, 5), Some("own"));
+        assert_eq!(plan.connection_cc(1, 5), Some("own"));
     }
 
     #[test]
@@ -421,7 +425,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         drop(listener);
-        let flows = client::send(&plan(server, vec![sender("", ONE_BYTE)]));
+        let flows = client::send_plan(&plan(server, vec![sender("", ONE_BYTE)]));
         let error = flows[0].error.as_deref().unwrap();
         assert!(error.contains("connect"), "{error}");
         assert_eq!(flows[0].flow_bytes, Some(1));

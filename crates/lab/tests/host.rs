@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use thalweg_lab::Error;
-use thalweg_lab::host::loss::rehearse;
+use thalweg_lab::host::loss::rehearse_loss;
 use thalweg_lab::host::{Pair, PairOptions, Side, WireKind};
 use thalweg_lab::scenario::{Family, PathModel};
 use thalweg_lab::units::Probability;
@@ -96,14 +96,17 @@ fn a_change_leaves_no_moment_without_a_limit() {
         )
         .unwrap()
         .args(["--ignored", "--exact", "flood_process"])
-        .env("THALWEG_FLOOD", pair.address(Side::Server).to_string())
+        .env(
+            "THALWEG_FLOOD",
+            pair.first_address(Side::Server).to_string(),
+        )
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     while unclaimed_datagrams(&pair) == 0 {}
     const CHANGES: u64 = 20;
     for change in 0..CHANGES {
-        pair.change(&path(["11mbit", "10mbit"][change as usize % 2]))
+        pair.change_path(&path(["11mbit", "10mbit"][change as usize % 2]))
             .unwrap();
     }
     let arrived = 1428 * unclaimed_datagrams(&pair);
@@ -128,16 +131,16 @@ fn a_seed_gives_the_same_fates_on_every_link() {
         seed,
         ..Default::default()
     };
-    let rehearsed = rehearse(&path(7).forward_loss(), 7, PACKETS).unwrap();
+    let rehearsed = rehearse_loss(&path(7).forward_loss(), 7, PACKETS).unwrap();
     for label in ["once", "again"] {
         let pair = pair(label, path(7));
         send_datagrams(&pair, "10.0.0.2", PACKETS);
-        let counters = pair.forward().unwrap();
+        let counters = pair.forward_counters().unwrap();
         assert_eq!(counters.seen_packets, u64::from(PACKETS));
         assert_eq!(counters.dropped_packets, rehearsed.dropped_packets);
         assert_eq!(counters.digest, rehearsed.digest);
     }
-    let other = rehearse(&path(8).forward_loss(), 8, PACKETS).unwrap();
+    let other = rehearse_loss(&path(8).forward_loss(), 8, PACKETS).unwrap();
     assert_ne!(other.digest, rehearsed.digest);
 }
 
@@ -154,7 +157,10 @@ fn each_direction_has_its_own_loss() {
     let pair = pair("reverse", path);
     // Nothing listens: the server answers each with an ICMP error, which is lost.
     send_datagrams(&pair, "10.0.0.2", 3);
-    let (forward, reverse) = (pair.forward().unwrap(), pair.reverse().unwrap());
+    let (forward, reverse) = (
+        pair.forward_counters().unwrap(),
+        pair.reverse_counters().unwrap(),
+    );
     assert_eq!((forward.seen_packets, forward.dropped_packets), (3, 0));
     assert!(reverse.seen_packets > 0);
     assert_eq!(reverse.seen_packets, reverse.dropped_packets);
@@ -179,12 +185,12 @@ fn ipv6_and_further_addresses_work() {
         .unwrap();
         let addresses = pair.server_addresses();
         assert_eq!(addresses.len(), 3);
-        assert_eq!(addresses[0], pair.address(Side::Server));
+        assert_eq!(addresses[0], pair.first_address(Side::Server));
         for address in addresses {
             assert_eq!(address.is_ipv6(), family == Family::Ipv6);
             send_datagrams(&pair, &address.to_string(), 1);
         }
-        assert_eq!(pair.forward().unwrap().seen_packets, 3);
+        assert_eq!(pair.forward_counters().unwrap().seen_packets, 3);
     }
 }
 
@@ -206,10 +212,10 @@ fn commands_run_in_the_namespace_and_in_the_cgroup() {
             .output()
             .unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
-        let namespace = format!("/run/netns/{}", pair.namespace(side));
+        let namespace = format!("/run/netns/{}", pair.namespace_name(side));
         let inode = std::fs::metadata(namespace).unwrap().ino().to_string();
         assert_eq!(output.lines().next(), Some(inode.as_str()));
-        let cgroup = pair.cgroup().file_name().unwrap().to_str().unwrap();
+        let cgroup = pair.cgroup_path().file_name().unwrap().to_str().unwrap();
         assert!(
             output
                 .lines()
@@ -254,7 +260,7 @@ fn nothing_is_left_and_what_ran_is_killed() {
     }
     let pair = pair("ends", PathModel::default());
     let name = pair
-        .cgroup()
+        .cgroup_path()
         .file_name()
         .unwrap()
         .to_str()
@@ -376,7 +382,7 @@ fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle
         (60 * second, 16 * 26 + 11),
         (3600 * second, 27 * 16 - 1),
     ];
-    let buckets = thalweg_lab::host::rtt::rehearse(&known.map(|(ns, _)| ns)).unwrap();
+    let buckets = thalweg_lab::host::rtt::rehearse_buckets(&known.map(|(ns, _)| ns)).unwrap();
     for ((ns, bucket), (found, _)) in known.into_iter().zip(buckets) {
         assert_eq!(found, bucket, "{ns} ns");
     }
@@ -384,7 +390,7 @@ fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle
     let times: Vec<u64> = (0..47)
         .map(|step| 10f64.powf(3.0 + f64::from(step) / 6.0) as u64)
         .collect();
-    let buckets = thalweg_lab::host::rtt::rehearse(&times).unwrap();
+    let buckets = thalweg_lab::host::rtt::rehearse_buckets(&times).unwrap();
     for (ns, (_, middle_us)) in times.into_iter().zip(buckets) {
         let us = ns as f64 / 1e3;
         assert!(
@@ -428,7 +434,7 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
         let remotes = pair.remotes();
         let addresses: Vec<String> = remotes
             .iter()
-            .map(|remote| remote.address().to_string())
+            .map(|remote| remote.first_address().to_string())
             .collect();
         assert_eq!(
             addresses,
@@ -438,7 +444,7 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
             send_datagrams(&pair, address, count as u32 + 1);
         }
         for (place, remote) in remotes.iter().enumerate() {
-            let forward = remote.forward().unwrap();
+            let forward = remote.forward_counters().unwrap();
             assert_eq!(forward.seen_packets, place as u64 + 1);
             let lost = if place == 1 { 2 } else { 0 };
             assert_eq!(forward.dropped_packets, lost, "{place}");
@@ -454,7 +460,7 @@ fn several_servers_have_addresses_loss_and_counters_of_their_own() {
             .collect();
         assert_eq!(namespaces.len(), 4);
         let name = pair
-            .cgroup()
+            .cgroup_path()
             .file_name()
             .unwrap()
             .to_str()
@@ -485,23 +491,23 @@ fn queue_drops_are_counted_apart_from_loss_and_outlive_a_change() {
         })
         .unwrap();
         let remote = &pair.remotes()[0];
-        assert_eq!(remote.forward().unwrap().queue_dropped_packets, 0);
+        assert_eq!(remote.forward_counters().unwrap().queue_dropped_packets, 0);
         // 43 bytes each: some 70 in the bucket, 35 in the queue, 23 a second.
-        send_datagrams(&pair, &remote.address().to_string(), 400);
+        send_datagrams(&pair, &remote.first_address().to_string(), 400);
         // The thread that forwards may not have read the last ones yet.
         let began = Instant::now();
         let dropped = loop {
-            let dropped = remote.forward().unwrap().queue_dropped_packets;
+            let dropped = remote.forward_counters().unwrap().queue_dropped_packets;
             if dropped > 0 || began.elapsed().as_secs() > 60 {
                 break dropped;
             }
         };
-        let counters = remote.forward().unwrap();
+        let counters = remote.forward_counters().unwrap();
         assert_eq!((counters.seen_packets, counters.dropped_packets), (400, 0));
         assert!((1..400).contains(&dropped), "{counters:?}");
-        assert!(counters.queue_loss() > counters.loss());
-        remote.change(&path).unwrap();
-        let after = remote.forward().unwrap().queue_dropped_packets;
+        assert!(counters.queue_loss() > counters.loss_share());
+        remote.change_path(&path).unwrap();
+        let after = remote.forward_counters().unwrap().queue_dropped_packets;
         assert!(after >= dropped, "{after}, {dropped} before");
     }
 }
@@ -523,14 +529,14 @@ fn servers_of_one_network_are_reached_by_links_of_their_own() {
         .unwrap();
         let remotes = pair.remotes();
         let addresses: Vec<String> = (remotes.iter())
-            .map(|remote| remote.address().to_string())
+            .map(|remote| remote.first_address().to_string())
             .collect();
         assert_eq!(addresses, ["10.0.0.2", "10.0.1.2", "10.0.1.3"]);
         for (count, address) in addresses.iter().enumerate() {
             send_datagrams(&pair, address, count as u32 + 1);
         }
         for (place, remote) in remotes.iter().enumerate() {
-            let seen = remote.forward().unwrap().seen_packets;
+            let seen = remote.forward_counters().unwrap().seen_packets;
             assert_eq!(
                 (seen, remote.shares_network()),
                 (place as u64 + 1, place > 0)
@@ -571,7 +577,7 @@ fn cgroups_that_others_made_below_go_too_with_what_runs_there() {
         ..Default::default()
     })
     .unwrap();
-    let cgroup = pair.cgroup().to_owned();
+    let cgroup = pair.cgroup_path().to_owned();
     let inner = cgroup.join("service/worker");
     std::fs::create_dir_all(&inner).unwrap();
     let mut sleeper = pair

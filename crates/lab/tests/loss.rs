@@ -5,7 +5,7 @@
 
 mod common;
 
-use thalweg_lab::host::loss::rehearse;
+use thalweg_lab::host::loss::rehearse_loss;
 use thalweg_lab::scenario::GilbertElliott;
 use thalweg_lab::units::Probability;
 
@@ -28,12 +28,13 @@ fn bernoulli_loss_is_binomial_and_not_bursty() {
         (50.0, 5),
         (100.0, 6),
     ] {
-        let counters = rehearse(&GilbertElliott::bernoulli(percent(loss)), seed, PACKETS).unwrap();
+        let counters =
+            rehearse_loss(&GilbertElliott::bernoulli(percent(loss)), seed, PACKETS).unwrap();
         assert_eq!(counters.seen_packets, u64::from(PACKETS));
         let p = loss / 100.0;
         // Five standard deviations: one seed in two million fails.
         let bound = 5.0 * (p * (1.0 - p) / f64::from(PACKETS)).sqrt();
-        let measured = counters.loss().unwrap();
+        let measured = counters.loss_share().unwrap();
         assert!(
             (measured - p).abs() <= bound,
             "{loss}%: {measured} ± {bound}"
@@ -67,7 +68,7 @@ fn a_signal_does_not_end_a_rehearsal() {
     // SAFETY: the handler does nothing; no other test uses this signal.
     unsafe { sigaction(Signal::SIGURG, &handler) }.unwrap();
     let chain = GilbertElliott::bernoulli(percent(5.0));
-    let calm = rehearse(&chain, 3, 400_000).unwrap();
+    let calm = rehearse_loss(&chain, 3, 400_000).unwrap();
 
     let rehearsing = pthread_self();
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -82,7 +83,7 @@ fn a_signal_does_not_end_a_rehearsal() {
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
         });
-        let disturbed = rehearse(&chain, 3, 400_000);
+        let disturbed = rehearse_loss(&chain, 3, 400_000);
         ended.store(true, std::sync::atomic::Ordering::Relaxed);
         disturbed
     });
@@ -103,9 +104,9 @@ fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
         loss_good: percent(0.0),
         loss_bad: percent(100.0),
     };
-    let counters = rehearse(&chain, 11, 1_000_000).unwrap();
+    let counters = rehearse_loss(&chain, 11, 1_000_000).unwrap();
     let (loss, burst) = (
-        counters.loss().unwrap(),
+        counters.loss_share().unwrap(),
         counters.mean_burst_packets().unwrap(),
     );
     assert!((chain.stationary_loss() - 1.0 / 21.0).abs() < 1e-12);
@@ -123,8 +124,8 @@ fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
         loss_bad: percent(40.0),
         ..chain
     };
-    let counters = rehearse(&chain, 12, 1_000_000).unwrap();
-    let loss = counters.loss().unwrap();
+    let counters = rehearse_loss(&chain, 12, 1_000_000).unwrap();
+    let loss = counters.loss_share().unwrap();
     assert!(
         (loss / chain.stationary_loss() - 1.0).abs() < 0.06,
         "loss {loss}"

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_lab::outcome::Connection;
 use thalweg_lab::worker::Job;
-use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
+use thalweg_lab::{Error, Mode, Options, Outcome, report, run_scenarios, table};
 
 /// One run at a time: runs change signal handlers and load the machine.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -46,9 +46,9 @@ fn own_leftovers() -> Vec<String> {
 fn median_mbps(outcome: &Outcome, mode: &str) -> f64 {
     let mode: Mode = mode.parse().unwrap();
     outcome.scenarios[0]
-        .mode(&mode)
+        .mode_outcome(&mode)
         .unwrap()
-        .summary()
+        .mode_summary()
         .unwrap()
         .median_bps
         / 1e6
@@ -66,7 +66,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
                 [[expect]]\nmode = \"baseline\"\nstatistic = \"failures\"\nat_most = 0\n\
                 [[expect]]\nmode = \"baseline\"\nstatistic = \"median\"\nat_least = \"1000gbit\"\n\
                 [[expect]]\nmode = \"thalweg\"\nstatistic = \"failures\"\nat_most = 0\n";
-    let outcome = run(&options(
+    let outcome = run_scenarios(&options(
         directory.path(),
         text,
         &["baseline", "fixed:reno"],
@@ -81,7 +81,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
         .map(|check| format!("{:?}", check.verdict))
         .collect();
     assert_eq!(verdicts, ["Met", "Missed", "NotChecked"]);
-    assert!(!outcome.passed());
+    assert!(!outcome.has_passed());
     for (mode, arm) in result.modes.iter().zip(["cubic", "reno"]) {
         assert_eq!(mode.connections.len(), 2);
         for connection in &mode.connections {
@@ -109,7 +109,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
         document["scenarios"][0]["modes"][1]["summary"]["arms"]["reno"],
         2
     );
-    let mut returned = report::json(&outcome).unwrap();
+    let mut returned = report::run_document(&outcome).unwrap();
     // The file gives its place relative to itself.
     returned["scenarios"][0]["report"] = ".".into();
     assert_eq!(format!("{returned:#}\n"), written);
@@ -119,7 +119,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
             .unwrap()
             .contains("</html>")
     );
-    let text = table::scenario(result);
+    let text = table::scenario_text(result);
     assert!(
         text.contains("fixed:reno") && text.contains("MISSED"),
         "{text}"
@@ -141,7 +141,7 @@ fn without_timestamps_there_are_no_round_trip_times() {
         let mut options = options(directory.path(), &text, &["baseline"]);
         options.agent_binary = fake_agent(directory.path(), "obeys");
         options.program = options.agent_binary.clone();
-        let outcome = run(&options).unwrap();
+        let outcome = run_scenarios(&options).unwrap();
         for connection in &outcome.scenarios[0].modes[0].connections {
             assert_eq!(connection.error, None);
             assert_eq!(!connection.rtt_us.is_empty(), measured, "{connection:?}");
@@ -159,7 +159,7 @@ fn without_offload_no_packet_is_longer_than_the_link_allows() {
     for (offload, fits) in [(true, false), (false, true)] {
         let directory = tempfile::tempdir().unwrap();
         let text = format!("[path]\noffload = {offload}\n[traffic]\nconnections = 1\n");
-        let outcome = run(&options(directory.path(), &text, &["baseline"])).unwrap();
+        let outcome = run_scenarios(&options(directory.path(), &text, &["baseline"])).unwrap();
         let forward = outcome.scenarios[0].modes[0].forward;
         assert_eq!(
             forward.largest_bytes <= 1514,
@@ -179,7 +179,7 @@ fn ipv6_runs() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nfamily = \"ipv6\"\n[traffic]\nconnections = 1\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     assert!(median_mbps(&outcome, "baseline") > 10.0);
 }
 
@@ -190,7 +190,7 @@ fn a_fault_in_a_later_scenario_is_found_before_anything_runs() {
     let bad = directory.path().join("bad.toml");
     fs::write(&bad, "name = \"bad\"\n[path]\nloss = 5\n").unwrap();
     options.scenarios.push(bad);
-    match run(&options) {
+    match run_scenarios(&options) {
         Err(Error::Scenario(faults)) => {
             let at = faults.0[0].at;
             assert_eq!((at.line, at.column), (3, 8));
@@ -230,7 +230,7 @@ fn fake_agent_process() {
         _ => None,
     };
     if let Some(job) = job {
-        return thalweg_lab::worker::work(&job).unwrap();
+        return thalweg_lab::worker::run_job(&job).unwrap();
     }
     let [behaviour, "--socket", socket, "run", "--config", config] = words[..] else {
         panic!("unexpected arguments {words:?}");
@@ -291,12 +291,16 @@ fn an_agent_is_configured_asked_and_told_to_go() {
     options.agent_binary = fake_agent(directory.path(), "obeys");
     options.program = options.agent_binary.clone();
     options.reference_every = 2;
-    let outcome = run(&options).unwrap();
+    let outcome = run_scenarios(&options).unwrap();
     let modes = &outcome.scenarios[0].modes;
     let counts: Vec<usize> = modes.iter().map(|mode| mode.connections.len()).collect();
     assert_eq!(counts, [3, 2, 3]);
     assert_eq!(modes[2].hosts[0].arms[0].metric, Some(17.0));
-    assert!(table::learned(&modes[2]).text().contains("10.0.0.2"));
+    assert!(
+        table::learned_table(&modes[2])
+            .to_text()
+            .contains("10.0.0.2")
+    );
     let raw = fs::read_to_string(directory.path().join("out/hosts-thalweg.json")).unwrap();
     assert!(raw.starts_with("{\"hosts\""));
     assert_eq!(own_leftovers(), Vec::<String>::new());
@@ -307,7 +311,7 @@ fn run_flows(directory: &Path, text: &str, modes: &[&str]) -> Outcome {
     let mut options = options(directory, text, modes);
     options.agent_binary = fake_agent(directory, "obeys");
     options.program = options.agent_binary.clone();
-    let outcome = run(&options).unwrap();
+    let outcome = run_scenarios(&options).unwrap();
     assert_eq!(own_leftovers(), Vec::<String>::new());
     outcome
 }
@@ -341,7 +345,7 @@ fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {
         let errors = flows.iter().filter(|one| one.error.is_some()).count();
         assert_eq!(errors, if failed { 6 } else { 0 }, "{host}: {flows:?}");
     }
-    let slow = mode.towards("slow").unwrap();
+    let slow = mode.towards_host("slow").unwrap();
     // 52 kB with headers at 10 Mbit/s, less a bucket of 3 kB: 39 ms.
     for flow in &slow.connections {
         assert!(flow.fct_us.unwrap() > 35e3, "{flow:?}");
@@ -359,7 +363,7 @@ fn an_agent_that_ends_is_quoted() {
     let mut options = options(directory.path(), "", &["baseline", "thalweg"]);
     options.agent_binary = fake_agent(directory.path(), "dies");
     options.program = options.agent_binary.clone();
-    let error = run(&options).unwrap_err().to_string();
+    let error = run_scenarios(&options).unwrap_err().to_string();
     assert!(
         error.contains("mode thalweg") && error.contains("no such policy"),
         "{error}"
@@ -383,7 +387,7 @@ fn a_policy_that_cannot_be_applied_is_an_error_that_leaves_nothing() {
     // This agent knows no `policy apply` and says so.
     options.agent_binary = fake_agent(directory.path(), "obeys");
     options.program = options.agent_binary.clone();
-    let error = run(&options).unwrap_err().to_string();
+    let error = run_scenarios(&options).unwrap_err().to_string();
     assert!(
         error.contains("the policy p: ") && error.contains("unexpected arguments"),
         "{error}"
@@ -398,13 +402,13 @@ fn faults_about_policies_are_found_before_anything_runs() {
     let table = "[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
     fs::write(&file, POLICY).unwrap();
     let unknown = options(directory.path(), table, &["baseline", "policy:q"]);
-    let error = run(&unknown).unwrap_err().to_string();
+    let error = run_scenarios(&unknown).unwrap_err().to_string();
     assert!(
         error.contains("scenario.toml: expected a [[policy]] named \"q\", found p"),
         "{error}"
     );
     fs::write(&file, POLICY.replace("10", "\"ten\"")).unwrap();
-    let error = run(&options(directory.path(), table, &["baseline"])).unwrap_err();
+    let error = run_scenarios(&options(directory.path(), table, &["baseline"])).unwrap_err();
     let place = format!("{}:4:22: ", file.display());
     assert!(error.to_string().starts_with(&place), "{error}");
     assert!(!directory.path().join("out").exists());
@@ -425,7 +429,7 @@ fn an_agent_that_does_not_go_is_ended_and_reported() {
     );
     options.agent_binary = fake_agent(directory.path(), "stays");
     options.program = options.agent_binary.clone();
-    let error = run(&options).unwrap_err().to_string();
+    let error = run_scenarios(&options).unwrap_err().to_string();
     assert!(error.contains("asked to detach"), "{error}");
     assert_eq!(own_leftovers(), Vec::<String>::new());
 }
@@ -440,7 +444,7 @@ fn a_missing_agent_is_an_error_that_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path(), "", &["thalweg"]);
     options.agent_binary = "/nonexistent/agent".into();
-    let error = run(&options).unwrap_err().to_string();
+    let error = run_scenarios(&options).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/agent"), "{error}");
     assert_eq!(own_leftovers(), Vec::<String>::new());
 }
@@ -463,7 +467,7 @@ fn long_run_process() {
     );
     options.agent_binary = fake_agent(&directory, "obeys");
     options.program = options.agent_binary.clone();
-    match run(&options) {
+    match run_scenarios(&options) {
         Err(error) if error.is_interruption() => std::process::exit(42),
         other => panic!("{other:?}"),
     }
@@ -541,7 +545,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert!(!common::leftovers(&name).is_empty());
 
     let directory = tempfile::tempdir().unwrap();
-    run(&options(
+    run_scenarios(&options(
         directory.path(),
         "[traffic]\nconnections = 1\n",
         &["baseline"],

@@ -2,7 +2,7 @@
 //!
 //! Inside a datacenter a congestion control that looks for losses fills the switch's queue, and short
 //! requests wait behind it. A window of twice the path's bandwidth-delay product carries the same
-//! ([`Path::segments`]). The agent looks at open connections, and computes the clamp of each remote
+//! ([`Path::clamp_segments`]). The agent looks at open connections, and computes the clamp of each remote
 //! host from them. It has no part in the kernel, so this is its only arithmetic.
 
 /// The smallest clamp, segments: the usual initial window (RFC 6928).
@@ -13,18 +13,18 @@ pub const MOST: u32 = 65_536;
 const MARGIN: u128 = 2;
 /// Added to the least RTT, µs: under load hosts answer later than at rest.
 const GUARD_US: u32 = 100;
-/// Looks at a host that sends before it has a clamp: its rate must have been seen without one.
-const LOOKS: u32 = 16;
-/// What is older than one to two of these is forgotten, ns. The kernel remembers a least RTT as long
-/// (tcp_min_rtt_wlen).
+/// Polls of a sending host before it has a clamp: the rate must have been seen without one.
+const MIN_POLLS: u32 = 16;
+/// Age at which rates and round-trip times are forgotten, ns: after one to two of these periods.
+/// The kernel remembers a least RTT as long (tcp_min_rtt_wlen).
 const PERIOD_NS: u64 = 300_000_000_000;
 
-/// What one connection tells at a look, if it has sent since the last one.
+/// Values of one connection at a poll, if it has sent since the last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The kernel's last rate sample: bytes delivered …
+    /// Bytes delivered in the kernel's last rate sample.
     pub delivered: u64,
-    /// … in this time, µs.
+    /// Time of the kernel's last rate sample, µs.
     pub interval_us: u32,
     /// Least RTT of the connection, µs.
     pub min_rtt_us: u32,
@@ -33,10 +33,10 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Its rate, bytes per second; 0: it tells nothing. Bytes that came at once, as one acknowledgement
-    /// tells, count as if they had taken a round trip under load: so no clamp is more than twice what
-    /// was in flight.
-    fn rate(&self) -> u64 {
+    /// Rate of the connection, bytes per second; 0: unknown. Bytes that came at once, as one
+    /// acknowledgement reports, count as if they had taken a round trip under load. So no clamp is
+    /// more than twice what was in flight.
+    fn rate_bytes_per_s(&self) -> u64 {
         if self.min_rtt_us == 0 || self.mss == 0 || self.interval_us == 0 {
             return 0;
         }
@@ -55,7 +55,7 @@ struct Extremes {
     rtt_us: u32,
 }
 
-/// What is known of the path to a remote host.
+/// State of the path to a remote host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     began_ns: u64,
@@ -66,8 +66,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// Takes what the connections to the host tell at one look, which may be nothing.
-    pub fn look(&mut self, now_ns: u64, readings: impl IntoIterator<Item = Reading>) {
+    /// Takes the readings of one poll of the connections to the host; there may be none.
+    pub fn poll_readings(&mut self, now_ns: u64, readings: impl IntoIterator<Item = Reading>) {
         let age_ns = now_ns.saturating_sub(self.began_ns);
         if age_ns >= PERIOD_NS {
             self.before = match age_ns >= 2 * PERIOD_NS {
@@ -79,38 +79,38 @@ impl Path {
         }
         let mut sends = false;
         for reading in readings {
-            let rate = reading.rate();
+            let rate = reading.rate_bytes_per_s();
             if rate == 0 {
                 continue;
             }
             sends = true;
             self.mss = reading.mss;
             self.now.rate = self.now.rate.max(rate);
-            self.now.rtt_us = least(self.now.rtt_us, reading.min_rtt_us);
+            self.now.rtt_us = lesser_nonzero(self.now.rtt_us, reading.min_rtt_us);
         }
-        if self.rate() == 0 {
+        if self.largest_rate() == 0 {
             self.looks = 0;
         }
         self.looks = self.looks.saturating_add(sends.into());
     }
 
     /// Largest rate of one connection, bytes per second; 0: unknown.
-    pub fn rate(&self) -> u64 {
+    pub fn largest_rate(&self) -> u64 {
         self.now.rate.max(self.before.rate)
     }
 
     /// Least RTT, µs; 0: unknown.
     pub fn min_rtt_us(&self) -> u32 {
-        least(self.now.rtt_us, self.before.rtt_us)
+        lesser_nonzero(self.now.rtt_us, self.before.rtt_us)
     }
 
     /// The clamp of a connection's congestion window, segments; `None`: too little is known.
-    pub fn segments(&self) -> Option<u32> {
-        if self.looks < LOOKS || self.rate() == 0 {
+    pub fn clamp_segments(&self) -> Option<u32> {
+        if self.looks < MIN_POLLS || self.largest_rate() == 0 {
             return None;
         }
         let rtt_us = loaded_us(self.min_rtt_us());
-        let bytes = MARGIN * u128::from(self.rate()) * u128::from(rtt_us) / 1_000_000;
+        let bytes = MARGIN * u128::from(self.largest_rate()) * u128::from(rtt_us) / 1_000_000;
         let segments = bytes.div_ceil(self.mss.into());
         Some(segments.clamp(LEAST.into(), MOST.into()) as u32)
     }
@@ -122,7 +122,7 @@ fn loaded_us(min_rtt_us: u32) -> u32 {
 }
 
 /// The lesser of two, of which 0 is none.
-fn least(one: u32, other: u32) -> u32 {
+fn lesser_nonzero(one: u32, other: u32) -> u32 {
     match (one, other) {
         (0, known) | (known, 0) => known,
         (one, other) => one.min(other),
@@ -148,7 +148,7 @@ mod tests {
 
     fn looked(path: &mut Path, from_ns: u64, number: u64, reading: Reading) -> u64 {
         for look in 0..number {
-            path.look(from_ns + look * LOOK_NS, [reading]);
+            path.poll_readings(from_ns + look * LOOK_NS, [reading]);
         }
         from_ns + number * LOOK_NS
     }
@@ -158,28 +158,31 @@ mod tests {
         let mut path = Path::default();
         // 10 Gbit/s and 100 us, 200 with the guard: 250 kB.
         looked(&mut path, 0, 16, reading(1_250_000_000, 100));
-        assert_eq!(path.segments(), Some(500_000_u32.div_ceil(MSS)));
+        assert_eq!(path.clamp_segments(), Some(500_000_u32.div_ceil(MSS)));
         // A slower connection, and one with a longer RTT, change nothing.
-        path.look(16 * LOOK_NS, [reading(1_000_000, 30_000)]);
-        assert_eq!(path.segments(), Some(500_000_u32.div_ceil(MSS)));
-        assert_eq!((path.rate(), path.min_rtt_us()), (1_250_000_000, 100));
+        path.poll_readings(16 * LOOK_NS, [reading(1_000_000, 30_000)]);
+        assert_eq!(path.clamp_segments(), Some(500_000_u32.div_ceil(MSS)));
+        assert_eq!(
+            (path.largest_rate(), path.min_rtt_us()),
+            (1_250_000_000, 100)
+        );
     }
 
     #[test]
     fn there_is_none_before_the_rate_was_seen_without_one() {
         let mut path = Path::default();
-        assert_eq!(path.segments(), None);
+        assert_eq!(path.clamp_segments(), None);
         let now_ns = looked(&mut path, 0, 15, reading(1_000_000, 50));
-        assert_eq!(path.segments(), None);
+        assert_eq!(path.clamp_segments(), None);
         // Nobody sends, or nothing is measured yet.
         for look in 0..100 {
-            path.look(now_ns + look * LOOK_NS, []);
-            path.look(now_ns + look * LOOK_NS, [reading(0, 50)]);
-            path.look(now_ns + look * LOOK_NS, [reading(1, 0)]);
+            path.poll_readings(now_ns + look * LOOK_NS, []);
+            path.poll_readings(now_ns + look * LOOK_NS, [reading(0, 50)]);
+            path.poll_readings(now_ns + look * LOOK_NS, [reading(1, 0)]);
         }
-        assert_eq!(path.segments(), None);
-        path.look(now_ns + 100 * LOOK_NS, [reading(1_000_000, 50)]);
-        assert_eq!(path.segments(), Some(LEAST));
+        assert_eq!(path.clamp_segments(), None);
+        path.poll_readings(now_ns + 100 * LOOK_NS, [reading(1_000_000, 50)]);
+        assert_eq!(path.clamp_segments(), Some(LEAST));
     }
 
     #[test]
@@ -193,15 +196,15 @@ mod tests {
             mss: 1000,
         };
         looked(&mut path, 0, 16, at_once);
-        assert_eq!(path.rate(), 10_000 * 1_000_000 / 105);
-        assert_eq!(path.segments(), Some(20));
+        assert_eq!(path.largest_rate(), 10_000 * 1_000_000 / 105);
+        assert_eq!(path.clamp_segments(), Some(20));
     }
 
     #[test]
     fn extremes_are_bounded() {
         let mut path = Path::default();
         looked(&mut path, 0, 16, reading(u64::MAX, 900));
-        assert_eq!(path.segments(), Some(MOST));
+        assert_eq!(path.clamp_segments(), Some(MOST));
     }
 
     #[test]
@@ -212,14 +215,17 @@ mod tests {
         let now_ns = looked(&mut path, 0, period, fast);
         // A slower and longer path from now on. The old figures hold for one period more.
         let now_ns = looked(&mut path, now_ns, period, slow);
-        assert_eq!((path.rate(), path.min_rtt_us()), (1_250_000_000, 20));
-        path.look(now_ns, [slow]);
-        assert_eq!((path.rate(), path.min_rtt_us()), (12_500_000, 500));
-        assert!(path.segments().is_some());
+        assert_eq!(
+            (path.largest_rate(), path.min_rtt_us()),
+            (1_250_000_000, 20)
+        );
+        path.poll_readings(now_ns, [slow]);
+        assert_eq!((path.largest_rate(), path.min_rtt_us()), (12_500_000, 500));
+        assert!(path.clamp_segments().is_some());
         // After a long pause all begins anew.
-        path.look(now_ns + 2 * PERIOD_NS, []);
-        path.look(now_ns + 2 * PERIOD_NS, [slow]);
-        assert_eq!(path.segments(), None);
+        path.poll_readings(now_ns + 2 * PERIOD_NS, []);
+        path.poll_readings(now_ns + 2 * PERIOD_NS, [slow]);
+        assert_eq!(path.clamp_segments(), None);
     }
 
     /// Connections that may have more now and then show what a path carries. Where hosts answer later under
@@ -232,14 +238,14 @@ mod tests {
         let mut path = Path::default();
         let mut now_ns = looked(&mut path, 0, 16, reading(20_000_000, 50));
         for look in 0..64 {
-            let segments = f64::from(path.segments().unwrap());
+            let segments = f64::from(path.clamp_segments().unwrap());
             let turn = if look % 16 == 0 { 4.0 } else { 1.0 };
-            path.look(now_ns, [reading(rate(turn * segments) as u64, 50)]);
+            path.poll_readings(now_ns, [reading(rate(turn * segments) as u64, 50)]);
             now_ns += LOOK_NS;
         }
-        assert_eq!(path.rate() as f64, capacity);
+        assert_eq!(path.largest_rate() as f64, capacity);
         // What it carries under load is less than what it could: the guard is 100 us, not 400.
-        let share = rate(path.segments().unwrap().into()) / capacity;
+        let share = rate(path.clamp_segments().unwrap().into()) / capacity;
         assert!((0.5..1.0).contains(&share), "{share}");
     }
 }

@@ -21,7 +21,7 @@ pub(crate) const BBR: usize = 1;
 
 /// `excess · S / base`, 0 for a base of 0. It saturates at half the range, where the published
 /// program would overflow, so that two terms can be added.
-fn term(excess: u64, base: u64) -> u64 {
+fn cost_term(excess: u64, base: u64) -> u64 {
     if base == 0 {
         return 0;
     }
@@ -36,22 +36,22 @@ fn term(excess: u64, base: u64) -> u64 {
 /// maximum rate.
 ///
 /// `rate` is the highest rate of the arm, in bytes per µs.
-pub fn cost(host: &mut Host, min_rtt_us: u32, rate: u64) -> u64 {
+pub fn published_cost(host: &mut Host, min_rtt_us: u32, rate: u64) -> u64 {
     if host.min_rtt_us == 0 || min_rtt_us < host.min_rtt_us {
         host.min_rtt_us = min_rtt_us;
     }
     if host.max_rate == 0 || rate > host.max_rate {
         host.max_rate = rate;
     }
-    term(
+    cost_term(
         u64::from(min_rtt_us - host.min_rtt_us),
         u64::from(host.min_rtt_us),
-    ) + term(host.max_rate - rate, host.max_rate)
+    ) + cost_term(host.max_rate - rate, host.max_rate)
 }
 
 /// The published delta rule: the first cost unchanged, then a quarter of the way. A cost of 0 also
 /// means "unset", as published.
-pub fn update(value: u64, cost: u64) -> u64 {
+pub fn delta_update(value: u64, cost: u64) -> u64 {
     if value == 0 {
         cost
     } else if cost > value {
@@ -62,7 +62,7 @@ pub fn update(value: u64, cost: u64) -> u64 {
 }
 
 /// Integer bytes per µs, as published: every rate under 8 Mbit/s is 0.
-fn rate(sample: &Sample) -> u64 {
+fn rate_per_us(sample: &Sample) -> u64 {
     sample
         .rate_delivered_bytes
         .checked_div(sample.rate_interval_us)
@@ -70,24 +70,24 @@ fn rate(sample: &Sample) -> u64 {
 }
 
 /// Scores a connection that ended in order; returns its cost.
-pub(crate) fn score(host: &mut Host, arm: usize, sample: &Sample) -> u64 {
+pub(crate) fn score_classic(host: &mut Host, arm: usize, sample: &Sample) -> u64 {
     let state: &mut ArmState = &mut host.arms[arm];
     if state.min_rtt_us == 0 || sample.min_rtt_us < state.min_rtt_us {
         state.min_rtt_us = sample.min_rtt_us;
     }
-    state.max_rate = state.max_rate.max(rate(sample));
+    state.max_rate = state.max_rate.max(rate_per_us(sample));
     let arm_rate = state.max_rate;
 
-    let cost = cost(host, sample.min_rtt_us, arm_rate);
+    let cost = published_cost(host, sample.min_rtt_us, arm_rate);
     let state = &mut host.arms[arm];
-    state.value = update(state.value, cost);
+    state.value = delta_update(state.value, cost);
     state.scored = state.scored.saturating_add(1);
     host.scored = host.scored.saturating_add(1);
     cost
 }
 
 /// The arms of `allowed` that share the lowest value.
-fn ties(host: &Host, allowed: u16) -> Vec<usize> {
+fn lowest_arms(host: &Host, allowed: u16) -> Vec<usize> {
     let lowest = arms_in(allowed).map(|i| host.arms[i].value).min();
     arms_in(allowed)
         .filter(|&i| Some(host.arms[i].value) == lowest)
@@ -95,7 +95,7 @@ fn ties(host: &Host, allowed: u16) -> Vec<usize> {
 }
 
 /// The arm with the lowest value among those with a value; the lowest index on a tie.
-pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
+pub(crate) fn best_arm(host: &Host, allowed: u16) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].value > 0)
         .min_by_key(|&i| (host.arms[i].value, i))
@@ -103,7 +103,7 @@ pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
 
 /// Lowest value with ties at random; one choice in twenty uniformly at random. `random`: for the
 /// tie, for ε, for the random arm.
-pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
+pub(crate) fn decide_classic(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
     let arms: Vec<usize> = arms_in(allowed).collect();
     if host.connections <= MIN_CONNECTIONS || arms.is_empty() {
         return Decision {
@@ -112,7 +112,7 @@ pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
             propensity_q16: ONE_Q16,
         };
     }
-    let ties = ties(host, allowed);
+    let ties = lowest_arms(host, allowed);
     let greedy = ties[random[0] as usize % ties.len()];
     let arm = if random[1].is_multiple_of(EPSILON) {
         arms[random[2] as usize % arms.len()]
@@ -126,12 +126,12 @@ pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
         } else {
             Reason::Explore
         },
-        propensity_q16: propensity(&ties, arms.len(), arm),
+        propensity_q16: arm_propensity(&ties, arms.len(), arm),
     }
 }
 
 /// Probability of an arm, rounded down.
-fn propensity(ties: &[usize], arms: usize, arm: usize) -> u32 {
+fn arm_propensity(ties: &[usize], arms: usize, arm: usize) -> u32 {
     let random = ONE_Q16 / (EPSILON * arms as u32);
     if ties.contains(&arm) {
         random + ONE_Q16 * (EPSILON - 1) / (EPSILON * ties.len() as u32)
@@ -147,9 +147,9 @@ pub(crate) fn propensities_q16(host: &Host, allowed: u16) -> [u32; MAX_ARMS] {
     if host.connections <= MIN_CONNECTIONS || arms == 0 {
         return out;
     }
-    let ties = ties(host, allowed);
+    let ties = lowest_arms(host, allowed);
     for i in arms_in(allowed) {
-        out[i] = propensity(&ties, arms, i);
+        out[i] = arm_propensity(&ties, arms, i);
     }
     out[ties[0]] += ONE_Q16 - out.iter().sum::<u32>();
     out

@@ -1,7 +1,7 @@
 //! The control group: connections that keep the system's congestion control on purpose.
 
 use crate::host::MAX_ARMS;
-use crate::key::mix;
+use crate::key::mix_hash;
 
 /// Hours count from the machine's start: draws of hosts are made anew after this time, ns.
 pub const HOUR_NS: u64 = 3_600_000_000_000;
@@ -20,20 +20,20 @@ pub struct Control {
 impl Control {
     /// Whether a cluster belongs to the control group at a monotonic time; `tag` is that of its
     /// key ([`crate::HostKey::tag`]).
-    pub fn holds(&self, tag: u64, now_ns: u64) -> bool {
+    pub fn contains_cluster(&self, tag: u64, now_ns: u64) -> bool {
         // Two rounds: after one, consecutive hours differ by a constant.
-        let hour = mix(mix(tag ^ self.salt, now_ns / HOUR_NS), self.salt) & 0xffff;
-        let always = mix(mix(tag, self.salt.wrapping_add(1)), 0) & 0xffff;
+        let hour = mix_hash(mix_hash(tag ^ self.salt, now_ns / HOUR_NS), self.salt) & 0xffff;
+        let always = mix_hash(mix_hash(tag, self.salt.wrapping_add(1)), 0) & 0xffff;
         hour < u64::from(self.share_q16) || always < u64::from(self.permanent_q16)
     }
 
     /// Under advice: the arm of a cluster's trials at a monotonic time, of a mask: each with the
     /// same probability; `None` of an empty one. Each arm has a rank of its own, so that an arm
     /// that comes or goes moves no cluster from one of the others to another.
-    pub fn arm(&self, tag: u64, allowed: u16, now_ns: u64) -> Option<usize> {
-        let hour = mix(tag ^ self.salt, now_ns / HOUR_NS);
-        let draw = mix(hour, self.salt.wrapping_add(2));
-        let rank = |arm: usize| mix(mix(draw, arm as u64), self.salt);
+    pub fn trial_arm(&self, tag: u64, allowed: u16, now_ns: u64) -> Option<usize> {
+        let hour = mix_hash(tag ^ self.salt, now_ns / HOUR_NS);
+        let draw = mix_hash(hour, self.salt.wrapping_add(2));
+        let rank = |arm: usize| mix_hash(mix_hash(draw, arm as u64), self.salt);
         let arms = (0..MAX_ARMS).filter(|arm| allowed >> arm & 1 == 1);
         // Of equal ranks the first one.
         arms.max_by_key(|&arm| (rank(arm), std::cmp::Reverse(arm)))
@@ -51,7 +51,7 @@ mod tests {
     }
 
     fn share(control: Control, hour: u64) -> f64 {
-        let held = tags().filter(|tag| control.holds(*tag, hour * HOUR_NS + 5));
+        let held = tags().filter(|tag| control.contains_cluster(*tag, hour * HOUR_NS + 5));
         held.count() as f64 / 20_000.0
     }
 
@@ -89,8 +89,8 @@ mod tests {
         let now_ns = hour * HOUR_NS + 7;
         let mut counts = [0.0; MAX_ARMS];
         tags()
-            .filter(|tag| !group.holds(*tag, now_ns))
-            .for_each(|tag| counts[group.arm(tag, allowed, now_ns).unwrap()] += 1.0);
+            .filter(|tag| !group.contains_cluster(*tag, now_ns))
+            .for_each(|tag| counts[group.trial_arm(tag, allowed, now_ns).unwrap()] += 1.0);
         let sum: f64 = counts.iter().sum();
         assert!((1_800.0..2_200.0).contains(&sum), "{sum}");
         counts.iter().map(|count| count / sum).collect()
@@ -109,7 +109,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Control::default().arm(1, 0, 0), None);
+        assert_eq!(Control::default().trial_arm(1, 0, 0), None);
     }
 
     #[test]
@@ -118,14 +118,15 @@ mod tests {
             salt: 5,
             ..Control::default()
         };
-        let arm = |tag, allowed| group.arm(tag, allowed, HOUR_NS).unwrap();
+        let arm = |tag, allowed| group.trial_arm(tag, allowed, HOUR_NS).unwrap();
         let kept = tags().filter(|&tag| arm(tag, 0b1111) != 2);
         for tag in kept {
             assert_eq!(arm(tag, 0b1011), arm(tag, 0b1111));
         }
         let moved = |hour| {
-            let same =
-                |tag: &u64| group.arm(*tag, 0b1111, 0) == group.arm(*tag, 0b1111, hour * HOUR_NS);
+            let same = |tag: &u64| {
+                group.trial_arm(*tag, 0b1111, 0) == group.trial_arm(*tag, 0b1111, hour * HOUR_NS)
+            };
             tags().filter(same).count() as f64 / 20_000.0
         };
         for hour in [1, 24] {
@@ -141,7 +142,9 @@ mod tests {
             salt,
         };
         let both = |a: Control, b: Control, later: u64| {
-            let held = tags().filter(|tag| a.holds(*tag, 0) && b.holds(*tag, later * HOUR_NS));
+            let held = tags().filter(|tag| {
+                a.contains_cluster(*tag, 0) && b.contains_cluster(*tag, later * HOUR_NS)
+            });
             held.count() as f64 / 20_000.0
         };
         for (found, what) in [
@@ -152,6 +155,9 @@ mod tests {
             assert!((0.05..0.075).contains(&found), "{what}: {found}, not 1/16");
         }
         let tag = tags().next().unwrap();
-        assert!(!Control::default().holds(tag, 0), "no share, no group");
+        assert!(
+            !Control::default().contains_cluster(tag, 0),
+            "no share, no group"
+        );
     }
 }

@@ -34,7 +34,7 @@ pub fn rate_bytes_per_second(bytes: u64, duration_us: u64) -> u64 {
 ///
 /// `total` is above 0 and at least `weight`. The distance times `weight` fits 64 bits for every
 /// value this crate stores (32-bit distances, 17-bit weights).
-pub(crate) fn blend(old: u64, new: u64, weight: u64, total: u64) -> u64 {
+pub(crate) fn blend_towards(old: u64, new: u64, weight: u64, total: u64) -> u64 {
     let step = old.abs_diff(new) * weight / total;
     if new > old { old + step } else { old - step }
 }

@@ -2,7 +2,7 @@
 //!
 //! An agent tells its own numbers alone ([`own_report`]): what it took over from wider networks, and
 //! from other agents, is kept apart in its records, and is never told again. The numbers of all agents
-//! become one mean and evidence for each arm ([`aggregate`]), and those a record ([`record`]).
+//! become one mean and evidence for each arm ([`aggregate_reports`]), and those a record ([`fleet_record`]).
 //!
 //! # The influence of one agent
 //!
@@ -39,19 +39,19 @@ pub const HALF_LIFE_NS: u64 = 24 * 3_600_000_000_000;
 pub const AROUND_Q16: u32 = 1 << 15;
 /// An arm is at most this many bits better or worse than the system arm: 2. More changes no choice.
 pub const CLIP_Q16: u32 = 2 << 16;
-/// A measurement deviates by this at least: a twelfth of a bit. Without it a few equal values would be
+/// Least deviation of a measurement: a twelfth of a bit. Without it a few equal values would be
 /// certain.
 const DEVIATION_MIN_Q16: u32 = 5461;
-/// … and by this at most: 4 bits.
+/// Largest deviation of a measurement: 4 bits.
 const DEVIATION_MAX_Q16: u32 = 4 << 16;
-/// … and by this where nobody knows: half a bit.
+/// Deviation of a measurement where no agent knows it: half a bit.
 const DEVIATION_Q16: u32 = 1 << 15;
 /// Two measurements.
 const TWO_Q16: u32 = 2 << 16;
 /// Queues are this long at most, bits.
 const QUEUE_MAX_Q16: u32 = 16 << 16;
-/// What one agent of this many told of an arm, or fewer, is worth no more than one agent's evidence: of a
-/// network that few know all may lie.
+/// Largest number of reporting agents for which one agent's report is worth no more than one
+/// agent's evidence. Of a network that few know, all may lie.
 const FEW: usize = 5;
 /// An agent's error from which it is trusted less, and the largest error of one value, Q16.
 const ERROR_Q16: u64 = 2 << 16;
@@ -66,24 +66,24 @@ const ROUNDS: usize = 2;
 /// Segments that one agent counts for in an arm's share of retransmissions.
 const SEGS_MAX: u32 = 1 << 16;
 
-/// What an agent tells of one arm in one network.
+/// One agent's report of one arm in one network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmReport {
-    /// Mean cost by its own measurements: bits above the system arm's, plus 32, Q16.
+    /// Mean cost by the agent's own measurements: bits above the system arm's, plus 32, Q16.
     pub cost_q16: u32,
-    /// Their evidence, Q16; 0: it was not measured.
+    /// Evidence of the agent's own measurements, Q16; 0: the arm was not measured.
     pub evidence_q16: u32,
     /// Mean of log2(bytes per second): above the system arm's, plus 32, Q16.
     pub log_rate_q16: u32,
     /// Mean deviation of a measurement, Q16 bits.
     pub deviation_q16: u32,
-    /// Discounted number of data segments …
+    /// Discounted number of data segments.
     pub segs: u32,
-    /// … and of retransmissions among them.
+    /// Discounted number of retransmissions among the data segments.
     pub retrans: u32,
 }
 
-/// What an agent tells of one network.
+/// One agent's report of one network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentReport {
     /// The agent. Of several reports of one agent the youngest counts.
@@ -96,26 +96,26 @@ pub struct AgentReport {
     pub arms: [ArmReport; MAX_ARMS],
 }
 
-/// What the agents know of an arm.
+/// Knowledge of all agents about an arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmPrior {
-    /// Mean cost: bits above the system arm's, plus 32, Q16 …
+    /// Mean cost: bits above the system arm's, plus 32, Q16.
     pub cost_q16: u32,
-    /// … and the measurements of the taking agent that it is worth, Q16; 0: it is not known.
+    /// Measurements of the receiving agent that the prior is worth, Q16; 0: unknown.
     pub evidence_q16: u32,
     /// Mean of log2(bytes per second): above the system arm's, plus 32, Q16.
     pub log_rate_q16: u32,
     /// Mean deviation of a measurement, Q16 bits.
     pub deviation_q16: u32,
-    /// Data segments …
+    /// Number of data segments.
     pub segs: u32,
-    /// … and retransmissions among them.
+    /// Number of retransmissions among the data segments.
     pub retrans: u32,
     /// Agents that told of it.
     pub agents: u32,
 }
 
-/// What the agents know of a network.
+/// Knowledge of all agents about a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prior {
     /// The queue under the system arm, Q16 bits.
@@ -124,8 +124,8 @@ pub struct Prior {
     pub arms: [ArmPrior; MAX_ARMS],
 }
 
-/// What an agent may tell of its record of a network: its own measurements alone. `None`: there are
-/// none, or what others told is all that the record has.
+/// An agent's own measurements in its record of a network, which it may report. `None`: the record
+/// has none, or only what other agents reported.
 pub fn own_report(record: &Host) -> Option<[ArmReport; MAX_ARMS]> {
     let level = record.level;
     if !level.is_group() || level.is_window() || level.is_fleet() {
@@ -155,7 +155,7 @@ struct Weighed {
 
 /// The weighted median, the lower one of two: the least value at which half of the weight is reached.
 /// Sorts the values. 0 without any.
-fn median(values: &mut [Weighed]) -> i64 {
+fn weighted_median(values: &mut [Weighed]) -> i64 {
     values.sort_unstable();
     let all: u64 = values.iter().map(|value| value.weight).sum();
     let mut reached = 0;
@@ -170,8 +170,8 @@ fn median(values: &mut [Weighed]) -> i64 {
 
 /// The weighted mean of the values, each taken as [`AROUND_Q16`] from their median at most, and the
 /// weighted mean of their distances from it, taken likewise. Sorts the values.
-fn centre(values: &mut [Weighed]) -> (i64, u64) {
-    let middle = median(values);
+fn robust_mean(values: &mut [Weighed]) -> (i64, u64) {
+    let middle = weighted_median(values);
     let around = i64::from(AROUND_Q16);
     let all: u64 = values.iter().map(|value| value.weight).sum();
     if all == 0 {
@@ -198,17 +198,21 @@ fn weight_q16(evidence_q16: u32, age_ns: u64) -> u32 {
     if halvings < 32 { kept >> halvings } else { 0 }
 }
 
-/// What agents know of one network, from what each told; `system_arm` is that of the agent that takes
-/// it. `None`: none of them measured that arm there, so that nothing can be compared.
+/// Knowledge of all agents about one network, from the report of each; `system_arm` is that of the
+/// receiving agent. `None`: no agent measured that arm there, so that nothing can be compared.
 ///
 /// An arm counts by its distance from the system arm in the same report, with the lesser of both
 /// weights. So agents with other system arms count, too.
-pub fn aggregate(reports: &[AgentReport], fleet: &Fleet, system_arm: usize) -> Option<Prior> {
+pub fn aggregate_reports(
+    reports: &[AgentReport],
+    fleet: &Fleet,
+    system_arm: usize,
+) -> Option<Prior> {
     aggregate_sample(reports, 0, fleet, system_arm)
 }
 
-/// The same from the reports of a sample, drawn by chance, of so many agents that told of the network.
-/// Numbers of agents are those of all, as far as the sample tells.
+/// Knowledge about one network from a random sample of the reports, of so many agents that reported
+/// the network. Numbers of agents are those of all, as far as the sample says.
 pub fn aggregate_sample(
     reports: &[AgentReport],
     agents: usize,
@@ -218,7 +222,7 @@ pub fn aggregate_sample(
     if system_arm >= MAX_ARMS {
         return None;
     }
-    let reports = youngest(reports);
+    let reports = youngest_reports(reports);
     let agents = agents.max(reports.len());
     let mut prior = Prior::default();
     for arm in 0..MAX_ARMS {
@@ -234,7 +238,7 @@ pub fn aggregate_sample(
             });
         }
     }
-    prior.queue_q16 = median(&mut queues) as u32;
+    prior.queue_q16 = weighted_median(&mut queues) as u32;
     (prior.arms[system_arm].evidence_q16 > 0).then_some(prior)
 }
 
@@ -248,25 +252,25 @@ pub fn aggregate_sample(
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     agents: usize,
-    /// Of those that are not trusted fully, Q16.
+    /// Trust in agents that are not trusted fully, Q16.
     trust_q16: BTreeMap<u64, u32>,
 }
 
 impl Fleet {
     /// Judges the agents by what they told of each network.
-    pub fn of<'a>(
+    pub fn judge_networks<'a>(
         networks: impl Iterator<Item = &'a [AgentReport]> + Clone,
         system_arm: usize,
     ) -> Self {
         let agents: BTreeSet<u64> = networks.clone().flatten().map(|told| told.agent).collect();
-        Self::judged(agents.len(), system_arm, |judge| {
+        Self::judge_agents(agents.len(), system_arm, |judge| {
             networks.clone().for_each(|reports| judge(reports, 0));
         })
     }
 
     /// Judges so many agents. `each` hands over what they told of one network after the other, a sample
     /// and how many told of it; it is called a few times.
-    pub fn judged(
+    pub fn judge_agents(
         agents: usize,
         system_arm: usize,
         mut each: impl FnMut(&mut dyn FnMut(&[AgentReport], usize)),
@@ -311,7 +315,7 @@ impl Fleet {
                 continue;
             }
             let mean = i64::from(known.cost_q16) - i64::from(OFFSET_Q16);
-            for report in youngest(reports) {
+            for report in youngest_reports(reports) {
                 let (own, system) = (&report.arms[arm], &report.arms[system_arm]);
                 if own.evidence_q16 == 0 || system.evidence_q16 == 0 {
                     continue;
@@ -319,7 +323,7 @@ impl Fleet {
                 let squared = u128::from(known.deviation_q16).pow(2) << 16;
                 let chance = squared / u128::from(own.evidence_q16)
                     + squared / u128::from(system.evidence_q16);
-                let apart = apart(own.cost_q16, system.cost_q16) - mean;
+                let apart = distance_q16(own.cost_q16, system.cost_q16) - mean;
                 let error = (u128::from(apart.unsigned_abs()).pow(2) << 16) / (chance + around);
                 let (sum, count) = errors.entry(report.agent).or_default();
                 *sum += error.min(ERROR_MAX_Q16.into()) as u64;
@@ -345,13 +349,13 @@ impl Fleet {
 }
 
 /// The distance of an arm from the system arm in one report, Q16 bits.
-fn apart(own: u32, system: u32) -> i64 {
+fn distance_q16(own: u32, system: u32) -> i64 {
     let limit = i64::from(CLIP_Q16);
     (i64::from(own) - i64::from(system)).clamp(-limit, limit)
 }
 
 /// The youngest report of each agent, in the order of the agents.
-fn youngest(reports: &[AgentReport]) -> Vec<&AgentReport> {
+fn youngest_reports(reports: &[AgentReport]) -> Vec<&AgentReport> {
     let mut sorted: Vec<&AgentReport> = reports.iter().collect();
     // Equal ages: any order will do, as long as it is always the same.
     sorted.sort_by_key(|report| {
@@ -400,14 +404,14 @@ fn arm_prior(
             })
             .collect()
     };
-    let (cost, distance) = centre(&mut weigh(&|own, system| {
-        apart(own.cost_q16, system.cost_q16)
+    let (cost, distance) = robust_mean(&mut weigh(&|own, system| {
+        distance_q16(own.cost_q16, system.cost_q16)
     }));
-    let (log_rate, _) = centre(&mut weigh(&|own, system| {
-        apart(own.log_rate_q16, system.log_rate_q16)
+    let (log_rate, _) = robust_mean(&mut weigh(&|own, system| {
+        distance_q16(own.log_rate_q16, system.log_rate_q16)
     }));
     let deviation = deviation_q16(&known);
-    let share = median(&mut weigh(&|own, _| {
+    let share = weighted_median(&mut weigh(&|own, _| {
         let retrans = u64::from(own.retrans.min(own.segs));
         ((retrans << 16) / u64::from(own.segs.max(1))) as i64
     })) as u64;
@@ -446,7 +450,7 @@ fn deviation_q16(known: &[(&ArmReport, &ArmReport, u64)]) -> u64 {
     let mut told: Vec<Weighed> = told.collect();
     match told.is_empty() {
         true => DEVIATION_Q16.into(),
-        false => (median(&mut told) as u64).max(DEVIATION_MIN_Q16.into()),
+        false => (weighted_median(&mut told) as u64).max(DEVIATION_MIN_Q16.into()),
     }
 }
 
@@ -486,7 +490,7 @@ fn evidence_q16(
 /// The record in which a kernel has what other agents told of a network, at its level of the fleet.
 /// `worth_q16` limits the evidence of each arm. Nothing is tried by it: it has no credit, and is never
 /// scored.
-pub fn record(
+pub fn fleet_record(
     level: Level,
     prior: &Prior,
     system_arm: usize,
@@ -501,7 +505,7 @@ pub fn record(
         forgot_ns: now_ns,
         // Past the warm-up.
         scored: 1,
-        step: told(prior.arms[system_arm].evidence_q16),
+        step: reported_count(prior.arms[system_arm].evidence_q16),
         step_scored: prior.arms[system_arm].agents,
         ..Host::default()
     };
@@ -528,19 +532,19 @@ pub fn record(
 }
 
 /// Measurements of the system arm that others told of, as the share of the default counts them.
-fn told(evidence_q16: u32) -> u32 {
+fn reported_count(evidence_q16: u32) -> u32 {
     (evidence_q16 >> 16) * TOLD
 }
 
 /// Lets a record of the fleet age, if nobody tells of its network anew. False: nothing is left of it.
-pub fn fade(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) -> bool {
+pub fn age_record(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) -> bool {
     // By the fleet's own half-life, whatever this agent's is.
     let params = Params {
         half_life_ns: HALF_LIFE_NS / HALF_LIVES,
         ..*params
     };
-    weighted::forget(record, &params, now_ns);
-    record.step = told(record.arms[system_arm].own_weight_q16);
+    weighted::halve_evidence(record, &params, now_ns);
+    record.step = reported_count(record.arms[system_arm].own_weight_q16);
     weighted::note_cautions(record, Some(system_arm));
     record.arms[system_arm].own_weight_q16 > 0
 }
@@ -548,14 +552,18 @@ pub fn fade(record: &mut Host, system_arm: usize, params: &Params, now_ns: u64) 
 /// Takes what the fleet told out of an agent's own record: a prefix or a named network keeps its own
 /// measurements alone. A host keeps what it began with, but no longer trusts its default by it. False:
 /// there was nothing of the fleet.
-pub fn leave(record: &mut Host, system_arm: Option<usize>, params: &Params) -> bool {
+pub fn remove_fleet_evidence(
+    record: &mut Host,
+    system_arm: Option<usize>,
+    params: &Params,
+) -> bool {
     let level = record.level;
     // Whoever takes over from the fleet's record takes its step as well.
     if record.step == 0 || level.is_window() || level.is_fleet() {
         return false;
     }
     record.step = 0;
-    if level.fleet().is_some() {
+    if level.fleet_level().is_some() {
         for arm in &mut record.arms {
             (arm.value, arm.weight_q16) = (arm.own_q16.into(), arm.own_weight_q16);
             if arm.own_weight_q16 == 0 {

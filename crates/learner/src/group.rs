@@ -2,11 +2,11 @@
 //!
 //! A group's record has the form of a host's. Its costs are relative: bits above what the system's
 //! arm costs on the same host, plus 32. So fast and slow hosts can share it. A host tells its groups
-//! of measurements ([`report`], [`score_group`]), the widest first; a narrower group takes over what
-//! the next wider one knows ([`adopt`]). In return the narrowest group that knows enough decides about
-//! a host without record ([`decide_group`]), and a new record starts from it ([`inherit`]).
+//! of measurements ([`group_report`], [`score_group`]), the widest first; a narrower group takes over what
+//! the next wider one knows ([`adopt_wider`]). In return the narrowest group that knows enough decides about
+//! a host without record ([`decide_group`]), and a new record starts from it ([`inherit_group`]).
 
-use crate::fixed::{ONE_Q16, blend};
+use crate::fixed::{ONE_Q16, blend_towards};
 use crate::host::{ArmState, Host, MAX_ARMS};
 use crate::key::Level;
 use crate::learner::Decision;
@@ -24,13 +24,14 @@ const KNOWN_Q16: u32 = 8 << 16;
 const TOLD_EACH: u32 = 16;
 /// Weight of the last new host in the usual cost of the system's arm, and in the queue: 1/2^this.
 const USUAL_SHIFT: u32 = 4;
-/// Groups remember 2^this times as many measurements …
+/// Factor of a group's memory in measurements, compared with a host's: 2^this.
 const MEMORY_SHIFT: u32 = 3;
-/// … this many times as long: a day by default.
+/// Factor of a group's half-life, compared with a host's: a day by default.
 pub(crate) const HALF_LIVES: u64 = 48;
 /// A measurement takes less of the other arms' evidence, by this power of two.
 const IDLE_SHIFT: u32 = 8;
-/// They explore more for the same evidence, by this power of two: what is found serves many hosts.
+/// Reduction of a group's gap scale, a power of two. Groups explore more for the same evidence,
+/// because the result serves many hosts.
 const GAP_SHIFT: u32 = 5;
 /// A group's credit for each full-weight measurement, 1/5 bit: it is told of few.
 const EARN_Q16: u32 = ONE_Q16 / 5;
@@ -65,26 +66,26 @@ impl Level {
     }
 }
 
-/// What a host tells its groups of one measurement.
+/// A host's report of one measurement to its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Cost of the measurement, Q16 bits, …
+    /// Cost of the measurement, Q16 bits.
     pub cost_q16: u32,
-    /// … its log2(bytes per second), Q16, …
+    /// Measured log2(bytes per second), Q16.
     pub log_rate_q16: u32,
-    /// … and its weight, Q16.
+    /// Weight of the measurement, Q16.
     pub weight_q16: u32,
-    /// Mean cost of the system's arm on the host before, Q16 bits; 0 = it was not measured …
+    /// Mean cost of the system's arm on the host before, Q16 bits; 0 = it was not measured.
     pub system_q16: u32,
-    /// … and its mean log2(bytes per second), Q16.
+    /// Mean log2(bytes per second) of the system's arm on the host before, Q16.
     pub system_log_rate_q16: u32,
     /// The host's queue after the measurement, Q16 bits.
     pub queue_q16: u32,
 }
 
-/// What a host tells its groups of a measurement of `arm` that was just scored with the given cost and
-/// weight; `before` and `after` are its record. `None`: nothing.
-pub fn report(
+/// A host's report to its groups about a measurement of `arm` that was just scored with the given
+/// cost and weight; `before` and `after` are the host's record. `None`: nothing to report.
+pub fn group_report(
     before: &Host,
     after: &Host,
     arm: usize,
@@ -105,7 +106,7 @@ pub fn report(
     }
     Some(Report {
         cost_q16: cost_q16 as u32,
-        log_rate_q16: crate::log2_q16(sample.rate()),
+        log_rate_q16: crate::log2_q16(sample.mean_rate()),
         weight_q16,
         system_q16,
         system_log_rate_q16,
@@ -119,7 +120,7 @@ fn relative_q16(value: u32, reference: u32) -> u32 {
     relative.clamp(0, i64::from(2 * OFFSET_Q16)) as u32
 }
 
-/// Adds a host's report on `arm` to the record of one of its groups; [`adopt`] follows.
+/// Adds a host's report on `arm` to the record of one of its groups; [`adopt_wider`] follows.
 ///
 /// The reference is the host's own mean of the system's arm. A host that has none is compared with
 /// the usual cost of that arm at such hosts, at half the weight, as hosts differ. Where that is
@@ -147,7 +148,8 @@ pub fn score_group(
             return;
         }
         if is_system {
-            let mix = |old: u32, new: u32| blend(old.into(), new.into(), 1, 1 << USUAL_SHIFT);
+            let mix =
+                |old: u32, new: u32| blend_towards(old.into(), new.into(), 1, 1 << USUAL_SHIFT);
             group.usual_q16 = mix(reference, report.cost_q16) as u32;
             group.usual_log_rate_q16 = mix(rate, report.log_rate_q16) as u32;
         }
@@ -160,36 +162,36 @@ pub fn score_group(
             0 => report.queue_q16,
             _ => {
                 let (old, new) = (group.queue_q16.into(), report.queue_q16.into());
-                blend(old, new, 1, 1 << USUAL_SHIFT) as u32
+                blend_towards(old, new, 1, 1 << USUAL_SHIFT) as u32
             }
         };
     }
-    weighted::prepare(group, arm, params, now_ns);
+    weighted::discount_evidence(group, arm, params, now_ns);
     let measured = Measured {
         cost: relative_q16(report.cost_q16, reference).into(),
         log_rate_q16: relative_q16(report.log_rate_q16, rate),
         weight_q16,
     };
-    weighted::take(group, arm, system_arm, &measured, sample, params);
+    weighted::take_measurement(group, arm, system_arm, &measured, sample, params);
     for state in &mut group.arms {
         (state.own_q16, state.own_weight_q16) = (state.value as u32, state.weight_q16);
     }
 }
 
 /// Whether a group knows enough to decide.
-pub fn knows(group: &Host, system_arm: Option<usize>) -> bool {
+pub fn can_decide(group: &Host, system_arm: Option<usize>) -> bool {
     system_arm.is_some_and(|system| group.arms[system].weight_q16 >= KNOWN_Q16)
 }
 
 /// Adds to a group's own measurements what a wider one knows of each arm, as if it were a number of
 /// measurements: its evidence, `worth_q16` at most.
-pub fn adopt(
+pub fn adopt_wider(
     group: &mut Host,
     wider: &Host,
     system_arm: Option<usize>,
     worth_q16: &[u32; MAX_ARMS],
 ) {
-    if !knows(wider, system_arm) {
+    if !can_decide(wider, system_arm) {
         return;
     }
     if !group.level.is_window() && !group.level.is_fleet() {
@@ -207,7 +209,7 @@ pub fn adopt(
             own.log_rate_q16 = theirs.log_rate_q16;
             own.deviation_q16 = theirs.deviation_q16;
         } else {
-            own.value = blend(own.own_q16.into(), theirs.value, weight.into(), total);
+            own.value = blend_towards(own.own_q16.into(), theirs.value, weight.into(), total);
         }
         own.weight_q16 = total.min(u64::from(u32::MAX)) as u32;
         group.arms[i].caution_q16 = weighted::caution_q16(group, i, system_arm);
@@ -225,11 +227,11 @@ pub fn decide_group(
     random: u32,
     now_ns: u64,
 ) -> Option<Decision> {
-    weighted::forget(group, params, now_ns);
-    if !knows(group, system_arm) {
+    weighted::halve_evidence(group, params, now_ns);
+    if !can_decide(group, system_arm) {
         return None;
     }
-    let decision = weighted::decide(group, system_arm, allowed, params, random, now_ns);
+    let decision = weighted::decide_weighted(group, system_arm, allowed, params, random, now_ns);
     if decision.reason.is_trial() && decision.arm != system_arm {
         group.credit_q16 = group.credit_q16.saturating_sub(ADVANCE_Q16);
     }
@@ -239,14 +241,14 @@ pub fn decide_group(
 
 /// Gives a host's record, after its first measurement, what a group knows of the other arms: their
 /// distance from `arm`, which was measured, with the evidence `worth_q16` at most.
-pub fn inherit(
+pub fn inherit_group(
     host: &mut Host,
     group: &Host,
     arm: usize,
     system_arm: Option<usize>,
     worth_q16: &[u32; MAX_ARMS],
 ) {
-    if !knows(group, system_arm) || group.arms[arm].weight_q16 == 0 {
+    if !can_decide(group, system_arm) || group.arms[arm].weight_q16 == 0 {
         return;
     }
     host.step = group.step;

@@ -29,19 +29,20 @@ pub struct ArmState {
     pub greedy: u32,
     /// Measurements taken.
     pub scored: u32,
-    /// Thalweg: discounted number of data segments sent …
+    /// Thalweg: discounted number of data segments sent.
     pub segs: u32,
-    /// … and how many of them were retransmissions.
+    /// Thalweg: discounted number of retransmissions among the data segments.
     pub retrans: u32,
     /// Thalweg: handicap against luck, Q16 bits.
     pub caution_q16: u32,
-    /// Groups: mean cost by the group's own measurements, Q16 bits …
+    /// Groups: mean cost by the group's own measurements, Q16 bits.
     pub own_q16: u32,
-    /// … and their evidence, Q16. `value` and `weight_q16` contain what wider groups know.
+    /// Groups: evidence of the own measurements, Q16. `value` and `weight_q16` contain what wider
+    /// groups know.
     pub own_weight_q16: u32,
-    /// Thalweg: discounted number of measurements compared with the system's mean …
+    /// Thalweg: discounted number of measurements compared with the system's mean.
     pub counted: u16,
-    /// … and how many of them were much slower, the slowest counted twice.
+    /// Thalweg: number of compared measurements that were much slower, the slowest counted twice.
     pub slow: u16,
 }
 
@@ -64,23 +65,24 @@ pub struct Host {
     pub credit_q16: u32,
     /// Thalweg: log2 of the RTT under the system's arm over the base RTT, Q16 bits.
     pub queue_q16: u32,
-    /// Thalweg: lowest RTT since the start of this half-life, µs; 0 = none yet …
+    /// Thalweg: lowest RTT since the start of this half-life, µs; 0 = none yet.
     pub base_rtt_us: u32,
-    /// … and in the half-life before.
+    /// Thalweg: lowest RTT in the half-life before, µs; 0 = none.
     pub last_base_rtt_us: u32,
     /// Thalweg: open trials (connections that explore).
     pub trials: u32,
     /// Thalweg: monotonic time when the last trial started, ns.
     pub trial_ns: u64,
     /// Groups: mean cost of the system's arm at hosts that it was not measured on before, Q16 bits;
-    /// 0 = none yet …
+    /// 0 = none yet.
     pub usual_q16: u32,
-    /// … and of its log2(bytes per second), Q16.
+    /// Groups: mean log2(bytes per second) of the system's arm at such hosts, Q16.
     pub usual_log_rate_q16: u32,
-    /// Windows: index of the largest that may be chosen. Else what the fleet told of the system arm, in
-    /// measurements …
+    /// Windows: index of the largest that may be chosen. Otherwise the fleet's measurements of the
+    /// system arm.
     pub step: u32,
-    /// … and `scored` when that last changed. Records of the fleet: agents that told of the system arm.
+    /// Windows: `scored` when the step last changed. Records of the fleet: agents that reported the
+    /// system arm.
     pub step_scored: u32,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
 
-/// What a record is of: a host, or one of the groups that it is in, the narrowest first.
+/// Scope of a record: a host, or one of the groups that contain it, the narrowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Level {
@@ -19,15 +19,15 @@ pub enum Level {
     Service = 3,
     /// All of a network namespace.
     Namespace = 4,
-    /// Initial windows towards the addresses around a host …
+    /// Initial windows towards the addresses around a host.
     WindowPrefix = 5,
-    /// … towards the hosts of a service with a similar RTT …
+    /// Initial windows towards the hosts of a service with a similar RTT.
     WindowService = 6,
-    /// … and of a network namespace.
+    /// Initial windows of a network namespace.
     WindowNamespace = 7,
-    /// What other agents told of a prefix …
+    /// Other agents' reports of a prefix.
     FleetPrefix = 9,
-    /// … and of a named network.
+    /// Other agents' reports of a named network.
     FleetNamed = 10,
 }
 
@@ -51,7 +51,7 @@ impl Level {
     pub const SHARED: [Level; 2] = [Level::Named, Level::Prefix];
 
     /// The level with a number of the kernel's interface.
-    pub fn of(number: u32) -> Option<Self> {
+    pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|&level| level as u32 == number)
     }
 
@@ -70,11 +70,11 @@ impl Level {
 
     /// Whether its records have what other agents told.
     pub fn is_fleet(self) -> bool {
-        self.own() != self
+        self.own_level() != self
     }
 
     /// The level of what other agents told of networks of this one; `None`: nothing is told of it.
-    pub fn fleet(self) -> Option<Self> {
+    pub fn fleet_level(self) -> Option<Self> {
         match self {
             Level::Prefix => Some(Level::FleetPrefix),
             Level::Named => Some(Level::FleetNamed),
@@ -83,7 +83,7 @@ impl Level {
     }
 
     /// The level of an agent's own records of the same networks.
-    pub fn own(self) -> Self {
+    pub fn own_level(self) -> Self {
         match self {
             Level::FleetPrefix => Level::Prefix,
             Level::FleetNamed => Level::Named,
@@ -94,9 +94,9 @@ impl Level {
     /// The level whose worth counts where a record of this one takes over what one of `wider` knows. What
     /// the fleet told of a network has a worth of its own in the agent's record of that network.
     pub fn worth_of(self, wider: Self) -> Self {
-        match self.fleet() {
+        match self.fleet_level() {
             Some(fleet) if fleet == wider => wider,
-            _ => self.own(),
+            _ => self.own_level(),
         }
     }
 }
@@ -114,12 +114,12 @@ pub struct HostKey {
     pub addr: [u8; 16],
     /// 0 to 128.
     pub prefix_len: u32,
-    /// What the record is of.
+    /// Scope of the record.
     pub level: Level,
 }
 
 /// One round of the hash; the factor is 2^64 divided by the golden ratio.
-pub(crate) fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) fn mix_hash(hash: u64, word: u64) -> u64 {
     let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash ^ (hash >> 32)
 }
@@ -194,7 +194,7 @@ impl HostKey {
     }
 
     /// The number of a named network.
-    pub fn number(&self) -> u64 {
+    pub fn network_number(&self) -> u64 {
         u128::from_be_bytes(self.addr) as u64
     }
 
@@ -208,7 +208,10 @@ impl HostKey {
         };
         let size = u64::from(self.prefix_len) + ((self.level as u64) << 8);
         let start = self.netns.wrapping_add(size);
-        mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1
+        mix_hash(
+            mix_hash(mix_hash(start, word(0)), word(8)),
+            0x7468_616c_7765_6721,
+        ) | 1
     }
 
     /// The addresses that are this host.
@@ -272,7 +275,7 @@ mod tests {
         assert_eq!(network_number("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(network_number("foobar"), 0x8594_4171_f739_67e8);
         let named = HostKey::of_named(7, network_number("foobar"));
-        assert_eq!(named.number(), network_number("foobar"));
+        assert_eq!(named.network_number(), network_number("foobar"));
         assert_eq!(named.addr[..8], [0; 8]);
         // A host with the same bits is another record.
         let host = HostKey {
@@ -285,9 +288,9 @@ mod tests {
     #[test]
     fn each_shared_level_has_one_of_the_fleet() {
         for level in Level::SHARED {
-            let fleet = level.fleet().unwrap();
+            let fleet = level.fleet_level().unwrap();
             assert!(fleet.is_fleet() && fleet.is_group() && !fleet.is_window());
-            assert_eq!((fleet.own(), fleet as u32), (level, level as u32 | 8));
+            assert_eq!((fleet.own_level(), fleet as u32), (level, level as u32 | 8));
             assert_eq!(level.worth_of(fleet), fleet);
             assert_eq!(fleet.worth_of(Level::Namespace), level);
         }

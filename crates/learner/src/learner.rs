@@ -52,7 +52,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Weight of the measurement, Q16; 0 if it was not taken.
     pub weight_q16: u32,
-    /// Its cost: scale 1,000,000 in classic, bits in Q16 in thalweg; 0 if it was not taken.
+    /// Cost of the measurement: scale 1,000,000 in classic, bits in Q16 in thalweg; 0 if it was not
+    /// taken.
     pub cost: u64,
 }
 
@@ -69,8 +70,10 @@ pub fn decide(
     now_ns: u64,
 ) -> Decision {
     match params.mode {
-        Mode::Classic => classic::decide(host, allowed, random),
-        Mode::Thalweg => weighted::decide(host, system_arm, allowed, params, random[0], now_ns),
+        Mode::Classic => classic::decide_classic(host, allowed, random),
+        Mode::Thalweg => {
+            weighted::decide_weighted(host, system_arm, allowed, params, random[0], now_ns)
+        }
     }
 }
 
@@ -138,15 +141,15 @@ pub fn best_arm(
     params: &Params,
 ) -> Option<usize> {
     match params.mode {
-        Mode::Classic => classic::best(host, allowed),
-        Mode::Thalweg => weighted::best(host, allowed, system_arm),
+        Mode::Classic => classic::best_arm(host, allowed),
+        Mode::Thalweg => weighted::best_arm(host, allowed, system_arm),
     }
 }
 
-/// A connection mid-flow, as input of [`change`].
+/// A connection mid-flow, as input of [`change_due`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its arm.
+    /// Arm of the connection.
     pub arm: Option<usize>,
     /// The arm that the system gave it.
     pub system_arm: Option<usize>,
@@ -164,7 +167,7 @@ pub struct Flow {
 /// would. `random` is a uniform number.
 ///
 /// Classic has only the published loss rule.
-pub fn change(
+pub fn change_due(
     host: &Host,
     flow: &Flow,
     allowed: u16,
@@ -180,7 +183,7 @@ pub fn change(
             reason: Reason::Loss,
             propensity_q16: fixed::ONE_Q16,
         }),
-        Mode::Thalweg => weighted::change(host, flow, allowed, params, random),
+        Mode::Thalweg => weighted::change_mid_flow(host, flow, allowed, params, random),
     }
 }
 
@@ -199,12 +202,12 @@ pub fn score(
         Mode::Classic => Verdict {
             outcome: Outcome::Scored,
             weight_q16: fixed::ONE_Q16,
-            cost: classic::score(host, arm, sample),
+            cost: classic::score_classic(host, arm, sample),
         },
-        Mode::Thalweg => match weighted::assess(host, arm, system_arm, sample, params) {
+        Mode::Thalweg => match weighted::assess_weighted(host, arm, system_arm, sample, params) {
             Outcome::Scored => {
                 let (cost, weight_q16) =
-                    weighted::score(host, arm, system_arm, sample, params, now_ns);
+                    weighted::score_weighted(host, arm, system_arm, sample, params, now_ns);
                 Verdict {
                     outcome: Outcome::Scored,
                     weight_q16,

@@ -32,19 +32,22 @@ pub const HOSTS_FORMAT: &str = "thalweg-hosts";
 pub const HOSTS_VERSION: u32 = 2;
 
 pub use classic::{
-    EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,
-    update as classic_update,
+    EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS,
+    delta_update as classic_update, published_cost as classic_cost,
 };
 pub use control::{Control, HOUR_NS};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
-pub use group::{OFFSET_Q16, Report, adopt, decide_group, inherit, knows, report, score_group};
+pub use group::{
+    OFFSET_Q16, Report, adopt_wider, can_decide, decide_group, group_report, inherit_group,
+    score_group,
+};
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, Level, PrefixError, network_number};
 pub use learner::{
-    Decision, Flow, Reason, Verdict, best_arm, change, decide, propensities_q16, score,
+    Decision, Flow, Reason, Verdict, best_arm, change_due, decide, propensities_q16, score,
 };
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
 pub use shrink::{WORTH_OF_GROUP_Q16, WORTH_Q16, fleet_worth_q16, worth_q16};
-pub use stretch::{Long, Review, is_due, review};
-pub use weighted::{cost_q16, forget, judged_q16, note_cautions, note_harm};
+pub use stretch::{Long, Review, is_due, review_connection};
+pub use weighted::{cost_q16, halve_evidence, judged_q16, note_cautions, note_harm};

@@ -10,7 +10,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name in configuration, store and reports.
+    /// Name of the mode in configuration, store and reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Classic => "classic",

@@ -10,16 +10,17 @@ const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
 /// A time-out, or a change of arm mid-flow, after this many segments is scored however little was
 /// delivered.
 const STALLED_SEGS: u32 = 32;
-/// A stretch is limited if the receiver's window or the send buffer was full for more than this part
-/// of its time: a quarter …
+/// Part of a stretch's time above which a full receiver's window or send buffer limits the stretch:
+/// a quarter.
 const LIMITED_PART: u64 = 4;
-/// … and for this long at least, µs: the kernel counts that time in jiffies of up to 10 ms.
+/// Least time that a full window or buffer must last to limit a stretch, µs. The kernel counts that
+/// time in jiffies of up to 10 ms.
 const LIMITED_LEAST_US: u64 = 20_000;
-/// The kernel's own rate sample at this many times the mean rate shows that the application paused:
+/// Ratio of the kernel's own rate sample to the mean rate that shows a pause of the application:
 /// the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
-/// … unless more than one segment in this many was retransmitted. Then the congestion control made
-/// the pauses (retransmission time-outs).
+/// Segments per retransmission below which pauses are blamed on the congestion control
+/// (retransmission time-outs), not on the application.
 const APP_LIMITED_LOSS: u32 = 256;
 
 /// How a measured stretch ended.
@@ -42,7 +43,7 @@ pub enum End {
 /// Effect of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was added to the estimates.
+    /// The measurement was added to the estimates.
     Scored,
     /// Too few bytes to judge a congestion control.
     Small,
@@ -60,9 +61,9 @@ pub struct Sample {
     pub bytes: u64,
     /// Time with data outstanding if the kernel reports it, else wall time.
     pub duration_us: u64,
-    /// The kernel's last rate sample: delivered packets × MSS …
+    /// Bytes delivered in the kernel's last rate sample: packets × MSS.
     pub rate_delivered_bytes: u64,
-    /// … over this time; 0 = no sample.
+    /// Time of the kernel's last rate sample, µs; 0 = no sample.
     pub rate_interval_us: u64,
     /// Smoothed RTT at the end.
     pub srtt_us: u32,
@@ -89,7 +90,7 @@ pub struct Sample {
 
 impl Sample {
     /// Mean rate over the stretch, bytes per second.
-    pub fn rate(&self) -> u64 {
+    pub fn mean_rate(&self) -> u64 {
         rate_bytes_per_second(self.bytes, self.duration_us)
     }
 
@@ -103,7 +104,7 @@ impl Sample {
     }
 
     /// Whether the stretch says anything about its congestion control.
-    pub fn assess(&self, params: &Params) -> Outcome {
+    pub fn assess_sample(&self, params: &Params) -> Outcome {
         let broken_off = matches!(self.end, End::Timeout | End::Switch);
         let stalled = broken_off && self.segs_out >= STALLED_SEGS;
         if self.bytes < params.score_min_bytes && !stalled {
@@ -114,7 +115,7 @@ impl Sample {
             return Outcome::Scored;
         }
         let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
-        let paused = self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.rate();
+        let paused = self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.mean_rate();
         let lossless = self.retrans <= self.segs_out / APP_LIMITED_LOSS;
         if paused && lossless && self.end != End::Timeout {
             return Outcome::AppLimited;

@@ -5,9 +5,10 @@ use crate::host::{Host, MAX_ARMS};
 
 /// Worth of a group's knowledge in a new host's record: 8 measurements (Q16).
 pub const WORTH_OF_GROUP_Q16: [u32; MAX_ARMS] = [8 << 16; MAX_ARMS];
-/// Worth of a wider group's knowledge before anything is known of the spread: 32 measurements (Q16), …
+/// Worth of a wider group's knowledge before anything is known of the spread: 32 measurements
+/// (Q16).
 pub const WORTH_Q16: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
-/// … which counts as this many groups.
+/// Number of groups that the initial worth counts as.
 const DOUBT: f64 = 4.0;
 /// Bounds of the worth.
 const WORTH_MIN: f64 = 1.0;
@@ -33,7 +34,12 @@ pub fn worth_q16<'a>(
     let mut worth = [0; MAX_ARMS];
     for (arm, worth) in worth.iter_mut().enumerate() {
         let pairs = narrower.clone().map(|group| (group, wider));
-        *worth = worth_of(pairs, arm, noise(wider, arm, system_arm), system_arm);
+        *worth = worth_of(
+            pairs,
+            arm,
+            noise_variance(wider, arm, system_arm),
+            system_arm,
+        );
     }
     worth
 }
@@ -52,19 +58,24 @@ pub fn fleet_worth_q16<'a>(
         // The fleet's own part, without what it took over.
         let known = |(_, fleet): &(&Host, &Host)| fleet.arms[arm].own_weight_q16 > 0;
         let pairs = pairs.clone().filter(known);
-        *worth = worth_of(pairs, arm, noise(typical, arm, system_arm), system_arm);
+        *worth = worth_of(
+            pairs,
+            arm,
+            noise_variance(typical, arm, system_arm),
+            system_arm,
+        );
     }
     worth
 }
 
-fn q16(value: u32) -> f64 {
+fn from_q16(value: u32) -> f64 {
     f64::from(value) / 65536.0
 }
 
 /// Variance of a measurement, bits².
-fn noise(record: &Host, arm: usize, system_arm: usize) -> f64 {
+fn noise_variance(record: &Host, arm: usize, system_arm: usize) -> f64 {
     let [own, system] = [arm, system_arm].map(|arm| record.arms[arm].deviation_q16);
-    let sigma = DEVIATION * q16(own.max(system));
+    let sigma = DEVIATION * from_q16(own.max(system));
     (sigma * sigma).max(0.01)
 }
 
@@ -78,7 +89,10 @@ fn worth_of<'a>(
     // Pairs of a squared distance and what chance adds to it.
     let pairs = records.filter_map(|(group, wider)| {
         let (own, system) = (&group.arms[arm], &group.arms[system_arm]);
-        let (weight, of_system) = (q16(own.own_weight_q16), q16(system.own_weight_q16));
+        let (weight, of_system) = (
+            from_q16(own.own_weight_q16),
+            from_q16(system.own_weight_q16),
+        );
         if weight < WEIGHT_MIN || of_system < WEIGHT_MIN {
             return None;
         }
@@ -91,7 +105,7 @@ fn worth_of<'a>(
         let apart = (f64::from(own.own_q16) - f64::from(system.own_q16)) / 65536.0 - known;
         Some((apart * apart, noise * (1.0 / weight + 1.0 / of_system)))
     });
-    let prior = noise / q16(WORTH_Q16[arm]);
+    let prior = noise / from_q16(WORTH_Q16[arm]);
     let mut spread = prior;
     for _ in 0..4 {
         let doubt = DOUBT / (2.0 * prior * prior);

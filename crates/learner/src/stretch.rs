@@ -12,10 +12,10 @@ const LONGEST_SHIFT: u32 = 4;
 /// A long connection leaves an arm that is judged at least this much worse than the system's at
 /// once: half a bit, a factor of 1.4.
 const LEAVE_GAP_Q16: u64 = 1 << 15;
-/// It is decided anew where its arm is judged at least this much worse than the best one: an eighth
-/// of a bit. A change of congestion control disturbs a connection, so it must pay …
+/// Gap to the best arm from which a long connection reselects its arm: an eighth of a bit. A change
+/// of congestion control disturbs a connection, so it must pay.
 const ANEW_GAP_Q16: u64 = 1 << 13;
-/// … and at most once in this time: an hour.
+/// Shortest time between two reselections of a connection: an hour.
 const ANEW_NS: u64 = 3_600_000_000_000;
 
 /// Whether the stretch of an open connection is scored now, and another begins: it is half an
@@ -27,10 +27,10 @@ pub fn is_due(age_ns: u64, bytes: u64, count: u32, params: &Params) -> bool {
         && bytes >= params.score_full_bytes
 }
 
-/// A long connection whose stretch was just scored, as input of [`review`].
+/// A long connection whose stretch was just scored, as input of [`review_connection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Long {
-    /// Its arm.
+    /// Arm of the connection.
     pub arm: Option<usize>,
     /// The arm that the system gave it.
     pub system_arm: Option<usize>,
@@ -40,7 +40,7 @@ pub struct Long {
     pub decided_ns: u64,
 }
 
-/// The result of [`review`].
+/// The result of [`review_connection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Review {
     /// The arm, perhaps the present one; [`Reason::Returned`] or [`Reason::Anew`].
@@ -57,7 +57,7 @@ pub struct Review {
 /// it goes to the best one at once. On the best arm it stays: nothing is tried on it. On another one
 /// the rule for new connections decides, at most once an hour. Its arm must be judged an eighth of a
 /// bit worse than the best one, or have been a trial. `random` is a uniform number.
-pub fn review(
+pub fn review_connection(
     host: &Host,
     long: &Long,
     allowed: u16,
@@ -72,18 +72,18 @@ pub fn review(
     if host.arms[arm].weight_q16 == 0 || host.arms[system].weight_q16 == 0 {
         return None;
     }
-    let best = weighted::best(host, allowed, Some(system)).filter(|&best| best != arm)?;
+    let best = weighted::best_arm(host, allowed, Some(system)).filter(|&best| best != arm)?;
     let is_allowed = |arm: usize| allowed & (1 << arm) != 0;
     let judged = |arm: usize| weighted::judged_q16(host, arm, Some(system));
     let is_bad = !is_allowed(arm) || judged(arm) >= judged(system) + LEAVE_GAP_Q16;
     if arm != system && is_allowed(system) && is_bad {
-        return Some(returned(best));
+        return Some(return_to_best(best));
     }
     let is_recent = long.decided_ns != 0 && now_ns.saturating_sub(long.decided_ns) < ANEW_NS;
     if is_recent || (!long.trial && judged(arm) < judged(best) + ANEW_GAP_Q16) {
         return None;
     }
-    let decision = weighted::decide(host, Some(system), allowed, params, random, now_ns);
+    let decision = weighted::decide_weighted(host, Some(system), allowed, params, random, now_ns);
     Some(Review {
         decision: Decision {
             reason: Reason::Anew,
@@ -95,7 +95,7 @@ pub fn review(
 }
 
 /// The way to the best arm.
-fn returned(best: usize) -> Review {
+fn return_to_best(best: usize) -> Review {
     let mut shares_q16 = [0; MAX_ARMS];
     shares_q16[best] = ONE_Q16;
     Review {

@@ -1,6 +1,6 @@
 //! Mode `thalweg`: discounted estimates of a cost in bits, inverse gap weighting.
 
-use crate::fixed::{ONE_Q16, blend, log2_q16};
+use crate::fixed::{ONE_Q16, blend_towards, log2_q16};
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
 use crate::key::Level;
 use crate::learner::{Decision, Flow, Reason};
@@ -9,10 +9,10 @@ use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// A measurement counts as at most this many half mean deviations worse than the mean, …
+/// Clip of a worse measurement: this many half mean deviations from the mean.
 const CLIP_HALF_DEVIATIONS: u64 = 5;
-/// … but 1 bit at least, and 4 at most: many things other than the arm can slow one connection. A
-/// time-out counts as 1 bit worse at most.
+/// Least clip of a worse measurement, 1 bit, and largest, 4 bits: many things other than the arm
+/// can slow one connection. A time-out counts as 1 bit worse at most.
 const CLIP_WORSE_Q16: u64 = 1 << 16;
 const CLIP_WORSE_MAX_Q16: u64 = 4 << 16;
 /// A measurement counts as at most this much better than the mean: 2 bits, a factor of 4.
@@ -24,23 +24,24 @@ const ACCIDENT_Q16: u64 = 1 << 16;
 const SURPRISE_SHIFT: u32 = 2;
 /// The clip applies from this evidence on. A new measurement outweighs less evidence.
 const CLIP_WEIGHT_Q16: u32 = 1 << 15;
-/// Handicap of an arm against the system's arm: this many quarters of the mean deviation …
+/// Confidence penalty of an arm against the system's arm: this many quarters of the mean deviation,
+/// divided by [`CAUTION_EVIDENCE_Q16`] plus the evidence.
 const CAUTION_QUARTERS: u64 = 13;
-/// … over this plus the evidence: about 0.6 standard errors, …
+/// Evidence added in the divisor of the confidence penalty. The penalty is about 0.6 standard
+/// errors.
 const CAUTION_EVIDENCE_Q16: u64 = 4 << 16;
-/// … from a twentieth of a bit to half a bit.
+/// Least confidence penalty, a twentieth of a bit, and largest, half a bit.
 const CAUTION_MIN_Q16: u64 = ONE_Q16 as u64 / 20;
 const CAUTION_MAX_Q16: u64 = 1 << 15;
-/// Memory grows with this many mean deviations: the mean of a noisy arm needs more measurements …
+/// Mean deviations by which memory grows: the mean of a noisy arm needs more measurements.
 const MEMORY_DEVIATIONS: u64 = 5;
-/// … up to this multiple.
+/// Largest factor by which memory grows.
 const MEMORY_MULTIPLE: u64 = 3;
 /// Each retransmission of all segments costs this many bits: others had no use of that capacity.
 const WASTE_BITS: u64 = 3;
-/// A measurement is slow if it costs this much more than the system's mean and its own arm's, 2 1/2
-/// bits …
+/// Excess over the system's mean and the arm's own mean that makes a measurement slow: 2 1/2 bits.
 const SLOW_Q16: u64 = 5 << 15;
-/// … and counts twice from here, 4 bits.
+/// Excess from which a slow measurement counts twice: 4 bits.
 const VERY_SLOW_Q16: u64 = 4 << 16;
 /// The counts of slow measurements and of all are halved at this many.
 const COUNTED_MAX: u16 = 256;
@@ -49,19 +50,19 @@ const SLOW_DOUBT: u64 = 1;
 const COUNTED_DOUBT: u64 = 8;
 /// Handicap of an arm that is slow more often than the system's: 1 1/2 bits.
 const UNSTEADY_Q16: u64 = 3 << 15;
-/// Credit of a host for each full-weight measurement, 1/25 bit …
+/// Credit of a host for each full-weight measurement: 1/25 bit.
 const EARN_Q16: u32 = 2621;
-/// … at most this in all, 5 bits. A measurement of another arm than the system's costs what it was
-/// worse, …
+/// Largest credit of a host: 5 bits. A measurement of another arm than the system's costs its loss
+/// and earns its gain.
 const CREDIT_MAX_Q16: i64 = 5 << 16;
-/// … at most this, and earns what it was better: 4 bits.
+/// Largest charge or gain of one measurement: 4 bits.
 const CHARGE_MAX_Q16: i64 = 4 << 16;
-/// What an arm costs more than the system's is charged with this part on top, 1/4; of what it gains
-/// the same part is withheld.
+/// Surcharge on the excess cost of an arm over the system's, 1/2^this. The same part of a gain is
+/// withheld.
 const CHARGE_SHIFT: u32 = 2;
-/// A first trial needs this credit, 1/5 bit, …
+/// Least credit for a first trial: 1/5 bit.
 const PRICE_Q16: u32 = ONE_Q16 / 5;
-/// … or 1/50 bit for each permitted arm, if that is more.
+/// Credit for a first trial per permitted arm, if the product is more: 1/50 bit.
 const PRICE_ARM_Q16: u64 = ONE_Q16 as u64 / 50;
 /// A trial of an arm with hardly any evidence left needs this credit at most: 4 bits.
 const PRICE_OLD_Q16: u64 = 4 << 16;
@@ -69,37 +70,44 @@ const OLD_Q16: u32 = 1 << 8;
 /// Evidence below this has faded. No trial is made if that of the best-judged arm has: its result
 /// would be forgotten before it is of use.
 const FADED_Q16: u32 = 1 << 14;
-/// The system's arm gets at least 1 / (this + the host's measurements) of the connections …
+/// Divisor of the system arm's least share: it gets at least 1 / (this + the host's measurements)
+/// of the connections, see [`DEFAULT_GAP_Q16`].
 const DEFAULT_SHARE: u32 = 2;
-/// … while it is judged less than this behind: 2 bits.
+/// Gap to the best arm below which the system's arm keeps its least share: 2 bits.
 const DEFAULT_GAP_Q16: u64 = 2 << 16;
 /// Trials without a measurement that halve the share of an untried arm.
 const FRUITLESS_HALF: u32 = 8;
 /// After this many such trials the share falls no further: an eighth is left.
 const FRUITLESS_MAX: u32 = 56;
-/// The loss rule changes arms for an advantage of at least half a bit (a factor of 1.4) …
+/// Advantage from which the loss rule changes arms: half a bit, a factor of 1.4.
 const RESCUE_GAP_Q16: u64 = 1 << 15;
-/// … and in three cases of four, so that the present arm is measured too.
+/// Share of such cases in which the loss rule changes arms: three of four, so that the present arm
+/// is measured too.
 const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
-/// An arm overflows a queue if its retransmissions exceed a sum: one segment in 2^this …
+/// Part of the segments that an arm may retransmit before it overflows a queue, 1/2^this. The other
+/// `OWN_LOSS` allowances are added.
 const OWN_LOSS_SHIFT: u32 = 8;
-/// … plus this number …
+/// Retransmissions allowed besides that part.
 const OWN_LOSS_GRACE: u64 = 8;
 /// No verdict on fewer segments: a lost burst, and what it makes TCP send again, is most of them.
 const OWN_LOSS_SEGS: u64 = 1000;
-/// … plus 1.5 times those expected of the system's arm with this many on top …
+/// Retransmissions added to the system arm's. The limit allows 1.5 times those expected from the
+/// sum.
 const OWN_LOSS_DOUBT: u64 = 4;
-/// … plus 2^(this/2) times the root of those expected, for chance: losses come in bursts.
+/// Allowance for chance: 2^(this/2) times the root of the expected retransmissions. Losses come in
+/// bursts.
 const OWN_LOSS_CHANCE_SHIFT: u32 = 8;
-/// A bottleneck is full if the system's arm retransmits at least this many segments …
+/// Segments that the system's arm must retransmit for a full bottleneck.
 const FULL_RETRANS: u32 = 4;
-/// … and its RTT exceeds the base RTT by more than this, a quarter of a bit, …
+/// Excess of the RTT over the base RTT that a full bottleneck also needs: a quarter of a bit.
 const QUEUE_Q16: u32 = 1 << 14;
-/// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
+/// Excess of the RTT that shows a full bottleneck without retransmissions: half a bit. A deep queue
+/// seldom overflows.
 const DEEP_QUEUE_Q16: u32 = 1 << 15;
-/// Jitter is no queue: half of the base RTT, this at most, is added to it, µs …
+/// Largest allowance for jitter, µs. Half of the base RTT, up to this, is added to it: jitter is no
+/// queue.
 const JITTER_US: u64 = 4000;
-/// … and the sum counts as this at least, µs.
+/// Least sum of base RTT and allowance for jitter, µs.
 const LEAST_RTT_US: u64 = 3000;
 /// Weight of the last RTT under the system's arm: 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
@@ -115,7 +123,7 @@ const HARM_Q16: u64 = 4 << 16;
 const SEGS_MAX: u32 = 8192;
 /// A stretch discounts the earlier count by 1/2^this.
 const SEGS_SHIFT: u32 = 3;
-/// Windows: older segments are not discounted by each connection ([`step`](crate::window::step)).
+/// Windows: older segments are not discounted by each connection ([`step_window`](crate::window::step_window)).
 const WINDOW_SEGS_SHIFT: u32 = 31;
 /// Windows: one connection in this many has the kernel's own, for comparison.
 const WINDOW_OWN_EACH: u32 = 32;
@@ -136,7 +144,7 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
     cost.min(u64::from(u32::MAX))
 }
 
-/// What a sample's retransmissions cost, bits in Q16: three times their share of the segments.
+/// Cost of a sample's retransmissions, bits in Q16: three times their share of the segments.
 pub(crate) fn waste_q16(sample: &Sample) -> u64 {
     let retrans = u64::from(sample.retrans.min(sample.segs_out));
     ((retrans * WASTE_BITS) << 16) / u64::from(sample.segs_out.max(1))
@@ -144,7 +152,7 @@ pub(crate) fn waste_q16(sample: &Sample) -> u64 {
 
 /// Halves the evidence of every arm once per elapsed half-life. A trace is left: the mean of an arm
 /// that was measured once is never forgotten altogether.
-pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
+pub fn halve_evidence(host: &mut Host, params: &Params, now_ns: u64) {
     let half_life_ns = host.level.half_life_ns(params);
     if host.forgot_ns == 0 || half_life_ns == 0 {
         host.forgot_ns = now_ns;
@@ -207,7 +215,7 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
     host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
         queue_q16
     } else {
-        blend(host.queue_q16.into(), queue_q16.into(), 1, 1 << QUEUE_SHIFT) as u32
+        blend_towards(host.queue_q16.into(), queue_q16.into(), 1, 1 << QUEUE_SHIFT) as u32
     };
 }
 
@@ -322,7 +330,7 @@ pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
 
 /// Best-judged arm among the measured ones of `allowed`. On a tie the system's own wins, else the
 /// lowest index.
-pub(crate) fn best(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
+pub(crate) fn best_arm(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].weight_q16 > 0)
         .min_by_key(|&i| (judged_q16(host, i, system_arm), Some(i) != system_arm, i))
@@ -387,7 +395,7 @@ fn price_q16(arm: &ArmState, gap_q16: u64, arms: u64) -> u64 {
 
 /// The probabilities (Q16, sum 65536) and the best arm; `None` while warming up. Until the system's
 /// arm has been measured, there is nothing to compare with.
-fn shares(
+fn choice_probabilities(
     host: &Host,
     system_arm: Option<usize>,
     allowed: u16,
@@ -398,7 +406,7 @@ fn shares(
     if host.scored < params.warm_up || system.is_some_and(|i| host.arms[i].weight_q16 == 0) {
         return None;
     }
-    let best = best(host, allowed, system_arm)?;
+    let best = best_arm(host, allowed, system_arm)?;
     let mut shares = [0; MAX_ARMS];
     shares[best] = ONE_Q16;
     if host.trials_at(now_ns) >= TRIALS || host.arms[best].weight_q16 < FADED_Q16 {
@@ -442,7 +450,7 @@ fn shares(
 }
 
 /// Draws an arm by its share; while warming up, the system's own.
-pub(crate) fn decide(
+pub(crate) fn decide_weighted(
     host: &Host,
     system_arm: Option<usize>,
     allowed: u16,
@@ -450,7 +458,8 @@ pub(crate) fn decide(
     random: u32,
     now_ns: u64,
 ) -> Decision {
-    let Some((best, shares)) = shares(host, system_arm, allowed, params, now_ns) else {
+    let Some((best, shares)) = choice_probabilities(host, system_arm, allowed, params, now_ns)
+    else {
         return Decision {
             arm: system_arm,
             reason: Reason::WarmUp,
@@ -490,7 +499,7 @@ pub(crate) fn propensities_q16(
     now_ns: u64,
 ) -> [u32; MAX_ARMS] {
     match (
-        shares(host, system_arm, allowed, params, now_ns),
+        choice_probabilities(host, system_arm, allowed, params, now_ns),
         system_arm,
     ) {
         (Some((_, shares)), _) => shares,
@@ -504,7 +513,7 @@ pub(crate) fn propensities_q16(
 }
 
 /// The change of arm that is due mid-flow for a connection that has lost much.
-pub(crate) fn change(
+pub(crate) fn change_mid_flow(
     host: &Host,
     flow: &Flow,
     allowed: u16,
@@ -524,7 +533,7 @@ pub(crate) fn change(
             propensity_q16: ONE_Q16,
         });
     }
-    let target = best(host, allowed, Some(current)).filter(|&target| target != current)?;
+    let target = best_arm(host, allowed, Some(current)).filter(|&target| target != current)?;
     let (from, to) = (&host.arms[current], &host.arms[target]);
     if from.weight_q16 == 0 || to.value + RESCUE_GAP_Q16 > from.value {
         return None;
@@ -543,14 +552,14 @@ pub(crate) fn change(
 
 /// Whether a measurement on `arm` counts, or why not. A time-out needs another measurement to compare
 /// with: alone it may be a peer that vanished.
-pub(crate) fn assess(
+pub(crate) fn assess_weighted(
     host: &Host,
     arm: usize,
     system_arm: Option<usize>,
     sample: &Sample,
     params: &Params,
 ) -> Outcome {
-    match sample.assess(params) {
+    match sample.assess_sample(params) {
         Outcome::Scored if sample.end == End::Timeout && least_known(host).is_none() => {
             Outcome::Timeout
         }
@@ -579,9 +588,9 @@ fn least_news(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     }
 }
 
-/// What a sample costs, retransmissions included, bits in Q16.
+/// Cost of a sample, retransmissions included, bits in Q16.
 fn sample_cost_q16(sample: &Sample, params: &Params) -> u64 {
-    let cost = cost_q16(sample.rate(), sample.srtt_us, params) + waste_q16(sample);
+    let cost = cost_q16(sample.mean_rate(), sample.srtt_us, params) + waste_q16(sample);
     cost.min(u64::from(u32::MAX))
 }
 
@@ -592,7 +601,7 @@ fn least_known(host: &Host) -> Option<u64> {
 }
 
 /// Adds one measurement, already assessed, to the estimates of `arm`; returns its cost and weight.
-pub(crate) fn score(
+pub(crate) fn score_weighted(
     host: &mut Host,
     arm: usize,
     system_arm: Option<usize>,
@@ -600,7 +609,7 @@ pub(crate) fn score(
     params: &Params,
     now_ns: u64,
 ) -> (u64, u32) {
-    let rate = sample.rate();
+    let rate = sample.mean_rate();
     let mut cost = sample_cost_q16(sample, params);
     let weight_q16 = sample.weight_q16(params);
     // The arm has less evidence than the clip requires, so its mean does not bound the sample.
@@ -611,7 +620,7 @@ pub(crate) fn score(
         cost = cost.min(known + CLIP_WORSE_Q16);
     }
 
-    prepare(host, arm, params, now_ns);
+    discount_evidence(host, arm, params, now_ns);
     note_queue(host, arm, system_arm, sample);
     let measured = Measured {
         cost,
@@ -619,8 +628,8 @@ pub(crate) fn score(
         weight_q16,
     };
     let before = host.arms[arm];
-    take(host, arm, system_arm, &measured, sample, params);
-    follow(host, arm, system_arm, &before);
+    take_measurement(host, arm, system_arm, &measured, sample, params);
+    move_unmeasured_arms(host, arm, system_arm, &before);
     let state = &mut host.arms[arm];
     state.max_rate = state.max_rate.max(rate);
     host.max_rate = host.max_rate.max(rate);
@@ -635,7 +644,7 @@ pub(crate) fn score(
     (cost, weight_q16)
 }
 
-/// What a measurement tells of an arm.
+/// Content of a measurement, as an arm's estimates take it.
 pub(crate) struct Measured {
     /// Bits, Q16.
     pub cost: u64,
@@ -646,8 +655,8 @@ pub(crate) struct Measured {
 }
 
 /// Discounts earlier evidence before a measurement of `arm`.
-pub(crate) fn prepare(record: &mut Host, arm: usize, params: &Params, now_ns: u64) {
-    forget(record, params, now_ns);
+pub(crate) fn discount_evidence(record: &mut Host, arm: usize, params: &Params, now_ns: u64) {
+    halve_evidence(record, params, now_ns);
     let shift = record.level.idle_shift(params);
     for (i, other) in record.arms.iter_mut().enumerate() {
         if i != arm {
@@ -657,7 +666,7 @@ pub(crate) fn prepare(record: &mut Host, arm: usize, params: &Params, now_ns: u6
 }
 
 /// Adds a measurement to the record of a host or group, and judges its arms anew.
-pub(crate) fn take(
+pub(crate) fn take_measurement(
     record: &mut Host,
     arm: usize,
     system_arm: Option<usize>,
@@ -674,7 +683,7 @@ pub(crate) fn take(
     let (level, srtt_us) = (record.level, sample.srtt_us);
     let timeout = sample.end == End::Timeout;
     let state = &mut record.arms[arm];
-    learn(state, level, measured, srtt_us, params, timeout);
+    update_estimate(state, level, measured, srtt_us, params, timeout);
     let shift = if level.is_window() {
         WINDOW_SEGS_SHIFT
     } else {
@@ -690,7 +699,7 @@ pub(crate) fn take(
 
 /// Moves the arms that were never measured on the host along with `arm`: what is known of them is
 /// their distance. They follow the system's arm, or any while that is one of them.
-fn follow(host: &mut Host, arm: usize, system_arm: Option<usize>, before: &ArmState) {
+fn move_unmeasured_arms(host: &mut Host, arm: usize, system_arm: Option<usize>, before: &ArmState) {
     let Some(system) = system_arm else { return };
     if before.weight_q16 == 0 || (arm != system && host.arms[system].scored > 0) {
         return;
@@ -747,7 +756,7 @@ fn count_segments(arm: &mut ArmState, sample: &Sample, shift: u32) {
 }
 
 /// Adds one cost to an arm's discounted estimate.
-fn learn(
+fn update_estimate(
     arm: &mut ArmState,
     level: Level,
     measured: &Measured,
@@ -794,9 +803,9 @@ fn learn(
         } else {
             cost
         };
-        let mix = |old: u32, new: u64| blend(u64::from(old), new, weight, total) as u32;
+        let mix = |old: u32, new: u64| blend_towards(u64::from(old), new, weight, total) as u32;
         arm.deviation_q16 = mix(arm.deviation_q16, cost.abs_diff(arm.value));
-        arm.value = blend(arm.value, cost, weight, total);
+        arm.value = blend_towards(arm.value, cost, weight, total);
         arm.log_rate_q16 = mix(arm.log_rate_q16, u64::from(log_rate_q16));
         arm.srtt_us = mix(arm.srtt_us, u64::from(srtt_us));
     }

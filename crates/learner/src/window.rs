@@ -2,9 +2,9 @@
 //!
 //! Most connections are so short that a congestion control hardly matters, but the first flight does.
 //! The record has the form of a [group](crate::Level)'s, and its arms are windows: arm *i* is
-//! [`segments`]`(i)`. Arm [`OWN`] is the kernel's own window (RFC 6928), and takes the place of the
-//! system's arm. A connection reports to all of its groups, the widest first ([`report`],
-//! [`score_group`](crate::score_group), [`step`], [`adopt`](crate::adopt), [`start`]); the narrowest
+//! [`arm_segments`]`(i)`. Arm [`OWN`] is the kernel's own window (RFC 6928), and takes the place of the
+//! system's arm. A connection reports to all of its groups, the widest first ([`window_report`],
+//! [`score_group`](crate::score_group), [`step_window`], [`adopt_wider`](crate::adopt), [`start_from_wider`]); the narrowest
 //! that knows enough decides ([`decide_group`](crate::decide_group)) among the windows that it
 //! [permits](permitted).
 
@@ -24,16 +24,17 @@ pub const MOST: u32 = 32;
 pub const OWN: usize = 0;
 /// Transfers of more bytes say little about the first round trip.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Scored connections before the first step up …
+/// Scored connections before the first step up.
 const FIRST: u32 = 128;
-/// … and before any other.
+/// Scored connections before every other step up.
 const STEP: u32 = 1000;
 /// Evidence of the largest window below which there is no step up: 8 measurements.
 const KNOWN_Q16: u32 = 8 << 16;
-/// A window is too large if its retransmissions exceed those of the kernel's own by this many segments
-/// in a thousand …
+/// Excess of a window's retransmissions over those of the kernel's own window that makes it too
+/// large: segments in a thousand, besides the allowance for chance.
 const EXCESS: u64 = 3;
-/// … and by 2^(this/2) times the root of the expected number, for chance.
+/// Allowance for chance in a window's retransmissions: 2^(this/2) times the root of the expected
+/// number.
 const CHANCE_SHIFT: u32 = 3;
 /// No verdict on fewer segments.
 const SEGS: u64 = 2000;
@@ -42,23 +43,24 @@ const SEGS: u64 = 2000;
 const SEGS_MAX: u32 = 1 << 15;
 
 /// The window of an arm, segments.
-pub fn segments(arm: usize) -> u32 {
+pub fn arm_segments(arm: usize) -> u32 {
     LEAST + 2 * arm as u32
 }
 
 /// The arm of a window; `None` if it cannot be chosen: 10 to 32 segments, even.
-pub fn arm(segments: u32) -> Option<usize> {
+pub fn window_arm(segments: u32) -> Option<usize> {
     let fits = (LEAST..=MOST).contains(&segments) && segments.is_multiple_of(2);
     fits.then(|| ((segments - LEAST) / 2) as usize)
 }
 
-/// What a connection reports of its initial window, and the sample to score; `None`: nothing. It must
-/// be over, without a time-out, have sent more than the kernel's own window, and 256 KiB at most.
+/// A connection's report of its initial window, and the sample to score; `None`: nothing. The
+/// connection must be over, without a time-out, have sent more than the kernel's own window, and
+/// 256 KiB at most.
 ///
 /// The cost is the time with data outstanding in units of the round trips that slow start needs with
 /// the kernel's own window, log2(1 + segments / 10), in bits; retransmissions cost as for congestion
 /// controls. The reference does not depend on the window, so it only takes away what the size explains.
-pub fn report(sample: &Sample) -> Option<(Report, Sample)> {
+pub fn window_report(sample: &Sample) -> Option<(Report, Sample)> {
     let over = matches!(sample.end, End::FinLocal | End::FinRemote | End::Reset);
     let segs = u64::from(sample.segs_out).checked_sub(sample.retrans.into())?;
     let tells = segs > LEAST.into() && sample.bytes <= BYTES_MAX;
@@ -90,13 +92,13 @@ pub fn report(sample: &Sample) -> Option<(Report, Sample)> {
 }
 
 /// Mask of the windows that a record permits, of those that the operator permits.
-pub fn permitted(group: &Host, windows: u16) -> u16 {
+pub fn permitted_windows(group: &Host, windows: u16) -> u16 {
     let up_to = (2u32 << (group.step & 15)) - 1;
     (u32::from(windows) & up_to) as u16
 }
 
 /// Whether a window causes losses of its own.
-fn overflows(group: &Host, arm: usize) -> bool {
+fn causes_losses(group: &Host, arm: usize) -> bool {
     let own = &group.arms[OWN];
     let (segs, own_segs) = (u64::from(group.arms[arm].segs), u64::from(own.segs));
     if segs < SEGS || own_segs < SEGS {
@@ -112,7 +114,7 @@ fn overflows(group: &Host, arm: usize) -> bool {
 /// by one window, if the largest that may be chosen is the best one: after 128 measurements at first,
 /// then after 1,000 since the last step. What was counted of the new one before is forgotten, so that
 /// it is tried anew.
-pub fn step(group: &mut Host, windows: u16) {
+pub fn step_window(group: &mut Host, windows: u16) {
     for state in group.arms[..COUNT]
         .iter_mut()
         .filter(|arm| arm.segs >= SEGS_MAX)
@@ -122,7 +124,7 @@ pub fn step(group: &mut Host, windows: u16) {
     let is_set = |&i: &usize| windows >> i & 1 != 0;
     let chosen = |i: &usize| *i <= group.step as usize;
     let mut tried = (1..COUNT).filter(is_set).filter(chosen);
-    if let Some(harmful) = tried.clone().find(|&i| overflows(group, i)) {
+    if let Some(harmful) = tried.clone().find(|&i| causes_losses(group, i)) {
         let below = (1..harmful).rev().find(is_set).unwrap_or(OWN);
         (group.step, group.step_scored) = (below as u32, group.scored);
         return;
@@ -147,7 +149,7 @@ pub fn step(group: &mut Host, windows: u16) {
 }
 
 /// A new record begins where the wider one is.
-pub fn start(group: &mut Host, wider: &Host) {
+pub fn start_from_wider(group: &mut Host, wider: &Host) {
     if group.scored <= 1 && group.step < wider.step {
         (group.step, group.step_scored) = (wider.step, group.scored);
     }

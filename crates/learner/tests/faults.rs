@@ -3,7 +3,7 @@
 
 use thalweg_learner::{
     Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, Verdict, best_arm,
-    change, decide, forget, propensities_q16, score,
+    change_due, decide, halve_evidence, propensities_q16, score,
 };
 
 /// Arms by their index in the published table.
@@ -62,7 +62,7 @@ impl Agent {
     /// A new connection, one second after the last.
     fn connect(&mut self) -> Decision {
         self.now_ns += SECOND_NS;
-        forget(&mut self.host, &self.params, self.now_ns);
+        halve_evidence(&mut self.host, &self.params, self.now_ns);
         self.host.connections += 1;
         // The low bits of such a generator are poor, and both modes use them.
         let random = [0; 3].map(|_: u32| self.draw().rotate_left(16) ^ self.draw());
@@ -102,7 +102,7 @@ impl Agent {
             segs,
             retrans,
         };
-        let decision = change(&self.host, &flow, allowed, &self.params, 0)?;
+        let decision = change_due(&self.host, &flow, allowed, &self.params, 0)?;
         decision.arm.filter(|&arm| arm != CUBIC)
     }
 

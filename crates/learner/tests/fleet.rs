@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 use thalweg_learner::fleet::{
     AROUND_Q16, AgentReport, ArmReport, CLIP_Q16, EVIDENCE_MAX_Q16, FLEET_MAX_Q16, Fleet,
-    HALF_LIFE_NS, Prior, VOTE_MAX_Q16, aggregate, fade, leave, own_report, record,
+    HALF_LIFE_NS, Prior, VOTE_MAX_Q16, age_record, aggregate_reports, fleet_record, own_report,
+    remove_fleet_evidence,
 };
-use thalweg_learner::{Host, Level, MAX_ARMS, Params, adopt, decide_group, knows};
+use thalweg_learner::{Host, Level, MAX_ARMS, Params, adopt_wider, can_decide, decide_group};
 
 const SYSTEM: usize = 0;
 /// The arm in question.
@@ -142,10 +143,10 @@ proptest! {
         others in honest(2..40),
         hostile in any_report(1000),
     ) {
-        let alone = aggregate(&others, &Fleet::default(), SYSTEM).unwrap();
+        let alone = aggregate_reports(&others, &Fleet::default(), SYSTEM).unwrap();
         let mut all = others.clone();
         all.push(hostile);
-        let with = aggregate(&all, &Fleet::default(), SYSTEM).unwrap();
+        let with = aggregate_reports(&all, &Fleet::default(), SYSTEM).unwrap();
         if let Some(most) = most(&others, told(&hostile).1) {
             let moved = (cost(&with) - cost(&alone)).abs();
             prop_assert!(moved <= most, "moved by {moved}, stated {most}");
@@ -157,11 +158,11 @@ proptest! {
         others in honest(18..60),
         lie in prop_oneof![Just(i64::from(OFFSET_Q16)), Just(-i64::from(OFFSET_Q16)), -500_000i64..500_000],
     ) {
-        let alone = aggregate(&others, &Fleet::default(), SYSTEM).unwrap();
+        let alone = aggregate_reports(&others, &Fleet::default(), SYSTEM).unwrap();
         let liars = others.len() / 9;
         let hostile = (0..liars).map(|agent| report(1000 + agent as u64, lie, u32::MAX));
         let all: Vec<AgentReport> = others.iter().copied().chain(hostile).collect();
-        let with = aggregate(&all, &Fleet::default(), SYSTEM).unwrap();
+        let with = aggregate_reports(&all, &Fleet::default(), SYSTEM).unwrap();
         let weight = liars as u64 * u64::from(VOTE_MAX_Q16);
         if let Some(most) = most(&others, weight) {
             let moved = (cost(&with) - cost(&alone)).abs();
@@ -173,10 +174,10 @@ proptest! {
     fn one_agent_alone_never_makes_a_network_known(hostile in any_report(1)) {
         // As often as it likes.
         let reports = [hostile; 3];
-        if let Some(prior) = aggregate(&reports, &Fleet::default(), SYSTEM) {
+        if let Some(prior) = aggregate_reports(&reports, &Fleet::default(), SYSTEM) {
             let worth = [u32::MAX; MAX_ARMS];
-            let record = record(Level::FleetPrefix, &prior, SYSTEM, &worth, &Params::default(), 1);
-            prop_assert!(!knows(&record, Some(SYSTEM)));
+            let record = fleet_record(Level::FleetPrefix, &prior, SYSTEM, &worth, &Params::default(), 1);
+            prop_assert!(!can_decide(&record, Some(SYSTEM)));
             prop_assert!(record.arms.iter().all(|arm| arm.weight_q16 <= EVIDENCE_MAX_Q16));
         }
     }
@@ -192,7 +193,7 @@ proptest! {
             .zip(0..)
             .map(|(report, agent)| AgentReport { agent: if same { 7 } else { agent }, ..report })
             .collect();
-        let Some(prior) = aggregate(&reports, &Fleet::default(), system) else { return Ok(()) };
+        let Some(prior) = aggregate_reports(&reports, &Fleet::default(), system) else { return Ok(()) };
         for arm in prior.arms.iter().filter(|arm| arm.evidence_q16 > 0) {
             for value in [arm.cost_q16, arm.log_rate_q16] {
                 prop_assert!(value.abs_diff(OFFSET_Q16) <= CLIP_Q16);
@@ -203,10 +204,10 @@ proptest! {
         let system_prior = prior.arms[system];
         prop_assert_eq!(system_prior.cost_q16, OFFSET_Q16);
         let (worth, params) = ([u32::MAX; MAX_ARMS], Params::default());
-        let mut record = record(Level::FleetNamed, &prior, system, &worth, &params, 1);
+        let mut record = fleet_record(Level::FleetNamed, &prior, system, &worth, &params, 1);
         // Adopting, and deciding with it, overflow nowhere.
         let mut own = Host { level: Level::Named, ..Host::default() };
-        adopt(&mut own, &record, Some(system), &worth);
+        adopt_wider(&mut own, &record, Some(system), &worth);
         decide_group(&mut record, Some(system), u16::MAX, &params, 12345, u64::MAX);
     }
 
@@ -216,11 +217,11 @@ proptest! {
         turn in 0usize..20,
         again in 0usize..20,
     ) {
-        let expected = aggregate(&reports, &Fleet::default(), SYSTEM);
+        let expected = aggregate_reports(&reports, &Fleet::default(), SYSTEM);
         let mut other = reports.clone();
         other.rotate_left(turn % reports.len());
         other.push(reports[again % reports.len()]);
-        prop_assert_eq!(aggregate(&other, &Fleet::default(), SYSTEM), expected);
+        prop_assert_eq!(aggregate_reports(&other, &Fleet::default(), SYSTEM), expected);
     }
 }
 
@@ -229,12 +230,12 @@ fn agents_that_agree_make_a_network_known() {
     let reports: Vec<AgentReport> = (0..20)
         .map(|agent| report(agent, -65_536, 10 << 16))
         .collect();
-    let prior = aggregate(&reports, &Fleet::default(), SYSTEM).unwrap();
+    let prior = aggregate_reports(&reports, &Fleet::default(), SYSTEM).unwrap();
     assert_eq!(cost(&prior), -65_536);
     assert_eq!(prior.arms[ARM].evidence_q16, FLEET_MAX_Q16);
     let worth = [FLEET_MAX_Q16; MAX_ARMS];
     let params = Params::default();
-    let mut record = record(Level::FleetPrefix, &prior, SYSTEM, &worth, &params, 1);
+    let mut record = fleet_record(Level::FleetPrefix, &prior, SYSTEM, &worth, &params, 1);
     let arms = (0..1u32 << 16).step_by(64).map(|random| {
         let mut asked = record.clone();
         decide_group(&mut asked, Some(SYSTEM), 0b11, &params, random, 1)
@@ -255,7 +256,10 @@ fn agents_that_differ_are_worth_less() {
         let reports: Vec<AgentReport> = (0..40)
             .map(|agent| report(agent, (agent as i64 % 5 - 2) * bits / 2, 100 << 16))
             .collect();
-        aggregate(&reports, &Fleet::default(), SYSTEM).unwrap().arms[ARM].evidence_q16
+        aggregate_reports(&reports, &Fleet::default(), SYSTEM)
+            .unwrap()
+            .arms[ARM]
+            .evidence_q16
     };
     assert_eq!(spread(0), FLEET_MAX_Q16);
     assert!(spread(65_536) < 8 << 16, "{}", spread(65_536));
@@ -269,7 +273,8 @@ fn old_reports_fade_and_one_from_the_future_is_new() {
             age_ns: days * HALF_LIFE_NS,
             ..report(1, 0, 4 << 16)
         };
-        aggregate(&[one], &Fleet::default(), SYSTEM).map(|prior| prior.arms[ARM].evidence_q16)
+        aggregate_reports(&[one], &Fleet::default(), SYSTEM)
+            .map(|prior| prior.arms[ARM].evidence_q16)
     };
     assert_eq!(of_age(0), Some(4 << 16));
     assert_eq!(of_age(1), Some(2 << 16));
@@ -287,7 +292,7 @@ fn agents_with_another_default_count_by_their_distance() {
     };
     let reports = [theirs(1), theirs(2), theirs(3)];
     assert_eq!(
-        cost(&aggregate(&reports, &Fleet::default(), SYSTEM).unwrap()),
+        cost(&aggregate_reports(&reports, &Fleet::default(), SYSTEM).unwrap()),
         -65_536
     );
     // Who never measured this agent's default says nothing.
@@ -295,8 +300,8 @@ fn agents_with_another_default_count_by_their_distance() {
     for report in &mut unknown {
         report.arms[SYSTEM] = ArmReport::default();
     }
-    assert_eq!(aggregate(&unknown, &Fleet::default(), SYSTEM), None);
-    assert_eq!(aggregate(&[], &Fleet::default(), SYSTEM), None);
+    assert_eq!(aggregate_reports(&unknown, &Fleet::default(), SYSTEM), None);
+    assert_eq!(aggregate_reports(&[], &Fleet::default(), SYSTEM), None);
 }
 
 #[test]
@@ -304,9 +309,9 @@ fn what_others_told_is_never_told_again() {
     let reports: Vec<AgentReport> = (0..20)
         .map(|agent| report(agent, -65_536, 10 << 16))
         .collect();
-    let prior = aggregate(&reports, &Fleet::default(), SYSTEM).unwrap();
+    let prior = aggregate_reports(&reports, &Fleet::default(), SYSTEM).unwrap();
     let worth = [FLEET_MAX_Q16; MAX_ARMS];
-    let fleet = record(
+    let fleet = fleet_record(
         Level::FleetPrefix,
         &prior,
         SYSTEM,
@@ -319,8 +324,8 @@ fn what_others_told_is_never_told_again() {
         level: Level::Prefix,
         ..Host::default()
     };
-    adopt(&mut own, &fleet, Some(SYSTEM), &worth);
-    assert!(knows(&own, Some(SYSTEM)));
+    adopt_wider(&mut own, &fleet, Some(SYSTEM), &worth);
+    assert!(can_decide(&own, Some(SYSTEM)));
     assert_eq!(own_report(&own), None);
     own.arms[SYSTEM].own_q16 = OFFSET_Q16;
     own.arms[SYSTEM].own_weight_q16 = 3 << 16;
@@ -337,9 +342,9 @@ fn an_arm_that_fills_a_queue_is_harmful_to_whom_it_is_told() {
             ..report(agent, -65_536, 10 << 16)
         })
         .collect();
-    let prior = aggregate(&reports, &Fleet::default(), SYSTEM).unwrap();
+    let prior = aggregate_reports(&reports, &Fleet::default(), SYSTEM).unwrap();
     let worth = [FLEET_MAX_Q16; MAX_ARMS];
-    let fleet = record(
+    let fleet = fleet_record(
         Level::FleetPrefix,
         &prior,
         SYSTEM,
@@ -354,9 +359,9 @@ fn an_arm_that_fills_a_queue_is_harmful_to_whom_it_is_told() {
 fn known(level: Level) -> Host {
     let all: Vec<AgentReport> = (0..24).map(|it| report(it, -1 << 15, 4 << 16)).collect();
     let reports = [all.as_slice()];
-    let fleet = Fleet::of(reports.into_iter(), SYSTEM);
-    let prior = aggregate(reports[0], &fleet, SYSTEM).expect("many told of it");
-    record(level, &prior, SYSTEM, &WORTH, &Params::default(), 1)
+    let fleet = Fleet::judge_networks(reports.into_iter(), SYSTEM);
+    let prior = aggregate_reports(reports[0], &fleet, SYSTEM).expect("many told of it");
+    fleet_record(level, &prior, SYSTEM, &WORTH, &Params::default(), 1)
 }
 
 const WORTH: [u32; MAX_ARMS] = [32 << 16; MAX_ARMS];
@@ -371,11 +376,11 @@ fn a_record_that_nobody_tells_anew_fades() {
         ..Params::default()
     };
     let mut days = 0;
-    while fade(&mut record, SYSTEM, &params, 1 + days * HALF_LIFE_NS) {
+    while age_record(&mut record, SYSTEM, &params, 1 + days * HALF_LIFE_NS) {
         let evidence = (32 << 16) >> days;
         assert_eq!(record.arms[SYSTEM].own_weight_q16, evidence, "{days}");
         assert_eq!(record.step, (evidence >> 16) * 8);
-        assert_eq!(knows(&record, Some(SYSTEM)), days < 3);
+        assert_eq!(can_decide(&record, Some(SYSTEM)), days < 3);
         days += 1;
     }
     assert_eq!(days, 22);
@@ -394,9 +399,9 @@ fn an_agent_that_leaves_keeps_what_it_measured_alone() {
     own.arms[SYSTEM].value = OFFSET_Q16.into();
     own.arms[SYSTEM].weight_q16 = 2 << 16;
     let before = own.clone();
-    adopt(&mut own, &told, Some(SYSTEM), &WORTH);
-    assert!(knows(&own, Some(SYSTEM)) && own.arms[ARM].weight_q16 > 0);
-    assert!(leave(&mut own, Some(SYSTEM), &params));
+    adopt_wider(&mut own, &told, Some(SYSTEM), &WORTH);
+    assert!(can_decide(&own, Some(SYSTEM)) && own.arms[ARM].weight_q16 > 0);
+    assert!(remove_fleet_evidence(&mut own, Some(SYSTEM), &params));
     assert_eq!(
         own.arms.map(|arm| arm.value),
         before.arms.map(|arm| arm.value)
@@ -405,16 +410,20 @@ fn an_agent_that_leaves_keeps_what_it_measured_alone() {
         own.arms.map(|arm| arm.weight_q16),
         before.arms.map(|arm| arm.weight_q16)
     );
-    assert!(!knows(&own, Some(SYSTEM)) && own.step == 0);
+    assert!(!can_decide(&own, Some(SYSTEM)) && own.step == 0);
     // There is nothing more of it, and nothing of it in records of the fleet themselves.
-    assert!(!leave(&mut own, Some(SYSTEM), &params));
-    assert!(!leave(&mut told.clone(), Some(SYSTEM), &params));
+    assert!(!remove_fleet_evidence(&mut own, Some(SYSTEM), &params));
+    assert!(!remove_fleet_evidence(
+        &mut told.clone(),
+        Some(SYSTEM),
+        &params
+    ));
     // A host keeps what it began with.
     let mut host = Host {
         step: 96,
         ..Host::default()
     };
     host.arms[ARM].weight_q16 = 1 << 16;
-    assert!(leave(&mut host, Some(SYSTEM), &params));
+    assert!(remove_fleet_evidence(&mut host, Some(SYSTEM), &params));
     assert_eq!((host.step, host.arms[ARM].weight_q16), (0, 1 << 16));
 }

@@ -1,8 +1,8 @@
 //! Groups: what hosts tell them decides about hosts of which nothing is known.
 
 use thalweg_learner::{
-    End, Host, Level, MAX_ARMS, Params, Reason, Sample, WORTH_OF_GROUP_Q16, WORTH_Q16, adopt,
-    decide_group, inherit, knows, report, score, score_group, worth_q16,
+    End, Host, Level, MAX_ARMS, Params, Reason, Sample, WORTH_OF_GROUP_Q16, WORTH_Q16, adopt_wider,
+    can_decide, decide_group, group_report, inherit_group, score, score_group, worth_q16,
 };
 
 const SYSTEM: Option<usize> = Some(0);
@@ -41,7 +41,7 @@ fn tell(group: &mut Host, measured: &[(usize, u64)]) {
         let (before, sample) = (host.clone(), sample(rate));
         let verdict = score(&mut host, arm, SYSTEM, &sample, &params, 1);
         let (cost, weight) = (verdict.cost, verdict.weight_q16);
-        let told = report(&before, &host, arm, SYSTEM, &sample, cost, weight);
+        let told = group_report(&before, &host, arm, SYSTEM, &sample, cost, weight);
         if let Some(told) = told {
             score_group(group, arm, SYSTEM, &told, &sample, &params, 1);
         }
@@ -83,10 +83,10 @@ fn a_group_that_knows_too_little_does_not() {
     for _ in 0..10 {
         tell(&mut group, &[(0, 1_000_000)]);
     }
-    assert!(!knows(&group, SYSTEM));
+    assert!(!can_decide(&group, SYSTEM));
     assert_eq!(decide_group(&mut group, SYSTEM, 0b11, &params, 0, 1), None);
     // A namespace whose default is another arm.
-    assert!(!knows(&twice_as_fast(Level::Prefix), Some(3)));
+    assert!(!can_decide(&twice_as_fast(Level::Prefix), Some(3)));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_new_record_starts_from_the_group() {
     let (mut host, params) = (Host::default(), Params::default());
     let group = twice_as_fast(Level::Namespace);
     score(&mut host, 1, SYSTEM, &sample(4_000_000), &params, 1);
-    inherit(&mut host, &group, 1, SYSTEM, &WORTH_OF_GROUP_Q16);
+    inherit_group(&mut host, &group, 1, SYSTEM, &WORTH_OF_GROUP_Q16);
     let apart = |record: &Host| record.arms[0].value as i64 - record.arms[1].value as i64;
     assert_eq!(apart(&host), apart(&group));
     assert_eq!(host.arms[0].weight_q16, 8 << 16);
@@ -131,14 +131,14 @@ fn a_narrow_group_starts_from_a_wide_one() {
     let wide = twice_as_fast(Level::Namespace);
     let mut narrow = group(Level::Prefix);
     tell(&mut narrow, &[(0, 1_000_000)]);
-    adopt(&mut narrow, &wide, SYSTEM, &WORTH_Q16);
-    assert!(knows(&narrow, SYSTEM));
+    adopt_wider(&mut narrow, &wide, SYSTEM, &WORTH_Q16);
+    assert!(can_decide(&narrow, SYSTEM));
     assert_eq!(narrow.arms[1].value, wide.arms[1].value);
     // Its own measurements stay apart, and outweigh the rest by their number.
     for _ in 0..400 {
         tell(&mut narrow, &[(0, 1_000_000), (1, 500_000)]);
     }
-    adopt(&mut narrow, &wide, SYSTEM, &WORTH_Q16);
+    adopt_wider(&mut narrow, &wide, SYSTEM, &WORTH_Q16);
     assert!(narrow.arms[1].value > narrow.arms[0].value);
 }
 

@@ -2,7 +2,7 @@
 //! that overflow a queue or take more than their share.
 
 use thalweg_learner::{
-    Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, change, decide,
+    Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, change_due, decide,
     propensities_q16, score,
 };
 
@@ -352,7 +352,7 @@ fn a_lost_burst_right_after_slow_start_is_no_verdict() {
         segs: 700,
         retrans: 595,
     };
-    let change = |flow: &Flow| change(&world.host, flow, ALL, &world.params, 0);
+    let change = |flow: &Flow| change_due(&world.host, flow, ALL, &world.params, 0);
     assert_eq!(change(&flow), None);
     // From a thousand segments on there is one.
     let more = Flow {
@@ -421,7 +421,7 @@ fn a_connection_goes_back_where_it_loses_more_than_the_default_would() {
             segs: 2000,
             retrans,
         };
-        change(&world.host, &flow, ALL, &world.params, 0).and_then(|decision| decision.arm)
+        change_due(&world.host, &flow, ALL, &world.params, 0).and_then(|decision| decision.arm)
     };
     // The default's 1 % plus its uncertainty is 21. 1.5 times that, plus 7 and 8, is 46. Chance
     // adds 16 times the root of 21, 73.
@@ -448,7 +448,7 @@ fn bursts_that_the_path_loses_are_nobodys_fault() {
                 segs: segs.into(),
                 retrans: (BURST * world.random.lost(segs / BURST, 0.05)).into(),
             };
-            change(&world.host, &flow, ALL, &world.params, 0).is_some()
+            change_due(&world.host, &flow, ALL, &world.params, 0).is_some()
         }));
     }
     // Eight checks each.

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_learner::{
     ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Flow, Host, Long, MAX_ARMS, Mode, ONE_Q16,
-    Outcome, Params, Reason, Sample, best_arm, change, classic_cost, cost_q16, decide, forget,
-    judged_q16, propensities_q16, review, score,
+    Outcome, Params, Reason, Sample, best_arm, change_due, classic_cost, cost_q16, decide,
+    halve_evidence, judged_q16, propensities_q16, review_connection, score,
 };
 
 type Shares = [u32; MAX_ARMS];
@@ -344,7 +344,7 @@ fn check_change(
     params: &Params,
     random: u32,
 ) -> Result<(), TestCaseError> {
-    let Some(decision) = change(host, flow, allowed, params, random) else {
+    let Some(decision) = change_due(host, flow, allowed, params, random) else {
         return Ok(());
     };
     prop_assert!(flow.retrans > flow.segs >> params.loss_shift);
@@ -385,7 +385,7 @@ fn check_review(
     random: u32,
     now_ns: u64,
 ) -> Result<(), TestCaseError> {
-    let Some(found) = review(host, long, allowed, params, random, now_ns) else {
+    let Some(found) = review_connection(host, long, allowed, params, random, now_ns) else {
         return Ok(());
     };
     let decision = found.decision;
@@ -440,7 +440,7 @@ fn apply(
             random,
         } => {
             host.connections = host.connections.saturating_add(1);
-            forget(host, params, now_ns);
+            halve_evidence(host, params, now_ns);
             let decision = decide(host, system_arm, allowed, params, random, now_ns);
             check_decision(host, system_arm, allowed, params, now_ns, &decision)?;
             host.count_decision(&decision);
@@ -487,7 +487,7 @@ fn apply(
         } => check_review(host, &long, allowed, params, random, now_ns)?,
         Operation::Forget => {
             let before = host.clone();
-            forget(host, params, now_ns);
+            halve_evidence(host, params, now_ns);
             for (old, new) in before.arms.iter().zip(&host.arms) {
                 prop_assert!(new.weight_q16 <= old.weight_q16);
                 prop_assert!(new.segs <= old.segs && new.retrans <= old.retrans);
@@ -583,7 +583,7 @@ proptest! {
         sample in samples(), latency_weight_q16 in any_size_u32(), score_full_bytes in any_size(),
     ) {
         let params = Params { latency_weight_q16, score_full_bytes, ..Params::default() };
-        let cost = cost_q16(sample.rate(), sample.srtt_us, &params);
+        let cost = cost_q16(sample.mean_rate(), sample.srtt_us, &params);
         prop_assert!((1..1 << 32).contains(&cost), "cost {cost}");
         let weight = sample.weight_q16(&params);
         prop_assert!((1..=ONE_Q16).contains(&weight), "weight {weight}");

@@ -3,7 +3,7 @@
 
 use thalweg_learner::{
     End, Host, Long, Mode, ONE_Q16, Params, Reason, Review, Sample, is_due, propensities_q16,
-    review, score,
+    review_connection, score,
 };
 
 const SYSTEM: usize = 0;
@@ -38,7 +38,7 @@ fn long(arm: usize) -> Long {
 }
 
 fn look(host: &Host, long: &Long) -> Option<Review> {
-    review(host, long, ALL, &Params::default(), 0, 10 * HOUR_NS)
+    review_connection(host, long, ALL, &Params::default(), 0, 10 * HOUR_NS)
 }
 
 fn reason(host: &Host, long: &Long) -> Option<(Reason, Option<usize>)> {
@@ -94,14 +94,14 @@ fn from_a_bad_arm_it_goes_back_at_once() {
 fn an_arm_that_was_taken_away_is_left_at_once() {
     let fast = host([0, -8, 8]);
     let params = Params::default();
-    let found = review(&fast, &long(OTHER), 0b101, &params, 0, HOUR_NS).unwrap();
+    let found = review_connection(&fast, &long(OTHER), 0b101, &params, 0, HOUR_NS).unwrap();
     assert_eq!(
         (found.decision.reason, found.decision.arm),
         (Reason::Returned, Some(SYSTEM))
     );
     // Nobody goes to a system's arm that is not allowed.
     assert_eq!(
-        review(&fast, &long(OTHER), 0b010, &params, 0, HOUR_NS),
+        review_connection(&fast, &long(OTHER), 0b010, &params, 0, HOUR_NS),
         None
     );
 }
@@ -144,7 +144,7 @@ fn trials_of_long_connections_are_paid_and_two_at_a_time() {
     rich.credit_q16 = 5 << 16;
     let params = Params::default();
     let drawn = |host: &Host| {
-        let any = |ticket| review(host, &long(SYSTEM), ALL, &params, ticket, HOUR_NS);
+        let any = |ticket| review_connection(host, &long(SYSTEM), ALL, &params, ticket, HOUR_NS);
         let all: Vec<Review> = (0..ONE_Q16).filter_map(any).collect();
         let trials = all.iter().filter(|found| found.trial).count();
         (all.len(), trials)
@@ -168,7 +168,10 @@ fn nothing_is_decided_before_the_systems_arm_is_known_nor_in_classic() {
         ..Params::default()
     };
     let bad = host([0, 8, 8]);
-    assert_eq!(review(&bad, &long(OTHER), ALL, &classic, 0, HOUR_NS), None);
+    assert_eq!(
+        review_connection(&bad, &long(OTHER), ALL, &classic, 0, HOUR_NS),
+        None
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_learner::{
-    Decision, End, Host, Level, Params, Sample, WORTH_OF_GROUP_Q16, adopt, best_arm, decide_group,
-    knows, score_group, window,
+    Decision, End, Host, Level, Params, Sample, WORTH_OF_GROUP_Q16, adopt_wider, best_arm,
+    can_decide, decide_group, score_group, window,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -142,7 +142,9 @@ struct World {
 }
 
 fn mask(windows: &[u32]) -> u16 {
-    let arms = windows.iter().filter_map(|&segments| window::arm(segments));
+    let arms = windows
+        .iter()
+        .filter_map(|&segments| window::window_arm(segments));
     arms.fold(0, |mask, arm| mask | 1 << arm)
 }
 
@@ -172,7 +174,7 @@ impl World {
     fn decide(&mut self) -> Option<Decision> {
         let random = self.random.u32();
         self.records.iter_mut().rev().find_map(|group| {
-            let allowed = window::permitted(group, self.windows);
+            let allowed = window::permitted_windows(group, self.windows);
             decide_group(
                 group,
                 Some(window::OWN),
@@ -186,19 +188,19 @@ impl World {
 
     /// Tells all records of a connection that is over.
     fn score(&mut self, arm: usize, sample: &Sample) {
-        let Some((report, sample)) = window::report(sample) else {
+        let Some((report, sample)) = window::window_report(sample) else {
             return;
         };
         let mut wider: Option<Host> = None;
         for group in &mut self.records {
             let own = Some(window::OWN);
             score_group(group, arm, own, &report, &sample, &self.params, self.now_ns);
-            window::step(group, self.windows);
+            window::step_window(group, self.windows);
             if let Some(wider) = &wider {
-                adopt(group, wider, own, &WORTH_OF_GROUP_Q16);
-                window::start(group, wider);
+                adopt_wider(group, wider, own, &WORTH_OF_GROUP_Q16);
+                window::start_from_wider(group, wider);
             }
-            if knows(group, own) {
+            if can_decide(group, own) {
                 wider = Some(group.clone());
             }
         }
@@ -211,7 +213,7 @@ impl World {
             .and_then(|decision| decision.arm)
             .unwrap_or(window::OWN);
         let bytes = KILOBYTES[self.random.u32() as usize % KILOBYTES.len()] * 1000;
-        let sample = path.transfer(window::segments(arm), bytes, &mut self.random);
+        let sample = path.transfer(window::arm_segments(arm), bytes, &mut self.random);
         self.samples.push((arm, sample));
         self.under_way.push_back((arm, sample));
         if self.under_way.len() > UNDER_WAY
@@ -233,8 +235,8 @@ impl World {
 
     /// The window that most connections get.
     fn best(&self) -> u32 {
-        let allowed = window::permitted(self.narrowest(), self.windows);
-        window::segments(
+        let allowed = window::permitted_windows(self.narrowest(), self.windows);
+        window::arm_segments(
             best_arm(self.narrowest(), Some(window::OWN), allowed, &self.params)
                 .unwrap_or(window::OWN),
         )
@@ -339,7 +341,7 @@ fn a_window_that_causes_no_losses_stays() {
         for _ in 0..30 {
             world.run(&path, 1000);
             for record in &world.records {
-                let step = window::segments(record.step as usize);
+                let step = window::arm_segments(record.step as usize);
                 assert_eq!(
                     step, 32,
                     "seed {seed}: {:?}, {}",
@@ -356,7 +358,10 @@ fn a_path_that_becomes_shallow_is_noticed() {
         let mut world = World::new(seed, &SET);
         world.run(&path(165, false), 10_000);
         let before = world.narrowest().step;
-        assert!(before >= window::arm(24).unwrap() as u32, "seed {seed}");
+        assert!(
+            before >= window::window_arm(24).unwrap() as u32,
+            "seed {seed}"
+        );
         world.run(&path(20, false), 1000);
         for record in &world.records {
             assert!(record.step < before, "seed {seed}: {:?}", record.level);
@@ -396,9 +401,12 @@ fn no_step_beyond_a_window_that_is_not_the_best() {
 fn nothing_known_is_the_kernels_own() {
     let mut world = World::new(1, &SET);
     assert!(world.decide().is_none());
-    assert_eq!(window::segments(window::OWN), 10);
+    assert_eq!(window::arm_segments(window::OWN), 10);
     // A record permits no other one before its first step.
-    assert_eq!(window::permitted(world.narrowest(), world.windows), 1);
+    assert_eq!(
+        window::permitted_windows(world.narrowest(), world.windows),
+        1
+    );
     world.run(&path(165, true), 100);
     assert!(world.samples.iter().all(|&(arm, _)| arm == window::OWN));
 }
@@ -415,18 +423,18 @@ fn a_set_of_one_changes_nothing() {
 
 #[test]
 fn windows_have_arms() {
-    let arms: Vec<_> = (0..=40).filter_map(window::arm).collect();
+    let arms: Vec<_> = (0..=40).filter_map(window::window_arm).collect();
     assert_eq!(arms, (0..window::COUNT).collect::<Vec<_>>());
-    assert_eq!(window::arm(window::MOST), Some(window::COUNT - 1));
+    assert_eq!(window::window_arm(window::MOST), Some(window::COUNT - 1));
     for arm in arms {
-        assert_eq!(window::arm(window::segments(arm)), Some(arm));
+        assert_eq!(window::window_arm(window::arm_segments(arm)), Some(arm));
     }
 }
 
 #[test]
 fn samples_that_tell_nothing() {
     let full = path(165, true).transfer(10, 100_000, &mut Random(1));
-    let (report, sample) = window::report(&full).unwrap();
+    let (report, sample) = window::window_report(&full).unwrap();
     assert_eq!(
         (sample.steady_segs, sample.steady_retrans),
         (full.segs_out, full.retrans)
@@ -435,7 +443,7 @@ fn samples_that_tell_nothing() {
     let none = |change: fn(&mut Sample)| {
         let mut sample = full;
         change(&mut sample);
-        assert_eq!(window::report(&sample), None, "{sample:?}");
+        assert_eq!(window::window_report(&sample), None, "{sample:?}");
     };
     none(|sample| sample.segs_out = sample.retrans + 10);
     none(|sample| sample.retrans = sample.segs_out + 1);
@@ -477,7 +485,7 @@ proptest! {
         for _ in 0..5000 {
             world.connect(&path);
             let (arm, _) = *world.samples.last().unwrap();
-            prop_assert!(world.windows >> arm & 1 != 0, "window {}", window::segments(arm));
+            prop_assert!(world.windows >> arm & 1 != 0, "window {}", window::arm_segments(arm));
             for (i, record) in world.records.iter().enumerate() {
                 let (step, scored) = before[i];
                 if record.step != step {

@@ -33,15 +33,15 @@ impl Histogram {
 
     pub(crate) fn percentiles(&self) -> Percentiles {
         Percentiles {
-            p50_us: self.at(50) as f64 / 1e3,
-            p90_us: self.at(90) as f64 / 1e3,
-            p99_us: self.at(99) as f64 / 1e3,
+            p50_us: self.percentile_us(50) as f64 / 1e3,
+            p90_us: self.percentile_us(90) as f64 / 1e3,
+            p99_us: self.percentile_us(99) as f64 / 1e3,
             max_us: self.max_ns as f64 / 1e3,
         }
     }
 
     /// The nearest-rank percentile in nanoseconds, rounded up to its bucket's end.
-    fn at(&self, percent: u64) -> u64 {
+    fn percentile_us(&self, percent: u64) -> u64 {
         let rank = (self.buckets.total() * percent).div_ceil(100);
         let found = self.buckets.at_rank(rank);
         found.map_or(0, |(_, last)| last.min(self.max_ns))

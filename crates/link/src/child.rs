@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
-use crate::namespace::{End, Ends};
+use crate::namespace::{Endpoint, Endpoints};
 
 /// How long a process that was asked to end may take.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 pub(crate) enum Group {
     /// This process's: the terminal's keys reach both.
     Shared,
-    /// Its own.
+    /// A group of the child's own.
     Own,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a command at an end of the link, with the signal mask given. It is
     /// killed when the thread that starts it ends.
-    pub(crate) fn spawn(
+    pub(crate) fn spawn_at(
         command: &mut Command,
-        ends: &Ends,
-        end: &End,
+        ends: &Endpoints,
+        end: &Endpoint,
         mask: SigSet,
         group: Group,
     ) -> Result<Self, Error> {
         let program = command.get_program().to_owned();
         let failed = |why| Error::Start { program, why };
-        let entrance = ends.entrance(end)?;
+        let entrance = ends.open_entrance(end)?;
         if group == Group::Own {
             command.process_group(0);
         }
@@ -58,7 +58,7 @@ impl Child {
         // prctl(2), getppid(2) and sigprocmask(2).
         unsafe {
             command.pre_exec(move || {
-                entrance.enter()?;
+                entrance.enter_namespace()?;
                 // After setns(2), which forgets it together with the credentials.
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                     return Err(io::Error::last_os_error());
@@ -95,12 +95,12 @@ impl Child {
     }
 
     /// Becomes readable when it has ended.
-    pub(crate) fn ended(&self) -> BorrowedFd<'_> {
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// Its status if it has ended.
-    pub(crate) fn status(&mut self) -> Result<Option<ExitStatus>, Error> {
+    /// Exit status of the child if it has ended.
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, Error> {
         if self.status.is_none() {
             self.status = self
                 .child
@@ -111,7 +111,7 @@ impl Child {
     }
 
     /// Sends a signal: to the group if it has its own, otherwise to it alone.
-    pub(crate) fn signal(&self, signal: i32) {
+    pub(crate) fn send_signal(&self, signal: i32) {
         // Not reaped yet, so the number is still its own.
         if self.status.is_none() {
             let id = self.child.id() as libc::pid_t;
@@ -122,20 +122,20 @@ impl Child {
     }
 
     /// Asks it to end, and kills it if it does not.
-    pub(crate) fn terminate(&mut self) {
-        self.signal(libc::SIGTERM);
-        self.wait(GRACE);
-        self.kill();
+    pub(crate) fn terminate_or_kill(&mut self) {
+        self.send_signal(libc::SIGTERM);
+        self.wait_up_to(GRACE);
+        self.kill_and_reap();
     }
 
     /// Waits for its end, but no longer than this.
-    pub(crate) fn wait(&self, patience: Duration) {
-        wait(self.ended.as_fd(), patience);
+    pub(crate) fn wait_up_to(&self, patience: Duration) {
+        wait_for_process(self.ended.as_fd(), patience);
     }
 
     /// Kills what is left of it and its group, and reaps it.
-    pub(crate) fn kill(&mut self) {
-        self.signal(libc::SIGKILL);
+    pub(crate) fn kill_and_reap(&mut self) {
+        self.send_signal(libc::SIGKILL);
         if self.status.is_none() {
             self.status = self.child.wait().ok();
         }
@@ -144,16 +144,16 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_and_reap();
     }
 }
 
 /// Kills whatever else still runs at the ends of a link: what the commands left
 /// in the background.
-pub(crate) fn sweep(ends: &Ends) {
+pub(crate) fn kill_leftovers(ends: &Endpoints) {
     let identities: Vec<_> = [&ends.near, &ends.far]
         .into_iter()
-        .filter_map(|end| end.identity().ok().flatten())
+        .filter_map(|end| end.namespace_identity().ok().flatten())
         .collect();
     let inside = |pid: u32| {
         fs::metadata(format!("/proc/{pid}/ns/net"))
@@ -162,7 +162,7 @@ pub(crate) fn sweep(ends: &Ends) {
     // Each round may find what a process forked before it was killed.
     for _ in 0..100 {
         let mut found = false;
-        for pid in processes().filter(|pid| inside(*pid)) {
+        for pid in process_ids().filter(|pid| inside(*pid)) {
             found |= kill_checked(pid, inside);
         }
         if !found {
@@ -172,7 +172,7 @@ pub(crate) fn sweep(ends: &Ends) {
     tracing::warn!("processes that fork faster than they can be killed are left on the link");
 }
 
-fn processes() -> impl Iterator<Item = u32> {
+fn process_ids() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -198,12 +198,12 @@ fn kill_checked(pid: u32, inside: impl Fn(u32) -> bool) -> bool {
             0,
         );
     }
-    wait(process.as_fd(), GRACE);
+    wait_for_process(process.as_fd(), GRACE);
     true
 }
 
 /// Waits for a process to end; if it does not, there is nothing else to do.
-fn wait(process: BorrowedFd<'_>, patience: Duration) {
+fn wait_for_process(process: BorrowedFd<'_>, patience: Duration) {
     let deadline = Instant::now() + patience;
     let _ = interrupt::wait(process, PollFlags::POLLIN, deadline, OnSignal::KeepWaiting);
 }

@@ -17,7 +17,7 @@ use thalweg_units::{Delay, Probability, Rate};
 use crate::aqm::{Aqm, Discipline, Fates, Waiting};
 use crate::packet;
 use crate::quantity::Threshold;
-use crate::random::{GOLDEN, mixed};
+use crate::random::{GOLDEN, splitmix64};
 use crate::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES, Trace};
 
 /// However long the delay and high the rate, no more bytes than this are kept.
@@ -94,22 +94,22 @@ pub struct Counters {
 /// Something that happened to a packet at the bottleneck.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    /// When.
+    /// Moment of the event, ns.
     pub(crate) at_ns: u64,
-    /// The packet's length.
+    /// Length of the packet, bytes.
     pub(crate) bytes: u64,
-    /// What.
-    pub(crate) what: What,
+    /// Kind of the event.
+    pub(crate) what: EventKind,
 }
 
-/// What happened to a packet.
+/// Kinds of events that a packet meets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum What {
-    /// It came, and had not been lost before.
+pub(crate) enum EventKind {
+    /// The packet arrived, and had not been lost before.
     Came,
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped,
-    /// It has been sent; the moment may be later than that of the call.
+    /// The packet has been sent; the moment may be later than that of the call.
     Left {
         /// When it came.
         since_ns: u64,
@@ -133,7 +133,7 @@ pub struct Engine {
     last_ns: u64,
     /// How many have left the queue.
     sent: u64,
-    /// What happened since it was last asked for, if that is recorded.
+    /// Events since they were last asked for, if they are recorded.
     events: Option<Vec<Event>>,
     counters: Counters,
 }
@@ -182,9 +182,9 @@ impl Engine {
             },
         };
         // Another stream of random numbers than those of packets.
-        let salt = mixed(!mixed(direction.seed));
+        let salt = splitmix64(!splitmix64(direction.seed));
         Self {
-            waiting: (direction.aqm).map(|aqm| aqm.queue(direction.queue_bytes, salt)),
+            waiting: (direction.aqm).map(|aqm| aqm.empty_queue(direction.queue_bytes, salt)),
             busy_ns: 0,
             direction,
             bottleneck,
@@ -200,12 +200,12 @@ impl Engine {
     }
 
     /// Begins or ends to record events.
-    pub(crate) fn record(&mut self, is_wanted: bool) {
+    pub(crate) fn record_events(&mut self, is_wanted: bool) {
         self.events = is_wanted.then(Vec::new);
     }
 
     /// How many events are recorded.
-    pub(crate) fn events(&self) -> usize {
+    pub(crate) fn event_count(&self) -> usize {
         self.events.as_ref().map_or(0, Vec::len)
     }
 
@@ -217,7 +217,7 @@ impl Engine {
         })
     }
 
-    fn note(&mut self, at_ns: u64, bytes: u64, what: What) {
+    fn note_event(&mut self, at_ns: u64, bytes: u64, what: EventKind) {
         if let Some(events) = &mut self.events {
             events.push(Event { at_ns, bytes, what });
         }
@@ -230,50 +230,50 @@ impl Engine {
 
     /// Takes an IP packet that arrives now. Gives the buffer back if the packet
     /// goes no further.
-    pub fn arrive(&mut self, now_ns: u64, mut packet: Vec<u8>) -> Option<Vec<u8>> {
+    pub fn packet_arrives(&mut self, now_ns: u64, mut packet: Vec<u8>) -> Option<Vec<u8>> {
         let bytes = packet.len() as u64;
         let number = self.counters.received;
         self.counters.received += 1;
         self.counters.received_bytes += bytes;
-        if self.chance(number, Draw::Loss, self.direction.loss) {
+        if self.draw_chance(number, Draw::Loss, self.direction.loss) {
             self.counters.lost += 1;
             return Some(packet);
         }
         if self.waiting.is_some() {
-            return self.wait(now_ns, number, packet);
+            return self.enqueue_aqm(now_ns, number, packet);
         }
-        self.note(now_ns, bytes, What::Came);
-        self.drain(now_ns);
+        self.note_event(now_ns, bytes, EventKind::Came);
+        self.drain_tail_drop(now_ns);
         if self.queued_bytes + bytes > self.direction.queue_bytes {
             self.counters.dropped_queue += 1;
-            self.note(now_ns, bytes, What::Dropped);
+            self.note_event(now_ns, bytes, EventKind::Dropped);
             return Some(packet);
         }
         if self.flying_bytes + bytes > MEMORY_BYTES {
             self.counters.dropped_memory += 1;
-            self.note(now_ns, bytes, What::Dropped);
+            self.note_event(now_ns, bytes, EventKind::Dropped);
             return Some(packet);
         }
-        let sent_ns = self.bottleneck.send(now_ns, bytes);
-        self.enqueue(now_ns, sent_ns, bytes);
-        if self.must_mark(sent_ns - now_ns) && packet::mark(&mut packet) {
+        let sent_ns = self.bottleneck.send_packet(now_ns, bytes);
+        self.enqueue_tail_drop(now_ns, sent_ns, bytes);
+        if self.must_mark(sent_ns - now_ns) && packet::mark_ce(&mut packet) {
             self.counters.marked += 1;
         }
-        self.note(sent_ns, bytes, What::Left { since_ns: now_ns });
-        self.fly(number, sent_ns, packet);
+        self.note_event(sent_ns, bytes, EventKind::Left { since_ns: now_ns });
+        self.schedule_departure(number, sent_ns, packet);
         None
     }
 
     /// Puts a packet into the queue of [`Aqm`].
-    fn wait(&mut self, now_ns: u64, number: u64, packet: Vec<u8>) -> Option<Vec<u8>> {
-        self.advance(now_ns);
+    fn enqueue_aqm(&mut self, now_ns: u64, number: u64, packet: Vec<u8>) -> Option<Vec<u8>> {
+        self.drain_aqm(now_ns);
         let bytes = packet.len() as u64;
-        self.note(now_ns, bytes, What::Came);
+        self.note_event(now_ns, bytes, EventKind::Came);
         let discipline = self.waiting.as_mut()?;
-        let waiting_bytes = discipline.bytes();
+        let waiting_bytes = discipline.queued_bytes();
         if self.flying_bytes + waiting_bytes + bytes > MEMORY_BYTES {
             self.counters.dropped_memory += 1;
-            self.note(now_ns, bytes, What::Dropped);
+            self.note_event(now_ns, bytes, EventKind::Dropped);
             return Some(packet);
         }
         if waiting_bytes == 0 {
@@ -289,48 +289,48 @@ impl Engine {
             &mut fates,
         );
         let max_bytes = &mut self.counters.max_queue_bytes;
-        *max_bytes = (*max_bytes).max(discipline.bytes());
+        *max_bytes = (*max_bytes).max(discipline.queued_bytes());
         self.counters.dropped_queue += fates.full.len() as u64;
         for dropped in &fates.full {
-            self.note(now_ns, dropped.packet.len() as u64, What::Dropped);
+            self.note_event(now_ns, dropped.packet.len() as u64, EventKind::Dropped);
         }
-        self.advance(now_ns);
+        self.drain_aqm(now_ns);
         fates.full.pop().map(|dropped| dropped.packet)
     }
 
     /// Sends from the queue of [`Aqm`] what the bottleneck takes by now.
-    fn advance(&mut self, now_ns: u64) {
+    fn drain_aqm(&mut self, now_ns: u64) {
         while let Some(free_ns) = self.next_dequeue_ns().filter(|free_ns| *free_ns <= now_ns) {
             let mut fates = Fates::default();
             let next = (self.waiting.as_mut()).and_then(|it| it.dequeue(free_ns, &mut fates));
             self.counters.dropped_early += fates.early.len() as u64;
             self.counters.marked += fates.marked;
             for dropped in &fates.early {
-                self.note(free_ns, dropped.packet.len() as u64, What::Dropped);
+                self.note_event(free_ns, dropped.packet.len() as u64, EventKind::Dropped);
             }
             let Some(next) = next else {
                 return;
             };
             let bytes = next.packet.len() as u64;
             // Not from the moment of the call: that is rounded up to nanoseconds.
-            let sent_ns = self.bottleneck.send(self.busy_ns, bytes);
+            let sent_ns = self.bottleneck.send_packet(self.busy_ns, bytes);
             let queue_us = (sent_ns - next.since_ns) / 1000;
             self.counters.max_queue_us = self.counters.max_queue_us.max(queue_us);
             let since_ns = next.since_ns;
-            self.note(sent_ns, bytes, What::Left { since_ns });
-            self.fly(next.number, sent_ns, next.packet);
+            self.note_event(sent_ns, bytes, EventKind::Left { since_ns });
+            self.schedule_departure(next.number, sent_ns, next.packet);
         }
     }
 
     /// When the next packet leaves the queue of [`Aqm`].
     fn next_dequeue_ns(&self) -> Option<u64> {
         let waiting = self.waiting.as_ref()?;
-        (waiting.bytes() > 0).then(|| self.bottleneck.free_ns(self.busy_ns))
+        (waiting.queued_bytes() > 0).then(|| self.bottleneck.free_ns(self.busy_ns))
     }
 
     /// Sends a packet on its way behind the bottleneck.
-    fn fly(&mut self, number: u64, sent_ns: u64, packet: Vec<u8>) {
-        let departure_ns = self.departure(number, sent_ns);
+    fn schedule_departure(&mut self, number: u64, sent_ns: u64, packet: Vec<u8>) {
+        let departure_ns = self.departure_ns(number, sent_ns);
         self.flying_bytes += packet.len() as u64;
         self.flight.push(Reverse(Flying {
             departure_ns,
@@ -353,8 +353,8 @@ impl Engine {
     }
 
     /// A packet that leaves now or should have left before, and when it should.
-    pub fn depart(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
-        self.advance(now_ns);
+    pub fn next_departure(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
+        self.drain_aqm(now_ns);
         if self.flight.peek()?.0.departure_ns > now_ns {
             return None;
         }
@@ -367,14 +367,14 @@ impl Engine {
     }
 
     /// Takes from the queue what has been sent by now.
-    fn drain(&mut self, now_ns: u64) {
+    fn drain_tail_drop(&mut self, now_ns: u64) {
         while let Some((_, bytes)) = self.queue.front().filter(|next| next.0 <= now_ns) {
             self.queued_bytes -= bytes;
             self.queue.pop_front();
         }
     }
 
-    fn enqueue(&mut self, now_ns: u64, sent_ns: u64, bytes: u64) {
+    fn enqueue_tail_drop(&mut self, now_ns: u64, sent_ns: u64, bytes: u64) {
         if matches!(self.bottleneck, Bottleneck::None) {
             return;
         }
@@ -393,8 +393,8 @@ impl Engine {
         }
     }
 
-    fn departure(&mut self, number: u64, sent_ns: u64) -> u64 {
-        if self.chance(number, Draw::Reorder, self.direction.reorder) {
+    fn departure_ns(&mut self, number: u64, sent_ns: u64) -> u64 {
+        if self.draw_chance(number, Draw::Reorder, self.direction.reorder) {
             if sent_ns < self.last_ns {
                 self.counters.reordered += 1;
             }
@@ -403,22 +403,22 @@ impl Engine {
         let jitter_ns = self.direction.jitter.ns();
         // From 0 to twice the jitter, the latter included.
         let span = u128::from(2 * jitter_ns + 1);
-        let offset = (u128::from(self.draw(number, Draw::Jitter)) * span) >> 64;
+        let offset = (u128::from(self.draw_number(number, Draw::Jitter)) * span) >> 64;
         // The jitter is at most the delay: `Settings` sees to that.
         let delay_ns = (self.direction.delay.ns() + offset as u64).saturating_sub(jitter_ns);
         self.last_ns = self.last_ns.max(sent_ns + delay_ns);
         self.last_ns
     }
 
-    fn chance(&self, number: u64, what: Draw, probability: Probability) -> bool {
-        (self.draw(number, what) >> 32) < probability.q32()
+    fn draw_chance(&self, number: u64, what: Draw, probability: Probability) -> bool {
+        (self.draw_number(number, what) >> 32) < probability.q32()
     }
 
     /// Uniform over all 64-bit numbers; a pure function of the seed, the packet's
     /// number and what is drawn for.
-    fn draw(&self, number: u64, what: Draw) -> u64 {
-        let stream = mixed(mixed(self.direction.seed).wrapping_add(what as u64));
-        mixed(stream.wrapping_add(number.wrapping_mul(GOLDEN)))
+    fn draw_number(&self, number: u64, what: Draw) -> u64 {
+        let stream = splitmix64(splitmix64(self.direction.seed).wrapping_add(what as u64));
+        splitmix64(stream.wrapping_add(number.wrapping_mul(GOLDEN)))
     }
 }
 
@@ -443,7 +443,7 @@ enum Bottleneck {
         trace: Arc<Trace>,
         /// The opportunity in use.
         number: u64,
-        /// Its remaining capacity.
+        /// Remaining capacity of the opportunity, bytes.
         left_bytes: u64,
     },
 }
@@ -468,7 +468,7 @@ impl Bottleneck {
 
     /// Sends a packet after all that came before; returns when its last bit has
     /// been sent.
-    fn send(&mut self, now_ns: u64, bytes: u64) -> u64 {
+    fn send_packet(&mut self, now_ns: u64, bytes: u64) -> u64 {
         match self {
             Self::None => now_ns,
             Self::Rate { bps, free_at } => {

@@ -63,8 +63,8 @@ fn with_ecn(ecn: u8, bytes: usize) -> Vec<u8> {
 fn departures(engine: &mut Engine) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
     while let Some(next_ns) = engine.next_departure_ns() {
-        assert!(next_ns == 0 || engine.depart(next_ns - 1).is_none());
-        let (ideal_ns, packet) = engine.depart(next_ns).unwrap();
+        assert!(next_ns == 0 || engine.next_departure(next_ns - 1).is_none());
+        let (ideal_ns, packet) = engine.next_departure(next_ns).unwrap();
         assert_eq!(ideal_ns, next_ns);
         all.push((ideal_ns, packet));
     }
@@ -78,7 +78,11 @@ fn the_delay_is_exact() {
         ..clean()
     });
     for number in 0..100 {
-        assert!(engine.arrive(number * 7, numbered(number, 100)).is_none());
+        assert!(
+            engine
+                .packet_arrives(number * 7, numbered(number, 100))
+                .is_none()
+        );
     }
     let left = departures(&mut engine);
     for (index, (ns, packet)) in left.iter().enumerate() {
@@ -98,7 +102,7 @@ fn a_busy_link_sends_exactly_at_its_rate() {
         for round in 0..20_000usize {
             let bytes = sizes[round % sizes.len()];
             bits += bytes as u128 * 8;
-            assert!(engine.arrive(0, vec![0; bytes]).is_none());
+            assert!(engine.packet_arrives(0, vec![0; bytes]).is_none());
             let expected_ns = (bits * 1_000_000_000).div_ceil(u128::from(bps));
             assert_eq!(u128::from(engine.queue.back().unwrap().0), expected_ns);
         }
@@ -116,10 +120,10 @@ fn an_offered_load_above_the_rate_is_cut_to_the_rate() {
     let mut bytes = 0;
     for number in 0..100_000u64 {
         let now_ns = number * gap_ns;
-        while let Some((_, packet)) = engine.depart(now_ns) {
+        while let Some((_, packet)) = engine.next_departure(now_ns) {
             bytes += packet.len() as u64;
         }
-        engine.arrive(now_ns, vec![0; MTU]);
+        engine.packet_arrives(now_ns, vec![0; MTU]);
     }
     let goodput_bps = bytes as f64 * 8.0 / 10.0;
     assert!((goodput_bps / 1e8 - 1.0).abs() < 1e-3, "{goodput_bps}");
@@ -136,9 +140,9 @@ fn an_offered_load_above_the_rate_is_cut_to_the_rate() {
 fn an_idle_link_does_not_save_up() {
     let mut engine = Engine::new(limited(12_000_000, u64::MAX));
     // One packet takes 1 ms.
-    engine.arrive(0, vec![0; MTU]);
-    engine.arrive(SECOND, vec![0; MTU]);
-    engine.arrive(SECOND, vec![0; MTU]);
+    engine.packet_arrives(0, vec![0; MTU]);
+    engine.packet_arrives(SECOND, vec![0; MTU]);
+    engine.packet_arrives(SECOND, vec![0; MTU]);
     let moments: Vec<u64> = departures(&mut engine).iter().map(|(ns, _)| *ns).collect();
     assert_eq!(moments, [MS, SECOND + MS, SECOND + 2 * MS]);
 }
@@ -147,14 +151,14 @@ fn an_idle_link_does_not_save_up() {
 fn the_queue_limit_is_exact() {
     let mut engine = Engine::new(limited(12_000_000, 4500));
     for _ in 0..3 {
-        assert!(engine.arrive(0, vec![0; MTU]).is_none());
+        assert!(engine.packet_arrives(0, vec![0; MTU]).is_none());
     }
-    assert!(engine.arrive(0, vec![0; 1]).is_some());
-    assert!(engine.arrive(MS - 1, vec![0; 1]).is_some());
+    assert!(engine.packet_arrives(0, vec![0; 1]).is_some());
+    assert!(engine.packet_arrives(MS - 1, vec![0; 1]).is_some());
     // The first has just been sent.
-    assert!(engine.arrive(MS, vec![0; MTU + 1]).is_some());
-    assert!(engine.arrive(MS, vec![0; MTU]).is_none());
-    assert!(engine.arrive(MS, vec![0; 1]).is_some());
+    assert!(engine.packet_arrives(MS, vec![0; MTU + 1]).is_some());
+    assert!(engine.packet_arrives(MS, vec![0; MTU]).is_none());
+    assert!(engine.packet_arrives(MS, vec![0; 1]).is_some());
     assert_eq!(engine.counters().dropped_queue, 4);
     assert_eq!(engine.counters().max_queue_bytes, 4500);
     assert_eq!(engine.counters().max_queue_us, 3000);
@@ -173,7 +177,7 @@ fn loss_is_as_asked_within_its_confidence_bound() {
             let mut both = 0u64;
             let mut before = false;
             for _ in 0..packets {
-                let lost = engine.arrive(0, vec![0; 20]).is_some();
+                let lost = engine.packet_arrives(0, vec![0; 20]).is_some();
                 both += u64::from(lost && before);
                 before = lost;
             }
@@ -198,7 +202,7 @@ fn loss_is_as_asked_within_its_confidence_bound() {
             loss: probability,
             ..clean()
         });
-        (0..1000).for_each(|_| drop(engine.arrive(0, vec![0; 20])));
+        (0..1000).for_each(|_| drop(engine.packet_arrives(0, vec![0; 20])));
         assert_eq!(engine.counters().lost, lost);
     }
 }
@@ -212,7 +216,7 @@ fn a_seed_repeats_itself_and_another_does_not() {
             ..clean()
         });
         (0..64)
-            .map(|_| engine.arrive(0, vec![0; 20]).is_some())
+            .map(|_| engine.packet_arrives(0, vec![0; 20]).is_some())
             .collect()
     };
     assert_eq!(fates(1), fates(1));
@@ -229,11 +233,11 @@ fn jitter_keeps_the_order_and_its_bounds() {
     // Far enough apart not to hold each other back, then close together.
     let apart = 1000;
     for index in 0..apart {
-        engine.arrive(index * 50 * MS, numbered(index, 100));
+        engine.packet_arrives(index * 50 * MS, numbered(index, 100));
     }
     let close_from_ns = apart * 50 * MS;
     for index in apart..2 * apart {
-        engine.arrive(close_from_ns, numbered(index, 100));
+        engine.packet_arrives(close_from_ns, numbered(index, 100));
     }
     let left = departures(&mut engine);
     let order: Vec<u64> = left.iter().map(|(_, packet)| number(packet)).collect();
@@ -260,7 +264,7 @@ fn only_chosen_packets_overtake() {
         ..clean()
     });
     for index in 0..packets {
-        engine.arrive(index * MS, numbered(index, 100));
+        engine.packet_arrives(index * MS, numbered(index, 100));
     }
     let left = departures(&mut engine);
     let (early, late): (Vec<_>, Vec<_>) = left
@@ -288,7 +292,7 @@ fn capable_packets_are_marked_above_the_threshold_only() {
         });
         let fields = [0b10, 0b01, 0b10, 0b00, 0b01, 0b10];
         for field in fields {
-            engine.arrive(0, with_ecn(field, MTU));
+            engine.packet_arrives(0, with_ecn(field, MTU));
         }
         // The sixth did not fit: marking does not replace dropping.
         assert_eq!(engine.counters().dropped_queue, 1);
@@ -299,7 +303,7 @@ fn capable_packets_are_marked_above_the_threshold_only() {
             .collect();
         assert_eq!(left, [0b10, 0b01, 0b11, 0b00, 0b11]);
         // The queue is empty again.
-        engine.arrive(SECOND, with_ecn(0b10, MTU));
+        engine.packet_arrives(SECOND, with_ecn(0b10, MTU));
         assert_eq!(engine.counters().marked, 2);
     }
 }
@@ -308,7 +312,7 @@ fn capable_packets_are_marked_above_the_threshold_only() {
 fn a_trace_lets_one_full_packet_leave_at_each_line() {
     let mut engine = Engine::new(traced("1\n1\n4\n10\n"));
     for index in 0..9 {
-        engine.arrive(0, numbered(index, MTU));
+        engine.packet_arrives(0, numbered(index, MTU));
     }
     let moments: Vec<u64> = departures(&mut engine)
         .iter()
@@ -327,11 +331,11 @@ fn a_trace_delivers_its_number_of_packets_however_long_it_runs() {
     let mut now_ns = 0;
     while now_ns <= end_ns {
         // Always at least 50 packets in the queue.
-        engine.drain(now_ns);
+        engine.drain_tail_drop(now_ns);
         while engine.queue.len() < 50 {
-            engine.arrive(now_ns, vec![0; MTU]);
+            engine.packet_arrives(now_ns, vec![0; MTU]);
         }
-        while engine.depart(now_ns).is_some() {
+        while engine.next_departure(now_ns).is_some() {
             delivered += 1;
         }
         now_ns += MS;
@@ -344,9 +348,9 @@ fn small_packets_share_an_opportunity_and_large_ones_need_several() {
     let mut engine = Engine::new(traced("10\n"));
     // Four of 372 bytes, each with its 4, fill one opportunity.
     for _ in 0..5 {
-        engine.arrive(0, vec![0; 372]);
+        engine.packet_arrives(0, vec![0; 372]);
     }
-    engine.arrive(0, vec![0; 1600]);
+    engine.packet_arrives(0, vec![0; 1600]);
     let moments: Vec<u64> = departures(&mut engine)
         .iter()
         .map(|(ns, _)| ns / MS)
@@ -358,11 +362,11 @@ fn small_packets_share_an_opportunity_and_large_ones_need_several() {
 #[test]
 fn opportunities_that_nobody_used_are_gone() {
     let mut engine = Engine::new(traced("1\n2\n3\n"));
-    engine.arrive(0, vec![0; 96]);
+    engine.packet_arrives(0, vec![0; 96]);
     // Half of the first opportunity is left, but it is over.
-    engine.arrive(MS + 1, vec![0; MTU]);
-    engine.arrive(100 * MS, vec![0; MTU]);
-    engine.arrive(100 * MS + 1, vec![0; MTU]);
+    engine.packet_arrives(MS + 1, vec![0; MTU]);
+    engine.packet_arrives(100 * MS, vec![0; MTU]);
+    engine.packet_arrives(100 * MS + 1, vec![0; MTU]);
     let moments: Vec<u64> = departures(&mut engine)
         .iter()
         .map(|(ns, _)| ns / MS)
@@ -378,19 +382,19 @@ fn memory_is_bounded() {
     });
     let bytes = 64 << 20;
     for _ in 0..8 {
-        assert!(engine.arrive(0, vec![0; bytes]).is_none());
+        assert!(engine.packet_arrives(0, vec![0; bytes]).is_none());
     }
-    assert!(engine.arrive(0, vec![0; 1]).is_some());
+    assert!(engine.packet_arrives(0, vec![0; 1]).is_some());
     assert_eq!(engine.counters().dropped_memory, 1);
-    assert!(engine.depart(60 * SECOND).is_some());
-    assert!(engine.arrive(60 * SECOND, vec![0; 1]).is_none());
+    assert!(engine.next_departure(60 * SECOND).is_some());
+    assert!(engine.packet_arrives(60 * SECOND, vec![0; 1]).is_none());
 }
 
 /// Arrivals at random moments, in bursts, of a few flows.
 fn arrivals(seed: u64, count: u64, mean_gap_ns: u64) -> Vec<(u64, Vec<u8>)> {
     let mut now_ns = 0;
     let arrival = |number: u64| {
-        let random = mixed(mixed(seed) ^ number);
+        let random = splitmix64(splitmix64(seed) ^ number);
         // One gap in four, four times as long.
         now_ns += if random & 3 == 0 {
             (random >> 2) % (8 * mean_gap_ns)
@@ -413,11 +417,11 @@ fn passed(direction: Direction, arrivals: &[(u64, Vec<u8>)]) -> (Vec<(u64, Vec<u
     let mut engine = Engine::new(direction);
     let mut left = Vec::new();
     for (now_ns, packet) in arrivals {
-        left.extend(std::iter::from_fn(|| engine.depart(*now_ns)));
-        engine.arrive(*now_ns, packet.clone());
+        left.extend(std::iter::from_fn(|| engine.next_departure(*now_ns)));
+        engine.packet_arrives(*now_ns, packet.clone());
     }
     while let Some(next_ns) = engine.next_departure_ns() {
-        left.extend(std::iter::from_fn(|| engine.depart(next_ns)));
+        left.extend(std::iter::from_fn(|| engine.next_departure(next_ns)));
     }
     (left, *engine.counters())
 }
@@ -460,7 +464,7 @@ fn a_codel_that_never_drops_is_first_in_first_out() {
 fn controlled_queues_lose_nothing_unseen_keep_flows_in_order_and_never_idle() {
     for seed in 1..=60u64 {
         // Up to three times the rate of 10 Mbit/s.
-        let arrivals = arrivals(seed, 1500, 200_000 + mixed(seed) % 800_000);
+        let arrivals = arrivals(seed, 1500, 200_000 + splitmix64(seed) % 800_000);
         let names = [
             "codel,target=1ms,interval=10ms",
             "fq_codel",
@@ -470,7 +474,7 @@ fn controlled_queues_lose_nothing_unseen_keep_flows_in_order_and_never_idle() {
             let direction = Direction {
                 aqm: Some(name.parse().unwrap()),
                 seed,
-                ..limited(10_000_000, 20_000 + mixed(!seed) % 200_000)
+                ..limited(10_000_000, 20_000 + splitmix64(!seed) % 200_000)
             };
             let limit_bytes = direction.queue_bytes;
             let (left, counters) = passed(direction, &arrivals);

@@ -46,7 +46,7 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// Starts to forward. `failed` is written to if it ends by itself.
-    pub fn start(
+    pub fn start_forwarding(
         name: &str,
         direction: Direction,
         from: File,
@@ -54,11 +54,11 @@ impl Forwarder {
         began: Instant,
         failed: Arc<EventFd>,
     ) -> Result<Self, Error> {
-        Self::recorded(name, direction, from, to, began, failed, None)
+        Self::start_recorded(name, direction, from, to, began, failed, None)
     }
 
-    /// As [`Forwarder::start`], with a log.
-    pub(crate) fn recorded(
+    /// As [`Forwarder::start_forwarding`], with a log.
+    pub(crate) fn start_recorded(
         name: &str,
         direction: Direction,
         from: File,
@@ -79,11 +79,11 @@ impl Forwarder {
             .name(name.to_owned())
             .spawn(move || {
                 let mut worker = Worker::new(direction, from, to, began, told);
-                worker.engine.record(recorder.is_some());
+                worker.engine.record_events(recorder.is_some());
                 worker.recorder = recorder;
-                let ended = worker.run(&theirs).map(|()| worker.passage());
+                let ended = worker.run(&theirs).map(|()| worker.passage_so_far());
                 if let Some(recorder) = worker.recorder.take() {
-                    recorder.end(worker.now_ns(), &mut worker.engine);
+                    recorder.take_rest(worker.now_ns(), &mut worker.engine);
                 }
                 if ended.is_err() {
                     // Only a full counter makes this fail, and then it is readable.
@@ -105,7 +105,7 @@ impl Forwarder {
     }
 
     /// Stops it and says what it did.
-    pub fn finish(mut self) -> Result<Passage, Error> {
+    pub fn stop_and_report(mut self) -> Result<Passage, Error> {
         self.stop_and_join()
             .unwrap_or_else(|| Err(io::Error::other("the thread was joined before")))
             .map_err(Error::system("forwarding packets failed"))
@@ -172,24 +172,24 @@ impl Worker {
     fn run(&mut self, stop: &EventFd) -> io::Result<()> {
         self.realtime = be_prompt();
         loop {
-            self.deliver()?;
-            let count = self.collect()?;
+            self.deliver_due()?;
+            let count = self.collect_arrivals()?;
             let counters = self.engine.counters();
             let dropped = counters.dropped_queue + counters.dropped_early;
             self.queue_drops.store(dropped, Ordering::Relaxed);
             if let Some(recorder) = &mut self.recorder {
-                recorder.take(self.began.elapsed().as_nanos() as u64, &mut self.engine);
+                recorder.take_events(self.began.elapsed().as_nanos() as u64, &mut self.engine);
             }
             if count == BATCH {
                 continue;
             }
-            if self.wait(stop)? {
+            if self.wait_for_event(stop)? {
                 return Ok(());
             }
         }
     }
 
-    fn passage(&self) -> Passage {
+    fn passage_so_far(&self) -> Passage {
         Passage {
             counters: *self.engine.counters(),
             error: self.lateness.percentiles(),
@@ -204,9 +204,9 @@ impl Worker {
     }
 
     /// Writes all packets whose time has come.
-    fn deliver(&mut self) -> io::Result<()> {
+    fn deliver_due(&mut self) -> io::Result<()> {
         let mut now_ns = self.now_ns();
-        while let Some((ideal_ns, packet)) = self.engine.depart(now_ns) {
+        while let Some((ideal_ns, packet)) = self.engine.next_departure(now_ns) {
             match self.to.write(&packet) {
                 Ok(_) => {}
                 // The device is down, or the packet was none that it knows.
@@ -229,7 +229,7 @@ impl Worker {
 
     /// Reads packets until there are none, a departure is due or there were
     /// [`BATCH`]. Returns how many.
-    fn collect(&mut self) -> io::Result<usize> {
+    fn collect_arrivals(&mut self) -> io::Result<usize> {
         for count in 0..BATCH {
             let mut packet = self.spare.pop().unwrap_or_default();
             packet.resize(MTU_BYTES, 0);
@@ -246,7 +246,7 @@ impl Worker {
                 Err(error) => return Err(error),
             }
             let now_ns = self.now_ns();
-            if let Some(packet) = self.engine.arrive(now_ns, packet) {
+            if let Some(packet) = self.engine.packet_arrives(now_ns, packet) {
                 self.spare.push(packet);
             }
             if self
@@ -261,7 +261,7 @@ impl Worker {
     }
 
     /// Waits for a packet, the next departure or the end; true for the last.
-    fn wait(&self, stop: &EventFd) -> io::Result<bool> {
+    fn wait_for_event(&self, stop: &EventFd) -> io::Result<bool> {
         let timeout = self.engine.next_departure_ns().map(|next_ns| {
             let left_ns = next_ns.saturating_sub(self.now_ns());
             libc::timespec {

@@ -30,5 +30,5 @@ pub mod tun;
 pub use accuracy::Percentiles;
 pub use error::Error;
 pub use report::{Direction, ERROR_TARGET_US, FORMAT, Report};
-pub use run::{Finished, Task, run};
+pub use run::{Finished, Task, run_task};
 pub use settings::Settings;

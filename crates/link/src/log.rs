@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::engine::{Capacity, Direction, Engine, Event, What};
+use crate::engine::{Capacity, Direction, Engine, Event, EventKind};
 use crate::error::Error;
 use crate::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES};
 
@@ -39,7 +39,7 @@ pub(crate) struct LogFile {
     direction: Direction,
 }
 
-/// What goes to the writer.
+/// Message to the writer.
 enum Message {
     Events(Vec<Event>),
     /// The link ended.
@@ -87,7 +87,7 @@ impl LogFile {
     }
 
     /// Starts the thread.
-    pub(crate) fn start(self) -> Result<(Recorder, Writer), Error> {
+    pub(crate) fn start_writer(self) -> Result<(Recorder, Writer), Error> {
         let (sender, receiver) = sync_channel(WAITING_LOTS);
         let is_behind = Arc::new(AtomicBool::new(false));
         let lines = Lines::new(BufWriter::new(self.file), &self.direction);
@@ -111,21 +111,21 @@ impl LogFile {
 
 impl Recorder {
     /// Hands events over if it is time. Never waits.
-    pub(crate) fn take(&mut self, now_ns: u64, engine: &mut Engine) {
-        let count = engine.events();
+    pub(crate) fn take_events(&mut self, now_ns: u64, engine: &mut Engine) {
+        let count = engine.event_count();
         if count >= LOT || (count > 0 && now_ns - self.handed_ns >= LOT_NS) {
             self.handed_ns = now_ns;
             let events = engine.take_events(LOT + LOT / 8);
             if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Events(events)) {
                 // A log with a hole would mislead.
-                engine.record(false);
+                engine.record_events(false);
                 self.is_behind.store(true, Ordering::Relaxed);
             }
         }
     }
 
     /// Hands over the rest.
-    pub(crate) fn end(self, now_ns: u64, engine: &mut Engine) {
+    pub(crate) fn take_rest(self, now_ns: u64, engine: &mut Engine) {
         // The writer ends only after the end of this.
         let _ = self.sender.send(Message::Events(engine.take_events(0)));
         let _ = self.sender.send(Message::End(now_ns));
@@ -137,7 +137,7 @@ impl Writer {
     ///
     /// # Errors
     /// The file does not have all of it.
-    pub(crate) fn finish(self) -> Result<(), Error> {
+    pub(crate) fn wait_until_written(self) -> Result<(), Error> {
         let panicked = || Err(io::Error::other("the writing thread panicked"));
         let mut written = self.thread.join().unwrap_or_else(|_| panicked());
         if written.is_ok() && self.is_behind.load(Ordering::Relaxed) {
@@ -154,7 +154,9 @@ fn write_all(mut lines: Lines<BufWriter<File>>, from: &Receiver<Message>) -> io:
         if written.is_ok() {
             written = match message {
                 Message::Events(events) => events.iter().try_for_each(|event| lines.add(event)),
-                Message::End(now_ns) => lines.until(now_ns, true).and_then(|()| lines.flush()),
+                Message::End(now_ns) => {
+                    lines.write_until(now_ns, true).and_then(|()| lines.flush())
+                }
             };
         }
     }
@@ -192,36 +194,36 @@ impl<W: Write> Lines<W> {
         let at_ns = event.at_ns;
         let bytes = event.bytes + self.overhead_bytes;
         match event.what {
-            What::Left { since_ns } => {
+            EventKind::Left { since_ns } => {
                 self.later.push_back((at_ns, since_ns, bytes));
                 Ok(())
             }
-            What::Came => {
-                self.until(at_ns, false)?;
+            EventKind::Came => {
+                self.write_until(at_ns, false)?;
                 writeln!(self.to, "{} + {bytes}", at_ns / NS_PER_MS)
             }
-            What::Dropped => {
-                self.until(at_ns, false)?;
+            EventKind::Dropped => {
+                self.write_until(at_ns, false)?;
                 writeln!(self.to, "{} d 1 {bytes}", at_ns / NS_PER_MS)
             }
         }
     }
 
     /// Writes what is earlier than a moment; at the end also departures after it.
-    fn until(&mut self, now_ns: u64, is_end: bool) -> io::Result<()> {
+    fn write_until(&mut self, now_ns: u64, is_end: bool) -> io::Result<()> {
         while let Some(&(at_ns, since_ns, bytes)) = self.later.front() {
             if at_ns > now_ns && !is_end {
                 break;
             }
-            self.opportunities(at_ns)?;
+            self.write_opportunities(at_ns)?;
             self.later.pop_front();
             let (left_ms, came_ms) = (at_ns / NS_PER_MS, since_ns / NS_PER_MS);
             writeln!(self.to, "{left_ms} - {bytes} {}", left_ms - came_ms)?;
         }
-        self.opportunities(now_ns)
+        self.write_opportunities(now_ns)
     }
 
-    fn opportunities(&mut self, until_ns: u64) -> io::Result<()> {
+    fn write_opportunities(&mut self, until_ns: u64) -> io::Result<()> {
         loop {
             let (at_ns, bytes) = match &self.capacity {
                 Capacity::Unlimited => return Ok(()),
@@ -262,18 +264,18 @@ mod tests {
     fn lines(direction: Direction, came_ns: &[u64], end_ns: u64) -> String {
         let mut lines = Lines::new(Vec::new(), &direction);
         let mut engine = Engine::new(direction);
-        engine.record(true);
+        engine.record_events(true);
         for &now_ns in came_ns {
-            while engine.depart(now_ns).is_some() {}
-            engine.arrive(now_ns, vec![0; 1000]);
+            while engine.next_departure(now_ns).is_some() {}
+            engine.packet_arrives(now_ns, vec![0; 1000]);
         }
         while let Some(next_ns) = engine.next_departure_ns() {
-            while engine.depart(next_ns).is_some() {}
+            while engine.next_departure(next_ns).is_some() {}
         }
         for event in &engine.take_events(0) {
             lines.add(event).unwrap();
         }
-        lines.until(end_ns, true).unwrap();
+        lines.write_until(end_ns, true).unwrap();
         String::from_utf8(lines.to).unwrap()
     }
 

@@ -60,13 +60,13 @@ const KEPT: [u32; 4] = [
 
 /// Both ends of a link.
 #[derive(Debug)]
-pub struct Ends {
+pub struct Endpoints {
     /// None where the caller is privileged and needs none.
     user: Option<OwnedFd>,
     /// Where the command runs.
-    pub near: End,
+    pub near: Endpoint,
     /// The other end.
-    pub far: End,
+    pub far: Endpoint,
     /// Whether the kernel has IPv6.
     pub has_v6: bool,
     /// Addresses of near and far.
@@ -77,7 +77,7 @@ pub struct Ends {
 
 /// One end: a namespace and the device in it.
 #[derive(Debug)]
-pub struct End {
+pub struct Endpoint {
     /// None: the machine's own, where nothing may be started or killed.
     namespace: Option<OwnedFd>,
     /// Each read is a packet that the end sent, each write one that it gets.
@@ -88,19 +88,19 @@ pub struct End {
     name: String,
 }
 
-impl Ends {
+impl Endpoints {
     /// Makes both. The process must have one thread, and it forks.
     ///
     /// # Errors
     /// [`Error::Missing`] where the machine does not allow it, with what to do.
-    pub fn create() -> Result<Self, Error> {
-        Self::between([NEAR, FAR])
+    pub fn create_pair() -> Result<Self, Error> {
+        Self::create_with_addresses([NEAR, FAR])
     }
 
-    /// As [`Ends::create`], with these addresses of near and far.
-    pub(crate) fn between(addresses: [Addresses; 2]) -> Result<Self, Error> {
+    /// As [`Endpoints::create_pair`], with these addresses of near and far.
+    pub(crate) fn create_with_addresses(addresses: [Addresses; 2]) -> Result<Self, Error> {
         let [near, far] = addresses;
-        let (has_v6, user, ends) = made([far, near])?;
+        let (has_v6, user, ends) = make_ends([far, near])?;
         let [far, near] = ends;
         Ok(Self {
             user,
@@ -113,8 +113,8 @@ impl Ends {
     }
 
     /// Makes the near end; the far one is a device of the machine, which root has made.
-    pub(crate) fn towards(far: End, addresses: [Addresses; 2]) -> Result<Self, Error> {
-        let (has_v6, user, [near]) = made([addresses[0]])?;
+    pub(crate) fn create_near_end(far: Endpoint, addresses: [Addresses; 2]) -> Result<Self, Error> {
+        let (has_v6, user, [near]) = make_ends([addresses[0]])?;
         Ok(Self {
             user,
             near,
@@ -130,29 +130,29 @@ impl Ends {
         &self,
         make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
     ) -> Result<[OwnedFd; COUNT], Error> {
-        self.at(&self.near, make)
+        self.open_at(&self.near, make)
     }
 
-    /// The same at either end.
-    pub(crate) fn at<const COUNT: usize>(
+    /// Opens descriptors at either end, as [`Endpoints::at_near`].
+    pub(crate) fn open_at<const COUNT: usize>(
         &self,
-        end: &End,
+        end: &Endpoint,
         make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
     ) -> Result<[OwnedFd; COUNT], Error> {
-        let entrance = self.entrance(end)?;
+        let entrance = self.open_entrance(end)?;
         let answer = by_a_child(|| {
-            let entered = entrance.enter();
+            let entered = entrance.enter_namespace();
             entered.map_err(|error| ("enter a network namespace", error))?;
             Ok(Built {
                 descriptors: make()?.into(),
                 has_v6: false,
             })
         })?;
-        answer.complete(self.user.is_some())
+        answer.into_descriptors(self.user.is_some())
     }
 
     /// The way into one end.
-    pub fn entrance(&self, end: &End) -> Result<Entrance, Error> {
+    pub fn open_entrance(&self, end: &Endpoint) -> Result<Entrance, Error> {
         let copy = |fd: &OwnedFd| {
             fd.try_clone()
                 .map_err(Error::system("cannot duplicate a descriptor"))
@@ -171,7 +171,7 @@ impl Ends {
     }
 }
 
-impl End {
+impl Endpoint {
     /// An end in the machine's own namespace, at a device that was made there.
     pub(crate) fn on_the_machine(device: File, name: String) -> Result<Self, Error> {
         let path = "/proc/self/net/dev";
@@ -183,8 +183,8 @@ impl End {
         })
     }
 
-    /// What tells the namespace from others: its device and inode. None for the machine's own.
-    pub fn identity(&self) -> io::Result<Option<(u64, u64)>> {
+    /// Identity of the namespace: device and inode. None for the machine's own.
+    pub fn namespace_identity(&self) -> io::Result<Option<(u64, u64)>> {
         let Some(namespace) = &self.namespace else {
             return Ok(None);
         };
@@ -194,7 +194,7 @@ impl End {
 
     /// Packets that the kernel dropped because this process did not read them in
     /// time.
-    pub fn unread(&self) -> io::Result<u64> {
+    pub fn unread_packets(&self) -> io::Result<u64> {
         let mut text = String::new();
         let mut counters = &self.counters;
         counters.rewind()?;
@@ -223,14 +223,14 @@ pub struct Entrance {
 
 impl Entrance {
     /// Moves the calling process there; async-signal-safe.
-    pub fn enter(&self) -> io::Result<()> {
+    pub fn enter_namespace(&self) -> io::Result<()> {
         if let Some(user) = &self.user {
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
         }
         setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
         self.resolv_conf
             .as_deref()
-            .map_or(Ok(()), resolv::replace)?;
+            .map_or(Ok(()), resolv::replace_resolv_conf)?;
         match self.user {
             Some(_) => capabilities::keep(&KEPT),
             None => Ok(()),
@@ -246,7 +246,7 @@ struct Mapping {
 
 impl Mapping {
     /// The caller keeps its numbers: many programs refuse to be root.
-    fn own() -> Self {
+    fn keep_ids() -> Self {
         Self {
             user: format!("{0} {0} 1", geteuid()),
             group: format!("{0} {0} 1", getegid()),
@@ -254,7 +254,7 @@ impl Mapping {
     }
 
     /// The caller is root inside: what it runs there, as `ip`, keeps its capabilities.
-    fn root() -> Self {
+    fn map_to_root() -> Self {
         Self {
             user: format!("0 {} 1", geteuid()),
             group: format!("0 {} 1", getegid()),
@@ -262,7 +262,7 @@ impl Mapping {
     }
 
     /// Moves the calling process, which has one thread, into a new user namespace.
-    fn enter(&self) -> Result<(), Fault> {
+    fn enter_user_namespace(&self) -> Result<(), Fault> {
         unshare(CloneFlags::CLONE_NEWUSER)
             .map_err(|errno| ("create a user namespace", errno.into()))?;
         for (file, text) in [
@@ -290,9 +290,9 @@ struct Built {
 pub fn in_a_namespace_of_ones_own<const COUNT: usize>(
     make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
 ) -> Result<[OwnedFd; COUNT], Error> {
-    let plan = Mapping::root();
+    let plan = Mapping::map_to_root();
     let answer = by_a_child(|| {
-        plan.enter()?;
+        plan.enter_user_namespace()?;
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|errno| ("create a network namespace", errno.into()))?;
         Ok(Built {
@@ -300,14 +300,14 @@ pub fn in_a_namespace_of_ones_own<const COUNT: usize>(
             has_v6: false,
         })
     })?;
-    answer.complete(true)
+    answer.into_descriptors(true)
 }
 
 /// Makes ends with these addresses: whether the kernel has IPv6, the user namespace if one is
 /// needed, and the ends.
-fn made<const COUNT: usize>(
+fn make_ends<const COUNT: usize>(
     addresses: [Addresses; COUNT],
-) -> Result<(bool, Option<OwnedFd>, [End; COUNT]), Error> {
+) -> Result<(bool, Option<OwnedFd>, [Endpoint; COUNT]), Error> {
     let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Options(format!(
@@ -315,21 +315,23 @@ fn made<const COUNT: usize>(
         )));
     }
     // A user namespace would take root's real privileges away for no gain.
-    let plan = (!capabilities::may_administrate()).then(Mapping::own);
-    let answer = by_a_child(|| build(plan.as_ref(), &addresses))?;
+    let plan = (!capabilities::may_administrate()).then(Mapping::keep_ids);
+    let answer = by_a_child(|| build_in_child(plan.as_ref(), &addresses))?;
     let (has_v6, descriptors) = match answer {
         Answer::Made {
             has_v6,
             descriptors,
         } => (has_v6, descriptors),
-        Answer::Failed { what, errno } => return Err(explain(&what, errno, plan.is_some())),
+        Answer::Failed { what, errno } => {
+            return Err(explain_failure(&what, errno, plan.is_some()));
+        }
     };
-    let missing = || unreceived(io::Error::other("descriptors are missing"));
+    let missing = || receive_error(io::Error::other("descriptors are missing"));
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(missing);
     let mut ends = Vec::with_capacity(COUNT);
     for _ in 0..COUNT {
-        ends.push(End {
+        ends.push(Endpoint {
             namespace: Some(next()?),
             device: next()?.into(),
             counters: next()?.into(),
@@ -341,13 +343,15 @@ fn made<const COUNT: usize>(
     Ok((has_v6, plan.map(|_| user), ends))
 }
 
-fn complete<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
+fn complete_descriptors<const COUNT: usize>(
+    descriptors: Vec<OwnedFd>,
+) -> Result<[OwnedFd; COUNT], Error> {
     descriptors
         .try_into()
-        .map_err(|_| unreceived(io::Error::other("descriptors are missing")))
+        .map_err(|_| receive_error(io::Error::other("descriptors are missing")))
 }
 
-fn unreceived(error: io::Error) -> Error {
+fn receive_error(error: io::Error) -> Error {
     Error::system("cannot receive the namespaces from the process that made them")(error)
 }
 
@@ -366,13 +370,13 @@ fn by_a_child(build: impl FnOnce() -> Result<Built, Fault>) -> Result<Answer, Er
     match unsafe { fork() }.map_err(|errno| Error::system("cannot fork")(errno.into()))? {
         ForkResult::Child => {
             drop(ours);
-            answer(&theirs, build());
+            send_answer(&theirs, build());
             // SAFETY: ends the child at once, without the parent's clean-up.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { child } => {
             drop(theirs);
-            let answer = receive(&ours);
+            let answer = receive_answer(&ours);
             while waitpid(child, None) == Err(Errno::EINTR) {}
             answer
         }
@@ -380,9 +384,9 @@ fn by_a_child(build: impl FnOnce() -> Result<Built, Fault>) -> Result<Answer, Er
 }
 
 /// Runs in the child.
-fn build(mapping: Option<&Mapping>, addresses: &[Addresses]) -> Result<Built, Fault> {
+fn build_in_child(mapping: Option<&Mapping>, addresses: &[Addresses]) -> Result<Built, Fault> {
     if let Some(mapping) = mapping {
-        mapping.enter()?;
+        mapping.enter_user_namespace()?;
     }
     let mut descriptors = Vec::with_capacity(DESCRIPTORS);
     let mut has_v6 = true;
@@ -394,7 +398,7 @@ fn build(mapping: Option<&Mapping>, addresses: &[Addresses]) -> Result<Built, Fa
     for &addresses in addresses {
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|errno| ("create a network namespace", errno.into()))?;
-        let (device, v6) = tun::create(addresses)?;
+        let (device, v6) = tun::create_device(addresses)?;
         has_v6 &= v6;
         descriptors.push(open("/proc/self/ns/net")?);
         descriptors.push(device);
@@ -421,15 +425,18 @@ enum Answer {
 }
 
 impl Answer {
-    fn complete<const COUNT: usize>(self, with_user: bool) -> Result<[OwnedFd; COUNT], Error> {
+    fn into_descriptors<const COUNT: usize>(
+        self,
+        with_user: bool,
+    ) -> Result<[OwnedFd; COUNT], Error> {
         match self {
-            Self::Made { descriptors, .. } => complete(descriptors),
-            Self::Failed { what, errno } => Err(explain(&what, errno, with_user)),
+            Self::Made { descriptors, .. } => complete_descriptors(descriptors),
+            Self::Failed { what, errno } => Err(explain_failure(&what, errno, with_user)),
         }
     }
 }
 
-fn answer(socket: &OwnedFd, built: Result<Built, Fault>) {
+fn send_answer(socket: &OwnedFd, built: Result<Built, Fault>) {
     let (text, descriptors) = match built {
         Ok(built) => (
             vec![if built.has_v6 { b'1' } else { b'0' }],
@@ -455,7 +462,7 @@ fn answer(socket: &OwnedFd, built: Result<Built, Fault>) {
     );
 }
 
-fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
+fn receive_answer(socket: &OwnedFd) -> Result<Answer, Error> {
     let mut text = [0u8; 128];
     let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
     let mut descriptors = Vec::new();
@@ -464,7 +471,10 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut space), flags) {
             Ok(message) => {
-                for control in message.cmsgs().map_err(|errno| unreceived(errno.into()))? {
+                for control in message
+                    .cmsgs()
+                    .map_err(|errno| receive_error(errno.into()))?
+                {
                     if let ControlMessageOwned::ScmRights(received) = control {
                         descriptors.extend(received.into_iter().map(|fd| {
                             // SAFETY: the kernel has just made it for us.
@@ -475,7 +485,7 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
                 break message.bytes;
             }
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(unreceived(errno.into())),
+            Err(errno) => return Err(receive_error(errno.into())),
         }
     };
     match &text[..length] {
@@ -487,18 +497,20 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
             has_v6: *v6 == b'1',
             descriptors,
         }),
-        _ => Err(unreceived(io::Error::other("it ended without an answer"))),
+        _ => Err(receive_error(io::Error::other(
+            "it ended without an answer",
+        ))),
     }
 }
 
 /// Turns a failed step into what a user can do about it.
-fn explain(what: &str, errno: i32, with_user: bool) -> Error {
+fn explain_failure(what: &str, errno: i32, with_user: bool) -> Error {
     let error = io::Error::from_raw_os_error(errno);
     let mut advice = Vec::new();
     if what.contains("/dev/net/tun") {
-        advice.push(tun::advice(errno).to_owned());
+        advice.push(tun::open_hint(errno).to_owned());
     } else if with_user {
-        advice.extend(forbidding());
+        advice.extend(forbidding_settings());
     }
     if advice.is_empty() {
         advice.push(
@@ -509,7 +521,7 @@ fn explain(what: &str, errno: i32, with_user: bool) -> Error {
 }
 
 /// The settings that keep ordinary users from user namespaces, if any does.
-fn forbidding() -> Vec<String> {
+fn forbidding_settings() -> Vec<String> {
     [
         ("/proc/sys/user/max_user_namespaces", "0", "10000"),
         ("/proc/sys/user/max_net_namespaces", "0", "10000"),
@@ -549,9 +561,9 @@ thalweg0:     1       2    3    4    5     6          7         8        9      
 
     #[test]
     fn a_device_that_may_not_be_opened_is_explained() {
-        let text = explain("open /dev/net/tun", libc::EACCES, true).to_string();
+        let text = explain_failure("open /dev/net/tun", libc::EACCES, true).to_string();
         assert!(text.contains("chmod 0666 /dev/net/tun"), "{text}");
-        let text = explain("open /dev/net/tun", libc::ENOENT, true).to_string();
+        let text = explain_failure("open /dev/net/tun", libc::ENOENT, true).to_string();
         assert!(text.contains("modprobe tun"), "{text}");
     }
 }

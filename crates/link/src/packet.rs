@@ -6,7 +6,7 @@ const CONGESTION_EXPERIENCED: u8 = 0b11;
 
 /// Sets *congestion experienced* in a packet whose sender can use it. Returns
 /// whether the packet now says so because of this call.
-pub(crate) fn mark(packet: &mut [u8]) -> bool {
+pub(crate) fn mark_ce(packet: &mut [u8]) -> bool {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= 20 => mark_v4(packet),
         Some(6) if packet.len() >= 40 => mark_v6(packet),
@@ -49,7 +49,7 @@ fn mark_v6(packet: &mut [u8]) -> bool {
 
 /// Gives the words that tell a packet's flow from others: addresses, protocol, and ports where they
 /// are in this packet.
-pub(crate) fn flow(packet: &[u8], mut word: impl FnMut(u64)) {
+pub(crate) fn hash_flow(packet: &[u8], mut word: impl FnMut(u64)) {
     let (addresses, protocol, payload) = match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= 20 => {
             let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
@@ -102,17 +102,17 @@ mod tests {
     fn only_capable_ipv4_packets_are_marked_and_the_checksum_holds() {
         for identification in 0..=u16::MAX {
             let mut header = v4(0b10, identification);
-            assert!(mark(&mut header));
+            assert!(mark_ce(&mut header));
             assert_eq!(header[1], 0b11);
             assert_eq!(sum(&header), 0xffff, "{identification}");
         }
         let mut header = v4(0b1010_0001, 7);
-        assert!(mark(&mut header));
+        assert!(mark_ce(&mut header));
         assert_eq!((header[1], sum(&header)), (0b1010_0011, 0xffff));
         for tos in [0b00, 0b11] {
             let before = v4(tos, 7);
             let mut header = before.clone();
-            assert!(!mark(&mut header));
+            assert!(!mark_ce(&mut header));
             assert_eq!(header, before);
         }
     }
@@ -128,7 +128,7 @@ mod tests {
             let mut packet = vec![0; 40];
             packet[0] = 0x6a;
             packet[1] = second;
-            assert_eq!(mark(&mut packet), after.is_some());
+            assert_eq!(mark_ce(&mut packet), after.is_some());
             assert_eq!(packet[1], after.unwrap_or(second));
             assert_eq!(packet[0], 0x6a);
         }
@@ -138,7 +138,7 @@ mod tests {
     fn flows_differ_by_addresses_protocol_and_ports() {
         let words = |packet: &[u8]| {
             let mut all = Vec::new();
-            flow(packet, |word| all.push(word));
+            hash_flow(packet, |word| all.push(word));
             all
         };
         for size in [20, 40] {
@@ -175,7 +175,7 @@ mod tests {
     fn what_is_no_ip_packet_is_left_alone() {
         for packet in [vec![], vec![0x45, 2], vec![0x60; 39], vec![0x12; 60]] {
             let mut copy = packet.clone();
-            assert!(!mark(&mut copy));
+            assert!(!mark_ce(&mut copy));
             assert_eq!(copy, packet);
         }
     }

@@ -24,7 +24,7 @@ impl QueueLimit {
     pub const FLOOR_BYTES: u64 = 15_000;
 
     /// In bytes, for a direction's rate and one-way delay.
-    pub fn bytes(self, rate_bps: u64, delay: Delay) -> u64 {
+    pub fn in_bytes(self, rate_bps: u64, delay: Delay) -> u64 {
         match self {
             Self::Bytes(size) => size.bytes(),
             Self::Bdp(factor) => {
@@ -107,7 +107,7 @@ mod tests {
             ("1500b", 1_500),
         ] {
             let limit: QueueLimit = text.parse().unwrap();
-            assert_eq!(limit.bytes(100_000_000, delay), bytes, "{text}");
+            assert_eq!(limit.in_bytes(100_000_000, delay), bytes, "{text}");
         }
         for text in [
             "", "1", "bdp", "0bdp", "2000bdp", "-1bdp", "1dbp", "5ms", "1499b",

@@ -12,7 +12,7 @@ use crate::child::Child;
 use crate::error::Error;
 
 /// How long it may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the kernel's tables are read: nothing tells of a new listener.
 const INTERVAL_MS: u16 = 5;
@@ -21,26 +21,30 @@ const INTERVAL_MS: u16 = 5;
 const TABLES: [(&str, &str); 4] = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
 
 /// Returns when something at the far end listens on the TCP or UDP port.
-pub(crate) fn wait(far: &mut Child, port: u16, signals: &Signals) -> Result<(), Error> {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn wait_for_listener(
+    far: &mut Child,
+    port: u16,
+    signals: &Signals,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
     let late = |why: String| Err(Error::Far(why));
     loop {
-        if listens(far.id(), port) {
+        if is_listening(far.id(), port) {
             return Ok(());
         }
-        if let Some(status) = far.status()? {
+        if let Some(status) = far.exit_status()? {
             return late(format!(
                 "it ended ({status}) before it listened on port {port}"
             ));
         }
         if Instant::now() > deadline {
-            let seconds = PATIENCE.as_secs();
+            let seconds = LISTEN_TIMEOUT.as_secs();
             return late(format!(
                 "it does not listen on port {port} after {seconds} s"
             ));
         }
         let mut watched = [
-            PollFd::new(far.ended(), PollFlags::POLLIN),
+            PollFd::new(far.pidfd(), PollFlags::POLLIN),
             PollFd::new(signals.descriptor(), PollFlags::POLLIN),
         ];
         match poll(&mut watched, PollTimeout::from(INTERVAL_MS)) {
@@ -53,7 +57,7 @@ pub(crate) fn wait(far: &mut Child, port: u16, signals: &Signals) -> Result<(), 
     }
 }
 
-fn listens(pid: u32, port: u16) -> bool {
+fn is_listening(pid: u32, port: u16) -> bool {
     TABLES.iter().any(|(table, state)| {
         fs::read_to_string(format!("/proc/{pid}/net/{table}"))
             .is_ok_and(|text| has_listener(&text, state, port))

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::accuracy::Percentiles;
 use crate::engine::Counters;
-use crate::outside::Way;
+use crate::outside::OutsideAccess;
 
 /// Raised whenever the meaning or name of a field changes.
 pub const FORMAT: u32 = 1;
@@ -34,7 +34,7 @@ pub struct Report {
     /// The other end's IPv6 address.
     pub far_v6: Option<Ipv6Addr>,
     /// How packets went on to the machine's network, if they did.
-    pub outside: Option<Way>,
+    pub outside: Option<OutsideAccess>,
     /// From the command to the other end.
     pub near_to_far: Direction,
     /// From the other end to the command.
@@ -72,7 +72,7 @@ impl Report {
     }
 
     /// Says in `warnings` what was not as asked for.
-    pub(crate) fn judge(&mut self) {
+    pub(crate) fn add_warnings(&mut self) {
         let mut warnings = Vec::new();
         for (name, direction) in self.directions() {
             let p99_us = direction.delay_error.p99_us;

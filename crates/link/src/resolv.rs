@@ -16,7 +16,7 @@ const BESIDE: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
 /// Gives the calling process a mount namespace in which [`FILE`] has this text. No file of the
 /// machine changes, and none is left behind. Async-signal-safe.
-pub(crate) fn replace(text: &str) -> std::io::Result<()> {
+pub(crate) fn replace_resolv_conf(text: &str) -> std::io::Result<()> {
     let (none, plain) = (None::<&str>, MsFlags::empty());
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;

@@ -18,14 +18,14 @@ use crate::child::{self, Child, Group};
 use crate::error::Error;
 use crate::forward::{Forwarder, Passage};
 use crate::log::{LogFile, Recorder, Writer};
-use crate::namespace::Ends;
+use crate::namespace::Endpoints;
 use crate::outside::Outside;
 use crate::ready;
 use crate::report::{self, Report};
 use crate::settings::Settings;
 
 /// How long the command may take to end after it was asked to.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the command at the far end may take to end by itself, beyond a
 /// round-trip time.
@@ -63,7 +63,7 @@ pub struct Finished {
 /// Settings that contradict each other, a trace that cannot be used, a machine
 /// that does not allow it, or a command that cannot be started. Everything that
 /// was set up is removed, here as after success.
-pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
+pub fn run_task(settings: &Settings, task: &Task) -> Result<Finished, Error> {
     let directions = settings.directions()?;
     let Some((program, arguments)) = task.command.split_first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
@@ -80,38 +80,41 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
     let (ends, mut outside) = if task.outside {
         Outside::open().map(|(ends, outside)| (ends, Some(outside)))?
     } else {
-        (Ends::create()?, None)
+        (Endpoints::create_pair()?, None)
     };
     let mut writers = Vec::new();
     let mut recorders = [None, None];
     for (log, recorder) in logs.into_iter().zip(&mut recorders) {
         if let Some(log) = log {
-            let (taker, writer) = log.start()?;
+            let (taker, writer) = log.start_writer()?;
             *recorder = Some(taker);
             writers.push(writer);
         }
     }
-    let mut link = Link::recorded(ends, directions, recorders)?;
+    let mut link = Link::start_recorded(ends, directions, recorders)?;
     if let Some(outside) = &mut outside {
-        outside.start()?;
+        outside.start_threads()?;
     }
     link.start_far(task.far.as_deref(), task.far_port, &signals)?;
 
     let mut command = Command::new(program);
     command.args(arguments);
-    link.environment(&mut command);
-    let near = Child::spawn(
+    link.set_environment(&mut command);
+    let near = Child::spawn_at(
         &mut command,
         &link.ends,
         &link.ends.near,
         signals.before(),
         Group::Shared,
     )?;
-    let status = link.near.insert(near).supervise(&signals, &link.failed)?;
-    let mut report = link.down(settings)?;
+    let status = link
+        .near
+        .insert(near)
+        .supervise_command(&signals, &link.failed)?;
+    let mut report = link.take_down(settings)?;
     report.outside = outside.map(|it| it.way);
-    report.judge();
-    let written = writers.into_iter().map(Writer::finish);
+    report.add_warnings();
+    let written = writers.into_iter().map(Writer::wait_until_written);
     let log = written.fold(Ok(()), Result::and);
     Ok(Finished {
         log,
@@ -129,7 +132,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 /// threads, and with the descriptors the devices and namespaces.
 pub struct Link {
     began: Instant,
-    ends: Ends,
+    ends: Endpoints,
     near: Option<Child>,
     far: Option<Child>,
     /// Readable when a forwarder ended by itself.
@@ -140,13 +143,16 @@ pub struct Link {
 
 impl Link {
     /// Starts to carry packets between two ends.
-    pub fn on(ends: Ends, directions: [crate::engine::Direction; 2]) -> Result<Self, Error> {
-        Self::recorded(ends, directions, [None, None])
+    pub fn start_link(
+        ends: Endpoints,
+        directions: [crate::engine::Direction; 2],
+    ) -> Result<Self, Error> {
+        Self::start_recorded(ends, directions, [None, None])
     }
 
-    /// As [`Link::on`], with logs.
-    fn recorded(
-        ends: Ends,
+    /// As [`Link::start_link`], with logs.
+    fn start_recorded(
+        ends: Endpoints,
         directions: [crate::engine::Direction; 2],
         recorders: [Option<Recorder>; 2],
     ) -> Result<Self, Error> {
@@ -167,7 +173,7 @@ impl Link {
                     .try_clone()
                     .map_err(Error::system("cannot duplicate a descriptor"))
             };
-            forwarders.push(Forwarder::recorded(
+            forwarders.push(Forwarder::start_recorded(
                 name,
                 direction,
                 copy(&from.device)?,
@@ -210,8 +216,8 @@ impl Link {
                 .try_clone_to_owned()
                 .map_err(Error::system("cannot duplicate standard error"))?,
         );
-        self.environment(&mut command);
-        let far = Child::spawn(
+        self.set_environment(&mut command);
+        let far = Child::spawn_at(
             &mut command,
             &self.ends,
             &self.ends.far,
@@ -220,13 +226,13 @@ impl Link {
         )?;
         let far = self.far.insert(far);
         match port {
-            Some(port) => ready::wait(far, port, signals),
+            Some(port) => ready::wait_for_listener(far, port, signals),
             None => Ok(()),
         }
     }
 
     /// Environment variables of both commands.
-    pub fn variables(&self) -> Vec<(&'static str, String)> {
+    pub fn environment_variables(&self) -> Vec<(&'static str, String)> {
         let [near, far] = self.ends.addresses;
         let mut all = vec![
             ("THALWEG_LINK_NEAR", near.v4.to_string()),
@@ -239,38 +245,38 @@ impl Link {
         all
     }
 
-    fn environment(&self, command: &mut Command) {
-        command.envs(self.variables());
+    fn set_environment(&self, command: &mut Command) {
+        command.envs(self.environment_variables());
     }
 
     /// Takes it down, and says what it did.
-    pub fn down(mut self, settings: &Settings) -> Result<Report, Error> {
+    pub fn take_down(mut self, settings: &Settings) -> Result<Report, Error> {
         let far_command_failed = match &mut self.far {
             Some(far) => far
-                .status()?
+                .exit_status()?
                 .filter(|status| !status.success())
                 .map(|status| status.to_string()),
             None => None,
         };
         if let Some(far) = &self.far {
             // The command's last packets are still on their way.
-            far.wait(2 * Duration::from_nanos(settings.delay.ns()) + FAREWELL);
+            far.wait_up_to(2 * Duration::from_nanos(settings.delay.ns()) + FAREWELL);
         }
-        self.clear();
-        let unread = |end: &crate::namespace::End| {
-            end.unread()
+        self.end_processes();
+        let unread = |end: &crate::namespace::Endpoint| {
+            end.unread_packets()
                 .map_err(Error::system("cannot read the counters of the TUN device"))
         };
         let unread = [unread(&self.ends.near)?, unread(&self.ends.far)?];
         let mut passages = Vec::new();
         for forwarder in self.forwarders.drain(..) {
-            passages.push(forwarder.finish()?);
+            passages.push(forwarder.stop_and_report()?);
         }
         let realtime = passages.iter().all(|passage| passage.realtime);
         let mut directions = passages
             .into_iter()
             .zip(unread)
-            .map(|(passage, unread)| direction(passage, unread));
+            .map(|(passage, unread)| direction_report(passage, unread));
         let (Some(near_to_far), Some(far_to_near)) = (directions.next(), directions.next()) else {
             unreachable!("a link has two directions");
         };
@@ -291,27 +297,27 @@ impl Link {
             far_command_failed,
             warnings: Vec::new(),
         };
-        report.judge();
+        report.add_warnings();
         Ok(report)
     }
 
     /// Ends what runs on the link.
-    fn clear(&mut self) {
+    fn end_processes(&mut self) {
         self.near = None;
         if let Some(mut far) = self.far.take() {
-            far.terminate();
+            far.terminate_or_kill();
         }
-        child::sweep(&self.ends);
+        child::kill_leftovers(&self.ends);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.clear();
+        self.end_processes();
     }
 }
 
-fn direction(passage: Passage, unread: u64) -> report::Direction {
+fn direction_report(passage: Passage, unread: u64) -> report::Direction {
     let bits = passage.counters.delivered_bytes as f64 * 8.0;
     report::Direction {
         counters: passage.counters,
@@ -327,23 +333,27 @@ fn direction(passage: Passage, unread: u64) -> report::Direction {
 
 impl Child {
     /// Waits for the end of the command, and passes signals on to it.
-    fn supervise(&mut self, signals: &Signals, failed: &EventFd) -> Result<ExitStatus, Error> {
+    fn supervise_command(
+        &mut self,
+        signals: &Signals,
+        failed: &EventFd,
+    ) -> Result<ExitStatus, Error> {
         let mut deadline: Option<Instant> = None;
         loop {
-            if let Some(status) = self.status()? {
+            if let Some(status) = self.exit_status()? {
                 return Ok(status);
             }
             while let Some(caught) = signals.next()? {
                 if caught.to_us_alone {
-                    self.signal(caught.number);
+                    self.send_signal(caught.number);
                     if caught.ends() {
-                        deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                        deadline.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
                     }
                 }
             }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                self.kill();
+                self.kill_and_reap();
                 continue;
             }
             let timeout = left.map_or(PollTimeout::NONE, |left| {
@@ -351,14 +361,14 @@ impl Child {
                 PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
             });
             let mut watched = [
-                PollFd::new(self.ended(), PollFlags::POLLIN),
+                PollFd::new(self.pidfd(), PollFlags::POLLIN),
                 PollFd::new(signals.descriptor(), PollFlags::POLLIN),
                 PollFd::new(failed.as_fd(), PollFlags::POLLIN),
             ];
             match poll(&mut watched, timeout) {
                 Ok(_) if watched[2].any() == Some(true) => {
                     // Taking the link down says why.
-                    self.kill();
+                    self.kill_and_reap();
                 }
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::system("poll")(errno.into())),

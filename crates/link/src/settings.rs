@@ -46,7 +46,7 @@ impl Settings {
     /// # Errors
     /// Settings contradict each other, or a trace cannot be used.
     pub fn directions(&self) -> Result<[Direction; 2], Error> {
-        self.check()?;
+        self.check_consistency()?;
         let [forward, reverse] = self.capacities()?;
         Ok([
             self.direction(forward, self.loss, self.seed),
@@ -55,7 +55,7 @@ impl Settings {
         ])
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check_consistency(&self) -> Result<(), Error> {
         let limited = self.rate.is_some() || self.traces.is_some();
         let fault = if self.jitter > self.delay {
             format!(
@@ -100,8 +100,8 @@ impl Settings {
         let queue = self.queue.unwrap_or(default);
         let queue_bytes = match &capacity {
             Capacity::Unlimited => u64::MAX,
-            Capacity::Rate(rate) => queue.bytes(rate.bps(), self.delay),
-            Capacity::Trace(trace) => queue.bytes(trace.mean_bps(), self.delay),
+            Capacity::Rate(rate) => queue.in_bytes(rate.bps(), self.delay),
+            Capacity::Trace(trace) => queue.in_bytes(trace.mean_bps(), self.delay),
         };
         Direction {
             loss,

@@ -28,16 +28,16 @@ pub(crate) const PREFIX_V6: u16 = 64;
 /// The addresses of one end.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// Of IPv4.
+    /// IPv4 address of the end.
     pub v4: Ipv4Addr,
     /// Length of the prefix that both ends share.
     pub prefix_v4: u8,
-    /// Of IPv6, in a /64.
+    /// IPv6 address of the end, in a /64.
     pub v6: Ipv6Addr,
     /// Whether it sends all of IPv4 to the other end. Without a way on, the other
     /// end says so.
     pub sends_all: bool,
-    /// The same of IPv6.
+    /// Whether it sends all of IPv6 to the other end.
     pub sends_all_v6: bool,
     /// Whether it forwards IPv6.
     pub forwards_v6: bool,
@@ -49,13 +49,13 @@ pub type Fault = (&'static str, io::Error);
 /// Creates the device with its addresses, brings it and the loopback up, and
 /// sets its routes. Returns the descriptor that carries its packets,
 /// and whether the kernel has IPv6.
-pub fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
-    let device = open()?;
-    let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
-    up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
+pub fn create_device(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
+    let device = open_tun()?;
+    let v4 = open_dgram(libc::AF_INET).map_err(|error| ("open a socket", error))?;
+    bring_up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
     lengthen_queue(&v4).map_err(|error| ("lengthen the TUN device's queue", error))?;
     configure_v4(&v4, addresses).map_err(|error| ("configure the TUN device", error))?;
-    let has_v6 = match socket(libc::AF_INET6) {
+    let has_v6 = match open_dgram(libc::AF_INET6) {
         Ok(v6) => configure_v6(&v4, &v6, addresses).map(|()| true),
         // A kernel without IPv6, or with ipv6.disable=1.
         Err(_) => Ok(false),
@@ -69,11 +69,12 @@ pub fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
 }
 
 /// Opens /dev/net/tun for a device of this name in the calling thread's namespace.
-pub fn attach(name: &str) -> Result<File, Fault> {
+pub fn attach_device(name: &str) -> Result<File, Fault> {
     attach_as(name, libc::IFF_TUN)
 }
 
-/// The same for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`).
+/// Opens /dev/net/tun for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`) in the
+/// calling thread's namespace.
 pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
     let file = File::options()
         .read(true)
@@ -81,7 +82,7 @@ pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
         .custom_flags(libc::O_NONBLOCK)
         .open(DEVICE)
         .map_err(|error| ("open /dev/net/tun", error))?;
-    let mut request = request(name);
+    let mut request = interface_request(name);
     request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
     ioctl(file.as_raw_fd(), libc::TUNSETIFF, &request)
         .map_err(|error| ("create a TUN device", error))?;
@@ -89,7 +90,7 @@ pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
 }
 
 /// Remedy where [`DEVICE`] cannot be opened.
-pub fn advice(errno: i32) -> &'static str {
+pub fn open_hint(errno: i32) -> &'static str {
     match errno {
         libc::EACCES | libc::EPERM => {
             "this user may not open it; as root: chmod 0666 /dev/net/tun (the usual mode)"
@@ -101,7 +102,7 @@ pub fn advice(errno: i32) -> &'static str {
     }
 }
 
-fn open() -> Result<OwnedFd, Fault> {
+fn open_tun() -> Result<OwnedFd, Fault> {
     // Packets of the kernel's own (router solicitations, a link-local address) would be counted as
     // traffic. Without /proc/sys they are.
     for (setting, value) in [
@@ -114,12 +115,12 @@ fn open() -> Result<OwnedFd, Fault> {
     ] {
         let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
     }
-    Ok(attach(NAME)?.into())
+    Ok(attach_device(NAME)?.into())
 }
 
 fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let fd = socket.as_raw_fd();
-    let mut request = request(NAME);
+    let mut request = interface_request(NAME);
     request.ifr_ifru.ifru_mtu = MTU_BYTES as libc::c_int;
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
     request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
@@ -127,7 +128,7 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let mask = Ipv4Addr::from_bits(prefix::mask(MAPPED + addresses.prefix_v4) as u32);
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
-    up(socket, NAME)?;
+    bring_up(socket, NAME)?;
     if !addresses.sends_all {
         return Ok(());
     }
@@ -194,7 +195,7 @@ struct RouteV6 {
 
 /// The device's number.
 fn index(socket: &OwnedFd) -> io::Result<libc::c_int> {
-    let mut request = request(NAME);
+    let mut request = interface_request(NAME);
     ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
     // SAFETY: SIOCGIFINDEX has just written this member.
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
@@ -252,15 +253,15 @@ fn lengthen_queue(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
-    let mut request = request(name);
+fn bring_up(socket: &OwnedFd, name: &str) -> io::Result<()> {
+    let mut request = interface_request(name);
     ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: SIOCGIFFLAGS has just written this member.
     unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
     ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request)
 }
 
-fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+fn open_dgram(family: libc::c_int) -> io::Result<OwnedFd> {
     open_socket(family, libc::SOCK_DGRAM)
 }
 
@@ -301,7 +302,7 @@ fn ioctl(fd: i32, number: libc::Ioctl, argument: impl Argument) -> io::Result<()
     }
 }
 
-fn request(name: &str) -> libc::ifreq {
+fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: plain data, for which all zeroes is a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     // The last byte stays the terminating zero.

@@ -45,7 +45,12 @@ struct Description {
 impl Environment {
     /// Applies the answers to the pending decisions, none or one each, and runs until the next
     /// decisions are pending.
-    fn advance(&mut self, answered: &[Pending], answers: &[Decision], next: &mut Vec<Pending>) {
+    fn apply_and_advance(
+        &mut self,
+        answered: &[Pending],
+        answers: &[Decision],
+        next: &mut Vec<Pending>,
+    ) {
         next.clear();
         let Some(simulation) = &mut self.simulation else {
             return;
@@ -56,7 +61,7 @@ impl Environment {
         if !simulation.advance(next)
             && let Some(simulation) = self.simulation.take()
         {
-            self.outcome = Some(simulation.finish());
+            self.outcome = Some(simulation.outcome_so_far());
         }
     }
 }
@@ -68,7 +73,7 @@ struct Threads {
 }
 
 impl Threads {
-    fn start(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+    fn start_threads(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build()?;
         Ok(Self {
             pool: ManuallyDrop::new(pool),
@@ -81,9 +86,9 @@ impl Threads {
     }
 
     /// Threads of this process, started anew after a fork.
-    fn here(&mut self) -> Result<&ThreadPool, rayon::ThreadPoolBuildError> {
+    fn threads_of_process(&mut self) -> Result<&ThreadPool, rayon::ThreadPoolBuildError> {
         if !self.is_of_this_process() {
-            *self = Self::start(self.pool.current_num_threads())?;
+            *self = Self::start_threads(self.pool.current_num_threads())?;
         }
         Ok(&self.pool)
     }
@@ -130,7 +135,7 @@ impl Batch {
     ) -> PyResult<Self> {
         let is_initial_given = initial.is_some();
         let initial = initial_fraction(initial)?;
-        let signal = signal.map(features).transpose()?;
+        let signal = signal.map(signal_features).transpose()?;
         let others = others.map(spec_of).transpose()?;
         let seeds: Vec<u64> = seeds.extract().map_err(|_| {
             let found = seeds
@@ -161,7 +166,7 @@ impl Batch {
                     "signal: expected none where hosts are of the sender \"nic\", which have no \
                      rules"
                 }
-                _ => match job.map(|job| job.check()).transpose() {
+                _ => match job.map(|job| job.check_hosts()).transpose() {
                     Ok(_) => continue,
                     Err(error) => &format!("others: {error}"),
                 },
@@ -177,7 +182,7 @@ impl Batch {
         }
         .min(seeds.len().max(1));
         let pool = (jobs > 1)
-            .then(|| Threads::start(jobs))
+            .then(|| Threads::start_threads(jobs))
             .transpose()
             .map_err(no_threads)?;
         let flows: u64 = scenarios.iter().map(thalweg_sim::Scenario::flows).sum();
@@ -186,7 +191,7 @@ impl Batch {
         })? as usize;
         let (environments, mut descriptions): (Vec<_>, Vec<_>) = py.detach(|| {
             let make = |(scenario, seed)| {
-                environment(scenario, seed, initial, signal.as_ref(), others.as_ref())
+                start_environment(scenario, seed, initial, signal.as_ref(), others.as_ref())
             };
             match &pool {
                 None => scenarios.iter().zip(seeds).map(make).collect(),
@@ -235,7 +240,11 @@ impl Batch {
     }
 
     fn advance(&mut self, py: Python<'_>) -> PyResult<Option<Decisions>> {
-        let pool = self.pool.as_mut().map(Threads::here).transpose();
+        let pool = self
+            .pool
+            .as_mut()
+            .map(Threads::threads_of_process)
+            .transpose();
         let pool = pool.map_err(no_threads)?;
         Ok(py.detach(|| {
             if Arc::get_mut(&mut self.before).is_none() {
@@ -256,13 +265,13 @@ impl Batch {
             match pool {
                 None => {
                     for (environment, answered, answers, next) in work {
-                        environment.advance(answered, answers, next);
+                        environment.apply_and_advance(answered, answers, next);
                     }
                 }
                 Some(pool) => pool.install(|| {
                     work.into_par_iter()
                         .for_each(|(environment, answered, answers, next)| {
-                            environment.advance(answered, answers, next);
+                            environment.apply_and_advance(answered, answers, next);
                         });
                 }),
             }
@@ -280,19 +289,19 @@ impl Batch {
     }
 
     fn decide(&mut self, multiplier: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.answer("multiplier", multiplier, |_, factor| {
+        self.take_answers("multiplier", multiplier, |_, factor| {
             Decision::Multiply(factor)
         })
     }
 
     fn decide_rate(&mut self, rate: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.answer("rate", rate, |environment, share| {
+        self.take_answers("rate", rate, |environment, share| {
             Decision::Rate(share * environment.unit_bps)
         })
     }
 
     fn outcome<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {
-        let (outcome, line_rate_bps) = self.ended(env)?;
+        let (outcome, line_rate_bps) = self.ended_environment(env)?;
         let figures = PyDict::new(py);
         figures.set_item("su", outcome.utilisation_percent)?;
         figures.set_item("fr", outcome.fairness_percent)?;
@@ -309,8 +318,8 @@ impl Batch {
     }
 
     fn result<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyAny>> {
-        let (outcome, line_rate_bps) = self.ended(env)?;
-        outcome::python(py, outcome, line_rate_bps)
+        let (outcome, line_rate_bps) = self.ended_environment(env)?;
+        outcome::outcome_to_python(py, outcome, line_rate_bps)
     }
 
     fn __repr__(&self) -> String {
@@ -325,7 +334,7 @@ impl Batch {
 
 impl Batch {
     /// Takes an array of answers, which take effect when the simulations run on.
-    fn answer(
+    fn take_answers(
         &mut self,
         field: &str,
         given: &Bound<'_, PyAny>,
@@ -334,7 +343,7 @@ impl Batch {
         // Single precision needs no copy; anything else becomes double.
         if let Ok(values) = given.extract::<PyReadonlyArray1<'_, f32>>() {
             let values = values.as_array();
-            return self.take(
+            return self.take_values(
                 field,
                 values.len(),
                 values.iter().map(|value| f64::from(*value)),
@@ -347,10 +356,10 @@ impl Batch {
             ))
         })?;
         let values = values.as_array();
-        self.take(field, values.len(), values.iter().copied(), decision)
+        self.take_values(field, values.len(), values.iter().copied(), decision)
     }
 
-    fn take(
+    fn take_values(
         &mut self,
         field: &str,
         found: usize,
@@ -358,7 +367,7 @@ impl Batch {
         decision: impl Fn(&Environment, f64) -> Decision,
     ) -> PyResult<()> {
         self.answers.clear();
-        let expected = self.expected();
+        let expected = self.pending_decisions();
         if found != expected {
             return Err(PyValueError::new_err(format!(
                 "{field}: {expected} decisions wait for an answer: expected as many numbers, found {found}"
@@ -382,11 +391,11 @@ impl Batch {
     }
 
     /// Number of pending decisions.
-    fn expected(&self) -> usize {
+    fn pending_decisions(&self) -> usize {
         self.waiting.iter().map(Vec::len).sum()
     }
 
-    fn ended(&self, env: usize) -> PyResult<(&Outcome, u64)> {
+    fn ended_environment(&self, env: usize) -> PyResult<(&Outcome, u64)> {
         let Some(environment) = self.environments.get(env) else {
             return Err(PyIndexError::new_err(format!(
                 "there are {} simulations; there is no number {env}",
@@ -407,7 +416,7 @@ fn no_threads(why: rayon::ThreadPoolBuildError) -> PyErr {
 }
 
 /// A simulation at its start; its keys start at 0. With `others` only flow 0 is decided for.
-fn environment(
+fn start_environment(
     scenario: &thalweg_sim::Scenario,
     seed: u64,
     initial: f64,
@@ -421,8 +430,8 @@ fn environment(
     };
     let simulation = match (signal, others) {
         (Some(signal), _) => Simulation::by_rules(scenario, signal, others, seed),
-        (None, None) => Simulation::outside(scenario, |_, setup| first(setup), seed),
-        (None, Some(others)) => Simulation::among(scenario, first, others, seed),
+        (None, None) => Simulation::with_outside_decisions(scenario, |_, setup| first(setup), seed),
+        (None, Some(others)) => Simulation::with_one_outside_flow(scenario, first, others, seed),
     };
     let line_rate_bps = scenario.network.link.rate_bps;
     let unit_bps = match signal {
@@ -472,7 +481,7 @@ fn scenarios_of(given: &Bound<'_, PyAny>, seeds: usize) -> PyResult<Vec<thalweg_
 }
 
 /// The features that give the kernel's rules a signal: target and offset.
-fn features((target, offset): (f64, f64)) -> PyResult<Features> {
+fn signal_features((target, offset): (f64, f64)) -> PyResult<Features> {
     let fixed = |name: &str, value: f64, unit: f64, least: f64| {
         let whole = (value * unit).round();
         if (least..=f64::from(u32::MAX)).contains(&whole) {
@@ -561,7 +570,7 @@ pub(crate) struct Decisions {
 }
 
 impl Decisions {
-    fn column<T: Element>(
+    fn column_array<T: Element>(
         &self,
         py: Python<'_>,
         column: &Column<T>,
@@ -600,92 +609,92 @@ impl Decisions {
 
     #[getter]
     fn env(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
-        self.column(py, &self.env, |row| row.environment)
+        self.column_array(py, &self.env, |row| row.environment)
     }
 
     #[getter]
     fn flow(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
-        self.column(py, &self.flow, |row| row.pending.flow as i32)
+        self.column_array(py, &self.flow, |row| row.pending.flow as i32)
     }
 
     #[getter]
     fn key(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
-        self.column(py, &self.key, |row| {
+        self.column_array(py, &self.key, |row| {
             row.description.first_key + row.pending.flow as i32
         })
     }
 
     #[getter]
     fn time_s(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
-        self.column(py, &self.time_s, |row| row.pending.at.secs())
+        self.column_array(py, &self.time_s, |row| row.pending.at.secs())
     }
 
     #[getter]
     fn time_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
-        self.column(py, &self.time_ps, |row| row.pending.at.ps() as i64)
+        self.column_array(py, &self.time_ps, |row| row.pending.at.ps() as i64)
     }
 
     #[getter]
     fn rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.rtt_s, |row| row.pending.rtt.secs() as f32)
+        self.column_array(py, &self.rtt_s, |row| row.pending.rtt.secs() as f32)
     }
 
     #[getter]
     fn rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
-        self.column(py, &self.rtt_ps, |row| row.pending.rtt.ps() as i64)
+        self.column_array(py, &self.rtt_ps, |row| row.pending.rtt.ps() as i64)
     }
 
     #[getter]
     fn sent_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
-        self.column(py, &self.sent_ps, |row| row.pending.sent_at.ps() as i64)
+        self.column_array(py, &self.sent_ps, |row| row.pending.sent_at.ps() as i64)
     }
 
     #[getter]
     fn base_rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.base_rtt_s, |row| row.base_rtt().secs() as f32)
+        self.column_array(py, &self.base_rtt_s, |row| row.base_rtt().secs() as f32)
     }
 
     #[getter]
     fn base_rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
-        self.column(py, &self.base_rtt_ps, |row| row.base_rtt().ps() as i64)
+        self.column_array(py, &self.base_rtt_ps, |row| row.base_rtt().ps() as i64)
     }
 
     #[getter]
     fn rate(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.rate, |row| {
+        self.column_array(py, &self.rate, |row| {
             (row.pending.rate_bps / row.description.line_rate_bps) as f32
         })
     }
 
     #[getter]
     fn line_rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
-        self.column(py, &self.line_rate_bps, |row| row.description.line_rate_bps)
+        self.column_array(py, &self.line_rate_bps, |row| row.description.line_rate_bps)
     }
 
     #[getter]
     fn rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
-        self.column(py, &self.rate_bps, |row| row.pending.rate_bps)
+        self.column_array(py, &self.rate_bps, |row| row.pending.rate_bps)
     }
 
     #[getter]
     fn acked_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.acked_bytes, |row| row.pending.acked_bytes as f32)
+        self.column_array(py, &self.acked_bytes, |row| row.pending.acked_bytes as f32)
     }
 
     #[getter]
     fn marked_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.marked_bytes, |row| {
+        self.column_array(py, &self.marked_bytes, |row| {
             row.pending.marked_bytes as f32
         })
     }
 
     #[getter]
     fn lost_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.lost_bytes, |row| row.pending.lost_bytes as f32)
+        self.column_array(py, &self.lost_bytes, |row| row.pending.lost_bytes as f32)
     }
 
     #[getter]
     fn probe_lost(&self, py: Python<'_>) -> Py<PyArray1<bool>> {
-        self.column(py, &self.probe_lost, |row| row.pending.probe_lost)
+        self.column_array(py, &self.probe_lost, |row| row.pending.probe_lost)
     }
 }

@@ -15,10 +15,10 @@ use thalweg_sim::sweep::Job;
 use thalweg_units::file::read;
 
 use crate::outcome;
-use crate::scenario::{read_error, scenario_of, time};
+use crate::scenario::{read_error, scenario_of, time_argument};
 
 /// Interval at which a run checks for an interrupt by the user.
-const PATIENCE: Duration = Duration::from_millis(100);
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A model file that decides within the simulator.
 #[pyclass(frozen, module = "thalweg.sim")]
@@ -40,7 +40,7 @@ impl Learned {
         initial: f64,
     ) -> PyResult<Self> {
         let content = read(&model, MAX_FILE_BYTES).map_err(read_error)?;
-        Self::parse(content, &model, options(inference, target, initial)?)
+        Self::parse_model(content, &model, model_options(inference, target, initial)?)
     }
 
     #[staticmethod]
@@ -54,7 +54,7 @@ impl Learned {
         let at = directory.unwrap_or_default().join(&file);
         let content = read(&at, MAX_FILE_BYTES)
             .map_err(|why| spec_error(learned::ModelError::File(why.to_string()).into()))?;
-        Self::parse(content, &file, options)
+        Self::parse_model(content, &file, options)
     }
 
     #[staticmethod]
@@ -65,7 +65,7 @@ impl Learned {
         target: Option<f64>,
         initial: f64,
     ) -> PyResult<Self> {
-        Self::parse(content, &file, options(inference, target, initial)?)
+        Self::parse_model(content, &file, model_options(inference, target, initial)?)
     }
 
     #[getter]
@@ -102,7 +102,7 @@ impl Learned {
         let options = self.model.options();
         let arguments = (
             self.content(py),
-            self.model.file().display().to_string(),
+            self.model.file_path().display().to_string(),
             options.inference.map(Inference::name),
             options.target,
             options.initial_fraction,
@@ -112,7 +112,7 @@ impl Learned {
 }
 
 impl Learned {
-    fn parse(content: Vec<u8>, file: &Path, options: learned::Options) -> PyResult<Self> {
+    fn parse_model(content: Vec<u8>, file: &Path, options: learned::Options) -> PyResult<Self> {
         let parsed = ModelFile::parse(&content, file)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let name = parsed.document.name.clone();
@@ -126,13 +126,13 @@ impl Learned {
     }
 }
 
-fn options(
+fn model_options(
     inference: Option<&str>,
     target: Option<f64>,
     initial_fraction: f64,
 ) -> PyResult<learned::Options> {
     let named = |name| {
-        Inference::named(name).ok_or_else(|| {
+        Inference::from_name(name).ok_or_else(|| {
             PyValueError::new_err(format!(
                 "inference: expected float, int8 or tree, found {name:?}"
             ))
@@ -195,7 +195,7 @@ pub(crate) fn run<'py>(
         None => Kind::Dcqcn.spec(),
     };
     if let Some(interval) = series_us {
-        scenario.series = Some(time("series_us", interval * 1e-6)?);
+        scenario.series = Some(time_argument("series_us", interval * 1e-6)?);
         if let Some(fault) = scenario.time_faults().first() {
             return Err(PyValueError::new_err(format!(
                 "series_us: found {}, expected {}",
@@ -208,12 +208,12 @@ pub(crate) fn run<'py>(
         controller: &spec,
         seed,
     };
-    job.check().map_err(spec_error)?;
+    job.check_hosts().map_err(spec_error)?;
     let mut interrupted = Ok(());
     let outcome = py.detach(|| {
         let mut asked = Instant::now();
         Simulation::new(&scenario, move |_, _| spec.build(), seed).run_while(|_| {
-            if asked.elapsed() >= PATIENCE {
+            if asked.elapsed() >= INTERRUPT_INTERVAL {
                 asked = Instant::now();
                 interrupted = Python::attach(|py| py.check_signals());
             }
@@ -222,7 +222,7 @@ pub(crate) fn run<'py>(
     });
     interrupted?;
     match outcome {
-        Some(outcome) => outcome::python(py, &outcome, scenario.network.link.rate_bps),
+        Some(outcome) => outcome::outcome_to_python(py, &outcome, scenario.network.link.rate_bps),
         None => unreachable!("only an interruption stops a run"),
     }
 }

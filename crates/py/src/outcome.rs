@@ -24,7 +24,7 @@ pub(crate) fn loss_percent(outcome: &Outcome, line_rate_bps: u64) -> f64 {
 }
 
 /// As `thalweg.sim.Outcome`.
-pub(crate) fn python<'py>(
+pub(crate) fn outcome_to_python<'py>(
     py: Python<'py>,
     outcome: &Outcome,
     line_rate_bps: u64,

@@ -55,10 +55,10 @@ impl Scenario {
         }
         let inner = &mut with.inner;
         if let Some(duration) = duration_s {
-            inner.duration = time("duration_s", duration)?;
+            inner.duration = time_argument("duration_s", duration)?;
         }
         if let Some(warmup) = warmup_s {
-            inner.warmup = time("warmup_s", warmup)?;
+            inner.warmup = time_argument("warmup_s", warmup)?;
         }
         match inner.time_faults().first() {
             Some(fault) => Err(PyValueError::new_err(fault.to_string())),
@@ -195,7 +195,7 @@ pub(crate) fn scenario_of(given: &Bound<'_, PyAny>) -> PyResult<thalweg_sim::Sce
 }
 
 /// A positive time in seconds, of the argument `field`.
-pub(crate) fn time(field: &str, seconds: f64) -> PyResult<Time> {
+pub(crate) fn time_argument(field: &str, seconds: f64) -> PyResult<Time> {
     // 200 days in picoseconds fit 64 bits.
     if (0.0..=1e7).contains(&seconds) {
         return Ok(Time::from_secs(seconds));

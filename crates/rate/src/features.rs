@@ -41,7 +41,7 @@ impl FeatureKind {
         Self::ErrorChange,
     ];
 
-    /// Its name in model files.
+    /// Name of the feature in model files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Action => "action",
@@ -63,7 +63,7 @@ impl FeatureKind {
 pub struct Feature {
     /// Kind of feature.
     pub kind: FeatureKind,
-    /// Its factor, Q16; 1 to 2^28. An action's factor is one.
+    /// Factor of the feature, Q16; 1 to 2^28. An action's factor is one.
     pub scale_q16: u32,
 }
 
@@ -137,7 +137,7 @@ impl Flow {
     }
 
     /// Stores the action of the decision.
-    pub fn acted(&mut self, action_q15: i16) {
+    pub fn store_action(&mut self, action_q15: i16) {
         self.action_q15 = action_q15;
     }
 }
@@ -180,17 +180,17 @@ impl Features {
     }
 
     /// Inputs of the network: features times history.
-    pub fn inputs(&self) -> usize {
+    pub fn input_count(&self) -> usize {
         self.list.len() * self.history
     }
 
     /// The features of one decision.
-    pub fn list(&self) -> &[Feature] {
+    pub fn feature_list(&self) -> &[Feature] {
         &self.list
     }
 
     /// Number of decisions that the network sees.
-    pub fn history(&self) -> usize {
+    pub fn history_length(&self) -> usize {
         self.history
     }
 
@@ -209,7 +209,7 @@ impl Features {
     /// decision. Both rates have the same unit, as in [`Measurement`].
     pub fn observe_loss<'a>(&self, flow: &'a mut Flow, rate: u64, line_rate: u64) -> &'a [i16] {
         let action_q15 = flow.action_q15;
-        self.push(flow, |feature| match feature.kind {
+        self.push_features(flow, |feature| match feature.kind {
             FeatureKind::Action => action_q15,
             FeatureKind::Error => -ONE_Q15,
             FeatureKind::ErrorChange => 0,
@@ -217,7 +217,7 @@ impl Features {
             FeatureKind::LogRate => log_rate(rate, line_rate, feature.scale_q16),
         });
         flow.signal_q24 = NO_SIGNAL;
-        &flow.inputs[..self.inputs()]
+        &flow.inputs[..self.input_count()]
     }
 
     /// The signal that is compared with the target, Q24: below 2^40.
@@ -237,21 +237,21 @@ impl Features {
             previous => previous,
         };
         let action_q15 = flow.action_q15;
-        self.push(flow, |feature| {
+        self.push_features(flow, |feature| {
             let scale_q16 = feature.scale_q16;
             match feature.kind {
                 FeatureKind::Action => action_q15,
                 FeatureKind::Error => {
-                    let error = limited(i64::from(self.target_q24) - signal_q24 as i64);
-                    scaled(error, scale_q16, 24 + 16 - 15)
+                    let error = limit_to_i16(i64::from(self.target_q24) - signal_q24 as i64);
+                    scale_to_q15(error, scale_q16, 24 + 16 - 15)
                 }
                 FeatureKind::ErrorChange => {
-                    let change = limited(previous as i64 - signal_q24 as i64);
-                    scaled(change, scale_q16, 24 + 16 - 15)
+                    let change = limit_to_i16(previous as i64 - signal_q24 as i64);
+                    scale_to_q15(change, scale_q16, 24 + 16 - 15)
                 }
                 FeatureKind::Queue => {
                     let queue = inflation_q16 as i64 - i64::from(ONE_Q16);
-                    scaled(queue, scale_q16, 16 + 16 - 15)
+                    scale_to_q15(queue, scale_q16, 16 + 16 - 15)
                 }
                 FeatureKind::LogRate => {
                     log_rate(measurement.rate, measurement.line_rate, scale_q16)
@@ -259,13 +259,13 @@ impl Features {
             }
         });
         flow.signal_q24 = signal_q24;
-        &flow.inputs[..self.inputs()]
+        &flow.inputs[..self.input_count()]
     }
 
     /// Moves the flow's history on by the features of one decision.
     #[inline]
-    fn push(&self, flow: &mut Flow, one: impl Fn(&Feature) -> i16) {
-        let (features, inputs) = (self.list.len(), self.inputs());
+    fn push_features(&self, flow: &mut Flow, one: impl Fn(&Feature) -> i16) {
+        let (features, inputs) = (self.list.len(), self.input_count());
         if inputs <= 4 {
             let newest = (self.list.iter().rev()).fold(0, |word, feature| {
                 word << 16 | u64::from(one(feature) as u16)
@@ -291,10 +291,10 @@ impl Features {
 fn inflation_q16(measurement: &Measurement) -> u64 {
     let rtt_ns = measurement.rtt_ns.clamp(1, MAX_RTT_NS);
     let base_rtt_ns = measurement.base_rtt_ns.clamp(1, MAX_RTT_NS);
-    let quotient = float(rtt_ns << 16) / float(base_rtt_ns);
+    let quotient = as_float(rtt_ns << 16) / as_float(base_rtt_ns);
     // The dividend is below 2^50. So a quotient below a whole number n is below it by one part in
     // 2^51 or more (divisor * n is at most dividend + divisor). It is not rounded up to n.
-    whole(quotient).min(u64::from(u32::MAX))
+    as_whole(quotient).min(u64::from(u32::MAX))
 }
 
 /// The flow's rate and the line rate, limited.
@@ -317,11 +317,11 @@ fn share_q48(rate: u64, line_rate: u64) -> u64 {
 fn root_share_q24(measurement: &Measurement) -> u64 {
     let (rate, line_rate) = limited_rates(measurement.rate, measurement.line_rate);
     // Rounding the share down to Q48 first does not change its root, rounded down.
-    let root = (float(rate) / float(line_rate)).sqrt() * f64::from(1 << 24);
-    let down = whole(root);
+    let root = (as_float(rate) / as_float(line_rate)).sqrt() * f64::from(1 << 24);
+    let down = as_whole(root);
     // Two roundings of one part in 2^53 each leave it within 2^-28 of the exact root. If it is not
     // that close to a whole number, rounding down is safe.
-    let rest = root - float(down);
+    let rest = root - as_float(down);
     const CLOSE: f64 = 1.0 / (1 << 27) as f64;
     if (CLOSE..1.0 - CLOSE).contains(&rest) {
         down
@@ -332,27 +332,27 @@ fn root_share_q24(measurement: &Measurement) -> u64 {
 
 /// A number below 2^53, unchanged. All processors have signed conversions.
 #[inline]
-fn float(number: u64) -> f64 {
+fn as_float(number: u64) -> f64 {
     number as i64 as f64
 }
 
 /// A number of 0 to 2^53, rounded down.
 #[inline]
-fn whole(number: f64) -> u64 {
+fn as_whole(number: f64) -> u64 {
     number as i64 as u64
 }
 
 fn log_rate(rate: u64, line_rate: u64, scale_q16: u32) -> i16 {
     let log = i64::from(log2_q16(share_q48(rate, line_rate))) - (48 << 16);
-    scaled(log, scale_q16, 16 + 16 - 15 + 4)
+    scale_to_q15(log, scale_q16, 16 + 16 - 15 + 4)
 }
 
-fn limited(difference_q24: i64) -> i64 {
+fn limit_to_i16(difference_q24: i64) -> i64 {
     difference_q24.clamp(-MAX_DIFFERENCE_Q24, MAX_DIFFERENCE_Q24)
 }
 
 /// `value * scale` in Q15: the product, at most 2^60 either way, is rounded, then limited.
-fn scaled(value: i64, scale_q16: u32, shift: u32) -> i16 {
+fn scale_to_q15(value: i64, scale_q16: u32, shift: u32) -> i16 {
     let one = i64::from(ONE_Q15);
     rounded_shift(value * i64::from(scale_q16), shift).clamp(-one, one) as i16
 }

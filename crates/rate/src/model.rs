@@ -13,16 +13,16 @@ pub enum Decider {
 
 impl Decider {
     /// Number of its inputs.
-    pub fn inputs(&self) -> usize {
+    pub fn input_count(&self) -> usize {
         match self {
-            Self::Network(network) => network.inputs(),
-            Self::Forest(forest) => forest.inputs(),
+            Self::Network(network) => network.input_count(),
+            Self::Forest(forest) => forest.input_count(),
         }
     }
 
     /// The action, Q15, for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`].
+    /// Panics on fewer inputs than [`Self::input_count`].
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         match self {
             Self::Network(network) => network.infer(inputs),
@@ -41,31 +41,31 @@ pub struct Model {
 impl Model {
     /// Both must have the same number of inputs.
     pub fn new(features: Features, decider: Decider) -> Result<Self, Fault> {
-        if features.inputs() != decider.inputs() {
+        if features.input_count() != decider.input_count() {
             return Err(Fault::new(
                 "features",
-                format!("{} inputs", features.inputs()),
-                format!("{}, as many as the model has", decider.inputs()),
+                format!("{} inputs", features.input_count()),
+                format!("{}, as many as the model has", decider.input_count()),
             ));
         }
         Ok(Self { features, decider })
     }
 
-    /// Its inputs.
+    /// Features of the model: its inputs.
     pub fn features(&self) -> &Features {
         &self.features
     }
 
-    /// Its network or trees.
+    /// Network or trees of the model.
     pub fn decider(&self) -> &Decider {
         &self.decider
     }
 
     /// The action, Q15, for a measurement; the flow stores both. [`next_rate`](super::next_rate)
     /// makes the next rate of it.
-    pub fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
+    pub fn decide_action(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
         let action_q15 = self.decider.infer(self.features.observe(flow, measurement));
-        flow.acted(action_q15);
+        flow.store_action(action_q15);
         action_q15
     }
 }

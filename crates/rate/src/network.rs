@@ -185,12 +185,12 @@ impl Layer {
     }
 
     /// Outputs.
-    pub fn rows(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.rows
     }
 
     /// Inputs.
-    pub fn columns(&self) -> usize {
+    pub fn column_count(&self) -> usize {
         self.columns
     }
 
@@ -217,7 +217,7 @@ impl Layer {
     /// A hidden layer: the scaled sums, limited to 0 … 127. Outputs beyond the last row do not
     /// matter: the next layer has no weights for them.
     #[inline]
-    fn hidden(&self, inputs: &Activations, outputs: &mut Activations) {
+    fn hidden_layer(&self, inputs: &Activations, outputs: &mut Activations) {
         // The number of rows is known at compile time, so that sums stay in registers.
         match self.rows.div_ceil(4) {
             1 => self.hidden_of::<1>(inputs, outputs),
@@ -247,14 +247,14 @@ impl Layer {
         for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
             let sum = sums[group].max(i32x4::ZERO).min(self.enough[group]);
             let multipliers = u32x4::new(self.multipliers[group]);
-            *scaled = scale(sum, multipliers, half, self.shift);
+            *scaled = scale_sums(sum, multipliers, half, self.shift);
         }
         for (output, two) in outputs.iter_mut().zip(scaled.as_chunks().0) {
-            *output = activations(*two);
+            *output = limit_activations(*two);
         }
     }
 
-    /// As [`Self::hidden`], for a narrow layer.
+    /// As [`Self::hidden_layer`], for a narrow layer.
     #[inline(always)]
     fn hidden_narrow(&self, inputs: NarrowActivations) -> NarrowActivations {
         match self.rows.div_ceil(4) {
@@ -295,15 +295,15 @@ impl Layer {
         for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
             let positive: i32x4 = sums[group] & !(sums[group] >> 31_i32);
             let multipliers = u32x4::new(self.multipliers[group]);
-            *scaled = scale(positive, multipliers, half, self.shift);
+            *scaled = scale_sums(positive, multipliers, half, self.shift);
         }
         let [a, b, c, d] = scaled;
-        [activations([a, b]), activations([c, d])]
+        [limit_activations([a, b]), limit_activations([c, d])]
     }
 
     /// The output layer: the only row's scaled sum, Q12, limited to tanh's input range.
     #[inline]
-    fn output(&self, inputs: &[i16x8]) -> i64 {
+    fn output_layer(&self, inputs: &[i16x8]) -> i64 {
         // The full width, where absent columns have weights of 0: no loop.
         let products = self.first.iter().zip(inputs);
         let sums = products.fold(i32x4::ZERO, |sums, (weights, inputs)| {
@@ -320,7 +320,7 @@ impl Layer {
 /// Scaling keeps the order and 0, so the limit may come before it. The result fits 32 bits. Vectors
 /// compare 32-bit numbers, but not 64-bit ones.
 #[inline]
-fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
+fn scale_sums(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
     let numbers = u32x4::new(numbers.to_array().map(|number| number as u32));
     let products = numbers.widening_mul(multipliers);
     let lanes = ((products + half) >> shift).to_array();
@@ -329,7 +329,7 @@ fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
 
 /// Scaled numbers, limited to the range of activations.
 #[inline]
-fn activations([low, high]: [i32x4; 2]) -> i16x8 {
+fn limit_activations([low, high]: [i32x4; 2]) -> i16x8 {
     let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
     let all = i32x8::new([a, b, c, d, e, f, g, h]);
     i16x8::from_i32x8_saturate(all).min(i16x8::splat(MAX_I8 as i16))
@@ -396,7 +396,7 @@ impl Network {
     }
 
     /// Scale from features to activations.
-    pub fn input(&self) -> Scale {
+    pub fn input_scale(&self) -> Scale {
         self.input
     }
 
@@ -406,15 +406,15 @@ impl Network {
     }
 
     /// Number of the network's inputs.
-    pub fn inputs(&self) -> usize {
+    pub fn input_count(&self) -> usize {
         self.layers[0].columns
     }
 
     /// The action, Q15, for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[i16]) -> i16 {
-        let inputs = &inputs[..self.inputs()];
+        let inputs = &inputs[..self.input_count()];
         match &self.narrow {
             Some(narrow) => self.infer_narrow(narrow, inputs),
             None => self.infer_wide(inputs),
@@ -428,7 +428,7 @@ impl Network {
             let moved = i32x4::new(features.map(|feature| i32::from(feature) + (1 << 15)));
             let multiplier = u32x4::splat(self.input.multiplier);
             let add = u64x4::splat(narrow.add);
-            scale(moved, multiplier, add, self.input.shift) - i32x4::splat(narrow.subtract)
+            scale_sums(moved, multiplier, add, self.input.shift) - i32x4::splat(narrow.subtract)
         };
         let mut scaled = [i32x4::ZERO; NARROW / 4];
         if let Ok(four) = <[i16; 4]>::try_from(inputs) {
@@ -443,14 +443,14 @@ impl Network {
         let [a, b, c, d] = scaled;
         let least = i16x8::splat(-MAX_I8 as i16);
         let mut values = [
-            activations([a, b]).max(least),
-            activations([c, d]).max(least),
+            limit_activations([a, b]).max(least),
+            limit_activations([c, d]).max(least),
         ];
         let (last, hidden) = self.layers.split_last().expect("a network has a layer");
         for layer in hidden {
             values = layer.hidden_narrow(values);
         }
-        tanh_q15(last.output(&values))
+        tanh_q15(last.output_layer(&values))
     }
 
     fn infer_wide(&self, inputs: &[i16]) -> i16 {
@@ -473,10 +473,10 @@ impl Network {
         }
         let mut next = [i16x8::ZERO; MAX_WIDTH / 8];
         for layer in hidden {
-            layer.hidden(&values, &mut next);
+            layer.hidden_layer(&values, &mut next);
             std::mem::swap(&mut values, &mut next);
         }
-        tanh_q15(last.output(&values))
+        tanh_q15(last.output_layer(&values))
     }
 
     /// Features as activations.
@@ -495,7 +495,7 @@ impl Network {
         );
         let multiplier = u32x4::splat(self.input.multiplier);
         let scaled =
-            scale(size, multiplier, half, self.input.shift).min(i32x4::splat(MAX_I8 as i32));
+            scale_sums(size, multiplier, half, self.input.shift).min(i32x4::splat(MAX_I8 as i32));
         (scaled ^ negative) - negative
     }
 }

@@ -97,7 +97,7 @@ impl Forest {
     }
 
     /// Number of the trees' inputs.
-    pub fn inputs(&self) -> usize {
+    pub fn input_count(&self) -> usize {
         self.inputs
     }
 
@@ -113,15 +113,19 @@ impl Forest {
 
     /// The action, Q15: the limited sum of the leaves for these inputs.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`].
+    /// Panics on fewer inputs than [`Self::input_count`].
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         assert!(inputs.len() >= self.inputs, "{} inputs", inputs.len());
-        let sum: i32 = self.roots.iter().map(|root| self.leaf(*root, inputs)).sum();
+        let sum: i32 = self
+            .roots
+            .iter()
+            .map(|root| self.leaf_value(*root, inputs))
+            .sum();
         // At most 128 leaves of 2^20 each.
         sum.clamp(-i32::from(ONE_Q15), i32::from(ONE_Q15)) as i16
     }
 
-    fn leaf(&self, root: u16, inputs: &[i16]) -> i32 {
+    fn leaf_value(&self, root: u16, inputs: &[i16]) -> i32 {
         let mut number = root;
         loop {
             let node = &self.nodes[usize::from(number)];

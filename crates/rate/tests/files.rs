@@ -201,7 +201,7 @@ fn an_mlp_is_read() {
     assert!((f64::from(float.infer(&[0.5, -0.25])) - exact).abs() < 1e-6);
     assert_eq!(file.features.target_q24(), 1 << 23);
     assert_eq!(file.features.offset_q16(), 1 << 16);
-    assert_eq!(file.features.list()[1].scale_q16, 4 << 16);
+    assert_eq!(file.features.feature_list()[1].scale_q16, 4 << 16);
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn a_quantised_mlp_does_nearly_the_same_in_integers() {
 #[test]
 fn trees_and_recurrent_networks_are_read() {
     let file = tree().read();
-    let model = file.policy.integer().unwrap();
+    let model = file.policy.integer_model().unwrap();
     assert_eq!(model.decider().infer(&[0, 100]), -5);
     assert_eq!(model.decider().infer(&[0, 101]), 700);
     let file = lstm().read();
-    assert!(file.policy.integer().is_none());
+    assert!(file.policy.integer_model().is_none());
     let Policy::Lstm(lstm) = &file.policy else {
         panic!("{file:?}");
     };
@@ -291,10 +291,10 @@ fn with(field: &str, value: Value) -> Value {
 fn what_a_model_did_is_read() {
     let mut parts = mlp();
     parts.document["evaluation"] = json!({ "runs": [run()], "note": "any" });
-    let runs = parts.read().document.runs().unwrap();
+    let runs = parts.read().document.evaluation_runs().unwrap();
     assert_eq!(runs.len(), 1);
     assert_eq!((runs[0].queue_us, runs[0].seeds), (7.25, 3));
-    assert_eq!(mlp().read().document.runs().unwrap(), []);
+    assert_eq!(mlp().read().document.evaluation_runs().unwrap(), []);
 }
 
 #[test]
@@ -547,7 +547,7 @@ fn try_it(bytes: &[u8]) {
             Policy::Lstm(lstm) => ignore(lstm.infer(&inputs, &mut LstmState::default())),
             Policy::Tree(_) => {}
         }
-        if let Some(model) = file.policy.integer() {
+        if let Some(model) = file.policy.integer_model() {
             assert_ne!(model.decider().infer(&[-32767; 16]), i16::MIN);
         }
     }

@@ -2,14 +2,16 @@
 
 use std::fmt::Write;
 
-use crate::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, grid, open};
+use crate::{
+    COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, draw_grid_line, escape_html, open_picture,
+};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Its name in the legend.
+    /// Name of the line in the legend.
     pub name: String,
-    /// Its points, from left to right.
+    /// Points of the line, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -18,7 +20,7 @@ pub struct Line {
 pub struct Chart<'a> {
     /// Unique in the page.
     pub id: &'a str,
-    /// Its title.
+    /// Title of the chart.
     pub title: &'a str,
     /// Label of the horizontal axis, with the unit.
     pub x_label: &'a str,
@@ -28,7 +30,7 @@ pub struct Chart<'a> {
     pub y_label: &'a str,
     /// The vertical axis.
     pub y: Scale,
-    /// Its lines.
+    /// Lines of the chart.
     pub lines: &'a [Line],
 }
 
@@ -41,32 +43,32 @@ const NAMES: usize = 12;
 
 impl Chart<'_> {
     /// As inline SVG.
-    pub fn draw(&self) -> String {
-        let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * self.x.place(value);
+    pub fn to_svg(&self) -> String {
+        let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * self.x.position_of(value);
         let axis = HEIGHT - BOTTOM;
-        let y = |value: f64| axis - (axis - TOP) * self.y.place(value);
+        let y = |value: f64| axis - (axis - TOP) * self.y.position_of(value);
         let ends: Vec<String> = (self.lines.iter())
             .filter_map(|line| {
                 let (across, up) = line.points.last()?;
                 Some(format!(
                     "{} ends at {}, {}.",
                     line.name,
-                    figure(*across),
-                    figure(*up)
+                    format_number(*across),
+                    format_number(*up)
                 ))
             })
             .collect();
         let words = format!(
             "{} on a {} over {} on a {}. {}",
             self.y_label,
-            self.y.words(),
+            self.y.scale_name(),
             self.x_label,
-            self.x.words(),
+            self.x.scale_name(),
             ends.join(" ")
         );
-        let mut svg = open(HEIGHT, self.id, self.title, &words);
+        let mut svg = open_picture(HEIGHT, self.id, self.title, &words);
         for tick in self.y.ticks() {
-            grid(&mut svg, y(tick), figure(tick));
+            draw_grid_line(&mut svg, y(tick), format_number(tick));
         }
         for tick in self.x.ticks() {
             let place = x(tick);
@@ -75,7 +77,7 @@ impl Chart<'_> {
                 "<line class=\"grid\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{TOP}\" y2=\"{axis}\"/>\
                  <text class=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{}</text>",
                 axis + 16.0,
-                figure(tick)
+                format_number(tick)
             );
         }
         let _ = write!(
@@ -84,17 +86,17 @@ impl Chart<'_> {
              <text x=\"4\" y=\"12\">{}</text>",
             (LEFT + WIDTH - RIGHT) / 2.0,
             axis + 36.0,
-            escape(self.x_label),
-            escape(self.y_label)
+            escape_html(self.x_label),
+            escape_html(self.y_label)
         );
         for (row, line) in self.lines.iter().enumerate() {
-            self.line(&mut svg, row, line, &x, &y);
+            self.draw_line(&mut svg, row, line, &x, &y);
         }
         svg.push_str("</svg>");
         svg
     }
 
-    fn line(
+    fn draw_line(
         &self,
         svg: &mut String,
         row: usize,
@@ -105,26 +107,26 @@ impl Chart<'_> {
         let path: Vec<String> = (line.points.iter())
             .map(|(across, up)| format!("{:.1},{:.1}", x(*across), y(*up)))
             .collect();
-        let name = escape(&line.name);
+        let name = escape_html(&line.name);
         let _ = write!(
             svg,
             "<g class=\"c{}\"><polyline points=\"{}\"><title>{name}</title></polyline>",
             row % COLOURS,
             path.join(" ")
         );
-        let shape = Shape::of(row);
+        let shape = Shape::at_index(row);
         if let Some((across, up)) = line.points.last() {
-            shape.draw(svg, x(*across), y(*up), &line.name);
+            shape.draw_shape(svg, x(*across), y(*up), &line.name);
         }
         if row < NAMES {
             let (left, height) = (WIDTH - RIGHT + 14.0, TOP + 8.0 + 20.0 * row as f64);
-            shape.draw(svg, left, height, &line.name);
+            shape.draw_shape(svg, left, height, &line.name);
             let _ = write!(
                 svg,
                 "</g><text x=\"{}\" y=\"{}\">{}<title>{name}</title></text>",
                 left + 12.0,
                 height + 4.0,
-                escape(&beside(&line.name))
+                escape_html(&short_label(&line.name))
             );
         } else {
             svg.push_str("</g>");
@@ -133,7 +135,7 @@ impl Chart<'_> {
 }
 
 /// The part of a name that fits beside the drawing. A path's folders are dropped first.
-fn beside(name: &str) -> String {
+fn short_label(name: &str) -> String {
     if name.chars().count() <= LETTERS {
         return name.to_owned();
     }
@@ -146,7 +148,7 @@ fn beside(name: &str) -> String {
 }
 
 /// A number for a reader, without trailing zeros.
-fn figure(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value != 0.0 && (value.abs() >= 1e6 || value.abs() < 1e-3) {
         return format!("{value:.3e}");
     }
@@ -168,12 +170,12 @@ mod tests {
             id: "one",
             title: "One",
             x_label: "time (ms)",
-            x: Scale::linear(10.0),
+            x: Scale::linear_to(10.0),
             y_label: "rate (%)",
-            y: Scale::linear(100.0),
+            y: Scale::linear_to(100.0),
             lines: &lines,
         }
-        .draw();
+        .to_svg();
         // From (LEFT, axis) to (WIDTH − RIGHT, halfway up to TOP): 256 − (256 − 16)/2.
         assert!(svg.contains("points=\"88.0,256.0 770.0,136.0\""), "{svg}");
         assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
@@ -191,7 +193,7 @@ mod tests {
             ),
             ("learned:model=/a/b/plus.st", "plus.st"),
         ] {
-            assert_eq!(beside(name), text);
+            assert_eq!(short_label(name), text);
             assert!(text.chars().count() <= LETTERS);
         }
     }
@@ -205,7 +207,7 @@ mod tests {
             (2e6, "2.000e6"),
             (0.0001, "1.000e-4"),
         ] {
-            assert_eq!(figure(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 }

@@ -11,7 +11,7 @@ mod table;
 mod verdict;
 
 pub use chart::{Chart, Line};
-pub use page::{FOOT, escape, head, html_table};
-pub use svg::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, grid, open};
+pub use page::{FOOT, escape_html, html_table, page_head};
+pub use svg::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, draw_grid_line, open_picture};
 pub use table::Table;
 pub use verdict::Verdict;

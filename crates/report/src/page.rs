@@ -29,7 +29,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}dt{color:va
 ";
 
 /// Text escaped for an element or a quoted attribute.
-pub fn escape(text: &str) -> String {
+pub fn escape_html(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -49,26 +49,26 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The start of a page, up to and with `<main>`.
-pub fn head(title: &str) -> String {
+pub fn page_head(title: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(title)
+        escape_html(title)
     )
 }
 
-/// End of a page that starts with [`head`].
+/// End of a page that starts with [`page_head`].
 pub const FOOT: &str = "</main>\n</body>\n</html>\n";
 
 /// A table as HTML, under a caption, with the style sheet's class for the whole.
 pub fn html_table(table: &Table, caption: &str, class: &str) -> String {
     let mut html = format!(
         "<div class=\"wide\"><table class=\"{class}\"><caption>{}</caption>\n<thead><tr>",
-        escape(caption)
+        escape_html(caption)
     );
     for heading in &table.header {
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(heading));
+        let _ = write!(html, "<th scope=\"col\">{}</th>", escape_html(heading));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
@@ -79,7 +79,7 @@ pub fn html_table(table: &Table, caption: &str, class: &str) -> String {
                 "met" => " class=\"met\"",
                 _ => "",
             };
-            let _ = write!(html, "<td{class}>{}</td>", escape(cell));
+            let _ = write!(html, "<td{class}>{}</td>", escape_html(cell));
         }
         html.push_str("</tr>\n");
     }

@@ -21,7 +21,7 @@ pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
 ///
 /// # Panics
 /// There are no values.
-pub fn nearest(sorted: &[f64], share: f64) -> f64 {
+pub fn nearest_rank(sorted: &[f64], share: f64) -> f64 {
     sorted[(share * (sorted.len() - 1) as f64).round() as usize]
 }
 

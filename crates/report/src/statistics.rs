@@ -27,14 +27,14 @@ macro_rules! statistics {
             /// All statistics, in the order of display.
             pub const ALL: [Self; [$($key),*].len()] = [$(Self::$variant),*];
 
-            /// Its name in scenario files and documents.
+            /// Name in scenario files and documents.
             pub const fn key(self) -> &'static str {
                 match self {
                     $(Self::$variant => $key,)*
                 }
             }
 
-            /// Its description.
+            /// Description for readers.
             pub const fn description(self) -> &'static str {
                 match self {
                     $(Self::$variant => $description,)*

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::escape;
+use crate::escape_html;
 
 /// Width of every picture, in its own units.
 pub const WIDTH: f64 = 920.0;
@@ -30,7 +30,7 @@ pub struct Scale {
 
 impl Scale {
     /// A scale for all values. Zero has no logarithm: it lies at the edge.
-    pub fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+    pub fn for_values(values: impl Iterator<Item = f64> + Clone) -> Self {
         let high = values.clone().fold(0.0, f64::max).max(1.0);
         let low = values
             .filter(|value| *value > 0.0)
@@ -53,7 +53,7 @@ impl Scale {
     }
 
     /// A linear scale from 0 to `high`, or to 1 if `high` is not above 0.
-    pub fn linear(high: f64) -> Self {
+    pub fn linear_to(high: f64) -> Self {
         Self {
             low: 0.0,
             high: if high > 0.0 { high } else { 1.0 },
@@ -62,7 +62,7 @@ impl Scale {
     }
 
     /// Position of a value, from 0 to 1.
-    pub fn place(&self, value: f64) -> f64 {
+    pub fn position_of(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         if self.logarithmic {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -94,7 +94,7 @@ impl Scale {
     }
 
     /// Kind of scale.
-    pub fn words(&self) -> &'static str {
+    pub fn scale_name(&self) -> &'static str {
         if self.logarithmic {
             "logarithmic scale"
         } else {
@@ -104,7 +104,7 @@ impl Scale {
 }
 
 /// Draws a line of the grid at a height, with its label.
-pub fn grid(svg: &mut String, height: f64, label: impl std::fmt::Display) {
+pub fn draw_grid_line(svg: &mut String, height: f64, label: impl std::fmt::Display) {
     let _ = write!(
         svg,
         "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{height:.1}\" y2=\"{height:.1}\"/>\
@@ -116,12 +116,12 @@ pub fn grid(svg: &mut String, height: f64, label: impl std::fmt::Display) {
 }
 
 /// The start of a picture, with its title and a description in words. `id` is unique in the page.
-pub fn open(height: f64, id: &str, title: &str, description: &str) -> String {
+pub fn open_picture(height: f64, id: &str, title: &str, description: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\
          <title id=\"{id}-title\">{}</title><desc id=\"{id}-desc\">{}</desc>",
-        escape(title),
-        escape(description)
+        escape_html(title),
+        escape_html(description)
     )
 }
 
@@ -140,7 +140,7 @@ pub enum Shape {
 
 impl Shape {
     /// The shape of the arm at this index of the legend.
-    pub fn of(place: usize) -> Self {
+    pub fn at_index(place: usize) -> Self {
         [
             Self::Circle,
             Self::Square,
@@ -151,8 +151,8 @@ impl Shape {
     }
 
     /// Draws it at a place of a picture, with a tooltip.
-    pub fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
-        let title = format!("<title>{}</title>", escape(label));
+    pub fn draw_shape(self, svg: &mut String, x: f64, y: f64, label: &str) {
+        let title = format!("<title>{}</title>", escape_html(label));
         let path = match self {
             Self::Dot => {
                 let _ = write!(
@@ -184,29 +184,29 @@ mod tests {
 
     #[test]
     fn a_narrow_range_is_linear_from_zero() {
-        let scale = Scale::of([80.0, 100.0].into_iter());
+        let scale = Scale::for_values([80.0, 100.0].into_iter());
         assert!(!scale.logarithmic);
-        assert_eq!(scale.place(0.0), 0.0);
-        assert!((scale.place(52.5) - 0.5).abs() < 1e-9);
+        assert_eq!(scale.position_of(0.0), 0.0);
+        assert!((scale.position_of(52.5) - 0.5).abs() < 1e-9);
         assert_eq!(scale.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
     }
 
     #[test]
     fn a_wide_range_is_logarithmic_and_zero_lies_at_the_edge() {
-        let scale = Scale::of([0.0, 3e6, 4e9].into_iter());
+        let scale = Scale::for_values([0.0, 3e6, 4e9].into_iter());
         assert!(scale.logarithmic);
         assert_eq!((scale.low, scale.high), (1e6, 1e10));
-        assert_eq!(scale.place(0.0), 0.0);
-        assert!((scale.place(1e8) - 0.5).abs() < 1e-9);
+        assert_eq!(scale.position_of(0.0), 0.0);
+        assert!((scale.position_of(1e8) - 0.5).abs() < 1e-9);
         assert_eq!(scale.ticks().len(), 5);
     }
 
     #[test]
     fn nothing_measured_still_has_a_scale() {
-        let scale = Scale::of([].into_iter());
-        assert!(scale.place(0.0).is_finite());
+        let scale = Scale::for_values([].into_iter());
+        assert!(scale.position_of(0.0).is_finite());
         assert!(!scale.ticks().is_empty());
-        let zeroes = Scale::of([0.0, 0.0].into_iter());
-        assert!(zeroes.place(0.0).is_finite());
+        let zeroes = Scale::for_values([0.0, 0.0].into_iter());
+        assert!(zeroes.position_of(0.0).is_finite());
     }
 }

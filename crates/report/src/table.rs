@@ -12,7 +12,7 @@ const WORDY: usize = 4;
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Its title.
+    /// Title of the table.
     pub title: String,
     /// The columns' headings. The first column is text, the others are figures.
     pub header: Vec<String>,
@@ -23,13 +23,16 @@ pub struct Table {
 impl Table {
     /// Draws it for a terminal, title first. A table that is too wide is split into parts, each
     /// with the first column.
-    pub fn text(&self) -> String {
-        let parts = self.parts().into_iter().map(|columns| self.part(&columns));
+    pub fn to_text(&self) -> String {
+        let parts = self
+            .split_columns()
+            .into_iter()
+            .map(|columns| self.draw_part(&columns));
         format!("{}\n{}\n", self.title, parts.collect::<Vec<_>>().join("\n"))
     }
 
     /// Columns of each part.
-    fn parts(&self) -> Vec<Vec<usize>> {
+    fn split_columns(&self) -> Vec<Vec<usize>> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             let cells = cells.chain(self.header.get(column));
@@ -58,7 +61,7 @@ impl Table {
         parts
     }
 
-    fn part(&self, columns: &[usize]) -> String {
+    fn draw_part(&self, columns: &[usize]) -> String {
         let cells = |row: &[String]| -> Vec<String> {
             let cells = columns.iter().filter_map(|&column| row.get(column));
             cells.cloned().collect()
@@ -97,7 +100,7 @@ mod tests {
         for columns in 1..30 {
             for cell in ["1.23 Gbit/s", "x", &"word ".repeat(30)] {
                 let table = table(columns, cell);
-                let text = table.text();
+                let text = table.to_text();
                 let widest = text.lines().map(|line| line.chars().count()).max();
                 assert!(widest <= Some(100), "{text}");
                 if cell.len() < 20 {
@@ -105,7 +108,7 @@ mod tests {
                         assert!(text.contains(heading), "{heading}: {text}");
                     }
                     // No cell is broken; the first column is repeated in each part.
-                    let parts = table.parts().len();
+                    let parts = table.split_columns().len();
                     assert_eq!(
                         text.matches(cell).count(),
                         2 * (columns + parts - 1),
@@ -114,6 +117,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(table(6, "1.23 Gbit/s").parts().len(), 1);
+        assert_eq!(table(6, "1.23 Gbit/s").split_columns().len(), 1);
     }
 }

@@ -12,13 +12,13 @@ pub enum Verdict {
     Met,
     /// Outside the bounds: the run fails.
     Missed,
-    /// Its mode, or the one that it is compared with, was not run.
+    /// The mode, or the one that it is compared with, was not run.
     NotChecked,
 }
 
 impl Verdict {
     /// The verdict on a value; bounds are inclusive.
-    pub fn of(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
+    pub fn judge_value(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
         let within =
             at_least.is_none_or(|least| value >= least) && at_most.is_none_or(|most| value <= most);
         if within { Self::Met } else { Self::Missed }
@@ -49,8 +49,15 @@ mod tests {
             (f64::INFINITY, Verdict::Missed),
             (f64::NAN, Verdict::Missed),
         ] {
-            assert_eq!(Verdict::of(value, Some(1.0), Some(2.0)), verdict, "{value}");
+            assert_eq!(
+                Verdict::judge_value(value, Some(1.0), Some(2.0)),
+                verdict,
+                "{value}"
+            );
         }
-        assert_eq!(Verdict::of(f64::INFINITY, Some(1.0), None), Verdict::Met);
+        assert_eq!(
+            Verdict::judge_value(f64::INFINITY, Some(1.0), None),
+            Verdict::Met
+        );
     }
 }

@@ -16,11 +16,11 @@ struct Keep {
 }
 
 impl Controller for Keep {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::PROBES
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = setup.limit(self.share * setup.line_rate_bps);
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use thalweg_report::sample::nearest;
+use thalweg_report::sample::nearest_rank;
 use thalweg_sim::cc::{Kind, Spec};
 use thalweg_sim::{Outcome, Scenario, Simulation};
 
@@ -130,7 +130,7 @@ fn own(control: &Spec) -> Result<Speed, Failure> {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    nearest(&values, 0.5)
+    nearest_rank(&values, 0.5)
 }
 
 fn main() -> Result<ExitCode, Failure> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use thalweg_report::sample::nearest;
+use thalweg_report::sample::nearest_rank;
 use thalweg_sim::cc::learned::{Inference, Learned, Model, Options};
 use thalweg_sim::scenario::{Topology, Workload};
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
@@ -77,7 +77,7 @@ fn user_seconds() -> f64 {
 /// Minimum and median.
 fn least_and_median(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
-    (values[0], nearest(&values, 0.5))
+    (values[0], nearest_rank(&values, 0.5))
 }
 
 fn table(flows: &[u32]) {

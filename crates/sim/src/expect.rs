@@ -26,7 +26,7 @@ pub struct Expectation {
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.cc, self.statistic.key())?;
-        let unit = self.statistic.unit();
+        let unit = self.statistic.unit_suffix();
         if let Some(least) = self.at_least {
             write!(f, " at least {least}{unit}")?;
         }
@@ -40,11 +40,11 @@ impl fmt::Display for Expectation {
 impl Expectation {
     /// Compares the bounds with the controller's runs. `None` where it was not run; a summary of
     /// nothing where the statistic was never measured.
-    pub fn verdict(&self, summary: Option<Option<&Summary>>) -> Verdict {
+    pub fn judge_summary(&self, summary: Option<Option<&Summary>>) -> Verdict {
         match summary {
             None => Verdict::NotChecked,
             Some(None) => Verdict::Missed,
-            Some(Some(summary)) => Verdict::of(summary.mean, self.at_least, self.at_most),
+            Some(Some(summary)) => Verdict::judge_value(summary.mean, self.at_least, self.at_most),
         }
     }
 }

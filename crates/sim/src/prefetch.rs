@@ -4,7 +4,7 @@
 /// no result, and does nothing on processors without a known instruction.
 #[inline(always)]
 #[allow(unsafe_code)]
-pub(crate) fn prefetch<T, const LINES: usize>(value: &T) {
+pub(crate) fn prefetch_lines<T, const LINES: usize>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..LINES {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

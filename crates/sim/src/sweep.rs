@@ -26,8 +26,8 @@ impl Job<'_> {
     ///
     /// # Errors
     /// It needs Linux's TCP and the hosts have network cards, or it needs these.
-    pub fn check(&self) -> Result<(), SpecError> {
-        let needs = self.controller.build().needs();
+    pub fn check_hosts(&self) -> Result<(), SpecError> {
+        let needs = self.controller.build().required_signals();
         let is_of_nics =
             needs.probes || needs.telemetry || needs.sent || needs.notifications.is_some();
         let (found, expected) = match self.scenario.hosts.linux {
@@ -52,7 +52,7 @@ impl Job<'_> {
 
     /// Runs the job; none if `stop` became true before the end. `report` hears several times a
     /// second how far it is.
-    pub fn run(&self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Option<Outcome> {
+    pub fn run_job(&self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Option<Outcome> {
         let controller = self.controller.clone();
         let mut last = Instant::now();
         Simulation::new(self.scenario, move |_, _| controller.build(), self.seed).run_while(
@@ -71,7 +71,7 @@ impl Job<'_> {
 /// the calling thread with the index of a job and how far it is: several times a second while it
 /// runs, and once with the scenario's duration when it has ended. Outcomes are in the order of the
 /// jobs and do not depend on the number of threads. Once `stop` is true the rest is missing.
-pub fn sweep(
+pub fn run_sweep(
     jobs: &[Job<'_>],
     threads: usize,
     stop: &AtomicBool,
@@ -88,7 +88,7 @@ pub fn sweep(
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(place) else { return };
-                    let outcome = job.run(stop, |progress| {
+                    let outcome = job.run_job(stop, |progress| {
                         // Nobody listens only where the caller has panicked.
                         let _ = send.send((place, progress, None));
                     });
@@ -132,7 +132,7 @@ mod tests {
                 controller: &name.parse().unwrap(),
                 seed: 1,
             };
-            job.check().map_err(|error| error.to_string())
+            job.check_hosts().map_err(|error| error.to_string())
         };
         for name in ["dctcp", "swift", "fixed"] {
             assert_eq!(check(&nics, name), Ok(()));

@@ -14,7 +14,7 @@ pub(crate) enum Node {
 /// An output port of a switch: a queue and the link behind it.
 #[derive(Debug, Clone)]
 pub(crate) struct PortPlan {
-    /// Its switch.
+    /// Switch of the port.
     pub switch: u32,
     /// Where its link leads.
     pub to: Node,
@@ -113,7 +113,7 @@ impl Wiring {
 
     /// The ports that a flow's packets pass, in order. ECMP: a flow hash picks one of the
     /// equal-cost paths.
-    pub fn path(&self, from: u32, to: u32, flow: u64) -> Vec<u32> {
+    pub fn flow_path(&self, from: u32, to: u32, flow: u64) -> Vec<u32> {
         let hash = mix(mix((u64::from(from) << 32) | u64::from(to)) ^ mix(!flow)) >> 16;
         let pick = |count: u32| (hash % u64::from(count)) as u32;
         let (here, there) = (
@@ -157,14 +157,14 @@ impl Wiring {
     }
 
     /// Links of the longest path between two hosts, own link included.
-    pub fn longest(&self) -> Vec<Link> {
+    pub fn longest_path(&self) -> Vec<Link> {
         let last = self.hosts - 1;
-        self.links(0, last)
+        self.path_links(0, last)
     }
 
     /// Links of a path, own link first.
-    pub fn links(&self, from: u32, to: u32) -> Vec<Link> {
-        self.links_of(from, &self.path(from, to, 0))
+    pub fn path_links(&self, from: u32, to: u32) -> Vec<Link> {
+        self.links_of(from, &self.flow_path(from, to, 0))
     }
 
     /// Links of a host's path through these ports, own link first.
@@ -177,15 +177,15 @@ impl Wiring {
 }
 
 /// Transmission time of a number of bytes on a link, to the nearest picosecond.
-pub(crate) fn transmission(bytes: u32, rate_bps: u64) -> Time {
+pub(crate) fn transmission_time(bytes: u32, rate_bps: u64) -> Time {
     let bits = u128::from(bytes) * 8 * 1_000_000_000_000;
     Time::from_ps(((bits + u128::from(rate_bps) / 2) / u128::from(rate_bps)) as u64)
 }
 
 /// Time of packets of this size over these links with empty queues.
-pub(crate) fn crossing(links: &[Link], bytes: u32) -> Time {
+pub(crate) fn crossing_time(links: &[Link], bytes: u32) -> Time {
     links.iter().fold(Time::ZERO, |sum, link| {
-        sum + transmission(bytes, link.rate_bps) + link.delay
+        sum + transmission_time(bytes, link.rate_bps) + link.delay
     })
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     /// Follows the ports from host to host.
     fn check(wiring: &Wiring, from: u32, to: u32, flow: u64) {
-        let path = wiring.path(from, to, flow);
+        let path = wiring.flow_path(from, to, flow);
         let mut at = wiring.host_switch[from as usize];
         for (index, port) in path.iter().enumerate() {
             let plan = &wiring.ports[*port as usize];
@@ -248,8 +248,8 @@ mod tests {
         // Between pods there are (4/2)² = 4 paths.
         let mut counts = std::collections::BTreeMap::new();
         for flow in 0..4_000 {
-            let path = wiring.path(0, 15, flow);
-            assert_eq!(path, wiring.path(0, 15, flow));
+            let path = wiring.flow_path(0, 15, flow);
+            assert_eq!(path, wiring.flow_path(0, 15, flow));
             *counts.entry(path).or_insert(0u32) += 1;
         }
         assert_eq!(counts.len(), 4);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn transmission_times() {
         // 1024 · 8 bits at 100 Gbit/s: 81.92 ns. At 1.5 Gbit/s: 5461.333… ns.
-        assert_eq!(transmission(1024, 100_000_000_000).ps(), 81_920);
-        assert_eq!(transmission(1024, 1_500_000_000).ps(), 5_461_333);
+        assert_eq!(transmission_time(1024, 100_000_000_000).ps(), 81_920);
+        assert_eq!(transmission_time(1024, 1_500_000_000).ps(), 5_461_333);
     }
 }

@@ -3,7 +3,7 @@
 mod sizes;
 
 use crate::Time;
-use crate::rng::{Random, stream};
+use crate::rng::{Random, random_stream};
 use crate::scenario::{Scenario, Workload};
 
 pub use sizes::Sizes;
@@ -68,7 +68,7 @@ impl Arrivals {
     fn new(scenario: &Scenario, sizes: Sizes, load: f64, until: Time, seed: u64) -> Self {
         let network = &scenario.network;
         Self {
-            rng: stream(seed, 1 << 42),
+            rng: random_stream(seed, 1 << 42),
             hosts: scenario.topology.hosts() as u32,
             sizes,
             packet_bytes: network.packet_bytes,
@@ -102,27 +102,27 @@ impl Iterator for Arrivals {
         }
         let from = self.rng.below(u64::from(self.hosts)) as u32;
         let other = self.rng.below(u64::from(self.hosts - 1)) as u32;
-        let bytes = self.sizes.quantile(self.rng.fraction());
+        let bytes = self.sizes.size_quantile(self.rng.fraction());
         Some(Arrival {
             at: self.last,
             from,
             to: other + u32::from(other >= from),
-            packets: packets(bytes, self.packet_bytes),
+            packets: packets_for_bytes(bytes, self.packet_bytes),
         })
     }
 }
 
 /// Whole packets for a number of bytes, at least one. The check of the scenario keeps this below
 /// 2^32.
-fn packets(bytes: u64, packet_bytes: u32) -> u32 {
+fn packets_for_bytes(bytes: u64, packet_bytes: u32) -> u32 {
     bytes.div_ceil(u64::from(packet_bytes)).max(1) as u32
 }
 
 /// The flows of a scenario.
-pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
-    let mut rng = stream(seed, 1 << 41);
+pub(crate) fn plan_flows(scenario: &Scenario, seed: u64) -> Plan {
+    let mut rng = random_stream(seed, 1 << 41);
     let spread = scenario.hosts.start_spread;
-    let packets = |bytes: u64| packets(bytes, scenario.network.packet_bytes);
+    let packets = |bytes: u64| packets_for_bytes(bytes, scenario.network.packet_bytes);
     let mut arrivals = None;
     let mut flows = Vec::new();
     let mut again = Again::Never;
@@ -201,7 +201,7 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
 
 impl Plan {
     /// All data of a flow has arrived: which flows go on, and when.
-    pub fn completed(&mut self, flow: u32, at: Time) -> Vec<(u32, Time)> {
+    pub fn flow_completed(&mut self, flow: u32, at: Time) -> Vec<(u32, Time)> {
         match self.again {
             Again::Never => Vec::new(),
             Again::Each(idle) => vec![(flow, at + idle)],

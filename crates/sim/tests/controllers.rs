@@ -195,7 +195,7 @@ fn network(weights: &[f32]) -> Model {
         evaluation: serde_json::Map::new(),
     };
     let content = ModelFile {
-        features: document.features().expect("two features"),
+        features: document.integer_features().expect("two features"),
         document,
         policy: Policy::Mlp {
             float: Network::new(layers).expect("layers fit"),
@@ -303,7 +303,7 @@ impl Flow {
             }
             Event::Sent(bytes) => {
                 // Only controllers that asked for it hear of it.
-                if self.controller.needs().sent {
+                if self.controller.required_signals().sent {
                     self.call(|controller, context| controller.on_sent(*bytes, context))?;
                 }
                 Ok(())
@@ -328,7 +328,7 @@ proptest! {
             now: Time::from_us(3),
             setup: setup.clone(),
         };
-        flow.call(|controller, context| controller.start(&setup, context))?;
+        flow.call(|controller, context| controller.start_flow(&setup, context))?;
         for event in &events {
             flow.happen(event)?;
         }

@@ -99,7 +99,7 @@ fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -
             }
         })
         .collect();
-    let needs = all[0].controller.needs();
+    let needs = all[0].controller.required_signals();
 
     let line_bytes = LINE_BPS / 8.0 * STEP_US * 1e-6;
     let (mut queue_bytes, mut sent_bytes, mut rtt_us) = (0.0, 0.0, BASE_US);
@@ -129,7 +129,9 @@ fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -
             }
             if !flow.started {
                 flow.started = true;
-                flow.call(us, |controller, context| controller.start(&setup, context));
+                flow.call(us, |controller, context| {
+                    controller.start_flow(&setup, context)
+                });
                 continue;
             }
             for timer in 0..TIMERS {

@@ -9,7 +9,7 @@ use thalweg_sim::cc::Spec;
 use thalweg_sim::expect::{Expectation, NULL, Verdict, met_by_null};
 use thalweg_sim::metrics::Summary;
 use thalweg_sim::scenario::Workload;
-use thalweg_sim::sweep::{Job, sweep};
+use thalweg_sim::sweep::{Job, run_sweep};
 use thalweg_sim::{Scenario, Time};
 
 /// The beginning of a scenario. What does nothing fills queues at once, so little of it tells.
@@ -50,15 +50,15 @@ fn null_misses_a_bound_of_each_controller_with_bounds() {
             seed: 1,
         })
         .collect();
-    let outcomes = sweep(&jobs, 2, &AtomicBool::new(false), |_, _| ());
+    let outcomes = run_sweep(&jobs, 2, &AtomicBool::new(false), |_, _| ());
     let mut met = Vec::new();
     for (scenario, outcome) in scenarios.iter().zip(outcomes) {
         let outcome = outcome.unwrap();
         let verdict = |one: &Expectation| {
-            let value = one.statistic.of(&outcome);
-            let summary = value.and_then(|value| Summary::of(&[value]));
+            let value = one.statistic.value_in(&outcome);
+            let summary = value.and_then(|value| Summary::from_values(&[value]));
             println!("{}: {one}: {value:?}", scenario.name);
-            one.verdict(Some(summary.as_ref()))
+            one.judge_summary(Some(summary.as_ref()))
         };
         let verdicts: Vec<(&Expectation, Verdict)> = (scenario.expect.iter())
             .map(|one| (one, verdict(one)))

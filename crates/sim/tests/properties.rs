@@ -34,11 +34,11 @@ impl Erratic {
 }
 
 impl Controller for Erratic {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         self.needs
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.line = setup.line_rate_bps;
         self.state = setup.seed;
         self.act(context);
@@ -218,7 +218,7 @@ fn run<Q: EventQueue>(scenario: &Scenario, needs: Needs, seed: u64) -> Outcome {
 
 fn check(scenario: &Scenario, outcome: &Outcome) {
     let counts = outcome.counts;
-    assert!(counts.conserved(), "{counts:?}");
+    assert!(counts.all_packets_accounted(), "{counts:?}");
     assert!(counts.wasted_packets <= counts.delivered_packets);
     let Workload::Flows(flows) = &scenario.workload else {
         panic!("another workload");

@@ -20,7 +20,7 @@ use thalweg_process::tool::AGENT;
 use crate::control::{self, FromInside, Job};
 use crate::error::Error;
 use crate::learn::{HOSTS_MAX, KNOWN, LEARNED};
-use crate::system;
+use crate::system_error;
 
 /// The command's cgroup.
 const CGROUP: &str = "/sys/fs/cgroup/command";
@@ -41,7 +41,10 @@ const SAVE: Duration = Duration::from_secs(30);
 
 /// Starts the job's agent and puts its policy in force, for the command's cgroup. Returns a
 /// descriptor for entering that cgroup, if there is one, and notes for the user.
-pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<String>), Error> {
+pub(crate) fn prepare_agent(
+    job: &Job,
+    work: &Path,
+) -> Result<(Option<OwnedFd>, Vec<String>), Error> {
     if !job.learn && job.policy.is_none() {
         return Ok((None, Vec::new()));
     }
@@ -55,7 +58,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
             MsFlags::empty(),
             Some("mode=700"),
         )
-        .map_err(system("cannot mount over /var/lib/thalweg"))?;
+        .map_err(system_error("cannot mount over /var/lib/thalweg"))?;
     }
     fs::create_dir_all(DIRECTORY).map_err(Error::io("cannot create", DIRECTORY))?;
     // What one command's connections would gain by a control group, nobody asks.
@@ -69,7 +72,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
         start_agent(job)?;
         let known = work.join(KNOWN);
         if known.exists() {
-            thalweg(
+            run_thalweg(
                 job,
                 "what was learned",
                 [OsStr::new("import"), known.as_ref()],
@@ -81,7 +84,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
     let mut notes = Vec::new();
     if let Some(policy) = &job.policy {
         let words = [OsStr::new("policy"), OsStr::new("apply"), policy.as_ref()];
-        let said = thalweg(job, "the policy", words)?;
+        let said = run_thalweg(job, "the policy", words)?;
         let lines = said.lines().filter_map(|line| line.strip_prefix("note: "));
         notes.extend(lines.map(|note| format!("policy: {note}")));
     }
@@ -94,7 +97,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
 }
 
 /// The agent's program with its configuration and an empty environment.
-fn command(job: &Job) -> Command {
+fn agent_command(job: &Job) -> Command {
     let mut command = Command::new(job.agent.as_deref().unwrap_or(Path::new(AGENT)));
     command
         .env_clear()
@@ -104,22 +107,22 @@ fn command(job: &Job) -> Command {
 }
 
 /// Runs a command of the agent's and returns its output.
-fn thalweg<const N: usize>(
+fn run_thalweg<const N: usize>(
     job: &Job,
     what: &'static str,
     arguments: [&OsStr; N],
 ) -> Result<String, Error> {
-    let output = command(job).args(arguments).output();
+    let output = agent_command(job).args(arguments).output();
     let output = output.map_err(Error::system(what))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(failed(what, &said, output.status))
+    Err(agent_error(what, &said, output.status))
 }
 
 /// The last line of an output, or else the exit status.
-fn failed(what: &'static str, said: &str, status: std::process::ExitStatus) -> Error {
+fn agent_error(what: &'static str, said: &str, status: std::process::ExitStatus) -> Error {
     let why = match said.lines().rfind(|line| !line.trim().is_empty()) {
         Some(line) => line.trim_start_matches("thalweg: ").to_owned(),
         None => format!("it ended ({status})"),
@@ -135,7 +138,7 @@ fn start_agent(job: &Job) -> Result<(), Error> {
     let errors = log
         .try_clone()
         .map_err(Error::io("cannot duplicate", LOG))?;
-    let mut child = command(job)
+    let mut child = agent_command(job)
         .arg("run")
         .stdout(log)
         .stderr(errors)
@@ -149,7 +152,7 @@ fn start_agent(job: &Job) -> Result<(), Error> {
         }
         if let Some(status) = child.try_wait().map_err(Error::system(what))? {
             let said = fs::read_to_string(LOG).unwrap_or_default();
-            return Err(failed(what, &said, status));
+            return Err(agent_error(what, &said, status));
         }
         if Instant::now() >= deadline {
             let why = format!("not ready after {} s", START.as_secs());
@@ -188,7 +191,7 @@ impl Reporter {
                         break;
                     }
                     // A failure is told at the end, when it counts.
-                    let _ = copy.tell();
+                    let _ = copy.send_report();
                 }
             })
             .map_err(failed())?;
@@ -196,24 +199,24 @@ impl Reporter {
     }
 
     /// Reports for the last time.
-    pub(crate) fn finish(&self) -> io::Result<()> {
+    pub(crate) fn report_last(&self) -> io::Result<()> {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         *over = true;
-        self.tell()
+        self.send_report()
     }
 
-    fn tell(&self) -> io::Result<()> {
-        let message = match self.save() {
+    fn send_report(&self) -> io::Result<()> {
+        let message = match self.save_records() {
             Ok(()) => FromInside::Learned,
             Err(error) => FromInside::NotLearned {
                 why: error.to_string(),
             },
         };
-        control::send(&self.messages, &message)
+        control::send_message(&self.messages, &message)
     }
 
     /// Writes the records to the work directory: whole, and through to the machine.
-    fn save(&self) -> Result<(), Error> {
+    fn save_records(&self) -> Result<(), Error> {
         let failed = || Error::system("the agent does not answer");
         let answer = http::request(Path::new(SOCKET), "GET", "/v1/export").map_err(failed())?;
         if answer.status != 200 {

@@ -19,11 +19,11 @@ use thalweg_units::Size;
 use crate::contact::Contact;
 use crate::control::MTU_BYTES;
 use crate::error::Error;
-use crate::system;
+use crate::system_error;
 
 /// The seed of the kernel's random numbers, in the work directory.
 pub(crate) const SEED: &str = "seed";
-/// Its length, bytes.
+/// Length of the seed, bytes.
 pub(crate) const SEED_BYTES: usize = 64;
 
 /// The device of the kernel's interface `vec0`.
@@ -36,7 +36,7 @@ pub(crate) enum Wire<'a> {
 }
 
 /// Starts the kernel; `binary` is this program.
-pub(crate) fn start(
+pub(crate) fn boot_kernel(
     kernel: &Kernel,
     memory: Size,
     work: &Path,
@@ -44,7 +44,7 @@ pub(crate) fn start(
     contact: &Contact,
     wire: Wire<'_>,
 ) -> Result<Process, Error> {
-    let seed = random::<SEED_BYTES>()?;
+    let seed = random_bytes::<SEED_BYTES>()?;
     let path = work.join(SEED);
     std::fs::write(&path, seed).map_err(Error::io("cannot write", &path))?;
     let path = work.join(CONSOLE);
@@ -57,23 +57,23 @@ pub(crate) fn start(
         memory,
         work,
     };
-    let (devices, handed) = interfaces(contact, wire);
+    let (devices, handed) = kernel_interfaces(contact, wire);
     let inside = [
         "stack".to_owned(),
         "guest".to_owned(),
         work.display().to_string(),
     ];
-    let processor = uml::processor();
+    let processor = uml::next_processor();
     if let (Some(place), Wire::Device(name), Some(own)) = (contact.place(), &wire, processor) {
-        let others = uml::processors();
+        let others = uml::allowed_processors();
         place.receive_on(name, others.into_iter().filter(|&it| it != own))?;
     }
-    let mut command = machine.command(binary, &devices, &inside, processor)?;
+    let mut command = machine.kernel_command(binary, &devices, &inside, processor)?;
     uml::in_time(&mut command)?;
     command
         .current_dir(work)
         // The seed of a kernel that was built for repeatable runs.
-        .env("THALWEG_SEED", u64::from_ne_bytes(random()?).to_string())
+        .env("THALWEG_SEED", u64::from_ne_bytes(random_bytes()?).to_string())
         .stdin(Stdio::null())
         .stdout(console)
         .stderr(errors)
@@ -98,7 +98,7 @@ pub(crate) fn start(
 }
 
 /// The kernel's interfaces as on its command line, and the descriptors that it inherits.
-fn interfaces(contact: &Contact, wire: Wire<'_>) -> ([String; 2], Vec<RawFd>) {
+fn kernel_interfaces(contact: &Contact, wire: Wire<'_>) -> ([String; 2], Vec<RawFd>) {
     let control = contact.device();
     // A TAP device takes single packets only, no vectors of them.
     let open = |device: &File, bytes: usize| {
@@ -156,7 +156,7 @@ fn in_place(command: &mut Command, place: Option<OwnedFd>, this: OwnedFd, handed
 }
 
 /// Random bytes from the machine.
-fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
+fn random_bytes<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
     let mut bytes = [0; BYTES];
     // SAFETY: the buffer has this length. Up to 256 bytes come in one call.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
@@ -171,8 +171,9 @@ fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
 fn in_process_namespace(start: impl FnOnce() -> Result<Process, Error>) -> Result<Process, Error> {
     let path = "/proc/self/ns/pid_for_children";
     let before = File::open(path).map_err(Error::io("cannot open", path))?;
-    unshare(CloneFlags::CLONE_NEWPID).map_err(system("cannot create a process namespace"))?;
+    unshare(CloneFlags::CLONE_NEWPID).map_err(system_error("cannot create a process namespace"))?;
     let started = start();
-    setns(&before, CloneFlags::CLONE_NEWPID).map_err(system("cannot leave a process namespace"))?;
+    setns(&before, CloneFlags::CLONE_NEWPID)
+        .map_err(system_error("cannot leave a process namespace"))?;
     started
 }

@@ -10,8 +10,8 @@ use thalweg_link::tun;
 
 use crate::control;
 use crate::error::Error;
-use crate::ip;
-use crate::place::Place;
+use crate::place::NetworkNamespace;
+use crate::run_ip;
 
 /// This process's end of the control interface.
 const CONTROL: &str = "control";
@@ -20,23 +20,23 @@ const CONTROL: &str = "control";
 #[derive(Debug)]
 pub(crate) struct Contact {
     /// None for an ordinary user, where only this process's own end is in a namespace.
-    place: Option<Place>,
+    place: Option<NetworkNamespace>,
     device: File,
     listener: TcpListener,
 }
 
 impl Contact {
     /// Makes one in a network namespace.
-    pub(crate) fn create(place: Place) -> Result<Self, Error> {
-        let device = place.within(|| {
+    pub(crate) fn create(place: NetworkNamespace) -> Result<Self, Error> {
+        let device = place.run_within(|| {
             tun::attach_as(CONTROL, libc::IFF_TAP).map_err(|(what, why)| {
-                let advice = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
+                let advice = tun::open_hint(why.raw_os_error().unwrap_or(libc::EIO));
                 Error::Missing(format!("cannot {what}: {why}; {advice}"))
             })
         })?;
-        let listener = place.within(|| {
+        let listener = place.run_within(|| {
             set_up()?;
-            listen().map_err(Error::system("cannot listen for the kernel"))
+            open_listener().map_err(Error::system("cannot listen for the kernel"))
         })?;
         Ok(Self {
             place: Some(place),
@@ -58,7 +58,7 @@ impl Contact {
                     std::io::Error::other(error.to_string()),
                 )
             })?;
-            let listener = listen().map_err(|error| ("listen for the kernel", error))?;
+            let listener = open_listener().map_err(|error| ("listen for the kernel", error))?;
             Ok([device.into(), listener.into()])
         })?;
         Ok(Self {
@@ -69,7 +69,7 @@ impl Contact {
     }
 
     /// The network namespace of the kernel's interfaces; none: that of this process.
-    pub(crate) fn place(&self) -> Option<&Place> {
+    pub(crate) fn place(&self) -> Option<&NetworkNamespace> {
         self.place.as_ref()
     }
 
@@ -86,7 +86,7 @@ impl Contact {
 
 /// Configures the device in the calling thread's namespace.
 fn set_up() -> Result<(), Error> {
-    ip(&[
+    run_ip(&[
         format!("address add {}/30 dev {CONTROL}", control::HERE),
         format!(
             "link set dev {CONTROL} addrgenmode none mtu {} up",
@@ -95,6 +95,6 @@ fn set_up() -> Result<(), Error> {
     ])
 }
 
-fn listen() -> std::io::Result<TcpListener> {
+fn open_listener() -> std::io::Result<TcpListener> {
     TcpListener::bind((control::HERE, control::PORT))
 }

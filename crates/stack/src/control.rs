@@ -46,7 +46,7 @@ pub(crate) struct Job {
     pub(crate) qdisc: Option<String>,
     pub(crate) sysctls: Vec<(String, String)>,
     /// The ends of the wire; none if `network` is complete.
-    pub(crate) ends: Option<Ends>,
+    pub(crate) ends: Option<WireAddresses>,
     /// Commands of `ip` that make it a host of its network.
     pub(crate) network: Vec<String>,
     /// The text of its resolv.conf(5); none if the machine has none.
@@ -63,7 +63,7 @@ pub(crate) struct Job {
 
 /// Addresses of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ends {
+pub(crate) struct WireAddresses {
     /// The kernel's.
     pub(crate) inside: Ipv4Addr,
     /// The machine's, the gateway.
@@ -74,12 +74,12 @@ pub(crate) struct Ends {
     pub(crate) published: Ipv4Addr,
     pub(crate) prefix_v4: u8,
     /// None if the machine has no IPv6.
-    pub(crate) v6: Option<EndsV6>,
+    pub(crate) v6: Option<WireAddressesV6>,
 }
 
-/// The same for IPv6.
+/// IPv6 addresses of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EndsV6 {
+pub(crate) struct WireAddressesV6 {
     pub(crate) inside: Ipv6Addr,
     pub(crate) machine: Ipv6Addr,
     pub(crate) published: Ipv6Addr,
@@ -94,20 +94,20 @@ pub(crate) struct Streams(pub(crate) [bool; 3]);
 
 impl Streams {
     /// Whether keys are passed on unprocessed: the command has the terminal to itself.
-    pub(crate) fn raw(self) -> bool {
+    pub(crate) fn is_raw(self) -> bool {
         self.0[0] && self.0[1]
     }
 
     /// Whether the command gets a terminal. If only its input were one, it would take the keys of
     /// the program that reads its output.
-    pub(crate) fn terminal(self) -> bool {
+    pub(crate) fn has_terminal(self) -> bool {
         self.0[1] || self.0[2]
     }
 
     /// Whether the stream of this number is the terminal.
     pub(crate) fn is_terminal(self, number: usize) -> bool {
         match number {
-            0 => self.raw(),
+            0 => self.is_raw(),
             _ => self.0[number],
         }
     }
@@ -157,7 +157,7 @@ pub(crate) enum FromInside {
 }
 
 /// Sends a message: one line of JSON.
-pub(crate) fn send(mut to: &TcpStream, message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn send_message(mut to: &TcpStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     to.write_all(&line)
@@ -179,7 +179,7 @@ mod tests {
             ([false; 3], false, false, [false; 3]),
         ] {
             let streams = Streams(streams);
-            assert_eq!((streams.raw(), streams.terminal()), (raw, terminal));
+            assert_eq!((streams.is_raw(), streams.has_terminal()), (raw, terminal));
             assert_eq!([0, 1, 2].map(|it| streams.is_terminal(it)), which);
         }
     }

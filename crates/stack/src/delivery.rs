@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 /// Time limit of the delivery.
 const LONG: Duration = Duration::from_secs(30);
-/// The same after a signal has ended the command.
+/// Time limit of the delivery after a signal has ended the command.
 const SHORT: Duration = Duration::from_secs(1);
 /// Pause between two checks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until the connections of an ended command have delivered their data, as they end with the
 /// kernel. A further signal (`hurry`) ends the wait.
-pub(crate) fn finish(by_signal: bool, hurry: &AtomicBool) {
+pub(crate) fn wait_for_delivery(by_signal: bool, hurry: &AtomicBool) {
     let patience = if by_signal { SHORT } else { LONG };
     let deadline = Instant::now() + patience;
-    while orphans() > 0 && Instant::now() < deadline && !hurry.load(Ordering::SeqCst) {
-        thread::sleep(LOOK);
+    while orphan_count() > 0 && Instant::now() < deadline && !hurry.load(Ordering::SeqCst) {
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// TCP sockets that belong to no process and have unsent data (`tcp_orphan_count`,
 /// net/ipv4/proc.c).
-fn orphans() -> u32 {
+fn orphan_count() -> u32 {
     let table = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     orphans_in(&table).unwrap_or(0)
 }

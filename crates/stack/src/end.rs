@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use thalweg_guest::uml::Kernel;
 use thalweg_units::Size;
 
-use crate::Bed;
+use crate::Testbed;
 use crate::boot::Wire;
 use crate::contact::Contact;
 use crate::control::Job;
 use crate::error::Error;
-use crate::place::Place;
+use crate::place::NetworkNamespace;
 
 /// An end of a path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -24,9 +24,9 @@ pub struct End {
     pub tap: String,
     /// The kernel and its modules.
     pub kernel: Kernel,
-    /// Its memory.
+    /// Memory of the kernel.
     pub memory: Size,
-    /// Its congestion control; none: the kernel's default.
+    /// Congestion control of the kernel; none: the kernel's default.
     pub congestion_control: Option<String>,
     /// The queueing discipline of its interface; none: the default.
     pub qdisc: Option<String>,
@@ -39,7 +39,7 @@ pub struct End {
 /// The kernel's interface to its TAP device.
 pub const INTERFACE: &str = "vec0";
 
-/// Runs a program at such an end, as [`crate::run`] does on the machine's network.
+/// Runs a program at such an end, as [`crate::run_program`] does on the machine's network.
 ///
 /// # Errors
 /// As there.
@@ -47,15 +47,15 @@ pub fn run_end(end: &End, command: &[OsString], program: &Path) -> Result<u8, Er
     let Some(first) = command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
-    let bed = Bed::make(program)?;
-    let contact = Contact::create(Place::open(&end.namespace)?)?;
+    let bed = Testbed::make_testbed(program)?;
+    let contact = Contact::create(NetworkNamespace::open(&end.namespace)?)?;
     let job = Job {
         congestion_control: end.congestion_control.clone(),
         qdisc: end.qdisc.clone(),
         sysctls: end.sysctls.clone(),
         network: end.network.clone(),
-        ..bed.job(command, &end.kernel)?
+        ..bed.job_without_network(command, &end.kernel)?
     };
     let wire = Wire::Device(&end.tap);
-    bed.run(&end.kernel, end.memory, &job, &contact, wire, first)
+    bed.run_job(&end.kernel, end.memory, &job, &contact, wire, first)
 }

@@ -16,12 +16,12 @@ use thalweg_process::tool;
 
 use crate::agent::{self, Reporter};
 use crate::boot::{SEED, SEED_BYTES};
-use crate::control::{self, Ends, FromInside, Job};
+use crate::control::{self, FromInside, Job, WireAddresses};
 use crate::error::Error;
-use crate::place::Place;
+use crate::place::NetworkNamespace;
 use crate::program::Program;
 use crate::session::COMPLAINT;
-use crate::{ip, system};
+use crate::{run_ip, system_error};
 
 /// Page size of user-mode Linux on x86.
 const PAGE_BYTES: u64 = 4096;
@@ -59,34 +59,35 @@ pub fn main(work: &Path) -> Result<(), Error> {
 fn be_first_process(work: &Path) -> Result<(), Error> {
     kernel::mount_all()?;
     mount_devices()?;
-    seed(&work.join(SEED))?;
-    let link = Link::up()?;
-    let messages = link.connect(control::MESSAGES)?;
-    let mut lines = BufReader::new(messages.try_clone().map_err(broken())?);
+    seed_randomness(&work.join(SEED))?;
+    let link = Link::bring_up()?;
+    let messages = link.connect_outside(control::MESSAGES)?;
+    let mut lines = BufReader::new(messages.try_clone().map_err(broken_connection())?);
     let mut line = String::new();
-    lines.read_line(&mut line).map_err(broken())?;
-    let job: Job =
-        serde_json::from_str(&line).map_err(|error| broken()(io::Error::other(error)))?;
+    lines.read_line(&mut line).map_err(broken_connection())?;
+    let job: Job = serde_json::from_str(&line)
+        .map_err(|error| broken_connection()(io::Error::other(error)))?;
     let started = set_up(&job).and_then(|()| {
-        let (cgroup, notes) = agent::start(&job, work)?;
+        let (cgroup, notes) = agent::prepare_agent(&job, work)?;
         for text in notes {
-            control::send(&messages, &FromInside::Note { text }).map_err(broken())?;
+            control::send_message(&messages, &FromInside::Note { text })
+                .map_err(broken_connection())?;
         }
-        Program::start(&job, &link, cgroup)
+        Program::start_program(&job, &link, cgroup)
     });
     let told = match started {
         Ok(Ok(program)) => {
-            control::send(&messages, &FromInside::Started).map_err(broken())?;
+            control::send_message(&messages, &FromInside::Started).map_err(broken_connection())?;
             let learns = job.learn.then(|| Reporter::start(work, &messages));
-            program.attend(&messages, lines, learns.transpose()?.as_deref())
+            program.wait_and_report(&messages, lines, learns.transpose()?.as_deref())
         }
-        Ok(Err(errno)) => control::send(&messages, &FromInside::NotStarted { errno }),
+        Ok(Err(errno)) => control::send_message(&messages, &FromInside::NotStarted { errno }),
         Err(error) => {
             let why = error.to_string();
-            control::send(&messages, &FromInside::Failed { why })
+            control::send_message(&messages, &FromInside::Failed { why })
         }
     };
-    told.map_err(broken())?;
+    told.map_err(broken_connection())?;
     // The process outside ends the kernel after everything has arrived.
     let _ = messages.shutdown(Shutdown::Write);
     let _ = io::copy(&mut &messages, &mut io::sink());
@@ -104,7 +105,7 @@ fn mount_devices() -> Result<(), Error> {
     ) {
         // The kernel has mounted it.
         Ok(()) | Err(Errno::EBUSY) => {}
-        Err(errno) => return Err(system("cannot mount devtmpfs on /dev")(errno)),
+        Err(errno) => return Err(system_error("cannot mount devtmpfs on /dev")(errno)),
     }
     for (kind, point, data) in [
         ("devpts", "/dev/pts", "gid=5,mode=620,ptmxmode=666"),
@@ -131,7 +132,7 @@ fn mount_devices() -> Result<(), Error> {
 
 /// Mixes random bytes of the machine into the kernel's randomness. A kernel built for repeatable
 /// runs has none of its own.
-fn seed(file: &Path) -> Result<(), Error> {
+fn seed_randomness(file: &Path) -> Result<(), Error> {
     let bytes = fs::read(file).map_err(Error::io("cannot read", file))?;
     if bytes.len() != SEED_BYTES {
         return Err(Error::io("too short:", file)(
@@ -154,17 +155,17 @@ fn seed(file: &Path) -> Result<(), Error> {
 }
 
 /// The control interface, in a network namespace that the command is not in.
-pub(crate) struct Link(Place);
+pub(crate) struct Link(NetworkNamespace);
 
 impl Link {
-    fn up() -> Result<Self, Error> {
-        let place = Place::create()?;
-        ip(&[
+    fn bring_up() -> Result<Self, Error> {
+        let place = NetworkNamespace::create()?;
+        run_ip(&[
             "link set dev lo up".to_owned(),
             format!("link set dev vec1 netns {}", place.path()),
         ])?;
-        place.within(|| {
-            ip(&[
+        place.run_within(|| {
+            run_ip(&[
                 format!("address add {}/30 dev vec1", control::INSIDE),
                 "link set dev vec1 up".to_owned(),
             ])
@@ -172,24 +173,24 @@ impl Link {
         Ok(Self(place))
     }
 
-    pub(crate) fn connect(&self, purpose: u8) -> Result<TcpStream, Error> {
-        self.0.within(|| {
+    pub(crate) fn connect_outside(&self, purpose: u8) -> Result<TcpStream, Error> {
+        self.0.run_within(|| {
             TcpStream::connect((control::HERE, control::PORT))
                 .and_then(|connection| {
                     connection.set_nodelay(true)?;
                     (&connection).write_all(&[purpose])?;
                     Ok(connection)
                 })
-                .map_err(broken())
+                .map_err(broken_connection())
         })
     }
 }
 
 /// Sets the kernel up as the job says.
 fn set_up(job: &Job) -> Result<(), Error> {
-    nix::unistd::sethostname(&job.host_name).map_err(system("cannot set the host's name"))?;
+    nix::unistd::sethostname(&job.host_name).map_err(system_error("cannot set the host's name"))?;
     for module in &job.modules {
-        kernel::insert(module)?;
+        kernel::insert_module(module)?;
     }
     let all = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let there = fs::read_to_string(all).unwrap_or_default();
@@ -206,16 +207,16 @@ fn set_up(job: &Job) -> Result<(), Error> {
         }
     }
     if let Some(name) = &job.congestion_control {
-        kernel::set("net.ipv4.tcp_congestion_control", name)?;
+        kernel::set_sysctl("net.ipv4.tcp_congestion_control", name)?;
     }
     if let Some(name) = &job.qdisc {
-        kernel::set("net.core.default_qdisc", name).map_err(|_| {
+        kernel::set_sysctl("net.core.default_qdisc", name).map_err(|_| {
             Error::Options(format!("this kernel has no queueing discipline {name:?}"))
         })?;
     }
     match &job.ends {
-        Some(ends) => network(ends)?,
-        None => ip(&job.network)?,
+        Some(ends) => configure_network(ends)?,
+        None => run_ip(&job.network)?,
     }
     if job.qdisc.as_deref() == Some("fq") {
         tool::run("tc", FQ)?;
@@ -226,7 +227,7 @@ fn set_up(job: &Job) -> Result<(), Error> {
         fs::write(&file, value).map_err(Error::system(format!("cannot set {key} to {value:?}")))?;
     }
     if let Some(text) = &job.resolver {
-        names(text)?;
+        mount_resolv_conf(text)?;
     }
     let runtime = job
         .environment
@@ -245,13 +246,14 @@ fn set_up(job: &Job) -> Result<(), Error> {
 /// pages). Linux gives it a tenth, as other work needs memory, too. A socket under pressure gets no
 /// larger send buffer, which halves the rate of a fast path with loss.
 fn give_memory_to_tcp() -> Result<(), Error> {
-    let memory = nix::sys::sysinfo::sysinfo().map_err(system("cannot read the memory's size"))?;
+    let memory =
+        nix::sys::sysinfo::sysinfo().map_err(system_error("cannot read the memory's size"))?;
     let pages = memory.ram_total() / PAGE_BYTES;
     let limits = format!("{} {} {}", pages / 4, pages * 3 / 8, pages / 2);
-    Ok(kernel::set("net.ipv4.tcp_mem", &limits)?)
+    Ok(kernel::set_sysctl("net.ipv4.tcp_mem", &limits)?)
 }
 
-fn network(ends: &Ends) -> Result<(), Error> {
+fn configure_network(ends: &WireAddresses) -> Result<(), Error> {
     let mut commands = vec![
         format!("address add {}/{} dev vec0", ends.inside, ends.prefix_v4),
         "link set dev vec0 up".to_owned(),
@@ -260,7 +262,7 @@ fn network(ends: &Ends) -> Result<(), Error> {
     let v6 = ends.v6.filter(|_| Path::new("/proc/sys/net/ipv6").exists());
     if let Some(v6) = v6 {
         // No router advertisements are sent there.
-        kernel::set("net.ipv6.conf.vec0.accept_ra", "0")?;
+        kernel::set_sysctl("net.ipv6.conf.vec0.accept_ra", "0")?;
         commands.push(format!(
             "address add {}/{} dev vec0 nodad",
             v6.inside, v6.prefix
@@ -269,11 +271,11 @@ fn network(ends: &Ends) -> Result<(), Error> {
             commands.push(format!("route add default via {}", v6.machine));
         }
     }
-    ip(&commands)
+    run_ip(&commands)
 }
 
 /// Mounts a resolv.conf(5) over the machine's.
-fn names(text: &str) -> Result<(), Error> {
+fn mount_resolv_conf(text: &str) -> Result<(), Error> {
     const FILE: &str = "/etc/resolv.conf";
     fs::write(RESOLVER, text).map_err(Error::io("cannot write", RESOLVER))?;
     match fs::canonicalize(FILE) {
@@ -284,7 +286,7 @@ fn names(text: &str) -> Result<(), Error> {
             MsFlags::MS_BIND,
             None::<&str>,
         )
-        .map_err(system("cannot mount over /etc/resolv.conf")),
+        .map_err(system_error("cannot mount over /etc/resolv.conf")),
         // A link below /run, which is this kernel's own.
         Err(_) => {
             let target = fs::read_link(FILE).map_err(Error::io("cannot read", FILE))?;
@@ -297,6 +299,6 @@ fn names(text: &str) -> Result<(), Error> {
     }
 }
 
-fn broken() -> impl FnOnce(io::Error) -> Error {
+fn broken_connection() -> impl FnOnce(io::Error) -> Error {
     Error::system("the connection to whoever started this kernel")
 }

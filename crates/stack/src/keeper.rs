@@ -15,7 +15,7 @@ use thalweg_guest::workdir;
 use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
-use crate::system;
+use crate::system_error;
 
 /// Duration of one wait.
 const LONG: Duration = Duration::from_secs(3600);
@@ -27,12 +27,12 @@ pub(crate) struct Keeper(Pid);
 impl Keeper {
     /// Starts one for a work directory. This process has a single thread, and blocks the signals
     /// that ask it to end.
-    pub(crate) fn start(work: &Path) -> Result<Self, Error> {
+    pub(crate) fn start_keeper(work: &Path) -> Result<Self, Error> {
         let this =
             interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
         // SAFETY: this process has a single thread, so the child's copy is consistent, and may do
         // whatever the parent may. It ends by _exit.
-        match unsafe { fork() }.map_err(system("cannot fork"))? {
+        match unsafe { fork() }.map_err(system_error("cannot fork"))? {
             ForkResult::Parent { child } => Ok(Self(child)),
             ForkResult::Child => {
                 let _ = setsid();
@@ -46,7 +46,7 @@ impl Keeper {
                     ),
                     Ok(true)
                 ) {}
-                workdir::clear(work);
+                workdir::clear_workdir(work);
                 // SAFETY: this ends the child at once, without the parent's clean-up.
                 unsafe { libc::_exit(0) }
             }

@@ -44,13 +44,16 @@ impl Store {
     /// # Errors
     /// Another process holds the lock; its number is given. The file cannot be used, or is no such
     /// document.
-    pub fn take(file: &Path, check: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, Error> {
+    pub fn lock_and_read(
+        file: &Path,
+        check: impl Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<Self, Error> {
         // Read before locking, so that no lock is left beside a foreign file.
-        read(file, &check)?;
-        let lock = lock(file)?;
+        read_records(file, &check)?;
+        let lock = lock_records(file)?;
         Ok(Self {
             file: file.to_owned(),
-            known: read(file, &check)?,
+            known: read_records(file, &check)?,
             _lock: lock,
         })
     }
@@ -65,7 +68,7 @@ impl Store {
     }
 
     /// Replaces the file by the records that came back.
-    pub(crate) fn keep(&self, work: &Path) -> Result<(), Error> {
+    pub(crate) fn keep_records(&self, work: &Path) -> Result<(), Error> {
         let path = work.join(LEARNED);
         let learned = fs::read(&path).map_err(Error::io("cannot read", path))?;
         Draft::new(&self.file, 0o600)
@@ -74,7 +77,7 @@ impl Store {
     }
 }
 
-fn read(
+fn read_records(
     file: &Path,
     check: impl Fn(&[u8]) -> Result<(), String>,
 ) -> Result<Option<Vec<u8>>, Error> {
@@ -85,14 +88,14 @@ fn read(
     };
     match check(&bytes) {
         Ok(()) => Ok(Some(bytes)),
-        Err(why) => Err(refused(file)(io::Error::other(format!(
+        Err(why) => Err(refused_error(file)(io::Error::other(format!(
             "{why}: move it away, or name another file with --store"
         )))),
     }
 }
 
 /// The lock lies beside the file, which itself is replaced.
-fn lock(file: &Path) -> Result<Flock<File>, Error> {
+fn lock_records(file: &Path) -> Result<Flock<File>, Error> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -115,7 +118,7 @@ fn lock(file: &Path) -> Result<Flock<File>, Error> {
             let mut holder = String::new();
             // The holder's number helps, but is not needed.
             let _ = open.read_to_string(&mut holder);
-            Err(refused(file)(io::Error::other(format!(
+            Err(refused_error(file)(io::Error::other(format!(
                 "another `thalweg-lab stack` (pid {}) learns into it; wait for its end, or name \
                  another file with --store",
                 holder.trim()
@@ -125,7 +128,7 @@ fn lock(file: &Path) -> Result<Flock<File>, Error> {
     }
 }
 
-fn refused(file: &Path) -> impl FnOnce(io::Error) -> Error {
+fn refused_error(file: &Path) -> impl FnOnce(io::Error) -> Error {
     Error::io("cannot use", file)
 }
 
@@ -171,7 +174,7 @@ mod tests {
             b"{}" => Ok(()),
             _ => Err("expected {}".to_owned()),
         };
-        Store::take(file, check).map_err(|error| error.to_string())
+        Store::lock_and_read(file, check).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -187,9 +190,9 @@ mod tests {
             "{refusal}"
         );
         // Nothing has come back yet, so the file is not created.
-        assert!(store.keep(work.path()).is_err() && !file.exists());
+        assert!(store.keep_records(work.path()).is_err() && !file.exists());
         fs::write(work.path().join(LEARNED), "{}").unwrap();
-        store.keep(work.path()).unwrap();
+        store.keep_records(work.path()).unwrap();
         drop(store);
         let store = take(&file).unwrap();
         store.hand_in(work.path()).unwrap();

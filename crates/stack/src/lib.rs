@@ -47,7 +47,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use nix::unistd::{getegid, geteuid, getgroups};
 use thalweg_guest::uml::{Kernel, Surroundings};
-use thalweg_guest::{DEFAULT_MEMORY, Kind};
+use thalweg_guest::{DEFAULT_MEMORY, KernelKind};
 use thalweg_link::Report;
 use thalweg_process::signals::Signals;
 use thalweg_process::tool;
@@ -61,7 +61,7 @@ pub use inside::main as guest;
 use keeper::Keeper;
 pub use learn::{Rules, Store};
 pub use path::Emulated;
-pub use prepared::{remove, setup, users};
+pub use prepared::{prepare_wires, prepared_users, remove_wires};
 pub use publish::Publish;
 use session::Session;
 use wire::Wire;
@@ -105,7 +105,7 @@ pub struct Options {
 /// The result of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code, or 128 plus the number of the signal that ended it.
+    /// Exit code of the command, or 128 plus the number of the signal that ended it.
     pub exit: u8,
     /// The path's counters, if there was one.
     pub report: Option<Report>,
@@ -116,7 +116,7 @@ pub struct Finished {
 /// # Errors
 /// The machine or the user lacks something, the kernel refuses a setting, or the command cannot be
 /// started. Everything that was set up is removed, as after success.
-pub fn run(options: &Options) -> Result<Finished, Error> {
+pub fn run_program(options: &Options) -> Result<Finished, Error> {
     let Some(program) = options.command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
@@ -127,23 +127,25 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
             word.display()
         );
     }
-    publish::check(&options.publish)?;
+    publish::check_pairing(&options.publish)?;
     if options.agent.is_none() && (options.store.is_some() || options.rules.is_some()) {
         let why = "--learn and --policy need the agent: found no `thalweg` beside this program or on \
                    PATH; install the package thalweg";
         return Err(Error::Missing(why.to_owned()));
     }
-    let kernel = kernel(options)?;
+    let kernel = find_kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
-    thalweg_guest::check_available(Kind::UserMode, memory, "--memory")?;
-    let mut bed = Bed::make(&options.program)?;
+    thalweg_guest::check_available(KernelKind::UserMode, memory, "--memory")?;
+    let mut bed = Testbed::make_testbed(&options.program)?;
     bed.store.clone_from(&options.store);
     bed.boot_limit = options.boot_limit;
     if let Some(store) = &options.store {
-        store.hand_in(bed.work())?;
+        store.hand_in(bed.work_directory())?;
     }
     let rules = options.rules.as_ref();
-    let policy = rules.map(|rules| rules.hand_in(bed.work())).transpose()?;
+    let policy = rules
+        .map(|rules| rules.hand_in(bed.work_directory()))
+        .transpose()?;
     let job = Job {
         congestion_control: options.congestion_control.clone(),
         congestion_controls: rules.map_or_else(Vec::new, |it| it.congestion_controls().to_vec()),
@@ -151,23 +153,23 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         policy,
         agent: options.agent.clone(),
         qdisc: options.qdisc.clone(),
-        sysctls: publish::reserved(&options.publish)
+        sysctls: publish::reserved_ports(&options.publish)
             .into_iter()
             .chain(options.sysctls.iter().cloned())
             .collect(),
-        ..bed.job(&options.command, &kernel)?
+        ..bed.job_without_network(&options.command, &kernel)?
     };
     if let Some(path) = &options.path {
-        return path.run(&bed, &kernel, memory, job, program);
+        return path.run_at_near_end(&bed, &kernel, memory, job, program);
     }
     let wire = Wire::create(&options.publish)?;
     let job = Job {
-        ends: Some(wire.ends()),
+        ends: Some(wire.wire_addresses()),
         resolver: names::for_the_kernel(&wire)?,
         ..job
     };
-    let device = boot::Wire::Device(wire.tap());
-    let exit = bed.run(&kernel, memory, &job, wire.contact(), device, program)?;
+    let device = boot::Wire::Device(wire.tap_name());
+    let exit = bed.run_job(&kernel, memory, &job, wire.contact(), device, program)?;
     Ok(Finished { exit, report: None })
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }
@@ -177,7 +179,7 @@ fn is_fifo(path: &OsStr) -> bool {
 }
 
 /// The parts that a kernel needs with any wire.
-struct Bed {
+struct Testbed {
     signals: Signals,
     // Dropped before the directory.
     _keeper: Keeper,
@@ -186,37 +188,38 @@ struct Bed {
     boot_limit: Option<Duration>,
 }
 
-impl Bed {
-    fn make(program: &Path) -> Result<Self, Error> {
+impl Testbed {
+    fn make_testbed(program: &Path) -> Result<Self, Error> {
         // Caught from here on, so that a signal ends everything in order.
         let signals = Signals::catch(&[Signal::SIGWINCH, Signal::SIGTSTP])?;
-        let surroundings = Surroundings::find(program)?;
+        let surroundings = Surroundings::prepare_surroundings(program)?;
         Ok(Self {
             signals,
-            _keeper: Keeper::start(surroundings.work.path())?,
+            _keeper: Keeper::start_keeper(surroundings.work.path())?,
             surroundings,
             store: None,
             boot_limit: None,
         })
     }
 
-    fn work(&self) -> &Path {
+    fn work_directory(&self) -> &Path {
         self.surroundings.work.path()
     }
 
     /// The job without a network.
-    fn job(&self, command: &[OsString], kernel: &Kernel) -> Result<Job, Error> {
-        let streams = terminal::streams();
+    fn job_without_network(&self, command: &[OsString], kernel: &Kernel) -> Result<Job, Error> {
+        let streams = terminal::terminal_streams();
         Ok(Job {
             command: command.to_vec(),
             environment: std::env::vars_os().collect(),
             directory: self.surroundings.current.clone(),
             user: geteuid().as_raw(),
             group: getegid().as_raw(),
-            groups: groups()?,
-            umask: umask(),
-            limits: limits()?,
-            host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
+            groups: supplementary_groups()?,
+            umask: current_umask(),
+            limits: resource_limits()?,
+            host_name: nix::unistd::gethostname()
+                .map_err(system_error("cannot read the host's name"))?,
             modules: kernel.modules.clone(),
             congestion_control: None,
             congestion_controls: Vec::new(),
@@ -228,15 +231,15 @@ impl Bed {
             ends: None,
             network: Vec::new(),
             resolver: None,
-            terminal: streams.terminal().then(|| Terminal {
-                size: terminal::size(),
-                raw: streams.raw(),
+            terminal: streams.has_terminal().then(|| Terminal {
+                size: terminal::window_size(),
+                raw: streams.is_raw(),
             }),
             streams,
         })
     }
 
-    fn run(
+    fn run_job(
         &self,
         kernel: &Kernel,
         memory: Size,
@@ -245,9 +248,9 @@ impl Bed {
         wire: boot::Wire<'_>,
         program: &OsStr,
     ) -> Result<u8, Error> {
-        let work = self.work();
+        let work = self.work_directory();
         let program_inside = &self.surroundings.program;
-        let process = boot::start(kernel, memory, work, program_inside, contact, wire)?;
+        let process = boot::boot_kernel(kernel, memory, work, program_inside, contact, wire)?;
         let store = self.store.as_deref();
         Session::new(
             process,
@@ -257,12 +260,12 @@ impl Bed {
             store,
             self.boot_limit,
         )
-        .run(job, program)
+        .run_job(job, program)
     }
 }
 
 /// The kernel, with the modules that the options need.
-fn kernel(options: &Options) -> Result<Kernel, Error> {
+fn find_kernel(options: &Options) -> Result<Kernel, Error> {
     check_tools()?;
     let mut modules = Vec::new();
     if let Some(name) = &options.congestion_control {
@@ -274,11 +277,15 @@ fn kernel(options: &Options) -> Result<Kernel, Error> {
     let rules = options.rules.iter().flat_map(Rules::congestion_controls);
     modules.extend(rules.map(|name| format!("tcp_{name}")));
     let wished = options.store.as_ref().map_or(&[][..], |_| &CANDIDATES);
-    Ok(Kernel::plain(options.kernel.as_deref(), &modules, wished)?)
+    Ok(Kernel::real_time_kernel(
+        options.kernel.as_deref(),
+        &modules,
+        wished,
+    )?)
 }
 
 fn check_tools() -> Result<(), Error> {
-    let missing = thalweg_guest::missing(TOOLS);
+    let missing = thalweg_guest::missing_programs(TOOLS);
     if missing.is_empty() {
         Ok(())
     } else {
@@ -286,13 +293,13 @@ fn check_tools() -> Result<(), Error> {
     }
 }
 
-fn groups() -> Result<Vec<u32>, Error> {
-    let groups = getgroups().map_err(system("cannot read this process's groups"))?;
+fn supplementary_groups() -> Result<Vec<u32>, Error> {
+    let groups = getgroups().map_err(system_error("cannot read this process's groups"))?;
     Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
 }
 
 /// This process's umask, read without changing it.
-fn umask() -> u32 {
+fn current_umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
@@ -300,7 +307,7 @@ fn umask() -> u32 {
 }
 
 /// This process's limits, in the order of their numbers.
-fn limits() -> Result<Vec<(u64, u64)>, Error> {
+fn resource_limits() -> Result<Vec<(u64, u64)>, Error> {
     (0..=libc::RLIMIT_RTTIME)
         .map(|number| {
             let mut limit = libc::rlimit {
@@ -309,17 +316,18 @@ fn limits() -> Result<Vec<(u64, u64)>, Error> {
             };
             // SAFETY: the call fills a structure that lives throughout.
             let read = unsafe { libc::getrlimit(number, &raw mut limit) };
-            nix::errno::Errno::result(read).map_err(system("cannot read this process's limits"))?;
+            nix::errno::Errno::result(read)
+                .map_err(system_error("cannot read this process's limits"))?;
             Ok((limit.rlim_cur, limit.rlim_max))
         })
         .collect()
 }
 
-fn system(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
+fn system_error(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
     move |errno| Error::system(what)(errno.into())
 }
 
 /// Runs several commands of `ip` in the calling thread's namespace.
-fn ip(commands: &[String]) -> Result<(), Error> {
+fn run_ip(commands: &[String]) -> Result<(), Error> {
     Ok(tool::batch_here(commands)?)
 }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use thalweg_link::outside::names::{Resolver, answer, bind, rewritten};
+use thalweg_link::outside::names::{Resolver, answer_queries, bind_dns, rewrite_resolvers};
 
 use crate::error::Error;
 use crate::wire::Wire;
@@ -24,15 +24,15 @@ pub(crate) fn for_the_kernel(wire: &Wire) -> Result<Option<String>, Error> {
         None => None,
         Some(Resolver::Reached(text)) => Some(text),
         Some(Resolver::Local(resolver, text)) => {
-            let address = wire.ends().resolver;
+            let address = wire.wire_addresses().resolver;
             // On a prepared wire the machine forwards questions to its resolver.
             if let Some(place) = wire.contact().place() {
-                let (udp, tcp) = place.within(|| {
-                    bind(address).map_err(Error::system("cannot take questions for names"))
+                let (udp, tcp) = place.run_within(|| {
+                    bind_dns(address).map_err(Error::system("cannot take questions for names"))
                 })?;
-                answer(udp, tcp, resolver)?;
+                answer_queries(udp, tcp, resolver)?;
             }
-            Some(rewritten(&text, address, true))
+            Some(rewrite_resolvers(&text, address, true))
         }
     })
 }

@@ -3,10 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use thalweg_link::outside::nat::{self, Nat, OWNED, run};
+use thalweg_link::outside::nat::{self, Nat, OWNED, run_commands};
 use thalweg_process::tool;
 
-use crate::control::Ends;
+use crate::control::WireAddresses;
 use crate::error::Error;
 use crate::publish::Ports;
 
@@ -14,34 +14,50 @@ use crate::publish::Ports;
 /// lead there.
 pub(crate) fn create(
     device: &str,
-    ends: &Ends,
+    ends: &WireAddresses,
     published: &[Option<Ports>; 2],
 ) -> Result<Nat, Error> {
-    Ok(Nat::create(&rules(device, ends, published, OWNED))?)
+    Ok(Nat::create_tables(&nat_rules(
+        device, ends, published, OWNED,
+    ))?)
 }
 
 /// The commands, one a line.
-fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2], flags: &str) -> Vec<String> {
+fn nat_rules(
+    device: &str,
+    ends: &WireAddresses,
+    published: &[Option<Ports>; 2],
+    flags: &str,
+) -> Vec<String> {
     let [v4, v6] = published;
     let mut rules = vec![format!("add table ip {device} {flags}")];
-    rules.extend(table("ip", device, &ends.inside.to_string(), v4.as_ref()));
+    rules.extend(table_commands(
+        "ip",
+        device,
+        &ends.inside.to_string(),
+        v4.as_ref(),
+    ));
     if let Some(ends) = ends.v6.filter(|it| it.is_gateway) {
         let inside = ends.inside.to_string();
         rules.push(format!("add table ip6 {device} {flags}"));
-        rules.extend(table("ip6", device, &inside, v6.as_ref()));
+        rules.extend(table_commands("ip6", device, &inside, v6.as_ref()));
     }
     rules
 }
 
-/// Puts translation in force until it is [removed](forget). DNS questions to the machine's end of
+/// Puts translation in force until it is [removed](remove_nat). DNS questions to the machine's end of
 /// the wire go to this resolver.
-pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> Result<(), Error> {
+pub(crate) fn prepare_nat(
+    device: &str,
+    ends: &WireAddresses,
+    resolver: Option<Ipv4Addr>,
+) -> Result<(), Error> {
     let mut ends = *ends;
     if let Some(v6) = &mut ends.v6 {
         // Whether the machine forwards packets may change later.
         v6.is_gateway = true;
     }
-    let mut commands = rules(device, &ends, &[None, None], "");
+    let mut commands = nat_rules(device, &ends, &[None, None], "");
     if let Some(resolver) = resolver {
         commands.push(format!(
             "add chain ip {device} names {{ type nat hook prerouting priority dstnat; }}"
@@ -59,21 +75,21 @@ pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> 
         ));
     }
     // Tables of that name are left over from a device that was removed.
-    forget(device)?;
-    Ok(run(&commands)?)
+    remove_nat(device)?;
+    Ok(run_commands(&commands)?)
 }
 
 /// Removes the tables of a device, if there are any.
-pub(crate) fn forget(device: &str) -> Result<(), Error> {
-    let commands = removal(&tool::read("nft", "list tables")?, device);
+pub(crate) fn remove_nat(device: &str) -> Result<(), Error> {
+    let commands = removal_commands(&tool::read("nft", "list tables")?, device);
     if commands.is_empty() {
         return Ok(());
     }
-    Ok(run(&commands)?)
+    Ok(run_commands(&commands)?)
 }
 
 /// The commands that remove the tables of a device from those that `nft list tables` names.
-fn removal(tables: &str, device: &str) -> Vec<String> {
+fn removal_commands(tables: &str, device: &str) -> Vec<String> {
     let own = ["ip", "ip6"].map(|family| format!("table {family} {device}"));
     let there = own
         .iter()
@@ -81,10 +97,15 @@ fn removal(tables: &str, device: &str) -> Vec<String> {
     there.map(|own| format!("delete {own}")).collect()
 }
 
-fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
-    let mut rules = nat::table(family, device, inside);
+fn table_commands(
+    family: &str,
+    device: &str,
+    inside: &str,
+    published: Option<&Ports>,
+) -> Vec<String> {
+    let mut rules = nat::table_commands(family, device, inside);
     if let Some(ports) = published {
-        rules.extend(inbound(family, device, inside, ports));
+        rules.extend(inbound_rules(family, device, inside, ports));
     }
     rules
 }
@@ -95,7 +116,7 @@ fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) ->
 /// server here; connection tracking does not know packets that are dropped before their end. A
 /// duplicate goes inside after the machine's firewall. The translation of answers is taken back
 /// before they are tracked.
-fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<String> {
+fn inbound_rules(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<String> {
     let Ports {
         target,
         machine,
@@ -173,10 +194,10 @@ mod tests {
     #[test]
     fn removal_names_only_tables_that_are_there() {
         let tables = "table inet filter\ntable ip tap1\ntable ip tap10\ntable ip6 tap10\n";
-        assert_eq!(removal(tables, "tap1"), ["delete table ip tap1"]);
+        assert_eq!(removal_commands(tables, "tap1"), ["delete table ip tap1"]);
         let both = ["delete table ip tap10", "delete table ip6 tap10"];
-        assert_eq!(removal(tables, "tap10"), both);
-        assert!(removal(tables, "tap2").is_empty());
-        assert!(removal("", "tap1").is_empty());
+        assert_eq!(removal_commands(tables, "tap10"), both);
+        assert!(removal_commands(tables, "tap2").is_empty());
+        assert!(removal_commands("", "tap1").is_empty());
     }
 }

@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 use nix::libc;
 use thalweg_guest::uml::Kernel;
 use thalweg_link::Settings;
-use thalweg_link::namespace::{Ends, FAR, NEAR};
+use thalweg_link::namespace::{Endpoints, FAR, NEAR};
 use thalweg_link::run::Link;
 use thalweg_link::tun::{self, Fault, MTU_BYTES, NAME};
 use thalweg_process::capabilities::may_administrate;
@@ -27,8 +27,8 @@ use crate::contact::Contact;
 use crate::control::Job;
 use crate::end::INTERFACE;
 use crate::error::Error;
-use crate::place::Place;
-use crate::{Bed, Finished, ip};
+use crate::place::NetworkNamespace;
+use crate::{Finished, Testbed, run_ip};
 
 /// The kernel's TAP device at the near end.
 const WIRE: &str = "wire";
@@ -39,7 +39,7 @@ const ROUTER_V6: &str = "fe80::1";
 /// A path, with the command at its far end.
 #[derive(Debug, Clone)]
 pub struct Emulated {
-    /// Its effect on packets.
+    /// Effect of the path on packets.
     pub settings: Settings,
     /// Command line for `sh -c` at the far end.
     pub far: Option<OsString>,
@@ -49,9 +49,9 @@ pub struct Emulated {
 
 impl Emulated {
     /// Does a job at the near end.
-    pub(crate) fn run(
+    pub(crate) fn run_at_near_end(
         &self,
-        bed: &Bed,
+        bed: &Testbed,
         kernel: &Kernel,
         memory: Size,
         job: Job,
@@ -60,18 +60,18 @@ impl Emulated {
         let directions = self.settings.directions()?;
         // Children create these namespaces; a process with several threads could not start them
         // safely.
-        let ends = Ends::create()?;
-        let [device] = ends.at_near(|| attach(ends.has_v6))?;
+        let ends = Endpoints::create_pair()?;
+        let [device] = ends.at_near(|| attach_router(ends.has_v6))?;
         let device = File::from(device);
         let contact = if may_administrate() {
-            Contact::create(Place::create()?)?
+            Contact::create(NetworkNamespace::create()?)?
         } else {
             Contact::create_as_user()?
         };
-        let network = network(ends.has_v6);
-        let mut link = Link::on(ends, directions)?;
+        let network = network_commands(ends.has_v6);
+        let mut link = Link::start_link(ends, directions)?;
         link.start_far(self.far.as_deref(), self.far_port, &bed.signals)?;
-        let variables = link.variables().into_iter();
+        let variables = link.environment_variables().into_iter();
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
         let mut environment = job.environment;
         environment.extend(variables);
@@ -81,16 +81,16 @@ impl Emulated {
             ..job
         };
         let wire = Wire::Open(&device, MTU_BYTES);
-        let exit = bed.run(kernel, memory, &job, &contact, wire, program)?;
+        let exit = bed.run_job(kernel, memory, &job, &contact, wire, program)?;
         Ok(Finished {
             exit,
-            report: Some(link.down(&self.settings)?),
+            report: Some(link.take_down(&self.settings)?),
         })
     }
 }
 
 /// Makes the near end a router between the TUN device and the kernel's TAP device.
-fn attach(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
+fn attach_router(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
     let device = tun::attach_as(WIRE, libc::IFF_TAP)?;
     let mut commands = vec![
         format!("address add {ROUTER}/32 dev {NAME}"),
@@ -110,7 +110,7 @@ fn attach(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")
             .map_err(|error| ("make the near end a router", error))?;
     }
-    ip(&commands).map_err(|error| {
+    run_ip(&commands).map_err(|error| {
         (
             "set up the near end",
             std::io::Error::other(error.to_string()),
@@ -120,7 +120,7 @@ fn attach(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
 }
 
 /// Commands of `ip` that make the kernel a host behind the near end.
-fn network(has_v6: bool) -> Vec<String> {
+fn network_commands(has_v6: bool) -> Vec<String> {
     let mut commands = vec![
         format!("address add {}/32 dev {INTERFACE}", NEAR.v4),
         format!("link set dev {INTERFACE} up"),

@@ -9,18 +9,18 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::error::Error;
-use crate::system;
+use crate::system_error;
 
 /// A network namespace.
 #[derive(Debug)]
-pub(crate) struct Place(File);
+pub(crate) struct NetworkNamespace(File);
 
-impl Place {
+impl NetworkNamespace {
     /// Makes one with a loopback that is down.
     pub(crate) fn create() -> Result<Self, Error> {
         on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)
-                .map_err(system("cannot create a network namespace"))?;
+                .map_err(system_error("cannot create a network namespace"))?;
             let path = "/proc/thread-self/ns/net";
             File::open(path)
                 .map(Self)
@@ -36,13 +36,13 @@ impl Place {
     }
 
     /// Runs a closure inside, in a thread of its own.
-    pub(crate) fn within<T: Send>(
+    pub(crate) fn run_within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         on_a_thread(|| {
             setns(self.descriptor(), CloneFlags::CLONE_NEWNET)
-                .map_err(system("cannot enter a network namespace"))?;
+                .map_err(system_error("cannot enter a network namespace"))?;
             work()
         })
     }
@@ -56,10 +56,10 @@ impl Place {
         device: &str,
         processors: impl Iterator<Item = usize>,
     ) -> Result<(), Error> {
-        let Some(mask) = mask(processors) else {
+        let Some(mask) = processor_mask(processors) else {
             return Ok(());
         };
-        self.within(|| {
+        self.run_within(|| {
             // /sys shows the devices of the network namespace that it was mounted in.
             let none = None::<&str>;
             let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
@@ -86,7 +86,7 @@ impl Place {
 }
 
 /// The mask of processors as in /sys: groups of 32, the last ones first. None if it is empty.
-fn mask(processors: impl Iterator<Item = usize>) -> Option<String> {
+fn processor_mask(processors: impl Iterator<Item = usize>) -> Option<String> {
     let mut groups: Vec<u32> = Vec::new();
     for processor in processors {
         let group = processor / 32;
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn masks_are_as_the_kernel_reads_them() {
-        let of = |processors: &[usize]| mask(processors.iter().copied());
+        let of = |processors: &[usize]| processor_mask(processors.iter().copied());
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[1]).as_deref(), Some("00000002"));
         assert_eq!(of(&[0, 33, 31]).as_deref(), Some("00000002,80000001"));

@@ -21,10 +21,10 @@ use thalweg_link::tun;
 use thalweg_process::capabilities::may_administrate;
 use thalweg_process::signals::Signals;
 
-use crate::control::Ends;
+use crate::control::WireAddresses;
 use crate::error::Error;
 use crate::wire::Number;
-use crate::{check_tools, ip, names, nat, system};
+use crate::{check_tools, names, nat, run_ip, system_error};
 
 /// Number of wires per user.
 const EACH: usize = 4;
@@ -39,7 +39,7 @@ const DEVICES: &str = "/sys/class/net";
 /// # Errors
 /// There is no such user, the right is missing, or the machine lacks something. Nothing was
 /// prepared then.
-pub fn setup(user: &str) -> Result<usize, Error> {
+pub fn prepare_wires(user: &str) -> Result<usize, Error> {
     let uid = may_prepare(user)?;
     if uid == 0 {
         return Err(Error::Options(
@@ -51,8 +51,8 @@ pub fn setup(user: &str) -> Result<usize, Error> {
     // A key or a signal must not interrupt it half-way.
     let _signals = Signals::catch(&[])?;
     // What has lost its lock file, or was left incomplete, is made anew.
-    for number in of(uid)? {
-        if !Lock::path(number)?.exists() {
+    for number in wires_of(uid)? {
+        if !Lock::lock_path(number)?.exists() {
             if has_reader(number)? {
                 return Err(in_use(user, number));
             }
@@ -60,8 +60,8 @@ pub fn setup(user: &str) -> Result<usize, Error> {
         }
     }
     let mut made = Vec::new();
-    while of(uid)?.len() < EACH {
-        match prepare(uid) {
+    while wires_of(uid)?.len() < EACH {
+        match prepare_wire(uid) {
             Ok(number) => made.push(number),
             Err(error) => {
                 for number in made {
@@ -79,10 +79,10 @@ pub fn setup(user: &str) -> Result<usize, Error> {
 /// # Errors
 /// There is no such user, no wire, or one is in use: nothing was removed then. Or a removal failed;
 /// the next call resumes it.
-pub fn remove(user: &str) -> Result<(), Error> {
+pub fn remove_wires(user: &str) -> Result<(), Error> {
     let uid = may_prepare(user)?;
     let _lock = lock_changes()?;
-    let numbers = of(uid)?;
+    let numbers = wires_of(uid)?;
     if numbers.is_empty() {
         return Err(Error::Options(format!(
             "nothing is prepared for the user {user}"
@@ -91,7 +91,7 @@ pub fn remove(user: &str) -> Result<(), Error> {
     let _signals = Signals::catch(&[])?;
     let mut held = Vec::new();
     for number in numbers {
-        let lock = match Lock::take(number)? {
+        let lock = match Lock::take_lock(number)? {
             Attempt::Taken(lock) => Some(lock),
             Attempt::Absent if !has_reader(number)? => None,
             Attempt::Absent | Attempt::Held => return Err(in_use(user, number)),
@@ -105,20 +105,20 @@ pub fn remove(user: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// The devices cannot be listed.
-pub fn users() -> Result<BTreeSet<u32>, Error> {
-    Ok(owned()?.into_iter().map(|(owner, _)| owner).collect())
+pub fn prepared_users() -> Result<BTreeSet<u32>, Error> {
+    Ok(owned_wires()?.into_iter().map(|(owner, _)| owner).collect())
 }
 
 fn in_use(user: &str, number: Number) -> Error {
     Error::Options(format!(
         "a stack of the user {user} runs on {}: end it first",
-        number.device()
+        number.device_name()
     ))
 }
 
 /// The user's number, if the caller may prepare wires.
 fn may_prepare(user: &str) -> Result<u32, Error> {
-    let known = User::from_name(user).map_err(system("cannot read the list of users"))?;
+    let known = User::from_name(user).map_err(system_error("cannot read the list of users"))?;
     let number = known.map(|it| it.uid.as_raw()).or(user.parse().ok());
     let uid = number.ok_or_else(|| {
         Error::Options(format!(
@@ -149,32 +149,33 @@ fn lock_changes() -> Result<Flock<File>, Error> {
 }
 
 /// Prepares a wire.
-fn prepare(uid: u32) -> Result<Number, Error> {
-    let (number, device) =
-        Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
-    let name = number.device();
-    let mut ends = number.ends(&machine::routes()?)?;
+fn prepare_wire(uid: u32) -> Result<Number, Error> {
+    let (number, device) = Number::claim_number(|device| {
+        run_ip(&[format!("tuntap add dev {device} mode tap user {uid}")])
+    })?;
+    let name = number.device_name();
+    let mut ends = number.free_addresses(&machine::route_destinations()?)?;
     device.bring_up(&mut ends)?;
     // The side inside belongs to others, and must not give routes to the machine.
-    device.set("ipv4", "accept_redirects", "0")?;
+    device.write_setting("ipv4", "accept_redirects", "0")?;
     if ends.v6.is_some() {
-        device.set("ipv6", "accept_redirects", "0")?;
+        device.write_setting("ipv6", "accept_redirects", "0")?;
     }
     let resolver = names::for_a_wire();
     if resolver.is_some() {
-        device.set("ipv4", "route_localnet", "1")?;
+        device.write_setting("ipv4", "route_localnet", "1")?;
     }
-    nat::prepare(&name, &ends, resolver)?;
+    nat::prepare_nat(&name, &ends, resolver)?;
     // Only the first error matters.
-    Lock::make(number, uid).inspect_err(|_| drop(nat::forget(&name)))?;
-    device.keep();
+    Lock::create_lock(number, uid).inspect_err(|_| drop(nat::remove_nat(&name)))?;
+    device.keep_device();
     Ok(number)
 }
 
 /// Removes a wire. The device is last: the next call finds by it what an interrupted one has left.
 fn take_away(number: Number) -> Result<(), Error> {
-    let name = number.device();
-    let path = Lock::path(number)?;
+    let name = number.device_name();
+    let path = Lock::lock_path(number)?;
     match fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(Error::io("cannot remove", path)(error));
@@ -182,9 +183,9 @@ fn take_away(number: Number) -> Result<(), Error> {
         _ => {}
     }
     // No packet passes without translation.
-    ip(&[format!("link set dev {name} down")])?;
-    nat::forget(&name)?;
-    ip(&[format!("link delete dev {name}")])
+    run_ip(&[format!("link set dev {name} down")])?;
+    nat::remove_nat(&name)?;
+    run_ip(&[format!("link delete dev {name}")])
 }
 
 /// The outcome of an attempt to take a lock.
@@ -203,15 +204,15 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "held")] Flock<File>);
 
 impl Lock {
     /// The lock file. Numbers belong to a network namespace.
-    fn path(number: Number) -> Result<PathBuf, Error> {
+    fn lock_path(number: Number) -> Result<PathBuf, Error> {
         let here = "/proc/thread-self/ns/net";
         let namespace = fs::metadata(here).map_err(Error::io("cannot read", here))?;
-        Ok(Path::new(LOCKS).join(format!("{}-{}", namespace.ino(), number.device())))
+        Ok(Path::new(LOCKS).join(format!("{}-{}", namespace.ino(), number.device_name())))
     }
 
     /// Creates the file for a user.
-    fn make(number: Number, uid: u32) -> Result<(), Error> {
-        let path = Self::path(number)?;
+    fn create_lock(number: Number, uid: u32) -> Result<(), Error> {
+        let path = Self::lock_path(number)?;
         let made = fs::create_dir_all(LOCKS).and_then(|()| {
             // Whatever the umask: users must enter the directory, and only root may write there.
             fs::set_permissions(LOCKS, fs::Permissions::from_mode(0o755))?;
@@ -227,8 +228,8 @@ impl Lock {
         made.map_err(Error::io("cannot create", path))
     }
 
-    fn take(number: Number) -> Result<Attempt, Error> {
-        let path = Self::path(number)?;
+    fn take_lock(number: Number) -> Result<Attempt, Error> {
+        let path = Self::lock_path(number)?;
         let file = match File::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Attempt::Absent),
             file => file.map_err(Error::io("cannot open", &path))?,
@@ -242,8 +243,8 @@ impl Lock {
 }
 
 /// The numbers of a user's wires.
-fn of(uid: u32) -> Result<Vec<Number>, Error> {
-    let mut numbers = owned()?;
+fn wires_of(uid: u32) -> Result<Vec<Number>, Error> {
+    let mut numbers = owned_wires()?;
     numbers.retain(|(owner, _)| *owner == uid);
     let mut numbers: Vec<Number> = numbers.into_iter().map(|(_, number)| number).collect();
     numbers.sort_unstable();
@@ -251,12 +252,12 @@ fn of(uid: u32) -> Result<Vec<Number>, Error> {
 }
 
 /// All prepared wires, each after its user's number.
-fn owned() -> Result<Vec<(u32, Number)>, Error> {
+fn owned_wires() -> Result<Vec<(u32, Number)>, Error> {
     let entries = fs::read_dir(DEVICES).map_err(Error::io("cannot read", DEVICES))?;
     let all = entries
         .flatten()
         .filter_map(|entry| {
-            let number = Number::of(entry.file_name().to_str()?)?;
+            let number = Number::from_device(entry.file_name().to_str()?)?;
             // Only TUN and TAP devices have this file.
             let owner = fs::read_to_string(entry.path().join("owner")).ok()?;
             Some((owner.trim().parse::<u32>().ok()?, number))
@@ -266,8 +267,8 @@ fn owned() -> Result<Vec<(u32, Number)>, Error> {
 }
 
 /// Takes a free wire of this user, with its addresses.
-pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
-    let numbers = of(geteuid().as_raw())?;
+pub(crate) fn take_wire() -> Result<(Number, Lock, WireAddresses), Error> {
+    let numbers = wires_of(geteuid().as_raw())?;
     if numbers.is_empty() {
         return Err(Error::Missing(
             "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run it \
@@ -278,18 +279,18 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     }
     let (mut busy, mut incomplete) = (None, None);
     for &number in &numbers {
-        let lock = match Lock::take(number)? {
+        let lock = match Lock::take_lock(number)? {
             Attempt::Taken(lock) => lock,
             Attempt::Held => continue,
             Attempt::Absent => {
-                incomplete = Some(number.device());
+                incomplete = Some(number.device_name());
                 continue;
             }
         };
         if !has_reader(number)? {
-            return Ok((number, lock, ends(number)?));
+            return Ok((number, lock, wire_addresses(number)?));
         }
-        busy = Some(number.device());
+        busy = Some(number.device_name());
     }
     if let Some(name) = incomplete {
         return Err(Error::Missing(format!(
@@ -311,12 +312,12 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
 /// Whether another program has a wire's TAP device, or a process of a kernel that is still ending.
 /// Found by attaching to it: a later refusal would show as a silent kernel.
 fn has_reader(number: Number) -> Result<bool, Error> {
-    let name = number.device();
+    let name = number.device_name();
     match tun::attach_as(&name, libc::IFF_TAP) {
         Ok(_) => Ok(false),
         Err((_, why)) if why.raw_os_error() == Some(libc::EBUSY) => Ok(true),
         Err((what, why)) => {
-            let remedy = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
+            let remedy = tun::open_hint(why.raw_os_error().unwrap_or(libc::EIO));
             Err(Error::Missing(format!(
                 "cannot {what} ({name}): {why}; {remedy}"
             )))
@@ -325,9 +326,9 @@ fn has_reader(number: Number) -> Result<bool, Error> {
 }
 
 /// The addresses of a prepared wire.
-fn ends(number: Number) -> Result<Ends, Error> {
-    let name = number.device();
-    let all = getifaddrs().map_err(system("cannot read the machine's addresses"))?;
+fn wire_addresses(number: Number) -> Result<WireAddresses, Error> {
+    let name = number.device_name();
+    let all = getifaddrs().map_err(system_error("cannot read the machine's addresses"))?;
     let addresses: Vec<IpAddr> = all
         .filter(|it| it.interface_name == name)
         .filter_map(|it| {

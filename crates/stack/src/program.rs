@@ -26,7 +26,7 @@ use crate::control::{self, FromInside, Job, ToInside, WindowSize};
 use crate::delivery;
 use crate::error::Error;
 use crate::inside::Link;
-use crate::system;
+use crate::system_error;
 
 /// Bytes read from a stream at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -41,7 +41,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts it, or returns the system's answer.
-    pub(crate) fn start(
+    pub(crate) fn start_program(
         job: &Job,
         link: &Link,
         cgroup: Option<OwnedFd>,
@@ -54,18 +54,18 @@ impl Program {
         if let Some(wanted) = &job.terminal {
             let (master, slave) = open_terminal(job, wanted)?;
             for number in (0..3).filter(|&it| job.streams.is_terminal(it)) {
-                files[number] = Some(slave.try_clone().map_err(streams())?);
+                files[number] = Some(slave.try_clone().map_err(stream_error())?);
             }
-            let connection = link.connect(control::TERMINAL)?;
+            let connection = link.connect_outside(control::TERMINAL)?;
             let master = File::from(master);
             if wanted.raw {
                 let copies = (connection.try_clone(), master.try_clone());
                 joints.push(Joint::In(
-                    copies.0.map_err(streams())?,
-                    copies.1.map_err(streams())?,
+                    copies.0.map_err(stream_error())?,
+                    copies.1.map_err(stream_error())?,
                 ));
             }
-            let copy = master.try_clone().map_err(streams())?;
+            let copy = master.try_clone().map_err(stream_error())?;
             joints.push(Joint::Out(copy, connection));
             terminal = Some(Arc::new(master));
         }
@@ -73,11 +73,11 @@ impl Program {
             if file.is_some() {
                 continue;
             }
-            let connection = link.connect(control::STREAMS[number])?;
-            let (from, to) = io::pipe().map_err(streams())?;
+            let connection = link.connect_outside(control::STREAMS[number])?;
+            let (from, to) = io::pipe().map_err(stream_error())?;
             let (from, to) = (OwnedFd::from(from), OwnedFd::from(to));
             // The command may open it once more, as /dev/stdout.
-            fchown(&to, Some(job.user), Some(job.group)).map_err(streams())?;
+            fchown(&to, Some(job.user), Some(job.group)).map_err(stream_error())?;
             if number == 0 {
                 joints.push(Joint::In(connection, to.into()));
                 *file = Some(from);
@@ -86,7 +86,7 @@ impl Program {
                 *file = Some(to);
             }
         }
-        let pid = match spawn(
+        let pid = match spawn_command(
             job,
             cgroup,
             files.map(|it| it.map(Stdio::from).unwrap_or_else(Stdio::null)),
@@ -95,11 +95,11 @@ impl Program {
             Err(error) => return Ok(Err(error.raw_os_error().unwrap_or(libc::EIO))),
         };
         let ended = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)
-            .map_err(system("cannot make an event descriptor"))?;
+            .map_err(system_error("cannot make an event descriptor"))?;
         let ended = Arc::new(ended);
         let mut carriers = Vec::new();
         for joint in joints {
-            if let Some(carrier) = joint.carry(&ended)? {
+            if let Some(carrier) = joint.carry_stream(&ended)? {
                 carriers.push(carrier);
             }
         }
@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// Waits for its end, and reports it after all output was sent.
-    pub(crate) fn attend(
+    pub(crate) fn wait_and_report(
         self,
         messages: &TcpStream,
         lines: BufReader<TcpStream>,
@@ -121,17 +121,17 @@ impl Program {
         let (over, hurry) = (Arc::default(), Arc::default());
         let (pid, terminal) = (self.pid as i32, self.terminal);
         let known: (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::clone(&over), Arc::clone(&hurry));
-        thread::spawn(move || obey(lines, pid, terminal.as_deref(), &known.0, &known.1));
-        let status = kernel::reap(self.pid).map_err(io::Error::other)?;
+        thread::spawn(move || obey_messages(lines, pid, terminal.as_deref(), &known.0, &known.1));
+        let status = kernel::reap_child(self.pid).map_err(io::Error::other)?;
         over.store(true, Ordering::SeqCst);
         let _ = self.ended.write(1);
         for carrier in self.carriers {
             let _ = carrier.join();
         }
         let by_signal = matches!(status, WaitStatus::Signaled(..));
-        delivery::finish(by_signal, &hurry);
+        delivery::wait_for_delivery(by_signal, &hurry);
         if let Some(learns) = learns {
-            learns.finish()?;
+            learns.report_last()?;
         }
         // This writes everything through to the machine's files.
         nix::unistd::sync();
@@ -140,13 +140,13 @@ impl Program {
             WaitStatus::Signaled(_, signal, _) => 128 + signal as u8,
             other => return Err(io::Error::other(format!("an end that is none: {other:?}"))),
         };
-        control::send(messages, &FromInside::Ended { code })
+        control::send_message(messages, &FromInside::Ended { code })
     }
 }
 
 /// Obeys messages from the process that started the kernel. A signal after the command's end
 /// (`over`) means that its caller is in a `hurry`.
-fn obey(
+fn obey_messages(
     lines: BufReader<TcpStream>,
     pid: i32,
     terminal: Option<&File>,
@@ -163,7 +163,7 @@ fn obey(
             Ok(ToInside::Signal { .. }) => hurry.store(true, Ordering::SeqCst),
             Ok(ToInside::Resized(size)) => {
                 if let Some(terminal) = terminal {
-                    resize(terminal, size);
+                    resize_terminal(terminal, size);
                 }
             }
             _ => {}
@@ -171,13 +171,13 @@ fn obey(
     }
 }
 
-fn resize(terminal: &File, size: WindowSize) {
-    let size = window(size);
+fn resize_terminal(terminal: &File, size: WindowSize) {
+    let size = to_winsize(size);
     // SAFETY: the call reads a structure that lives throughout.
     unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
 }
 
-fn window(size: WindowSize) -> libc::winsize {
+fn to_winsize(size: WindowSize) -> libc::winsize {
     libc::winsize {
         ws_row: size.rows,
         ws_col: size.columns,
@@ -189,27 +189,27 @@ fn window(size: WindowSize) -> libc::winsize {
 /// A terminal of this size: its master, and its slave, which belongs to the user.
 fn open_terminal(job: &Job, wanted: &control::Terminal) -> Result<(OwnedFd, OwnedFd), Error> {
     let failed = "cannot make a terminal";
-    let size = window(wanted.size);
-    let OpenptyResult { master, slave } = openpty(&size, None).map_err(system(failed))?;
+    let size = to_winsize(wanted.size);
+    let OpenptyResult { master, slave } = openpty(&size, None).map_err(system_error(failed))?;
     if !wanted.raw {
         // The terminal outside does that.
-        let mut settings = tcgetattr(&slave).map_err(system(failed))?;
+        let mut settings = tcgetattr(&slave).map_err(system_error(failed))?;
         settings.output_flags.remove(OutputFlags::OPOST);
-        tcsetattr(&slave, SetArg::TCSANOW, &settings).map_err(system(failed))?;
+        tcsetattr(&slave, SetArg::TCSANOW, &settings).map_err(system_error(failed))?;
     }
-    fchown(&slave, Some(job.user), None).map_err(streams())?;
+    fchown(&slave, Some(job.user), None).map_err(stream_error())?;
     for descriptor in [&master, &slave] {
         nix::fcntl::fcntl(
             descriptor,
             nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC),
         )
-        .map_err(system(failed))?;
+        .map_err(system_error(failed))?;
     }
     Ok((master, slave))
 }
 
 /// Starts the command as its user, in a session of its own, and in a cgroup if there is one.
-fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<u32> {
+fn spawn_command(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<u32> {
     let [input, output, errors] = streams;
     let mut command = Command::new(&job.command[0]);
     command
@@ -223,7 +223,7 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
     let groups: Vec<Gid> = job.groups.iter().map(|&it| Gid::from_raw(it)).collect();
     let (user, group) = (Uid::from_raw(job.user), Gid::from_raw(job.group));
     let umask = job.umask;
-    let limits = limits(job);
+    let limits = allowed_limits(job);
     let terminal = (0..3).find(|&it| job.streams.is_terminal(it));
     let terminal = terminal.filter(|_| job.terminal.is_some());
     // SAFETY: between fork and exec only system calls are made.
@@ -255,7 +255,7 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
 }
 
 /// The command's limits, as far as this kernel allows them.
-fn limits(job: &Job) -> Vec<libc::rlimit> {
+fn allowed_limits(job: &Job) -> Vec<libc::rlimit> {
     let most = fs::read_to_string("/proc/sys/fs/nr_open").unwrap_or_default();
     let most: u64 = most.trim().parse().unwrap_or(libc::RLIM_INFINITY);
     let mut limits: Vec<_> = job
@@ -278,7 +278,7 @@ enum Joint {
 
 impl Joint {
     /// Carries the stream. The thread is returned if its end must be awaited.
-    fn carry(self, ended: &Arc<EventFd>) -> Result<Option<JoinHandle<()>>, Error> {
+    fn carry_stream(self, ended: &Arc<EventFd>) -> Result<Option<JoinHandle<()>>, Error> {
         let builder = thread::Builder::new();
         match self {
             Self::In(from, to) => builder.spawn(move || carry_in(&from, to)).map(|_| None),
@@ -289,7 +289,7 @@ impl Joint {
                     .map(Some)
             }
         }
-        .map_err(streams())
+        .map_err(stream_error())
     }
 }
 
@@ -331,6 +331,6 @@ fn carry_out(mut from: File, mut to: &TcpStream, ended: &EventFd) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-fn streams() -> impl FnOnce(io::Error) -> Error {
+fn stream_error() -> impl FnOnce(io::Error) -> Error {
     Error::system("cannot make the command's streams")
 }

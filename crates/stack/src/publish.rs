@@ -18,7 +18,7 @@ use nix::sys::socket::{
     sockopt,
 };
 
-use crate::control::Ends;
+use crate::control::WireAddresses;
 use crate::error::Error;
 
 /// A port of the machine, and the port inside that it leads to.
@@ -84,7 +84,7 @@ impl Publish {
 }
 
 /// Fails unless ports are paired one to one: otherwise answers could not be told apart.
-pub(crate) fn check(all: &[Publish]) -> Result<(), Error> {
+pub(crate) fn check_pairing(all: &[Publish]) -> Result<(), Error> {
     for (index, one) in all.iter().enumerate() {
         for other in &all[..index] {
             if (one.outside == other.outside) != (one.inside == other.inside) {
@@ -114,7 +114,10 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// The translations of IPv4 and IPv6, if there are any.
-    pub(crate) fn of(all: &[Publish], ends: &Ends) -> Result<[Option<Self>; 2], Error> {
+    pub(crate) fn translations_of(
+        all: &[Publish],
+        ends: &WireAddresses,
+    ) -> Result<[Option<Self>; 2], Error> {
         let v6 = ends.v6.filter(|it| it.is_gateway);
         if v6.is_none()
             && let Some(one) = all.iter().find(|it| it.needs_v6())
@@ -150,7 +153,7 @@ impl Ports {
     }
 
     /// Takes the ports, so that no other program can.
-    pub(crate) fn hold(&self) -> Result<Vec<OwnedFd>, Error> {
+    pub(crate) fn hold_ports(&self) -> Result<Vec<OwnedFd>, Error> {
         let any: IpAddr = match self.target {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -168,12 +171,12 @@ impl Ports {
         }
         places
             .into_iter()
-            .map(|place| deaf(place).map_err(|errno| refused(place, errno)))
+            .map(|place| deaf_listener(place).map_err(|errno| refused_error(place, errno)))
             .collect()
     }
 }
 
-fn refused(place: SocketAddr, errno: Errno) -> Error {
+fn refused_error(place: SocketAddr, errno: Errno) -> Error {
     let (address, port) = (place.ip(), place.port());
     let what = match errno {
         Errno::EADDRINUSE => format!(
@@ -187,7 +190,7 @@ fn refused(place: SocketAddr, errno: Errno) -> Error {
 }
 
 /// A listener that never hears anything.
-fn deaf(place: SocketAddr) -> nix::Result<OwnedFd> {
+fn deaf_listener(place: SocketAddr) -> nix::Result<OwnedFd> {
     let family = match place {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -230,7 +233,7 @@ fn drop_all(socket: &OwnedFd) -> nix::Result<()> {
 }
 
 /// The setting that keeps the kernel inside from using servers' ports for its own connections.
-pub(crate) fn reserved(all: &[Publish]) -> Option<(String, String)> {
+pub(crate) fn reserved_ports(all: &[Publish]) -> Option<(String, String)> {
     let ports: BTreeSet<_> = all.iter().map(|it| it.inside).collect();
     let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
     let key = "net.ipv4.ip_local_reserved_ports".to_owned();
@@ -274,7 +277,7 @@ mod tests {
     fn ports_belong_together_one_by_one() {
         let checked = |words: &[&str]| {
             let all: Vec<Publish> = words.iter().map(|it| it.parse().unwrap()).collect();
-            check(&all).is_ok()
+            check_pairing(&all).is_ok()
         };
         assert!(checked(&["80:8080", "443:8443"]));
         assert!(checked(&["192.0.2.1:80:8080", "192.0.2.2:80:8080"]));

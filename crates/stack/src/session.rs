@@ -14,7 +14,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::socket::{setsockopt, sockopt};
-use thalweg_guest::{BOOT, CONSOLE, Error as GuestError, Kind, console};
+use thalweg_guest::{BOOT, CONSOLE, Error as GuestError, KernelKind, console};
 use thalweg_process::Process;
 use thalweg_process::signals::{Caught, Signals};
 
@@ -25,7 +25,7 @@ use crate::learn::Store;
 use crate::terminal::{self, Raw};
 
 /// Time that the command gets to end after it was asked to, and the kernel to report it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes read from a stream at once.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The begin of an error message of the process inside, on the console.
@@ -87,8 +87,8 @@ impl<'a> Session<'a> {
     }
 
     /// Has the job done, and returns the exit code of its command.
-    pub(crate) fn run(mut self, job: &Job, program: &OsStr) -> Result<u8, Error> {
-        match self.start(job)? {
+    pub(crate) fn run_job(mut self, job: &Job, program: &OsStr) -> Result<u8, Error> {
+        match self.hand_in_job(job)? {
             FromInside::Started => {}
             FromInside::NotStarted { errno } => {
                 return Err(thalweg_link::Error::Start {
@@ -103,13 +103,13 @@ impl<'a> Session<'a> {
             FromInside::Note { .. } | FromInside::Learned | FromInside::NotLearned { .. } => {}
         }
         let raw = job.terminal.is_some_and(|it| it.raw);
-        let raw = raw.then(Raw::set).transpose()?;
-        let carriers = self.carry(job)?;
-        let code = self.supervise();
+        let raw = raw.then(Raw::set_raw).transpose()?;
+        let carriers = self.carry_streams(job)?;
+        let code = self.supervise_command();
         if code.is_err() {
-            carriers.cut();
+            carriers.cut_streams();
         }
-        carriers.finish();
+        carriers.wait_until_written();
         drop(raw);
         if let Some(why) = self.unkept.take() {
             eprintln!("{COMPLAINT}what was learned is not kept: {why}");
@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
     }
 
     /// Hands the job in and returns its outcome. A signal meanwhile ends everything.
-    fn start(&mut self, job: &Job) -> Result<FromInside, Error> {
+    fn hand_in_job(&mut self, job: &Job) -> Result<FromInside, Error> {
         let mut deadline = Instant::now() + self.boot;
         loop {
             match self.next(Some(deadline))? {
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
                 }
                 Event::Signal(_) => {}
                 Event::Connection(connection) => {
-                    self.take(connection, job)?;
+                    self.take_connection(connection, job)?;
                     // It has booted, and gets as long again to be set up.
                     deadline = Instant::now() + self.boot;
                 }
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
                             "user-mode Linux did not boot within {} s (--boot-limit)",
                             self.boot.as_secs()
                         ),
-                        console: console::tail(&self.console()),
+                        console: console::last_lines(&self.console_text()),
                     }
                     .into());
                 }
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a connection from inside, whose first byte tells its purpose.
-    fn take(&mut self, connection: TcpStream, job: &Job) -> Result<(), Error> {
+    fn take_connection(&mut self, connection: TcpStream, job: &Job) -> Result<(), Error> {
         let mut purpose = [0];
         // Reset when it closes. Unsent data for a killed kernel would otherwise keep the kernel's
         // place for minutes.
@@ -158,14 +158,14 @@ impl<'a> Session<'a> {
             l_linger: 0,
         };
         setsockopt(&connection, sockopt::Linger, &at_once)
-            .map_err(|errno| broken()(errno.into()))?;
+            .map_err(|errno| broken_connection()(errno.into()))?;
         // The byte comes with the connection.
         connection
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(END_TIMEOUT))
             .and_then(|()| (&connection).read_exact(&mut purpose))
             .and_then(|()| connection.set_read_timeout(None))
             .and_then(|()| connection.set_nodelay(true))
-            .map_err(broken())?;
+            .map_err(broken_connection())?;
         let purpose = purpose[0];
         let stream = control::STREAMS.iter().position(|&it| it == purpose);
         if let Some(number) = stream {
@@ -173,14 +173,14 @@ impl<'a> Session<'a> {
         } else if purpose == control::TERMINAL {
             self.streams[3] = Some(connection);
         } else if purpose == control::MESSAGES {
-            control::send(&connection, job).map_err(broken())?;
+            control::send_message(&connection, job).map_err(broken_connection())?;
             self.messages = Some(connection);
         }
         Ok(())
     }
 
     /// Starts to carry the streams.
-    fn carry(&mut self, job: &Job) -> Result<Carriers, Error> {
+    fn carry_streams(&mut self, job: &Job) -> Result<Carriers, Error> {
         let [input, output, errors, terminal] = std::mem::take(&mut self.streams);
         let mut carriers = Carriers::default();
         if let Some(connection) = input {
@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
             carriers.add(connection, io::stderr())?;
         }
         if let Some(connection) = terminal {
-            if job.streams.raw() {
-                let copy = connection.try_clone().map_err(broken())?;
+            if job.streams.is_raw() {
+                let copy = connection.try_clone().map_err(broken_connection())?;
                 carriers.add_input(copy)?;
             }
             if job.streams.is_terminal(1) {
@@ -207,49 +207,51 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for the end of the command, and passes signals on to it.
-    fn supervise(&mut self) -> Result<u8, Error> {
+    fn supervise_command(&mut self) -> Result<u8, Error> {
         let mut asked: Option<Instant> = None;
         let mut killed = false;
         loop {
             match self.next(asked)? {
                 Event::Signal(caught) if caught.number == libc::SIGWINCH => {
-                    self.send(&ToInside::Resized(terminal::size()))?;
+                    self.send_message(&ToInside::Resized(terminal::window_size()))?;
                 }
                 Event::Signal(caught) => {
                     // A key of the terminal signals every process in its foreground.
-                    self.send(&ToInside::Signal {
+                    self.send_message(&ToInside::Signal {
                         number: caught.number,
                         to_group: !caught.to_us_alone,
                     })?;
                     if caught.to_us_alone && caught.ends() {
-                        asked.get_or_insert_with(|| Instant::now() + PATIENCE);
+                        asked.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
                     }
                 }
                 Event::Message(FromInside::Ended { code }) => return Ok(code),
                 Event::Message(FromInside::Failed { why }) => return Err(failed_inside(why)),
                 Event::Message(FromInside::Learned) => {
-                    let kept = self.store.map_or(Ok(()), |store| store.keep(self.work));
+                    let kept = self
+                        .store
+                        .map_or(Ok(()), |store| store.keep_records(self.work));
                     self.unkept = kept.err().map(|error| error.to_string());
                 }
                 Event::Message(FromInside::NotLearned { why }) => self.unkept = Some(why),
                 Event::Message(_) | Event::Connection(_) => {}
                 Event::Late if killed => return Ok(128 + libc::SIGKILL as u8),
                 Event::Late => {
-                    self.send(&ToInside::Signal {
+                    self.send_message(&ToInside::Signal {
                         number: libc::SIGKILL,
                         to_group: false,
                     })?;
                     killed = true;
-                    asked = Some(Instant::now() + PATIENCE);
+                    asked = Some(Instant::now() + END_TIMEOUT);
                 }
             }
         }
     }
 
     /// Stops with the command, and continues with it.
-    fn stop(&self) -> Result<(), Error> {
+    fn stop_with_command(&self) -> Result<(), Error> {
         let tell = |signal: Signal| {
-            self.send(&ToInside::Signal {
+            self.send_message(&ToInside::Signal {
                 number: signal as i32,
                 to_group: true,
             })
@@ -263,13 +265,13 @@ impl<'a> Session<'a> {
             sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&own), None)?;
             sigprocmask(SigmaskHow::SIG_BLOCK, Some(&own), None)
         };
-        stop().map_err(crate::system("cannot stop"))?;
+        stop().map_err(crate::system_error("cannot stop"))?;
         tell(Signal::SIGCONT)
     }
 
-    fn send(&self, message: &ToInside) -> Result<(), Error> {
+    fn send_message(&self, message: &ToInside) -> Result<(), Error> {
         match &self.messages {
-            Some(messages) => control::send(messages, message).map_err(broken()),
+            Some(messages) => control::send_message(messages, message).map_err(broken_connection()),
             None => Ok(()),
         }
     }
@@ -277,12 +279,12 @@ impl<'a> Session<'a> {
     /// Waits for the next event.
     fn next(&mut self, deadline: Option<Instant>) -> Result<Event, Error> {
         loop {
-            if let Some(message) = self.message()? {
+            if let Some(message) = self.next_message()? {
                 return Ok(Event::Message(message));
             }
             if let Some(caught) = self.signals.next()? {
                 if caught.number == libc::SIGTSTP {
-                    self.stop()?;
+                    self.stop_with_command()?;
                     continue;
                 }
                 return Ok(Event::Signal(caught));
@@ -306,28 +308,32 @@ impl<'a> Session<'a> {
             match poll(&mut watched, timeout) {
                 Ok(_) => {}
                 Err(Errno::EINTR) => continue,
-                Err(errno) => return Err(crate::system("poll")(errno)),
+                Err(errno) => return Err(crate::system_error("poll")(errno)),
             }
             let ready: Vec<bool> = watched.iter().map(|it| it.any() == Some(true)).collect();
             drop(watched);
             // Connections come first: the message that the command runs follows them.
             if ready[2] {
-                let (connection, _) = self.contact.listener().accept().map_err(broken())?;
+                let (connection, _) = self
+                    .contact
+                    .listener()
+                    .accept()
+                    .map_err(broken_connection())?;
                 return Ok(Event::Connection(connection));
             } else if ready.get(3) == Some(&true) {
-                self.receive()?;
+                self.receive_bytes()?;
             } else if ready[1] {
-                return Err(self.ended()?);
+                return Err(self.end_reason()?);
             }
         }
     }
 
-    fn receive(&mut self) -> Result<(), Error> {
+    fn receive_bytes(&mut self) -> Result<(), Error> {
         let mut bytes = [0; 4096];
         let Some(mut messages) = self.messages.as_ref() else {
             return Ok(());
         };
-        match messages.read(&mut bytes).map_err(broken())? {
+        match messages.read(&mut bytes).map_err(broken_connection())? {
             // The process inside is gone, and the kernel is about to stop.
             0 => self.messages = None,
             count => self.received.extend_from_slice(&bytes[..count]),
@@ -336,7 +342,7 @@ impl<'a> Session<'a> {
     }
 
     /// A complete message.
-    fn message(&mut self) -> Result<Option<FromInside>, Error> {
+    fn next_message(&mut self) -> Result<Option<FromInside>, Error> {
         let Some(end) = self.received.iter().position(|&byte| byte == b'\n') else {
             return Ok(None);
         };
@@ -344,23 +350,25 @@ impl<'a> Session<'a> {
         let message = serde_json::from_slice(&line);
         message
             .map(Some)
-            .map_err(|error| broken()(io::Error::other(error)))
+            .map_err(|error| broken_connection()(io::Error::other(error)))
     }
 
     /// Why the kernel has ended.
-    fn ended(&mut self) -> Result<Error, Error> {
-        let console = self.console();
+    fn end_reason(&mut self) -> Result<Error, Error> {
+        let console = self.console_text();
         let mut lines = console.lines();
         if let Some(why) = lines.find_map(|line| line.strip_prefix(COMPLAINT)) {
             return Ok(failed_inside(why.trim().to_owned()));
         }
         Ok(match self.kernel.ended()? {
-            Some(status) => console::ended(Kind::UserMode, status, &console).into(),
+            Some(status) => {
+                console::kernel_ended_error(KernelKind::UserMode, status, &console).into()
+            }
             None => failed_inside("it ended".to_owned()),
         })
     }
 
-    fn console(&self) -> String {
+    fn console_text(&self) -> String {
         let bytes = fs::read(self.work.join(CONSOLE)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -370,7 +378,7 @@ impl Carriers {
     /// Carries a connection's data to a standard stream, until it ends or nobody reads that stream.
     /// The command then notices, as with a pipe.
     fn add(&mut self, from: TcpStream, mut to: impl Write + Send + 'static) -> Result<(), Error> {
-        let copy = from.try_clone().map_err(broken())?;
+        let copy = from.try_clone().map_err(broken_connection())?;
         let thread = thread::Builder::new()
             .name("stack-out".to_owned())
             .spawn(move || {
@@ -386,7 +394,7 @@ impl Carriers {
                 }
                 let _ = from.shutdown(Shutdown::Both);
             })
-            .map_err(broken())?;
+            .map_err(broken_connection())?;
         self.threads.push(thread);
         self.connections.push(copy);
         Ok(())
@@ -395,7 +403,8 @@ impl Carriers {
     /// Carries standard input into a connection, until it ends or nobody reads there. The thread
     /// ends with the process, as nothing else ends a wait for a key.
     fn add_input(&mut self, to: TcpStream) -> Result<(), Error> {
-        self.connections.push(to.try_clone().map_err(broken())?);
+        self.connections
+            .push(to.try_clone().map_err(broken_connection())?);
         thread::Builder::new()
             .name("stack-in".to_owned())
             .spawn(move || {
@@ -412,29 +421,29 @@ impl Carriers {
                 let _ = to.shutdown(Shutdown::Write);
             })
             .map(drop)
-            .map_err(broken())
+            .map_err(broken_connection())
     }
 
     /// Waits until everything is written.
-    fn finish(self) {
+    fn wait_until_written(self) {
         for thread in self.threads {
             let _ = thread.join();
         }
     }
 
     /// Stops waiting: there is nobody at the other end.
-    fn cut(&self) {
+    fn cut_streams(&self) {
         for connection in &self.connections {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
 }
 
-fn broken() -> impl FnOnce(io::Error) -> Error {
+fn broken_connection() -> impl FnOnce(io::Error) -> Error {
     Error::system("the connection to the process inside")
 }
 
 fn failed_inside(why: String) -> Error {
-    let kind = Kind::UserMode;
+    let kind = KernelKind::UserMode;
     GuestError::Inside { kind, why }.into()
 }

@@ -8,10 +8,10 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use crate::control::{Streams, WindowSize};
 use crate::error::Error;
-use crate::system;
+use crate::system_error;
 
 /// The standard streams that are terminals.
-pub(crate) fn streams() -> Streams {
+pub(crate) fn terminal_streams() -> Streams {
     Streams([
         stdin().is_terminal(),
         stdout().is_terminal(),
@@ -20,7 +20,7 @@ pub(crate) fn streams() -> Streams {
 }
 
 /// The size of the output's terminal; 80 by 24 if it does not tell.
-pub(crate) fn size() -> WindowSize {
+pub(crate) fn window_size() -> WindowSize {
     let sizes = [stdout().as_raw_fd(), stderr().as_raw_fd()].map(|fd| {
         // SAFETY: plain data, for which all zeroes is a value; the call fills it.
         unsafe {
@@ -42,12 +42,13 @@ pub(crate) fn size() -> WindowSize {
 pub(crate) struct Raw(Termios);
 
 impl Raw {
-    pub(crate) fn set() -> Result<Self, Error> {
-        let before = tcgetattr(stdin()).map_err(system("cannot read the terminal's settings"))?;
+    pub(crate) fn set_raw() -> Result<Self, Error> {
+        let before =
+            tcgetattr(stdin()).map_err(system_error("cannot read the terminal's settings"))?;
         let mut raw = before.clone();
         cfmakeraw(&mut raw);
         tcsetattr(stdin(), SetArg::TCSADRAIN, &raw)
-            .map_err(system("cannot set up the terminal"))?;
+            .map_err(system_error("cannot set up the terminal"))?;
         Ok(Self(before))
     }
 }

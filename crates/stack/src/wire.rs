@@ -16,13 +16,13 @@ use thalweg_process::capabilities::may_administrate;
 use thalweg_units::prefix::Prefix;
 
 use crate::contact::Contact;
-use crate::control::{Ends, EndsV6};
+use crate::control::{WireAddresses, WireAddressesV6};
 use crate::error::Error;
-use crate::ip;
 use crate::nat;
-use crate::place::Place;
+use crate::place::NetworkNamespace;
 use crate::prepared::{self, Lock};
 use crate::publish::{Ports, Publish};
+use crate::run_ip;
 
 /// The kernel's end of the wire in its place.
 const TAP: &str = "wire";
@@ -49,7 +49,7 @@ pub(crate) struct Wire {
     /// None if root prepared it, as it then lasts longer.
     _made: Option<Made>,
     contact: Contact,
-    ends: Ends,
+    ends: WireAddresses,
     tap: String,
     _lock: Option<Lock>,
 }
@@ -73,19 +73,19 @@ impl Wire {
     /// if another program has such a port.
     pub(crate) fn create(publish: &[Publish]) -> Result<Self, Error> {
         if !may_administrate() {
-            return Self::take(publish);
+            return Self::take_prepared(publish);
         }
-        let contact = Contact::create(Place::create()?)?;
+        let contact = Contact::create(NetworkNamespace::create()?)?;
         let process = std::process::id();
         let place = contact.place();
-        let (number, device) = Number::claim(|device| {
+        let (number, device) = Number::claim_number(|device| {
             let make = format!("link add dev outside type veth peer name {device} netns {process}");
-            place.map_or(Ok(()), |place| place.within(|| ip(&[make])))
+            place.map_or(Ok(()), |place| place.run_within(|| run_ip(&[make])))
         })?;
-        let mut ends = number.ends(&machine::routes()?)?;
+        let mut ends = number.free_addresses(&machine::route_destinations()?)?;
         if let Some(place) = place {
-            place.within(|| {
-                ip(&[
+            place.run_within(|| {
+                run_ip(&[
                     format!("tuntap add dev {TAP} mode tap"),
                     "link add dev join type bridge mcast_snooping 0".to_owned(),
                     format!("link set dev {TAP} master join addrgenmode none up"),
@@ -97,18 +97,18 @@ impl Wire {
         }
         device.bring_up(&mut ends)?;
         let name = &device.0;
-        let published = Ports::of(publish, &ends)?;
+        let published = Ports::translations_of(publish, &ends)?;
         let mut held = Vec::new();
         for ports in published.iter().flatten() {
             let alone = if ports.target.is_ipv4() { 32 } else { 128 };
             let address = format!("address add {}/{alone} dev {name} nodad", ports.target);
-            ip(&[address])?;
-            held.extend(ports.hold()?);
+            run_ip(&[address])?;
+            held.extend(ports.hold_ports()?);
         }
         if published[0].is_some() {
             // Answers come from an address of the machine, and may be for 127.0.0.1.
-            device.set("ipv4", "accept_local", "1")?;
-            device.set("ipv4", "route_localnet", "1")?;
+            device.write_setting("ipv4", "accept_local", "1")?;
+            device.write_setting("ipv4", "route_localnet", "1")?;
         }
         Ok(Self {
             _made: Some(Made {
@@ -124,8 +124,8 @@ impl Wire {
     }
 
     /// Takes a wire that root has prepared for this user.
-    fn take(publish: &[Publish]) -> Result<Self, Error> {
-        let (number, lock, ends) = prepared::take()?;
+    fn take_prepared(publish: &[Publish]) -> Result<Self, Error> {
+        let (number, lock, ends) = prepared::take_wire()?;
         if !publish.is_empty() {
             return Err(Error::Missing(
                 "--publish: this user may not publish ports: run it as root (sudo thalweg-lab stack …)"
@@ -136,17 +136,17 @@ impl Wire {
             _made: None,
             contact: Contact::create_as_user()?,
             ends,
-            tap: number.device(),
+            tap: number.device_name(),
             _lock: Some(lock),
         })
     }
 
     /// The name of the TAP device.
-    pub(crate) fn tap(&self) -> &str {
+    pub(crate) fn tap_name(&self) -> &str {
         &self.tap
     }
 
-    pub(crate) fn ends(&self) -> Ends {
+    pub(crate) fn wire_addresses(&self) -> WireAddresses {
         self.ends
     }
 
@@ -163,10 +163,12 @@ pub(crate) struct Number(u32);
 impl Number {
     /// The first number whose device can be made; names that exist are taken. So a user without the
     /// right to make devices cannot block a number.
-    pub(crate) fn claim(make: impl Fn(&str) -> Result<(), Error>) -> Result<(Self, Device), Error> {
+    pub(crate) fn claim_number(
+        make: impl Fn(&str) -> Result<(), Error>,
+    ) -> Result<(Self, Device), Error> {
         let there = |name: &str| if_nametoindex(name).is_ok();
         for number in (0..MOST).map(Self) {
-            let name = number.device();
+            let name = number.device_name();
             if there(&name) {
                 continue;
             }
@@ -183,18 +185,18 @@ impl Number {
     }
 
     /// The number in the name of a device.
-    pub(crate) fn of(device: &str) -> Option<Self> {
+    pub(crate) fn from_device(device: &str) -> Option<Self> {
         device.strip_prefix(DEVICE)?.parse().ok().map(Self)
     }
 
     /// The name of the device on the machine, and of the tables.
-    pub(crate) fn device(&self) -> String {
+    pub(crate) fn device_name(&self) -> String {
         format!("{DEVICE}{}", self.0)
     }
 
     /// Addresses that no route of the machine covers.
-    pub(crate) fn ends(&self, routes: &[Prefix]) -> Result<Ends, Error> {
-        let Some(first) = machine::free(&RANGES, PREFIX_V4, self.0, routes) else {
+    pub(crate) fn free_addresses(&self, routes: &[Prefix]) -> Result<WireAddresses, Error> {
+        let Some(first) = machine::free_address(&RANGES, PREFIX_V4, self.0, routes) else {
             return Err(Error::Options(format!(
                 "the machine has routes into {RANGES:?}, so that no addresses are left for a stack"
             )));
@@ -203,20 +205,20 @@ impl Number {
     }
 
     /// The addresses of this number, counted from `first`.
-    pub(crate) fn ends_from(&self, first: u32) -> Ends {
+    pub(crate) fn ends_from(&self, first: u32) -> WireAddresses {
         let v6 = |host: u16| {
             let mut segments = RANGE_V6.segments();
             segments[3] |= self.0 as u16;
             segments[7] = host;
             Ipv6Addr::from(segments)
         };
-        Ends {
+        WireAddresses {
             machine: Ipv4Addr::from_bits(first + 1),
             inside: Ipv4Addr::from_bits(first + 2),
             resolver: Ipv4Addr::from_bits(first + 3),
             published: Ipv4Addr::from_bits(first + 4),
             prefix_v4: PREFIX_V4,
-            v6: Some(EndsV6 {
+            v6: Some(WireAddressesV6 {
                 machine: v6(1),
                 inside: v6(2),
                 published: v6(4),
@@ -233,13 +235,13 @@ pub(crate) struct Device(String);
 
 impl Device {
     /// Leaves the device in place.
-    pub(crate) fn keep(self) {
+    pub(crate) fn keep_device(self) {
         std::mem::forget(self);
     }
 
     /// Gives it the machine's addresses of a wire, and makes it forward; updates what `ends` has of
     /// IPv6.
-    pub(crate) fn bring_up(&self, ends: &mut Ends) -> Result<(), Error> {
+    pub(crate) fn bring_up(&self, ends: &mut WireAddresses) -> Result<(), Error> {
         let name = &self.0;
         if !machine::has_v6(name)? {
             ends.v6 = None;
@@ -258,26 +260,26 @@ impl Device {
                 commands.push(format!("address add {address} dev {name} nodad"));
             }
             // The side inside is no router of the machine.
-            self.set("ipv6", "accept_ra", "0")?;
+            self.write_setting("ipv6", "accept_ra", "0")?;
         }
         commands.push(format!("link set dev {name} up"));
-        ip(&commands)?;
-        self.set("ipv4", "forwarding", "1")?;
+        run_ip(&commands)?;
+        self.write_setting("ipv4", "forwarding", "1")?;
         if let Some(v6) = &mut ends.v6 {
             v6.is_gateway = machine::forward_v6(name)?;
         }
         Ok(())
     }
 
-    pub(crate) fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
-        Ok(machine::set(&self.0, family, key, value)?)
+    pub(crate) fn write_setting(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
+        Ok(machine::write_setting(&self.0, family, key, value)?)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
         // The device would go with the namespace of its other end, but not at once.
-        if let Err(error) = ip(&[format!("link delete dev {}", self.0)]) {
+        if let Err(error) = run_ip(&[format!("link delete dev {}", self.0)]) {
             tracing::warn!("{error}");
         }
     }
@@ -290,7 +292,9 @@ mod tests {
     #[test]
     fn addresses_are_where_no_route_leads() {
         let inside = |routes: &str, it: u32| {
-            let ends = Number(it).ends(&machine::destinations(routes)).unwrap();
+            let ends = Number(it)
+                .free_addresses(&machine::parse_destinations(routes))
+                .unwrap();
             (ends.inside.to_string(), ends.v6.unwrap().inside.to_string())
         };
         let plain = "default via 192.0.2.1 dev eth0\n192.0.2.0/24 dev eth0 scope link\n";
@@ -308,13 +312,17 @@ mod tests {
         assert_eq!(inside(host, 0).0, "198.19.0.2");
         assert_eq!(inside(host, 13).0, "100.127.0.106");
         let most = format!("{shared}198.18.0.0/15 dev x\nunreachable 10.0.0.0/8\n");
-        assert!(Number(20).ends(&machine::destinations(&most)).is_err());
+        assert!(
+            Number(20)
+                .free_addresses(&machine::parse_destinations(&most))
+                .is_err()
+        );
         let tunnel = "0.0.0.0/1 dev tun0\n128.0.0.0/1 dev tun0\n";
-        assert_eq!(machine::destinations(tunnel), []);
+        assert_eq!(machine::parse_destinations(tunnel), []);
     }
 
     #[test]
     fn numbers_have_names_that_fit() {
-        assert_eq!(Number(MOST - 1).device().len(), 13);
+        assert_eq!(Number(MOST - 1).device_name().len(), 13);
     }
 }

@@ -71,7 +71,7 @@ impl Bed {
         };
         let text = format!(
             "cgroup = {:?}\n{root}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n{control}{sections}\n",
-            self.pair.cgroup(),
+            self.pair.cgroup_path(),
             self.pin,
             self.state(),
             self.socket(),
@@ -327,22 +327,22 @@ impl Bed {
 
     /// The server's first address.
     pub fn server_address(&self) -> String {
-        self.pair.address(Side::Server).to_string()
+        self.pair.first_address(Side::Server).to_string()
     }
 
     /// Keys of `[control]`: a control group of half of the hosts, for good, in which the server, as its
     /// client sees it, is or is not.
     pub fn control_half(&self, held: bool) -> String {
-        let client = Path::new("/run/netns").join(self.pair.namespace(Side::Client));
+        let client = Path::new("/run/netns").join(self.pair.namespace_name(Side::Client));
         let netns = system::netns_cookie_of(&client).expect("the client's namespace");
-        let address = self.pair.address(Side::Server);
+        let address = self.pair.first_address(Side::Server);
         let key = HostKey::new(netns, address, 32, 64).expect("prefixes");
         let group = |salt| Control {
             share_q16: 0,
             permanent_q16: 1 << 15,
             salt,
         };
-        let salt = (0..).find(|salt| group(*salt).holds(key.tag(), 0) == held);
+        let salt = (0..).find(|salt| group(*salt).contains_cluster(key.tag(), 0) == held);
         let salt = salt.expect("one of them does");
         format!("share = 0.0\npermanent = 0.5\nsalt = {salt}\n")
     }
@@ -354,7 +354,7 @@ impl Bed {
 
     fn ip_output(&self, side: Side, arguments: &str) -> String {
         let output = Command::new("ip")
-            .args(["-n", self.pair.namespace(side)])
+            .args(["-n", self.pair.namespace_name(side)])
             .args(arguments.split_whitespace())
             .output()
             .expect("running ip");
@@ -427,7 +427,7 @@ impl Bed {
     /// Connections to a sink from a number of threads, each at a rate per second.
     pub fn load(&self, address: &str, threads: u32, rate: u32) -> Load {
         // Ports in TIME_WAIT are reused.
-        let client = self.pair.namespace(Side::Client);
+        let client = self.pair.namespace_name(Side::Client);
         let ports = Command::new("ip")
             .args(["netns", "exec", client, "sysctl", "-qw"])
             .args([

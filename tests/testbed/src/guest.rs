@@ -31,7 +31,7 @@ pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> Str
     let console = directory.path().join("console");
     let mut command = Command::new(kernel);
     if kernel.ends_with("linux.uml") {
-        thalweg_guest::uml::ptrace::wrap(&mut command).unwrap();
+        thalweg_guest::uml::ptrace::wrap_ptrace(&mut command).unwrap();
     }
     let mut child = command
         .args([

@@ -61,7 +61,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether the test can run here; if not, it is skipped.
 pub fn privileged() -> bool {
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     if missing.is_empty() {
         return true;
     }

@@ -86,8 +86,8 @@ pub fn run(test: &str, limit: Duration, files: &[&str], cases: &[(&str, fn())]) 
     let own = std::env::current_exe().expect("this program's path");
     let pad = std::env::var_os(PAD);
     let set = [(INSIDE, Some("1".into())), (CASE, only), (PAD, pad)];
-    let executed = qemu::execute(
-        &kernels::find(Some(kernel.as_ref())).expect("the kernel that was found"),
+    let executed = qemu::run_program(
+        &kernels::find_kernel(Some(kernel.as_ref())).expect("the kernel that was found"),
         &Program {
             laboratory: Path::new(laboratory()),
             program: &own,

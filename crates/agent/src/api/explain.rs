@@ -105,7 +105,10 @@ fn networks(
     // The host's own record, then the fleet's, in the order of the programs.
     let mut add = |key: HostKey| -> anyhow::Result<bool> {
         let mut decides = false;
-        let of_fleet = key.level.fleet().map(|level| HostKey { level, ..key });
+        let of_fleet = key
+            .level
+            .fleet_level()
+            .map(|level| HostKey { level, ..key });
         for key in [key].into_iter().chain(of_fleet) {
             if let Some(group) = shared.kernel.host(&key)? {
                 let network = presenter.network(&key, &group, None);

@@ -36,7 +36,7 @@ impl Asked {
 /// Sort key: narrow networks first, then by address; the fleet's record follows the agent's own.
 fn place(key: &HostKey) -> impl Ord + use<> {
     (
-        key.level.own(),
+        key.level.own_level(),
         key.addr,
         key.prefix_len,
         key.netns,
@@ -55,7 +55,7 @@ pub(super) async fn networks(
         let mut groups = shared.kernel.groups()?;
         asked.keep(&mut groups);
         let counts = hosts_by_group(shared)?;
-        let hosts = |key: &HostKey| match key.level.own() {
+        let hosts = |key: &HostKey| match key.level.own_level() {
             level @ (Level::Prefix | Level::Named | Level::Namespace) => {
                 let own = HostKey { level, ..*key };
                 Some(counts.get(&own).copied().unwrap_or(0))
@@ -89,7 +89,7 @@ pub(super) async fn windows(
         asked.keep(&mut records);
         let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
         Ok(Json(Windows {
-            segments: segments.map(window::segments).collect(),
+            segments: segments.map(window::arm_segments).collect(),
             networks: records
                 .iter()
                 .map(|(key, record)| presenter.windows(key, record, allowed))

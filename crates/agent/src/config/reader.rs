@@ -436,7 +436,9 @@ impl<'s> Section<'s> {
     /// Initial windows in segments, as a mask of arms. The kernel's own is always among them.
     pub fn windows(&mut self, key: Key, default: &[u32]) -> u16 {
         let mask = |of: &[u32]| {
-            let arms = of.iter().filter_map(|&segments| window::arm(segments));
+            let arms = of
+                .iter()
+                .filter_map(|&segments| window::window_arm(segments));
             arms.fold(1 << window::OWN, |mask, arm| mask | 1 << arm)
         };
         let expected = format!(
@@ -451,7 +453,9 @@ impl<'s> Section<'s> {
         );
         let show = |mask: &u16| {
             let set = (0..window::COUNT).filter(|arm| mask >> arm & 1 != 0);
-            let set: Vec<String> = set.map(|arm| window::segments(arm).to_string()).collect();
+            let set: Vec<String> = set
+                .map(|arm| window::arm_segments(arm).to_string())
+                .collect();
             format!("[{}]", set.join(", "))
         };
         let read = self.read(key, &expected, form, mask(default), show, |value| {
@@ -463,7 +467,7 @@ impl<'s> Section<'s> {
             }
             let arm = |item: &Spanned<DeValue<'_>>| {
                 let segments = whole(item.get_ref()).and_then(|it| u32::try_from(it).ok());
-                segments.and_then(window::arm).ok_or_else(|| {
+                segments.and_then(window::window_arm).ok_or_else(|| {
                     let each = format!("an even number from {} to {}", window::LEAST, window::MOST);
                     Wrong::new(item, each)
                 })

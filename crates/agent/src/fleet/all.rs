@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_fleet::wire::{Cell, LeftOut, Progress, Stage};
 use thalweg_fleet::{Fault, Member};
-use thalweg_gain::{Pool, Told};
+use thalweg_gain::{Pool, SideReport};
 
 use super::tell::{rule_of, told};
 use crate::gain::of_agents;
@@ -162,9 +162,9 @@ fn together(rule: Option<&str>, agents: &[(&str, Vec<&Cell>)]) -> (FleetComparis
     let mut pool = Pool::default();
     let mut wrong = Wrong::new();
     for (agent, cells) in agents {
-        let known: Result<Vec<Told>, String> = cells.iter().map(|cell| told(cell)).collect();
+        let known: Result<Vec<SideReport>, String> = cells.iter().map(|cell| told(cell)).collect();
         let added = known.and_then(|told| {
-            let added = pool.add(agent, &told);
+            let added = pool.add_agent(agent, &told);
             added.map_err(|why| why.to_string())
         });
         if let Err(why) = added {

@@ -340,7 +340,7 @@ impl Book {
                 .filter_map(|it| self.networks[*it as usize].as_ref())
         };
         let mut reports: Vec<AgentReport> = Vec::new();
-        let fleet = Fleet::judged(self.agents.len(), system_arm, |judge| {
+        let fleet = Fleet::judge_agents(self.agents.len(), system_arm, |judge| {
             for known in networks() {
                 known.reports.read(&slots, now_s, &mut reports);
                 judge(&reports, known.agents as usize);

@@ -24,7 +24,7 @@ pub(super) fn measured(
 ) -> Option<Measured> {
     let network = match key.level {
         Level::Prefix => Network::Prefix(key.prefix()),
-        Level::Named => Network::Named(named(key.number())?),
+        Level::Named => Network::Named(named(key.network_number())?),
         _ => return None,
     };
     // The server would refuse the whole shard for one invalid network.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_fleet::wire::Cell;
 use thalweg_fleet::{Kind, State};
-use thalweg_gain::{Moments, Row, Side, Told};
+use thalweg_gain::{Moments, Row, Side, SideReport};
 
 use crate::gain::Compared;
 
@@ -43,12 +43,12 @@ fn is_told(compared: &Compared) -> bool {
         && !parts.any(|part| part.trim_matches('.').parse::<IpAddr>().is_ok())
 }
 
-fn cell(rule: Option<&str>, told: &Told) -> Cell {
+fn cell(rule: Option<&str>, told: &SideReport) -> Cell {
     let it = &told.moments;
     Cell {
         scope: rule.map_or_else(|| ALL.to_owned(), |rule| format!("{RULE}{rule}")),
-        row: told.row.measure().to_owned(),
-        side: told.side.text(),
+        row: told.row.measure_name().to_owned(),
+        side: told.side.file_text(),
         clusters: it.clusters,
         connections: it.connections,
         sums: [
@@ -79,11 +79,11 @@ pub fn rule_of(scope: &str) -> Result<Option<&str>, String> {
 ///
 /// # Errors
 /// The row or the side is unknown.
-pub fn told(cell: &Cell) -> Result<Told, String> {
+pub fn told(cell: &Cell) -> Result<SideReport, String> {
     let row = Row::MEASURES.into_iter();
-    let row = row.clone().find(|row| row.measure() == cell.row);
+    let row = row.clone().find(|row| row.measure_name() == cell.row);
     let [weight, score, weight2, cross, score2, score3] = cell.sums;
-    Ok(Told {
+    Ok(SideReport {
         row: row.ok_or_else(|| format!("row: found {:?}, expected a measure", cell.row))?,
         side: Side::parse(&cell.side)
             .ok_or_else(|| format!("side: found {:?}, expected control or treated", cell.side))?,
@@ -167,7 +167,7 @@ mod tests {
         Compared {
             rule: rule.map(str::to_owned),
             told: all
-                .map(|(side, row)| Told {
+                .map(|(side, row)| SideReport {
                     row,
                     side,
                     moments: moments(1.0),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Arm, Found, Group, Ledger, Scope, Side, advise};
+use thalweg_gain::{Arm, Finding, Group, Ledger, Scope, Side, advise_group};
 
 use super::event::is_own;
 use super::times::{HOUR_NS, LENGTH_MS};
@@ -85,12 +85,12 @@ impl Advice {
     /// Evaluates the comparisons, and ends trials of worse arms. `now_ms` is on the store's clock,
     /// `now_ns` on that of the draws. Returns the arms that ended now, with the finding.
     pub fn look(&mut self, now_ns: u64, now_ms: i64) -> Vec<(String, String)> {
-        self.kept.ledger.close(now_ns / HOUR_NS);
+        self.kept.ledger.close_hours(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
-            self.kept.ledger.begin();
+            self.kept.ledger.restart_comparisons();
             self.kept.since_ms = now_ms;
         }
-        let groups = self.kept.ledger.groups();
+        let groups = self.kept.ledger.current_groups();
         let all = groups.get(&(Scope::All, String::new()));
         let worse = all.map_or_else(BTreeMap::new, |all| self.worse(all));
         let before = std::mem::replace(&mut self.ended, worse);
@@ -103,13 +103,13 @@ impl Advice {
     }
 
     fn worse(&self, all: &Group) -> BTreeMap<Arm, String> {
-        let choices = advise(all, Scope::All, self.system).choices;
+        let choices = advise_group(all, Scope::All, self.system).choices;
         let tried = choices.iter().filter_map(|choice| match choice.side {
             Side::Drawn(arm) => Some((arm, choice)),
             _ => None,
         });
         tried
-            .filter(|(_, choice)| matches!(choice.found, Found::Worse | Found::AtAPrice(_)))
+            .filter(|(_, choice)| matches!(choice.found, Finding::Worse | Finding::AtAPrice(_)))
             .map(|(arm, choice)| (arm, present::finding(choice, self.system())))
             .collect()
     }

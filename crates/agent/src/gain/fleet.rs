@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use thalweg_gain::{Group, Pool, Row, Scope, Side, Told};
+use thalweg_gain::{Group, Pool, Row, Scope, Side, SideReport};
 
 use super::Gain;
 use super::look::judged;
@@ -16,17 +16,17 @@ pub struct Compared {
     /// The rule; `None`: the learner.
     pub rule: Option<String>,
     /// Sums of the comparison.
-    pub told: Vec<Told>,
+    pub told: Vec<SideReport>,
 }
 
 impl Compared {
     fn new(rule: Option<String>, group: &Group) -> Self {
         let sides = [Side::Control, Side::Treated].into_iter();
         let all = sides.flat_map(|side| Row::MEASURES.map(|row| (side, row)));
-        let told = all.map(|(side, row)| Told {
+        let told = all.map(|(side, row)| SideReport {
             row,
             side,
-            moments: group.side(side)[row.index()],
+            moments: group.side_rows(side)[row.index()],
         });
         Self {
             rule,
@@ -49,7 +49,7 @@ impl Gain {
             .collect();
         all.sort_by_key(|it| Reverse(it.clusters()));
         if learner {
-            let groups = self.kept.ledger.groups();
+            let groups = self.kept.ledger.current_groups();
             let group = groups.get(&(Scope::All, String::new()));
             let own = group.map(|group| Compared::new(None, group));
             all.splice(0..0, own);
@@ -61,12 +61,12 @@ impl Gain {
 
 /// Comparison of many agents, of the learner or of a rule.
 pub fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
-    let group = pool.group();
+    let group = pool.pooled_group();
     let against = match rule {
         None => Against::Control,
         Some(_) => Against::LeftAlone,
     };
-    let agents = pool.agents() as u64;
+    let agents = pool.agent_count() as u64;
     let found = found_in(Some(&group), None, against);
     let rows = Row::MEASURES.into_iter().filter_map(|row| {
         let (comparison, verdict) = judged(&group, Scope::All, row);
@@ -80,10 +80,10 @@ pub fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
         (comparison.control + comparison.treated > 0).then(shown)
     });
     let spread = Row::MEASURES.map(|row| {
-        let spread = pool.spread(row);
+        let spread = pool.agent_spread(row);
         let share = spread.worse as f64 / spread.known as f64;
         FleetSpread {
-            measure: row.measure().to_owned(),
+            measure: row.measure_name().to_owned(),
             known: spread.known,
             better: spread.better,
             worse: spread.worse,

@@ -1,6 +1,6 @@
 //! Evaluation of the comparisons, and reverts of worse choices.
 
-use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, alpha, compare};
+use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, compare_groups, row_alpha};
 
 use super::Gain;
 use super::present::{Against, finding};
@@ -22,14 +22,14 @@ pub struct Looked {
 pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
     let index = row.index();
     let (control, treated) = (&group.control()[index], &group.treated()[index]);
-    let comparison = compare(control, treated, alpha(scope));
-    (comparison, Verdict::of(&comparison, row))
+    let comparison = compare_groups(control, treated, row_alpha(scope));
+    (comparison, Verdict::judge_row(&comparison, row))
 }
 
 /// The first row that is a reason to revert a group.
 pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
     let (time, _) = judged(group, scope, Row::Time);
-    Row::all().take(scope.rows()).find_map(|row| {
+    Row::all().take(scope.row_count()).find_map(|row| {
         let (comparison, _) = judged(group, scope, row);
         Verdict::is_reason_to_revert(&comparison, row, &time).then_some((row, comparison))
     })
@@ -40,7 +40,7 @@ impl Gain {
     /// `now_ns` on that of the draws. The system's arm is never reverted; the revert of an arm that
     /// becomes it ends. Without `reverts` nothing is reverted.
     pub fn look(&mut self, now_ns: u64, now_ms: i64, system_arm: &str, reverts: bool) -> Looked {
-        self.kept.ledger.close(now_ns / HOUR_NS);
+        self.kept.ledger.close_hours(now_ns / HOUR_NS);
         if now_ms - self.kept.since_ms >= LENGTH_MS {
             self.begin(now_ms);
         }
@@ -77,7 +77,7 @@ impl Gain {
     }
 
     fn begin(&mut self, now_ms: i64) {
-        self.kept.ledger.begin();
+        self.kept.ledger.restart_comparisons();
         self.kept.since_ms = now_ms;
     }
 
@@ -96,7 +96,7 @@ impl Gain {
     fn worse(&self, now_ms: i64, system_arm: &str) -> Vec<Revert> {
         let reverts = &self.kept.reverts;
         let mut begun = Vec::new();
-        for ((scope, name), group) in self.kept.ledger.groups() {
+        for ((scope, name), group) in self.kept.ledger.current_groups() {
             let arm = match scope {
                 Scope::All => None,
                 Scope::Arm if name != system_arm => Some(name),
@@ -156,7 +156,7 @@ mod tests {
                     },
                     port: 443,
                 };
-                ledger.add(part, &connection, String::new);
+                ledger.add_connection(part, &connection, String::new);
             }
         }
         let kept = KeptGain {
@@ -191,7 +191,9 @@ mod tests {
                     side,
                     port,
                 };
-                gain.kept.ledger.add(part, &connection, String::new);
+                gain.kept
+                    .ledger
+                    .add_connection(part, &connection, String::new);
             }
         }
     }
@@ -215,7 +217,7 @@ mod tests {
         let after = gain.look(65 * HOUR_NS, 1000 + REVERTED_MS, "cubic", true);
         assert_eq!(arms(&after.ended), [Some("bbr")]);
         // The comparison has begun anew.
-        assert!(after.begun.is_empty() && gain.kept.ledger.groups().is_empty());
+        assert!(after.begun.is_empty() && gain.kept.ledger.current_groups().is_empty());
     }
 
     #[test]
@@ -304,9 +306,9 @@ mod tests {
     fn comparisons_begin_anew_after_four_weeks() {
         let mut gain = gain(&[("bbr", 0.7)], 5);
         gain.look(10 * HOUR_NS, LENGTH_MS - 1, "cubic", true);
-        assert!(!gain.kept.ledger.groups().is_empty());
+        assert!(!gain.kept.ledger.current_groups().is_empty());
         gain.look(10 * HOUR_NS, LENGTH_MS, "cubic", true);
-        assert!(gain.kept.ledger.groups().is_empty());
+        assert!(gain.kept.ledger.current_groups().is_empty());
         assert_eq!(gain.kept.since_ms, LENGTH_MS);
     }
 }

@@ -50,7 +50,7 @@ pub struct Asked {
 impl Gain {
     /// The answer of `GET /v1/gain`.
     pub fn view(&self, asked: &Asked) -> view::Gain {
-        let groups = self.kept.ledger.groups();
+        let groups = self.kept.ledger.current_groups();
         let age_s = seconds(asked.now_ms - self.kept.since_ms);
         let all = groups.get(&(Scope::All, String::new()));
         view::Gain {
@@ -93,7 +93,7 @@ pub(super) fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
 
 fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
     Row::all()
-        .take(scope.rows())
+        .take(scope.row_count())
         .filter_map(|row| {
             let (comparison, verdict) = judged(group, scope, row);
             if comparison.control + comparison.treated == 0 {

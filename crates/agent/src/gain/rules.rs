@@ -153,7 +153,7 @@ impl Rules {
             let Some(kept) = self.kept.get_mut(&trial.key) else {
                 continue;
             };
-            kept.ledger.close(now_ns / HOUR_NS);
+            kept.ledger.close_hours(now_ns / HOUR_NS);
             if now_ms - kept.since_ms >= LENGTH_MS {
                 begin(kept, now_ms);
             }
@@ -233,7 +233,7 @@ impl Rules {
             return Vec::new();
         }
         let group = |(_, name, trial): Compared<'_>| {
-            let groups = self.kept.get(&trial.key)?.ledger.groups();
+            let groups = self.kept.get(&trial.key)?.ledger.current_groups();
             let all = groups.get(&(Scope::All, String::new()))?;
             Some((name.to_owned(), all.clone()))
         };
@@ -260,7 +260,7 @@ impl Rules {
         };
         let kept = self.kept.get(&trial.key);
         let kept = kept.ok_or_else(|| format!("rule {name:?} is not known yet; ask again"))?;
-        let groups = kept.ledger.groups();
+        let groups = kept.ledger.current_groups();
         let age_s = seconds(now_ms - kept.since_ms);
         let all = groups.get(&(Scope::All, String::new()));
         let summary = match policy.dry_run {
@@ -288,12 +288,12 @@ impl Rules {
 }
 
 fn begin(kept: &mut KeptGain, now_ms: i64) {
-    kept.ledger.begin();
+    kept.ledger.restart_comparisons();
     kept.since_ms = now_ms;
 }
 
 fn worse(kept: &KeptGain, now_ms: i64) -> Option<Revert> {
-    let groups = kept.ledger.groups();
+    let groups = kept.ledger.current_groups();
     let all = groups.get(&(Scope::All, String::new()))?;
     let (row, comparison) = reason(all, Scope::All)?;
     Some(Revert {
@@ -335,8 +335,9 @@ fn count(kept: &mut KeptGain, outcome: &raw::thalweg_policy_outcome, left_alone:
         failed: Some(is(raw::THALWEG_OUTCOME_FAILED)),
         held: None,
     };
-    kept.ledger.reach(outcome.time_ns / HOUR_NS);
-    kept.ledger.add(part, &connection, || group_of(remote));
+    kept.ledger.reach_hour(outcome.time_ns / HOUR_NS);
+    kept.ledger
+        .add_connection(part, &connection, || group_of(remote));
 }
 
 /// Reason that a rule is not compared.

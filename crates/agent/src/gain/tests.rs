@@ -423,18 +423,18 @@ fn last_stretch_of_a_connection_stands_for_the_limits_of_all() {
     for (receiver_us, share) in [(10_000_000, 1.0), (4_000_000, 0.4), (u32::MAX, 1.0)] {
         let (_, connection) = super::whole(&event(receiver_us)).unwrap();
         let mut limits = Limits::default();
-        limits.add(&connection);
+        limits.add_connection(&connection);
         assert_eq!(limits.connections, 1);
-        assert!((limits.share(Limit::Receiver) - share).abs() < 1e-9);
-        assert_eq!(limits.idle(), 0.0);
+        assert!((limits.limit_share(Limit::Receiver) - share).abs() < 1e-9);
+        assert_eq!(limits.idle_share(), 0.0);
     }
     // Idle in the earlier stretches.
     let mut event = event(0);
     event.before.duration_us = 30_000_000;
     let (_, connection) = super::whole(&event).unwrap();
     let mut limits = Limits::default();
-    limits.add(&connection);
-    assert!((limits.idle() - 0.6).abs() < 1e-9);
+    limits.add_connection(&connection);
+    assert!((limits.idle_share() - 0.6).abs() < 1e-9);
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn last_stretch_that_says_nothing_leaves_the_limits_of_all_unknown() {
             "{duration_us} {segs_out}"
         );
         let mut limits = Limits::default();
-        limits.add(&connection);
+        limits.add_connection(&connection);
         assert_eq!(limits.connections, u64::from(is_known));
     }
 }

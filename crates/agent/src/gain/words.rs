@@ -22,7 +22,7 @@ pub fn presented_row(row: Row, comparison: &Comparison, verdict: Verdict, age_s:
     let interval = comparison.interval();
     let has_both = comparison.control > 0 && comparison.treated > 0;
     GainRow {
-        measure: row.measure().to_owned(),
+        measure: row.measure_name().to_owned(),
         size: match row {
             Row::TimeOf(size) => Some(size_words(size).to_owned()),
             _ => None,
@@ -34,10 +34,10 @@ pub fn presented_row(row: Row, comparison: &Comparison, verdict: Verdict, age_s:
         .to_owned(),
         control: comparison.control,
         treated: comparison.treated,
-        effect: has_both.then(|| row.percent(comparison.effect)),
-        low: interval.map(|(low, _)| row.percent(low)),
-        high: interval.map(|(_, high)| row.percent(high)),
-        verdict: verdict.word().to_owned(),
+        effect: has_both.then(|| row.in_percent(comparison.effect)),
+        low: interval.map(|(low, _)| row.in_percent(low)),
+        high: interval.map(|(_, high)| row.in_percent(high)),
+        verdict: verdict.one_word().to_owned(),
         known_in_s: match verdict {
             Verdict::Unknown(growth) => known_in(growth, age_s),
             _ => None,
@@ -53,7 +53,7 @@ pub fn known_in(growth: Option<f64>, age_s: u64) -> Option<u64> {
 
 /// Size of an effect without its sign, with its unit.
 pub fn amount(row: Row, effect: f64) -> String {
-    let percent = row.percent(effect).abs();
+    let percent = row.in_percent(effect).abs();
     let unit = match row.unit() {
         Unit::Bits => "%",
         Unit::Share => "percentage points",

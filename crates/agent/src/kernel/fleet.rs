@@ -12,8 +12,8 @@ use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, note_record};
 use thalweg_control::system;
-use thalweg_learner::fleet::{Prior, fade, leave, record};
-use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, WORTH_Q16, adopt};
+use thalweg_learner::fleet::{Prior, age_record, fleet_record, remove_fleet_evidence};
+use thalweg_learner::{Host, HostKey, Level, MAX_ARMS, WORTH_Q16, adopt_wider};
 
 use super::{GROUPS_MAX, HostBatch, Kernel, Setup};
 
@@ -75,7 +75,7 @@ impl Kernel {
             };
             let mut keys = Vec::new();
             for (key, prior) in networks {
-                match key.level.fleet() {
+                match key.level.fleet_level() {
                     Some(level) if key.netns == *netns && keys.len() < most => {
                         let key = HostKey { level, ..*key };
                         self.write_fleet(&key, prior, system_arm, &worth)?;
@@ -110,8 +110,8 @@ impl Kernel {
             };
             let mut record = before.clone();
             let system_arm = defaults.get(&key.netns).copied().flatten();
-            let stays =
-                system_arm.is_some_and(|system| fade(&mut record, system, self.params(), now_ns));
+            let stays = system_arm
+                .is_some_and(|system| age_record(&mut record, system, self.params(), now_ns));
             match stays {
                 true if record == before => done.written += 1,
                 true => {
@@ -134,7 +134,7 @@ impl Kernel {
     ) -> Result<()> {
         let now_ns = system::monotonic_ns();
         let params = self.params();
-        let mut told = record(
+        let mut told = fleet_record(
             key.level,
             prior,
             system_arm,
@@ -151,7 +151,12 @@ impl Kernel {
         }
         // A wider record without enough evidence is not taken over.
         if let Some(wider) = self.host(&HostKey::of_namespace(key.netns))? {
-            adopt(&mut told, &wider, Some(system_arm), &worth(key.level.own()));
+            adopt_wider(
+                &mut told,
+                &wider,
+                Some(system_arm),
+                &worth(key.level.own_level()),
+            );
         }
         self.insert_host(key, &told)
     }
@@ -231,7 +236,7 @@ impl Kernel {
             return Ok(false);
         }
         let system_arm = self.defaults()?.get(&key.netns).copied().flatten();
-        Ok(leave(record, system_arm, self.params()))
+        Ok(remove_fleet_evidence(record, system_arm, self.params()))
     }
 
     /// Whether programs read a record of the fleet.

@@ -8,8 +8,8 @@ use libbpf_rs::{MapCore, MapFlags};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{bytes_of, from_bytes, note_record, raw};
 use thalweg_learner::{
-    Host, HostKey, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, fleet_worth_q16, knows, window,
-    worth_q16,
+    Host, HostKey, Level, MAX_ARMS, WORTH_OF_GROUP_Q16, WORTH_Q16, can_decide, fleet_worth_q16,
+    window, worth_q16,
 };
 
 use super::{HostBatch, Kernel};
@@ -133,10 +133,10 @@ impl Kernel {
             let namespace = 1 << (key.netns % 64);
             let system = defaults.get(&key.netns).copied().flatten();
             let may_know = key.level == Level::Namespace || key.level.is_fleet();
-            if may_know && knows(group, system) {
+            if may_know && can_decide(group, system) {
                 masks.known |= namespace;
             }
-            if key.level.is_window() && knows(group, Some(window::OWN)) {
+            if key.level.is_window() && can_decide(group, Some(window::OWN)) {
                 masks.known_windows |= namespace;
             }
         }
@@ -168,7 +168,7 @@ fn fleet_worth(
     let of_level = |fleet: Level| {
         let mut pairs: HashMap<u64, Vec<(&Host, &Host)>> = HashMap::new();
         for (key, told) in groups.iter().filter(|(key, _)| key.level == fleet) {
-            let level = fleet.own();
+            let level = fleet.own_level();
             if let Some(own) = records.get(&HostKey { level, ..*key }) {
                 pairs.entry(key.netns).or_default().push((own, told));
             }
@@ -180,6 +180,6 @@ fn fleet_worth(
         let system = defaults.get(&netns).copied().flatten()?;
         Some((fleet, fleet_worth_q16(pairs.into_iter(), typical, system)))
     };
-    let levels = Level::SHARED.into_iter().filter_map(Level::fleet);
+    let levels = Level::SHARED.into_iter().filter_map(Level::fleet_level);
     levels.filter_map(of_level).collect()
 }

@@ -33,7 +33,7 @@ impl Networks {
     /// Creates an empty list of accounts.
     pub fn new() -> Self {
         Self(Mutex::new(Known {
-            accounts: Busiest::of(NETWORKS_MAX),
+            accounts: Busiest::with_capacity(NETWORKS_MAX),
             buffers: HashMap::new(),
         }))
     }
@@ -67,14 +67,16 @@ impl Networks {
             };
             let period = event.time_ns / PERIOD_NS;
             for key in keys(event, setup) {
-                accounts.add(key, period, &connection);
+                accounts.add_connection(key, period, &connection);
             }
         }
     }
 
     /// All accounts, the busiest first.
     pub fn all(&self) -> Vec<(HostKey, Account)> {
-        self.lock().accounts.all(system::monotonic_ns() / PERIOD_NS)
+        self.lock()
+            .accounts
+            .busiest_first(system::monotonic_ns() / PERIOD_NS)
     }
 }
 

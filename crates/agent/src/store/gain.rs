@@ -56,7 +56,7 @@ pub struct ChangedGain {
 impl KeptGain {
     /// Takes the changes since the last save.
     pub fn take_changes(&mut self, rule: String) -> ChangedGain {
-        let changes = self.ledger.changes();
+        let changes = self.ledger.take_changes();
         ChangedGain {
             rule,
             since_ms: self.since_ms,
@@ -341,7 +341,7 @@ fn write_groups(
                     rule,
                     scope.name(),
                     name,
-                    side.text(),
+                    side.file_text(),
                     measure as i64,
                     group.hour.cast_signed(),
                     moments.clusters.cast_signed(),
@@ -370,7 +370,7 @@ fn write_parts(
     )?;
     for part in &changes.closed {
         let (hour, tag) = (part.hour.cast_signed(), part.tag.cast_signed());
-        remove.execute(params![rule, hour, tag, part.side.text(), part.port])?;
+        remove.execute(params![rule, hour, tag, part.side.file_text(), part.port])?;
     }
     let mut insert = transaction.prepare_cached(
         "INSERT OR REPLACE INTO gain_parts
@@ -384,7 +384,7 @@ fn write_parts(
             rule,
             part.hour.cast_signed(),
             part.tag.cast_signed(),
-            part.side.text(),
+            part.side.file_text(),
             part.port,
             content.arm,
             content.prefix,
@@ -399,7 +399,7 @@ fn write_parts(
 
 /// Bytes of the sums of limits, as stored.
 fn bytes(limits: &Limits) -> Vec<u8> {
-    let numbers = limits.numbers();
+    let numbers = limits.to_numbers();
     numbers.iter().flat_map(|it| it.to_le_bytes()).collect()
 }
 
@@ -412,7 +412,7 @@ fn limits_of(bytes: &[u8]) -> Option<Limits> {
     for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
         *number = f64::from_le_bytes(bytes.try_into().ok()?);
     }
-    Limits::restore(numbers)
+    Limits::from_numbers(numbers)
 }
 
 /// A cluster from its two lists; `None` if a length is wrong or a sum is no number.

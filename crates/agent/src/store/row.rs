@@ -105,7 +105,7 @@ impl HostRow {
             arms: known
                 .filter_map(|(index, arm)| {
                     let name = match key.level.is_window() {
-                        true => window::segments(index).to_string(),
+                        true => window::arm_segments(index).to_string(),
                         false => arm_name(index)?.to_owned(),
                     };
                     Some((name, *arm))
@@ -152,7 +152,7 @@ impl HostRow {
         };
         for (name, arm) in &self.arms {
             let slot = match self.key.level.is_window() {
-                true => name.parse().ok().and_then(window::arm),
+                true => name.parse().ok().and_then(window::window_arm),
                 false => arm_slot(name),
             };
             if let Some(slot) = slot.and_then(|slot| host.arms.get_mut(slot)) {
@@ -163,7 +163,7 @@ impl HostRow {
             // Times are on a clock that starts at 1 at the last discounting.
             let then_ns = to_ns(age_ms).saturating_add(1);
             host.forgot_ns = 1;
-            thalweg_learner::forget(&mut host, params, then_ns);
+            thalweg_learner::halve_evidence(&mut host, params, then_ns);
             host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
         }
         thalweg_learner::note_cautions(&mut host, system_arm);
@@ -187,7 +187,7 @@ impl HostRow {
         };
         for (name, arm) in &self.arms {
             let is_name = match self.key.level.is_window() {
-                true => name.parse().ok().and_then(window::arm).is_some(),
+                true => name.parse().ok().and_then(window::window_arm).is_some(),
                 false => is_congestion_control(name),
             };
             if !is_name {
@@ -230,7 +230,7 @@ pub(super) fn parse_key(
     prefix: u32,
     level: u32,
 ) -> Result<HostKey, String> {
-    let level = Level::of(level)
+    let level = Level::from_number(level)
         .filter(|level| !level.is_fleet())
         .ok_or_else(|| format!("{level} is no level"))?;
     let address: IpAddr = address

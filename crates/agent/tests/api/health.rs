@@ -50,7 +50,7 @@ fn cgroup_made_again_is_critical_until_attached_again() {
     let bed = Bed::running("cgroupagain", "");
     visit(&bed);
     wait_for("a host", || bed.host(&bed.server_address()));
-    let cgroup = bed.pair.cgroup().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_owned();
     for what in ["removed", "removed once more"] {
         fs::remove_dir(&cgroup).unwrap();
         let (code, line) = checked(&bed);
@@ -165,7 +165,7 @@ fn links_and_pins_taken_away_are_put_back() {
     let other = bed.refused();
     assert!(other.contains("another agent"), "{other}");
     // No link is left twice.
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     let ids = thalweg_control::links::programs_of(&cgroup, libbpf_sys::BPF_CGROUP_SOCK_OPS, 0);
     assert_eq!(ids.unwrap().len(), 1);
     // The next agent finds all of it.
@@ -193,7 +193,7 @@ fn detach_after_repairs_leaves_nothing() {
     assert!(bed.thalweg(&["detach"]).status.success());
     bed.reap();
     assert!(!bed.pin.exists());
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     wait_for("the end of the links", || {
         let ids = thalweg_control::links::programs_of(&cgroup, libbpf_sys::BPF_CGROUP_SOCK_OPS, 0);
         ids.unwrap().is_empty().then_some(())
@@ -246,7 +246,7 @@ fn policy_taken_away_is_in_force_again() {
     wait_for("a host", || bed.host(&bed.server_address()));
     let link = directory.join("link");
     let own = directory.join(&number);
-    let cgroup = bed.pair.cgroup().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_owned();
     let rule_of = |bed: &Bed| bed.json(&["policy", "show"])["rules"][0]["matched"].as_u64();
     let check = |what: &str, said: &str, take: &dyn Fn()| {
         let (before, log) = (repairs(&bed), bed.logged().len());
@@ -454,7 +454,7 @@ fn policy_applied_beside_an_agent_on_another_cgroup_is_attached_there() {
     let output = bed.thalweg(&["policy", "apply", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-    let configured = bed.pair.cgroup().display();
+    let configured = bed.pair.cgroup_path().display();
     let note = format!(
         "note: the agent's programs are on the cgroup {}, where the configuration has \
          {configured}: policies are, too\n",

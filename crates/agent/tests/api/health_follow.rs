@@ -17,7 +17,7 @@ use thalweg_testbed::{Bed, plain, privileged, wait_for};
 fn configure_cgroup(bed: &Bed, cgroup: &str) {
     bed.configure("");
     let text = fs::read_to_string(bed.configuration()).unwrap();
-    let own = format!("cgroup = {:?}", bed.pair.cgroup());
+    let own = format!("cgroup = {:?}", bed.pair.cgroup_path());
     assert!(text.contains(&own), "{text}");
     let text = text.replace(&own, &format!("cgroup = {cgroup:?}"));
     fs::write(bed.configuration(), text).unwrap();
@@ -35,7 +35,7 @@ fn rules_of_cgroups_keep_them_where_the_agents_cgroup_changes() {
     }
     let mut bed = Bed::new(&plain("moved"), "");
     let service = Service::new(&bed);
-    let wide = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let wide = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let named = service.path().strip_prefix("/sys/fs/cgroup").unwrap();
     let named = named.strip_prefix("/unified").unwrap_or(named);
     configure_cgroup(&bed, service.path());
@@ -96,7 +96,7 @@ fn rules_of_network_namespaces_follow_them() {
     };
     let to = |side: Side| {
         symlink(
-            Path::new("/run/netns").join(bed.pair.namespace(side)),
+            Path::new("/run/netns").join(bed.pair.namespace_name(side)),
             &path,
         )
     };
@@ -133,7 +133,7 @@ fn cookie_of_another_boot_matches_nothing_until_applied_again() {
         return;
     }
     let mut bed = Bed::new(&plain("cookies"), "");
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let client = Path::new("/run/netns").join(bed.pair.namespace_name(Side::Client));
     let cookie = system::netns_cookie_of(&client).unwrap();
     let by_cookie = policy(&format!(
         "[[rule]]\nname = \"one\"\nmatch = {{ netns = {cookie}, direction = \"active\" }}\n\
@@ -227,10 +227,10 @@ fn pin_that_is_taken_keeps_no_other_program_away() {
     let taken = bed.pin.join("link_setsockopt");
     fs::remove_file(&taken).unwrap();
     fs::create_dir(&taken).unwrap();
-    fs::remove_dir(bed.pair.cgroup()).unwrap();
+    fs::remove_dir(bed.pair.cgroup_path()).unwrap();
     wait_for("a problem", || (checked(&bed).0 == 2).then_some(()));
     let log = bed.logged().len();
-    fs::create_dir(bed.pair.cgroup()).unwrap();
+    fs::create_dir(bed.pair.cgroup_path()).unwrap();
     wait_for("the other program", || {
         bed.logged()[log..]
             .contains("attached again: learn_sockops")

@@ -329,7 +329,7 @@ fn trials_that_do_harm_are_an_alert() {
     }
     let mut lossy = plain("mon-harm").path;
     lossy.loss = Probability::from_fraction(0.1);
-    bed.pair.change(&lossy).expect("a path that changes");
+    bed.pair.change_path(&lossy).expect("a path that changes");
     tried.iter_mut().for_each(thalweg_testbed::Traffic::go_on);
     bed.counter_reaches("withdrawn", 6);
     prometheus.fires("ThalwegHarm");

@@ -172,7 +172,7 @@ fn drawn(bed: &Bed, group: Control, side: Side, remotes: &[String]) -> BTreeMap<
 
 /// What draws the arm of a remote address in the present hour.
 fn draws(bed: &Bed, side: Side) -> impl Fn(Control, &str) -> String + use<> {
-    let file = Path::new("/run/netns").join(bed.pair.namespace(side));
+    let file = Path::new("/run/netns").join(bed.pair.namespace_name(side));
     let netns = system::netns_cookie_of(&file).unwrap();
     let table = bed.json(&["arms"]);
     let arms = table.as_array().unwrap().clone();
@@ -181,10 +181,10 @@ fn draws(bed: &Bed, side: Side) -> impl Fn(Control, &str) -> String + use<> {
     let now_ns = system::monotonic_ns();
     move |group, remote| {
         let key = HostKey::new(netns, remote.parse().unwrap(), 32, 64).unwrap();
-        if group.holds(key.tag(), now_ns) {
+        if group.contains_cluster(key.tag(), now_ns) {
             return "cubic".to_owned();
         }
-        let index = group.arm(key.tag(), allowed, now_ns).unwrap();
+        let index = group.trial_arm(key.tag(), allowed, now_ns).unwrap();
         let arm = arms.iter().find(|arm| arm["index"] == index).unwrap();
         arm["name"].as_str().unwrap().to_owned()
     }
@@ -230,7 +230,7 @@ fn only_the_drawn_clusters_have_trials() {
         "{before:?}"
     );
     // To the server the client is one host, with an arm for all that it accepts.
-    let from = [bed.pair.address(Side::Client).to_string()];
+    let from = [bed.pair.first_address(Side::Client).to_string()];
     let accepted = match drawn(&bed, group, Side::Server, &from)[&from[0]].as_str() {
         "cubic" => 0,
         _ => said.len(),

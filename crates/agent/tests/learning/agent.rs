@@ -140,7 +140,7 @@ except TimeoutError:
 "#;
     let mut client = bed.python(Side::Client, silent, &[&address, "5001"]);
     assert_eq!(client.line(), "sent");
-    let namespace = bed.pair.namespace(Side::Server).to_string();
+    let namespace = bed.pair.namespace_name(Side::Server).to_string();
     let links = std::process::Command::new("ip")
         .args(["-n", &namespace, "-br", "link"])
         .output()
@@ -297,7 +297,7 @@ with socket.socket(family) as connection:
     }
     server.finish();
     bed.counter_reaches("scored", 4);
-    let client = bed.pair.address(Side::Client).to_string();
+    let client = bed.pair.first_address(Side::Client).to_string();
     assert_eq!(bed.host(&address).expect("the server")["scored"], 2);
     assert_eq!(bed.host(&client).expect("the client")["scored"], 2);
     let hosts = bed.json(&["hosts"]);
@@ -318,7 +318,7 @@ fn ipv6_hosts_share_a_record_per_64() {
     bed.start();
     let address = bed.server_address();
     let neighbour = format!("{address}7");
-    let client = bed.pair.address(Side::Client).to_string();
+    let client = bed.pair.first_address(Side::Client).to_string();
     let device = bed.device(Side::Server, &client);
     bed.ip(
         Side::Server,

@@ -110,7 +110,7 @@ fn an_arm_that_loses_more_than_the_default_is_taken_back_mid_flow() {
     });
     // From here on the path loses; the default's record does not show it yet.
     bed.pair
-        .change(&lossy("withdrawn", 10.0).path)
+        .change_path(&lossy("withdrawn", 10.0).path)
         .expect("a path that changes");
     tried.go_on();
     assert_eq!(tried.line(), "cubic");

@@ -369,7 +369,7 @@ fn a_dry_run_tells_and_sets_nothing() {
 fn a_cgroup_made_again_has_clamps() {
     let mut bed = Bed::new(&path("clampagain"), ENABLED);
     bed.start();
-    let cgroup = bed.pair.cgroup().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_owned();
     std::fs::remove_dir(&cgroup).unwrap();
     let health = |bed: &Bed| bed.json(&["status"])["health"].clone();
     assert_eq!(health(&bed), "critical");

@@ -36,7 +36,13 @@ impl Container {
             fs::create_dir_all(root.join(directory)).unwrap();
         }
         fs::copy(BUSYBOX, root.join("bin/busybox")).unwrap();
-        let cgroup = bed.pair.cgroup().file_name().unwrap().to_str().unwrap();
+        let cgroup = bed
+            .pair
+            .cgroup_path()
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap();
         let mut configuration = json!({
             "ociVersion": "1.0.2",
             "process": {
@@ -57,7 +63,7 @@ impl Container {
                     {"type": "mount"},
                     {"type": "pid"},
                     {"type": "network", "path": format!(
-                        "/run/netns/{}", bed.pair.namespace(Side::Client)
+                        "/run/netns/{}", bed.pair.namespace_name(Side::Client)
                     )},
                 ],
                 "cgroupsPath": format!("/{cgroup}/{name}"),

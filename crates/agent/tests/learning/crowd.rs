@@ -41,7 +41,7 @@ fn a_crowd_comes(label: &str, settings: &str, known: u64, crowd: u64, bytes: u64
     let mut bed = Bed::new(&options, settings);
     bed.start();
     let address = bed.server_address();
-    let client = bed.pair.address(Side::Client).to_string();
+    let client = bed.pair.first_address(Side::Client).to_string();
     bed.pair
         .set_sysctl(Side::Client, "net.ipv6.ip_nonlocal_bind", "1")
         .unwrap();

@@ -60,7 +60,7 @@ fn path() -> PairOptions {
 
 /// The hosts as the client's kernel knows them.
 fn keys(bed: &Bed) -> Vec<HostKey> {
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let client = Path::new("/run/netns").join(bed.pair.namespace_name(Side::Client));
     let netns = system::netns_cookie_of(&client).unwrap();
     let addresses = bed.pair.server_addresses().into_iter();
     let key = |address| HostKey::new(netns, address, 32, 64).unwrap();
@@ -77,9 +77,11 @@ fn salt(keys: &[HostKey]) -> u64 {
             permanent_q16: 0,
             salt: *salt,
         };
-        let treated = keys.iter().filter(|key| !control.holds(key.tag(), now_ns));
+        let treated = keys
+            .iter()
+            .filter(|key| !control.contains_cluster(key.tag(), now_ns));
         let next: Vec<bool> = treated
-            .map(|key| control.holds(key.tag(), now_ns + hour))
+            .map(|key| control.contains_cluster(key.tag(), now_ns + hour))
             .collect();
         let held = next.iter().filter(|held| **held).count();
         held.min(next.len() - held) >= CLUSTERS

@@ -22,7 +22,7 @@ pub fn attach_setter(bed: &Bed, flag: &str) -> (Object, Link) {
 pub fn attach(bed: &Bed, file: &Path) -> (Object, Link) {
     let object = ObjectBuilder::default().open_file(file);
     let object = object.unwrap().load().unwrap();
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     let link = object
         .progs_mut()
         .next()

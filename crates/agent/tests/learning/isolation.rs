@@ -135,7 +135,7 @@ fn user_traffic(bed: &Bed, number: u32) -> Traffic {
     let mut command = Command::new("sh");
     command
         .args(["-c", USER, "user"])
-        .arg(bed.pair.cgroup())
+        .arg(bed.pair.cgroup_path())
         .arg(number.to_string());
     Traffic::spawn(command)
 }
@@ -232,11 +232,11 @@ fn a_namespace_that_comes_later_is_found() {
             "-c",
             "echo $$ > \"$0/cgroup.procs\"; exec ip netns exec \"$@\"",
         ])
-        .arg(bed.pair.cgroup())
-        .args([other.namespace(Side::Server), "python3", "-u", "-c"])
+        .arg(bed.pair.cgroup_path())
+        .args([other.namespace_name(Side::Server), "python3", "-u", "-c"])
         .args([
             thalweg_testbed::SINK,
-            &other.address(Side::Server).to_string(),
+            &other.first_address(Side::Server).to_string(),
             "5001",
         ]);
     let mut sink = Traffic::spawn(server);
@@ -248,11 +248,11 @@ fn a_namespace_that_comes_later_is_found() {
                 "-c",
                 "echo $$ > \"$0/cgroup.procs\"; exec ip netns exec \"$@\"",
             ])
-            .arg(bed.pair.cgroup())
-            .args([other.namespace(Side::Client), "python3", "-u", "-c"])
+            .arg(bed.pair.cgroup_path())
+            .args([other.namespace_name(Side::Client), "python3", "-u", "-c"])
             .args([
                 thalweg_testbed::CONNECTIONS,
-                &other.address(Side::Server).to_string(),
+                &other.first_address(Side::Server).to_string(),
             ])
             .args(["5001", "1", "300000"]);
         Traffic::spawn(client).finish();
@@ -277,7 +277,7 @@ fn one_off_clients(label: &str, number: u32) {
     let mut bed = Bed::new(&plain(label), "[hosts]\nmax = 1024\n");
     bed.start();
     let address = bed.server_address();
-    let client = bed.pair.address(Side::Client).to_string();
+    let client = bed.pair.first_address(Side::Client).to_string();
     // Any address of 10.64/10 is the client's.
     bed.ip(Side::Client, "route add local 10.64.0.0/10 dev lo");
     bed.ip(
@@ -362,7 +362,10 @@ fn link_local_addresses_are_left_alone() {
     let mut bed = Bed::new(&options, "");
     bed.start();
     let address = bed.server_address();
-    let server = bed.device(Side::Server, &bed.pair.address(Side::Client).to_string());
+    let server = bed.device(
+        Side::Server,
+        &bed.pair.first_address(Side::Client).to_string(),
+    );
     let client = bed.device(Side::Client, &address);
     let _sink = bed.sink("::");
     // A link-local address is another host on each interface: nothing is learned about it.

@@ -37,7 +37,7 @@ fn redirected_connections_are_measured_at_the_proxy_alone() {
     let bed = Bed::running("mesh", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    let namespace = bed.pair.namespace(Side::Client);
+    let namespace = bed.pair.namespace_name(Side::Client);
     let made = Command::new("ip")
         .args(["netns", "exec", namespace, "nft", REDIRECT])
         .status()
@@ -81,7 +81,7 @@ fn a_machine_that_talks_to_itself_is_left_alone() {
         return;
     }
     let bed = Bed::new(&plain("home"), "");
-    let own = bed.pair.address(Side::Client).to_string();
+    let own = bed.pair.first_address(Side::Client).to_string();
     let device = bed.device(Side::Client, &bed.server_address());
     for further in ["10.77.0.1/32", "2001:db8:77::1/128", "2001:db8:77::2/128"] {
         let nodad = if further.contains(':') { " nodad" } else { "" };

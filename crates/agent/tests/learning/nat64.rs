@@ -14,7 +14,10 @@ fn bed(label: &str, settings: &str, addresses: &[&str]) -> Bed {
     options.path.family = thalweg_lab::scenario::Family::Ipv6;
     let bed = Bed::new(&options, settings);
     let router = bed.server_address();
-    let server = bed.device(Side::Server, &bed.pair.address(Side::Client).to_string());
+    let server = bed.device(
+        Side::Server,
+        &bed.pair.first_address(Side::Client).to_string(),
+    );
     for address in addresses {
         bed.ip(
             Side::Server,

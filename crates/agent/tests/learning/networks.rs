@@ -258,7 +258,7 @@ fn loses_more_than_its_network_knows(bed: &Bed) {
     let mut path = plain("networks").path;
     path.delay = serde_json::from_value(json!("5ms")).unwrap();
     path.loss = thalweg_lab::units::Probability::from_fraction(0.2);
-    bed.pair.change(&path).expect("a path that changes");
+    bed.pair.change_path(&path).expect("a path that changes");
     // Now and then the default is checked: not with all of them.
     let hosts = [63, 64, 65].map(|host| address(bed, host));
     let flows = hosts.each_ref().map(|host| {

@@ -307,7 +307,7 @@ impl Drop for OwnFileSystem {
 
 /// Numbers of the `sockops` programs of a bed's cgroup.
 fn attached(bed: &Bed) -> Vec<u32> {
-    let cgroup = links::open_cgroup(bed.pair.cgroup()).unwrap();
+    let cgroup = links::open_cgroup(bed.pair.cgroup_path()).unwrap();
     links::programs_of(&cgroup, BPF_CGROUP_SOCK_OPS, 0).unwrap()
 }
 
@@ -348,7 +348,7 @@ fn unloading_from_a_read_only_file_system_stops_the_programs() {
     // Where the whole file system is read-only, links are found by the object's maps.
     let object = compile("probe", bed.directory.path(), "probe.o", &[]);
     let object = object.to_str().unwrap();
-    let cgroup = bed.pair.cgroup().to_str().unwrap();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap();
     let name = unique("ro");
     let commands = [["sockops", "unload", "probe"], ["cc", "unload", &name]];
     // The mount alone, and the whole file system.
@@ -401,7 +401,7 @@ fn nothing_is_attached_that_cannot_be_pinned() {
         hook: BPF_CGROUP_SETSOCKOPT,
         pin: &pin,
     };
-    let cgroup = links::open_cgroup(bed.pair.cgroup()).unwrap();
+    let cgroup = links::open_cgroup(bed.pair.cgroup_path()).unwrap();
     for (options, words) in [("rw", "attaching"), ("bind,ro", "removing")] {
         own.remount(options);
         let said = format!("{:#}", attachment.put_back(&cgroup).unwrap_err());

@@ -321,7 +321,7 @@ fn a_cgroup_that_does_not_exist_is_named() {
     }
     let bed = Bed::new(&plain("nocgroup"), "");
     let text = fs::read_to_string(bed.configuration()).unwrap();
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_string();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_string();
     fs::write(
         bed.configuration(),
         text.replace(&cgroup, &format!("{cgroup}-absent")),

@@ -137,7 +137,7 @@ fn a_policy_killed_while_it_reaches_open_connections_reaches_them_the_next_time(
     let bed = Bed::new(&plain("existingkill"), "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let mut connection = bed.python(Side::Client, PACED, &[&address, &cgroup, "before"]);
     assert_eq!(connection.line(), "up");
     let file = |name: &str| {

@@ -576,7 +576,7 @@ fn program_that_takes_callbacks_away_from_some_connections_is_named() {
     );
     let mut object = libbpf_rs::ObjectBuilder::default();
     let object = object.open_file(file).unwrap().load().unwrap();
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     let program = object.progs_mut().next().unwrap();
     let link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
     let problems = || bed.json(&["status"])["problems"].to_string();

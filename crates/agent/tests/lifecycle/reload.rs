@@ -303,12 +303,15 @@ fn a_configuration_that_cannot_start_gives_way_to_the_old_one() {
     let bed = Bed::running("back", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    let other = bed.pair.cgroup().join("occupied");
+    let other = bed.pair.cgroup_path().join("occupied");
     fs::create_dir(&other).unwrap();
     let cgroup = fs::File::open(&other).unwrap();
     occupy(&cgroup, bed.running_program().unwrap());
     let before = fs::read_to_string(bed.configuration()).unwrap();
-    let (old, new) = (bed.pair.cgroup().to_str().unwrap(), other.to_str().unwrap());
+    let (old, new) = (
+        bed.pair.cgroup_path().to_str().unwrap(),
+        other.to_str().unwrap(),
+    );
     fs::write(bed.configuration(), before.replace(old, new)).unwrap();
     let output = bed.thalweg(&["reload"]);
     assert_eq!(output.status.code(), Some(1), "{}", error(&output));

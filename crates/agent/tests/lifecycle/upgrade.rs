@@ -134,7 +134,7 @@ fn install_version(bed: &Bed, version: u32, hosts: &[(Vec<u8>, Vec<u8>)]) -> Obj
     for (key, host) in hosts {
         map("hosts").update(key, host, MapFlags::ANY).unwrap();
     }
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     for program in object.progs_mut() {
         use std::os::fd::AsRawFd;
         let file = program.name().to_str().unwrap().replace("learn", "link");
@@ -170,7 +170,7 @@ fn programs_of_version_7_give_way_under_traffic_and_what_they_learned_stays() {
     }
     let mut bed = Bed::new(&plain("upgrade"), "");
     let address = bed.server_address();
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let client = Path::new("/run/netns").join(bed.pair.namespace_name(Side::Client));
     let client = system::netns_cookie_of(&client).unwrap();
     let own = system::netns_cookie().unwrap();
     let server = address.parse::<std::net::Ipv4Addr>().unwrap().octets();

@@ -88,10 +88,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         (None, _) => Rule::Default,
     };
     let mut replay = Replay::new(rule);
-    decisions.connections.iter().for_each(|it| replay.add(it));
+    decisions
+        .connections
+        .iter()
+        .for_each(|it| replay.add_connection(it));
     let windows = windows::judged(&decisions.windows, config.initial_window.mask);
     let name = options.rule.name();
-    let outcome = match replay.outcome() {
+    let outcome = match replay.replay_outcome() {
         Ok(outcome) => Ok(outcome),
         Err(small) => {
             let why = too_few(&small);
@@ -275,7 +278,7 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
 /// The answer in words.
 fn sentence(rule: &str, takes: &str, time: &Interval) -> String {
     let (low, high) = (percent(time.low), percent(time.high));
-    match time.covers(0.0) {
+    match time.contains_value(0.0) {
         true => format!(
             "Not known whether {rule} {takes} less or more time than what ran: {low:+.1} % to \
              {high:+.1} %."

@@ -45,7 +45,7 @@ fn program_that_lets_no_other_in_is_named() {
     let lender = Bed::running("exclusivelend", "");
     let bed = Bed::new(&plain("exclusive"), "");
     let program = Program::fd_from_id(lender.running_program().unwrap()).unwrap();
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     // SAFETY: both descriptors are open for the whole call.
     let failed = unsafe {
         libbpf_sys::bpf_prog_attach(
@@ -56,7 +56,7 @@ fn program_that_lets_no_other_in_is_named() {
         )
     };
     assert_eq!(failed, 0);
-    let command = format!("bpftool cgroup detach {}", bed.pair.cgroup().display());
+    let command = format!("bpftool cgroup detach {}", bed.pair.cgroup_path().display());
     let file = bed.directory.path().join("t.toml");
     fs::write(
         &file,
@@ -90,7 +90,7 @@ fn pins_that_end_with_the_command_are_refused() {
         return;
     }
     let bed = Bed::new(&plain("privatepins"), "");
-    let client = bed.pair.namespace(Side::Client);
+    let client = bed.pair.namespace_name(Side::Client);
     let run = |by: &[&str], arguments: &[&str]| {
         let mut command = Command::new(by[0]);
         command.args(&by[1..]).args([thalweg(), "--config"]);
@@ -144,7 +144,7 @@ fn pins_that_end_with_the_command_are_refused_and_doubtful_ones_named() {
         names.any(|it| *it == *name)
     };
     let unload = || assert!(bed.thalweg(&["cc", "unload", &name]).status.success());
-    let client = bed.pair.namespace(Side::Client);
+    let client = bed.pair.namespace_name(Side::Client);
     let mounts = ["unshare", "--mount"];
     let unborn = ["unshare", "--mount", "--pid", "--mount-proc"];
     let first = ["unshare", "--mount", "--pid", "--mount-proc", "--fork"];
@@ -243,7 +243,7 @@ fn doctor_knows_a_container_from_the_machine() {
     let inside = format!(
         "echo $$ > {0}/cgroup.procs && exec unshare -C -m sh -c \
          'umount {1} && mount -t cgroup2 none {1} && exec {doctor}'",
-        bed.pair.cgroup().display(),
+        bed.pair.cgroup_path().display(),
         thalweg_control::system::cgroup2_mount().unwrap().display()
     );
     let inside = found(Command::new("sh").args(["-c", &inside]));

@@ -59,7 +59,7 @@ fn detach_with_limits_of_an_earlier_version_removes_them() {
             .open_memory(thalweg_bpf_objects::POLICY_MARK)
             .unwrap();
         let object = object.load().unwrap();
-        let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+        let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
         let program = object.progs_mut().next().unwrap();
         let mut link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
         link.pin(own.join("link_egress")).unwrap();

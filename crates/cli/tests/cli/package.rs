@@ -276,7 +276,7 @@ fn remove_all_leaves_nothing_in_two_directories_of_pins() {
     let line = format!("echo {default} >/proc/sys/net/ipv4/tcp_congestion_control");
     assert!(shell.args(["-c", &line]).status().unwrap().success());
     let object = compile("probe", other.directory.path(), "probe.bpf.o", &[]);
-    let cgroup = other.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = other.pair.cgroup_path().to_str().unwrap().to_owned();
     let object = object.to_str().unwrap();
     other.json(&["sockops", "load", object, "--cgroup", &cgroup]);
 

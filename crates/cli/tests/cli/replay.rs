@@ -32,7 +32,7 @@ fn decisions(share: f64) -> String {
         };
         let duration_us = (bytes as f64 / rate * noise * 1e6) as u64;
         let time_ms = START_MS + number * 10_000;
-        if !draw.keeps(mix(host), hour, share) {
+        if !draw.keeps_host(mix(host), hour, share) {
             continue;
         }
         count += 1;

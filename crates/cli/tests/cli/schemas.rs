@@ -28,9 +28,9 @@ fn all() -> [(&'static str, &'static str, Value); 4] {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let mut configuration = Config::schema();
     describe(&mut configuration, configuration_keys());
-    let mut lab = LabScenario::schema();
+    let mut lab = LabScenario::file_schema();
     describe(&mut lab, table_keys(&read("docs/reference/lab.md")));
-    let mut sim = SimScenario::schema();
+    let mut sim = SimScenario::file_schema();
     describe(&mut sim, table_keys(&read("docs/reference/sim.md")));
     [
         ("configuration", "Configuration of Thalweg", configuration),

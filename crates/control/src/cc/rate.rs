@@ -66,7 +66,7 @@ pub fn is_model(word: &Path) -> bool {
 /// The file is not a model, the kernel cannot run it, or the reference is out of range.
 pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>> {
     let read = ModelFile::read(file)?;
-    let model = read.policy.integer().with_context(|| {
+    let model = read.policy.integer_model().with_context(|| {
         format!(
             "{} holds no integers, so the kernel cannot run it: expected a quantised mlp \
              (python: thalweg.quantize) or trees",

@@ -234,7 +234,7 @@ fn traced_decisions_are_those_of_the_reference() {
         assert_eq!(complaint, "", "decisions were lost");
 
         let read = ModelFile::read(&file).unwrap();
-        let model = read.policy.integer().unwrap();
+        let model = read.policy.integer_model().unwrap();
         let (mut flows, mut compared) = (BTreeMap::new(), 0);
         for decision in &decisions {
             let number = |key: &str| decision[key].as_u64().unwrap_or_else(|| panic!("{key}"));
@@ -250,7 +250,7 @@ fn traced_decisions_are_those_of_the_reference() {
                 rate: number("rate"),
                 line_rate: number("reference_rate"),
             };
-            let action = model.act(flow, &measurement);
+            let action = model.decide_action(flow, &measurement);
             assert_eq!(
                 decision["action_q15"],
                 json!(action),

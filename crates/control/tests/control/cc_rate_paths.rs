@@ -444,7 +444,8 @@ while True:
 fn a_route_that_becomes_longer_and_shorter_is_followed() {
     let bed = Bed::new(&plain("rate-route"), "");
     let loaded = model("jr");
-    let namespaces = [Side::Client, Side::Server].map(|side| bed.pair.namespace(side).to_owned());
+    let namespaces =
+        [Side::Client, Side::Server].map(|side| bed.pair.namespace_name(side).to_owned());
     let wire = loaded.directory().join("wire.py");
     fs::write(&wire, WIRE).unwrap();
     let mut wire = Command::new("python3");

@@ -124,7 +124,7 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
         let mut phase = |name: &str, loss: &str, reverse_loss: &str, time: Duration| -> Value {
             path.loss = Some(loss.parse().unwrap());
             path.reverse_loss = reverse_loss.parse().unwrap();
-            bed.pair.change(&path).unwrap();
+            bed.pair.change_path(&path).unwrap();
             std::thread::sleep(time);
             flow.go_on();
             let line = flow.line();

@@ -153,7 +153,7 @@ fn callbacks_that_another_program_switches_off_are_counted() {
     assert_eq!(rule["failed"], 0, "{rule}");
 
     let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let object = object.to_str().unwrap();
     let load = ["sockops", "load", object, "--cgroup", &cgroup];
     let output = bed.thalweg(&load);
@@ -217,7 +217,7 @@ fn ends_of_a_share_that_another_program_keeps_from_the_policy_are_counted() {
     let rule = bed.rule("half");
     assert_eq!(rule["failed"], 0, "{rule}");
     let object = compile("silencer", bed.directory.path(), "silencer.o", &[]);
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let object = object.to_str().unwrap();
     let output = bed.thalweg(&["sockops", "load", object, "--cgroup", &cgroup]);
     assert!(output.status.success(), "{output:?}");
@@ -277,7 +277,7 @@ fn callbacks_for_headers_that_another_program_wants_outlast_send_option() {
         }
         let object = object.load().unwrap();
         let program = object.progs_mut().find(|it| it.name() == "probe").unwrap();
-        let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+        let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
         let _link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
         bed.apply(&policy(&format!(
             "[[rule]]\nname = \"all\"\nmatch.direction = \"{direction}\"\n\
@@ -302,7 +302,7 @@ fn start_firewall(bed: &Bed, side: Side) {
     let server = bed.server_address();
     let network = server.rsplit_once('.').unwrap().0;
     let device = bed.device(side, &format!("{network}.77"));
-    let netns = bed.pair.namespace(side);
+    let netns = bed.pair.namespace_name(side);
     let tc = |arguments: &[&str]| {
         Command::new("tc")
             .args(["-n", netns])

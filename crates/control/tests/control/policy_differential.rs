@@ -220,7 +220,7 @@ impl Run {
     }
 
     fn flow(&self, side: Side, ends: [(&str, u16); 2], kind: FlowKind) -> Flow {
-        let cgroup = self.bed.pair.cgroup().display().to_string();
+        let cgroup = self.bed.pair.cgroup_path().display().to_string();
         Flow {
             local: ends[0].0.parse().unwrap(),
             local_port: ends[0].1,
@@ -229,7 +229,9 @@ impl Run {
             kind,
             cgroup: thalweg_policy::parse_cgroup(&cgroup),
             container: Vec::new(),
-            netns: Some(Namespace::Name(self.bed.pair.namespace(side).to_owned())),
+            netns: Some(Namespace::Name(
+                self.bed.pair.namespace_name(side).to_owned(),
+            )),
             draw: 0,
         }
     }
@@ -244,7 +246,7 @@ impl Run {
         } else {
             "passive"
         };
-        let cgroup = self.bed.pair.cgroup().display().to_string();
+        let cgroup = self.bed.pair.cgroup_path().display().to_string();
         let [remote, local] = [flow.remote, flow.local].map(|address: IpAddr| address.to_string());
         let [from, to] = [flow.remote_port, flow.local_port].map(|port| port.to_string());
         let answer = self.bed.json(&[

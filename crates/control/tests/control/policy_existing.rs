@@ -210,7 +210,7 @@ fn cgroups_bound_what_is_reached() {
         return;
     }
     let bed = Bed::new(&plain("oldcgroup"), "");
-    let top = bed.pair.cgroup().to_owned();
+    let top = bed.pair.cgroup_path().to_owned();
     let parent = top.parent().unwrap().to_owned();
     fs::create_dir(top.join("inner")).unwrap();
     let mount = thalweg_lab::host::cgroup_mount().unwrap();
@@ -249,7 +249,7 @@ fn network_namespaces_are_told_apart() {
     let _holder = holder(&bed, &["5001"]);
     let mut old = client(&bed, "5001", &[MARK]);
     let of = |side: Side| {
-        let namespace = bed.pair.namespace(side);
+        let namespace = bed.pair.namespace_name(side);
         let text = rules(&format!(
             "[[rule]]\nname = \"one\"\nmatch.netns = {namespace:?}\nset = {{ mark = 4 }}\n"
         ));

@@ -106,7 +106,7 @@ fn remembered(bed: &Bed) -> usize {
 /// A flood starts; then real connections open.
 fn flood(label: &str, backlog: &str) -> u64 {
     let bed = bed(label);
-    let client = bed.pair.address(Side::Client);
+    let client = bed.pair.first_address(Side::Client);
     bed.ip(
         Side::Server,
         &format!("route add 198.18.0.0/15 via {client}"),

@@ -170,7 +170,7 @@ fn cgroups_are_told_apart_also_nested_ones() {
         return;
     }
     let bed = bed("cgroups");
-    let top = bed.pair.cgroup().to_owned();
+    let top = bed.pair.cgroup_path().to_owned();
     for directory in ["a", "a/b", "a/b/c", "other"] {
         fs::create_dir(top.join(directory)).unwrap();
     }
@@ -227,7 +227,7 @@ fn a_cgroup_that_is_made_anew_is_the_one_of_its_name() {
         return;
     }
     let bed = Bed::running("renew", "");
-    let directory = bed.pair.cgroup().join("app");
+    let directory = bed.pair.cgroup_path().join("app");
     let mount = thalweg_lab::host::cgroup_mount().unwrap();
     let name = directory
         .strip_prefix(&mount)
@@ -272,7 +272,7 @@ fn network_namespaces_are_told_apart() {
     let said = bed.apply(&policy(&format!(
         "[[rule]]\nname = \"server\"\nmatch.netns = {:?}\nset = {{ mark = 7 }}\n\
          [[rule]]\nname = \"nowhere\"\nmatch.netns = \"no-such-namespace\"\nset = {{ mark = 8 }}\n",
-        bed.pair.namespace(Side::Server)
+        bed.pair.namespace_name(Side::Server)
     )));
     let notes = said["notes"].to_string();
     assert!(notes.contains("no-such-namespace"), "{said}");

@@ -167,7 +167,7 @@ sys.stdin.readline()
     // The connection's own socket has its own options; the sockets on the path are subflows.
     let subflow = |side| {
         let output = std::process::Command::new("ip")
-            .args(["netns", "exec", bed.pair.namespace(side)])
+            .args(["netns", "exec", bed.pair.namespace_name(side)])
             .args([
                 "ss",
                 "-tine",

@@ -137,7 +137,7 @@ fn removal_needs_no_cgroup_hierarchy() {
     bed.apply(&one_rule("mark = 1"));
     let link = open_link(&bed);
     let text = fs::read_to_string(bed.configuration()).unwrap();
-    let own = format!("cgroup = {:?}\n", bed.pair.cgroup());
+    let own = format!("cgroup = {:?}\n", bed.pair.cgroup_path());
     assert!(text.contains(&own), "{text}");
     fs::write(bed.configuration(), text.replace(&own, "")).unwrap();
     let line = "while point=$(grep -m1 ' - cgroup2 ' /proc/self/mountinfo); do \
@@ -353,7 +353,7 @@ fn cookie_of_an_earlier_version_is_void_only_after_a_restart() {
         return;
     }
     let bed = bed("oldentry");
-    let client = Path::new("/run/netns").join(bed.pair.namespace(Side::Client));
+    let client = Path::new("/run/netns").join(bed.pair.namespace_name(Side::Client));
     let cookie = system::netns_cookie_of(&client).unwrap();
     let rule = format!("name = \"one\"\nmatch.netns = {cookie}\nset = {{ mark = 1 }}\n");
     bed.apply(&policy(&format!("[[rule]]\n{rule}")));
@@ -384,8 +384,8 @@ fn application_that_fails_leaves_nothing() {
     }
     let bed = bed("failed");
     let text = fs::read_to_string(bed.configuration()).unwrap();
-    let own = format!("{:?}", bed.pair.cgroup());
-    let absent = format!("{:?}", bed.pair.cgroup().join("absent"));
+    let own = format!("{:?}", bed.pair.cgroup_path());
+    let absent = format!("{:?}", bed.pair.cgroup_path().join("absent"));
     fs::write(bed.configuration(), text.replace(&own, &absent)).unwrap();
     let file = bed.directory.path().join("policy.toml");
     fs::write(&file, one_rule("mark = 1")).unwrap();

@@ -89,7 +89,7 @@ fn removal_says_what_listeners_keep() {
 fn place(bed: &Bed) -> Place {
     Place {
         pin: bed.pin.clone(),
-        cgroup: bed.pair.cgroup().to_owned(),
+        cgroup: bed.pair.cgroup_path().to_owned(),
     }
 }
 
@@ -317,7 +317,7 @@ fn apply_that_cannot_put_the_learner_behind_changes_nothing() {
     let file = compile("setter", bed.directory.path(), "setter.o", &[]);
     let object = ObjectBuilder::default().open_file(file).unwrap();
     let object = object.load().unwrap();
-    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();
     let program = object.progs_mut().next().unwrap();
     // With the learner's 63 of 64 (BPF_CGROUP_MAX_PROGS): the policy's fits, the learner's second does not.
     let attach = || program.attach_cgroup(cgroup.as_raw_fd()).unwrap();

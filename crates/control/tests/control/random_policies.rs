@@ -221,13 +221,13 @@ fn settings(random: &mut Random, listen: bool) -> Vec<(usize, usize)> {
 
 /// A policy of random rules, as text and as generated.
 pub fn policy(random: &mut Random, bed: &Bed) -> (String, Vec<Made>) {
-    let cgroup = bed.pair.cgroup().display().to_string();
+    let cgroup = bed.pair.cgroup_path().display().to_string();
     let below = cgroup
         .strip_prefix("/sys/fs/cgroup")
         .unwrap_or(&cgroup)
         .to_owned();
     let cgroups = [cgroup, below, "/no/such/cgroup".to_owned()];
-    let netns = [Side::Client, Side::Server].map(|side| bed.pair.namespace(side).to_owned());
+    let netns = [Side::Client, Side::Server].map(|side| bed.pair.namespace_name(side).to_owned());
     let mut text = "name = \"random\"\n".to_owned();
     let mut made = Vec::new();
     for number in 0..3 + random.below(12) {

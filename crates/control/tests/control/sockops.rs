@@ -40,7 +40,7 @@ fn an_object_is_loaded_runs_prints_and_goes_whole() {
     let bed = Bed::new(&plain("sockops"), "");
     let object = compile(bed.directory.path(), "probe.bpf.o", &[]);
     let object = object.to_str().unwrap();
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let said = success(&bed, &["sockops", "load", object, "--cgroup", &cgroup]);
     assert_eq!(
         said,
@@ -118,7 +118,7 @@ fn what_cannot_be_loaded_is_said_and_leaves_nothing() {
         return;
     }
     let bed = Bed::new(&plain("sockops-faults"), "");
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let directory = bed.directory.path();
     let text = directory.join("text.o");
     std::fs::write(&text, "no object at all, but long enough").unwrap();
@@ -194,7 +194,7 @@ fn one_of_several_programs_is_put_back() {
     }
     let mut bed = Bed::running("sockops-two", "");
     let object = compile_two(bed.directory.path());
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let file = object.to_str().unwrap();
     success(&bed, &["sockops", "load", file, "--cgroup", &cgroup]);
     let pin = bed.pin.join("sockops/two/link_second");
@@ -254,7 +254,7 @@ fn names_that_are_no_text_end_in_one_line() {
         return;
     }
     let bed = Bed::new(&plain("sockops-names"), "");
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let good = std::fs::read(compile(bed.directory.path(), "good.o", &[])).unwrap();
     let object = bed.directory.path().join("probe.o");
     let object = object.to_str().unwrap();
@@ -293,7 +293,7 @@ fn what_a_killed_load_leaves_is_reused() {
         return;
     }
     let bed = Bed::new(&plain("sockops-left"), "");
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let object = compile(bed.directory.path(), "probe.o", &[]);
     let object = object.to_str().unwrap();
     let left = [
@@ -332,7 +332,7 @@ fn mutants(label: &str, number: u64) {
     }
     let bed = Bed::new(&plain(label), "");
     let directory = bed.directory.path();
-    let cgroup = bed.pair.cgroup().to_str().unwrap().to_owned();
+    let cgroup = bed.pair.cgroup_path().to_str().unwrap().to_owned();
     let control = unique("mut");
     let sockops = std::fs::read(compile(directory, "good.o", &[])).unwrap();
     let cc = {

@@ -7,16 +7,16 @@ use crate::ledger::{Ledger, Part};
 use thalweg_units::random::Random;
 
 /// What agents tell whose treated connections take `factor` of the time.
-fn told(group: &Group) -> Vec<Told> {
+fn told(group: &Group) -> Vec<SideReport> {
     let sides = [Side::Control, Side::Treated];
     let rows = Row::MEASURES;
     let all = sides
         .into_iter()
         .flat_map(|side| rows.map(|row| (side, row)));
-    all.map(|(side, row)| Told {
+    all.map(|(side, row)| SideReport {
         row,
         side,
-        moments: group.side(side)[row.index()],
+        moments: group.side_rows(side)[row.index()],
     })
     .filter(|it| it.moments.clusters > 0)
     .collect()
@@ -58,18 +58,18 @@ fn connections(agent: u64, hosts: u64, factor: f64, one_in: u64) -> Vec<(Part, C
 }
 
 fn group(ledger: &Ledger) -> Group {
-    ledger.groups()[&(Scope::All, String::new())].clone()
+    ledger.current_groups()[&(Scope::All, String::new())].clone()
 }
 
-fn agent(number: u64, hosts: u64, factor: f64) -> Vec<Told> {
+fn agent(number: u64, hosts: u64, factor: f64) -> Vec<SideReport> {
     shared(number, hosts, factor, 4)
 }
 
 /// With one host in so many in the control group.
-fn shared(number: u64, hosts: u64, factor: f64, one_in: u64) -> Vec<Told> {
+fn shared(number: u64, hosts: u64, factor: f64, one_in: u64) -> Vec<SideReport> {
     let mut ledger = Ledger::default();
     for (part, connection) in connections(number, hosts, factor, one_in) {
-        ledger.add(part, &connection, String::new);
+        ledger.add_connection(part, &connection, String::new);
     }
     told(&group(&ledger))
 }
@@ -87,21 +87,21 @@ fn agents_together_are_one_ledger_with_all_clusters() {
             Default::default(),
         );
         for (part, connection) in connections(number, 40, 0.8, 4) {
-            own.add(part, &connection, String::new);
-            whole.add(part, &connection, String::new);
+            own.add_connection(part, &connection, String::new);
+            whole.add_connection(part, &connection, String::new);
         }
-        pool.add(&format!("agent-{number}"), &told(&group(&own)))
+        pool.add_agent(&format!("agent-{number}"), &told(&group(&own)))
             .unwrap();
     }
-    let (one, other) = (group(&whole), pool.group());
+    let (one, other) = (group(&whole), pool.pooled_group());
     for row in Row::MEASURES {
         let (one, other) = [&one, &other]
             .map(|it| {
                 let index = row.index();
-                compare(
+                compare_groups(
                     &it.control()[index],
                     &it.treated()[index],
-                    alpha(Scope::All),
+                    row_alpha(Scope::All),
                 )
             })
             .into();
@@ -112,16 +112,20 @@ fn agents_together_are_one_ledger_with_all_clusters() {
             (one, other) => assert_eq!(one, other, "{row:?}"),
         }
     }
-    let time = compare(&other.control()[0], &other.treated()[0], alpha(Scope::All));
-    assert_eq!(Verdict::of(&time, Row::Time), Verdict::Better);
-    assert_eq!(pool.agents(), 20);
+    let time = compare_groups(
+        &other.control()[0],
+        &other.treated()[0],
+        row_alpha(Scope::All),
+    );
+    assert_eq!(Verdict::judge_row(&time, Row::Time), Verdict::Better);
+    assert_eq!(pool.agent_count(), 20);
 }
 
 #[test]
 fn what_agents_really_have_is_possible_even_rounded() {
     for number in 0..50 {
         for mut it in agent(number, 1 + number * 3, 0.5 + number as f64 / 50.0) {
-            assert_eq!(it.check(), Ok(()), "{it:?}");
+            assert_eq!(it.check_possible(), Ok(()), "{it:?}");
             for sum in [
                 &mut it.moments.score,
                 &mut it.moments.score2,
@@ -129,21 +133,21 @@ fn what_agents_really_have_is_possible_even_rounded() {
             ] {
                 *sum = format!("{sum:.9e}").parse().unwrap();
             }
-            assert_eq!(it.check(), Ok(()), "{it:?}");
+            assert_eq!(it.check_possible(), Ok(()), "{it:?}");
         }
     }
     // Residuals at their bounds, all in one direction, are as far as one can go.
     for row in Row::MEASURES {
         let mut cluster = Cluster::default();
         let mut residuals = [None; ROWS];
-        residuals[row.index()] = Some(row.clip());
+        residuals[row.index()] = Some(row.residual_clip());
         (0..40).for_each(|_| cluster.add(&residuals));
         let mut moments = Moments::NONE;
         (0..100).for_each(|_| moments.add(&cluster, row.index()));
         let side = Side::Treated;
-        assert_eq!(Told { row, side, moments }.check(), Ok(()));
+        assert_eq!(SideReport { row, side, moments }.check_possible(), Ok(()));
         moments.score *= 1.001;
-        assert!(Told { row, side, moments }.check().is_err());
+        assert!(SideReport { row, side, moments }.check_possible().is_err());
     }
 }
 
@@ -154,9 +158,9 @@ fn sums_that_no_clusters_have_are_refused_with_all_else() {
         let mut told = honest.clone();
         change(&mut told[0].moments);
         let mut pool = Pool::default();
-        let refused = pool.add("liar", &told).unwrap_err();
-        assert_eq!(pool.agents(), 0);
-        assert_eq!(pool.group(), Group::default());
+        let refused = pool.add_agent("liar", &told).unwrap_err();
+        assert_eq!(pool.agent_count(), 0);
+        assert_eq!(pool.pooled_group(), Group::default());
         assert!(
             refused.to_string().starts_with("time of control: "),
             "{refused}"
@@ -198,28 +202,29 @@ fn sums_that_no_clusters_have_are_refused_with_all_else() {
 
     let mut twice = honest.clone();
     twice.push(honest[0]);
-    let refused = Pool::default().add("liar", &twice).unwrap_err();
+    let refused = Pool::default().add_agent("liar", &twice).unwrap_err();
     assert!(
         matches!(&refused, Refused::Impossible(it) if it.what == "it is told twice"),
         "{refused}"
     );
     let mut other = honest[0];
     other.side = Side::Itself(crate::side::Arm::UNKNOWN);
-    assert!(other.check().is_err());
-    other = Told {
+    assert!(other.check_possible().is_err());
+    other = SideReport {
         row: Row::TimeOf(2),
         ..honest[0]
     };
-    assert!(other.check().is_err());
+    assert!(other.check_possible().is_err());
 }
 
 #[test]
 fn shares_that_differ_make_an_effect_smaller_and_no_more() {
     let mut pool = Pool::default();
-    pool.add("half", &shared(1, 8000, 0.5, 2)).unwrap();
-    pool.add("twentieth", &shared(2, 8000, 0.5, 20)).unwrap();
-    let group = pool.group();
-    let time = compare(&group.control()[0], &group.treated()[0], 0.05);
+    pool.add_agent("half", &shared(1, 8000, 0.5, 2)).unwrap();
+    pool.add_agent("twentieth", &shared(2, 8000, 0.5, 20))
+        .unwrap();
+    let group = pool.pooled_group();
+    let time = compare_groups(&group.control()[0], &group.treated()[0], 0.05);
     // (p q + P Q) (1 / (q + Q) + 1 / (p + P)), with p = 1/2 and P = 1/20, of one bit.
     assert!((time.effect + 0.746).abs() < 0.03, "{time:?}");
 }
@@ -228,11 +233,11 @@ fn shares_that_differ_make_an_effect_smaller_and_no_more() {
 fn agents_that_differ_are_told_apart_and_so_is_the_one_that_decides() {
     let mut pool = Pool::default();
     for number in 0..6 {
-        pool.add(&format!("good-{number}"), &agent(number, 900, 0.5))
+        pool.add_agent(&format!("good-{number}"), &agent(number, 900, 0.5))
             .unwrap();
     }
-    pool.add("few", &agent(90, 30, 0.5)).unwrap();
-    let alike = pool.spread(Row::Time);
+    pool.add_agent("few", &agent(90, 30, 0.5)).unwrap();
+    let alike = pool.agent_spread(Row::Time);
     assert_eq!(
         alike,
         Spread {
@@ -247,9 +252,9 @@ fn agents_that_differ_are_told_apart_and_so_is_the_one_that_decides() {
         "there is no difference"
     );
     // One that has most clusters, and is worse.
-    pool.add("great", &agent(91, 40_000, 1.3)).unwrap();
+    pool.add_agent("great", &agent(91, 40_000, 1.3)).unwrap();
     assert_eq!(
-        pool.spread(Row::Time),
+        pool.agent_spread(Row::Time),
         Spread {
             known: 7,
             better: 6,
@@ -260,7 +265,7 @@ fn agents_that_differ_are_told_apart_and_so_is_the_one_that_decides() {
 }
 
 /// Single connections whose residuals alternate around a mean by half a bit.
-fn alternating(side: Side, row: Row, clusters: u64, mean: f64) -> Told {
+fn alternating(side: Side, row: Row, clusters: u64, mean: f64) -> SideReport {
     let n = clusters as f64;
     let moments = Moments {
         clusters,
@@ -272,10 +277,10 @@ fn alternating(side: Side, row: Row, clusters: u64, mean: f64) -> Told {
         score2: n * (mean * mean + 0.25),
         score3: n * mean * (mean * mean + 0.75),
     };
-    Told { row, side, moments }
+    SideReport { row, side, moments }
 }
 
-fn even(row: Row, clusters: u64, effect: f64) -> Vec<Told> {
+fn even(row: Row, clusters: u64, effect: f64) -> Vec<SideReport> {
     let sides = [(Side::Control, -0.5), (Side::Treated, 0.5)].into_iter();
     let told = sides.map(|(side, part)| alternating(side, row, clusters, part * effect));
     told.collect()
@@ -286,14 +291,14 @@ fn eleven(clusters: u64, effect: f64) -> Pool {
     let mut pool = Pool::default();
     for number in 0..11u64 {
         let told = even(Row::Time, clusters + number * clusters / 50, effect);
-        pool.add(&format!("good-{number}"), &told).unwrap();
+        pool.add_agent(&format!("good-{number}"), &told).unwrap();
     }
     pool
 }
 
 fn verdict(group: &Group) -> &'static str {
     let [control, treated] = [group.control()[0], group.treated()[0]];
-    Verdict::of(&judged(&[control, treated]), Row::Time).word()
+    Verdict::judge_row(&judge_agents(&[control, treated]), Row::Time).one_word()
 }
 
 #[test]
@@ -312,12 +317,18 @@ fn third_powers_without_scores_and_squares_that_fit_are_refused() {
                 score3: sign * 64.0 * score2,
             };
             let (row, side) = (Row::Time, Side::Treated);
-            let refused = Told { row, side, moments }.check().unwrap_err();
+            let refused = SideReport { row, side, moments }
+                .check_possible()
+                .unwrap_err();
             assert!(refused.what.starts_with("third powers"), "{refused}");
             // What two values have is possible: one of 64, and as many of little as make 0.
             let score3 = sign * (64.0 * score2 - score2 * score2 / (26.0 * 64.0));
             let moments = Moments { score3, ..moments };
-            assert_eq!(Told { row, side, moments }.check(), Ok(()), "{score2}");
+            assert_eq!(
+                SideReport { row, side, moments }.check_possible(),
+                Ok(()),
+                "{score2}"
+            );
         }
     }
 }
@@ -327,13 +338,13 @@ fn liar_within_the_bounds_turns_no_verdict_off() {
     // The widest scatter and skewness that 26 host-hours may have, beside 11 × 6,000 on a side.
     for effect in [-0.8, 1.0] {
         let mut pool = eleven(6_000, effect);
-        let found = verdict(&pool.group());
+        let found = verdict(&pool.pooled_group());
         for (score, score2) in [
             (0.0, 26.0 * 4096.0 / 2.0),
             (0.0, 26.0 * 4096.0),
             (-1600.0, 1e5),
         ] {
-            let told = [Side::Control, Side::Treated].map(|side| Told {
+            let told = [Side::Control, Side::Treated].map(|side| SideReport {
                 row: Row::Time,
                 side,
                 moments: Moments {
@@ -348,8 +359,9 @@ fn liar_within_the_bounds_turns_no_verdict_off() {
                 },
             });
             let told: Vec<_> = told.into_iter().collect();
-            pool.add(&format!("liar {score} {score2}"), &told).unwrap();
-            assert_eq!(verdict(&pool.group()), found);
+            pool.add_agent(&format!("liar {score} {score2}"), &told)
+                .unwrap();
+            assert_eq!(verdict(&pool.pooled_group()), found);
         }
         assert!(pool.hinges_on(Row::Time).is_empty());
     }
@@ -359,22 +371,22 @@ fn liar_within_the_bounds_turns_no_verdict_off() {
 fn agent_that_hides_a_difference_is_named() {
     for (effect, row) in [(-0.8, Row::Time), (0.5, Row::Time)] {
         let mut pool = eleven(6_000, effect);
-        let found = verdict(&pool.group());
+        let found = verdict(&pool.pooled_group());
         // As many host-hours as make the mean 0, or nothing known.
         let mut told = even(row, 1 << 22, -effect / 60.0);
         for it in &mut told {
             it.moments.score2 = 15.0 * it.moments.weight2;
             it.moments.score3 = 0.0;
         }
-        pool.add("liar", &told).unwrap();
-        assert_ne!(verdict(&pool.group()), found);
+        pool.add_agent("liar", &told).unwrap();
+        assert_ne!(verdict(&pool.pooled_group()), found);
         assert_eq!(pool.hinges_on(row), ["liar"]);
         assert_eq!(verdict(&pool.group_without("liar")), found);
     }
 }
 
 /// Sides of this many clusters that take the time of their strata, almost exactly.
-fn without_scatter(clusters: u64) -> Vec<Told> {
+fn without_scatter(clusters: u64) -> Vec<SideReport> {
     let mut told = even(Row::Time, clusters, 0.0);
     for it in &mut told {
         it.moments.score2 = 1e-3;
@@ -386,9 +398,9 @@ fn without_scatter(clusters: u64) -> Vec<Told> {
 fn agent_that_alone_makes_a_verdict_same_is_named() {
     for clusters in [1 << 25, 1 << 12, 400] {
         let mut pool = eleven(60, 0.0);
-        assert_eq!(verdict(&pool.group()), "unknown");
-        pool.add("liar", &without_scatter(clusters)).unwrap();
-        assert_eq!(verdict(&pool.group()), "same", "{clusters}");
+        assert_eq!(verdict(&pool.pooled_group()), "unknown");
+        pool.add_agent("liar", &without_scatter(clusters)).unwrap();
+        assert_eq!(verdict(&pool.pooled_group()), "same", "{clusters}");
         assert_eq!(pool.hinges_on(Row::Time), ["liar"], "{clusters}");
     }
 }
@@ -399,11 +411,11 @@ fn agents_that_only_add_clusters_to_the_same_are_not_named() {
         let mut pool = Pool::default();
         for number in 0..4 {
             let told = even(Row::Time, clusters + 50 * number, 0.0);
-            pool.add(&format!("good-{number}"), &told).unwrap();
+            pool.add_agent(&format!("good-{number}"), &told).unwrap();
         }
         pool
     };
-    let enough = (100..).find(|clusters| verdict(&fleet(*clusters).group()) == "same");
+    let enough = (100..).find(|clusters| verdict(&fleet(*clusters).pooled_group()) == "same");
     let mut pool = fleet(enough.unwrap());
     for number in 0..4 {
         let without = pool.group_without(&format!("good-{number}"));
@@ -413,12 +425,12 @@ fn agents_that_only_add_clusters_to_the_same_are_not_named() {
     // One that has more than all others.
     let mut pool_of_few = fleet(100);
     let told = even(Row::Time, 4 * enough.unwrap(), 0.0);
-    pool_of_few.add("great", &told).unwrap();
-    assert_eq!(verdict(&pool_of_few.group()), "same");
+    pool_of_few.add_agent("great", &told).unwrap();
+    assert_eq!(verdict(&pool_of_few.pooled_group()), "same");
     assert_eq!(pool_of_few.hinges_on(Row::Time), ["great"]);
     // Enough without any one of them.
-    pool.add("great", &told).unwrap();
-    pool.add("other", &even(Row::Time, 3 * enough.unwrap(), 0.0))
+    pool.add_agent("great", &told).unwrap();
+    pool.add_agent("other", &even(Row::Time, 3 * enough.unwrap(), 0.0))
         .unwrap();
     assert!(pool.hinges_on(Row::Time).is_empty());
 }
@@ -427,30 +439,30 @@ fn agents_that_only_add_clusters_to_the_same_are_not_named() {
 fn copy_of_an_agent_counts_once() {
     let mut pool = Pool::default();
     let original = agent(1, 900, 0.8);
-    pool.add("web-1", &original).unwrap();
-    let before = pool.group();
-    let refused = pool.add("web-2", &original).unwrap_err();
+    pool.add_agent("web-1", &original).unwrap();
+    let before = pool.pooled_group();
+    let refused = pool.add_agent("web-2", &original).unwrap_err();
     let of = "web-1".to_owned();
     assert_eq!(refused, Refused::Copy { of });
     assert!(refused.to_string().contains("those of web-1"), "{refused}");
-    assert_eq!((pool.agents(), pool.group()), (1, before));
+    assert_eq!((pool.agent_count(), pool.pooled_group()), (1, before));
     // A few host-hours may be alike by chance.
     for name in ["few-1", "few-2"] {
-        pool.add(name, &even(Row::Time, 40, -0.5)).unwrap();
+        pool.add_agent(name, &even(Row::Time, 40, -0.5)).unwrap();
     }
-    assert_eq!(pool.agents(), 3);
+    assert_eq!(pool.agent_count(), 3);
 }
 
 /// Adds a copy of an agent's sums that were changed; they are refused.
-fn assert_copy(original: &[Told], what: &str, change: impl FnOnce(&mut Vec<Told>)) {
+fn assert_copy(original: &[SideReport], what: &str, change: impl FnOnce(&mut Vec<SideReport>)) {
     let mut told = original.to_vec();
     change(&mut told);
-    assert!(told.iter().all(|it| it.check().is_ok()), "{what}");
+    assert!(told.iter().all(|it| it.check_possible().is_ok()), "{what}");
     let mut pool = Pool::default();
-    pool.add("web-1", original).unwrap();
+    pool.add_agent("web-1", original).unwrap();
     let of = "web-1".to_owned();
     assert_eq!(
-        pool.add("web-2", &told),
+        pool.add_agent("web-2", &told),
         Err(Refused::Copy { of }),
         "{what}"
     );
@@ -463,12 +475,12 @@ fn copy_of_some_measures_counts_once() {
         told.retain(|it| it.row != Row::Inflation);
     });
     for row in Row::MEASURES {
-        assert_copy(&original, row.measure(), |told| {
+        assert_copy(&original, row.measure_name(), |told| {
             told.retain(|it| it.row == row);
             told.iter_mut()
                 .for_each(|it| it.moments.score *= 1.0 + 1e-9);
         });
-        assert_copy(&original, row.measure(), |told| {
+        assert_copy(&original, row.measure_name(), |told| {
             for it in told.iter_mut().filter(|it| it.row != row) {
                 it.moments.score /= 2.0;
             }
@@ -479,12 +491,12 @@ fn copy_of_some_measures_counts_once() {
 #[test]
 fn copy_with_a_few_more_clusters_counts_once() {
     // Measures with few different values, too.
-    for (row, residual) in Row::MEASURES.map(|row| (row, row.clip())) {
+    for (row, residual) in Row::MEASURES.map(|row| (row, row.residual_clip())) {
         for (weight, residual) in [(1, 0.0), (1, residual), (4, -residual), (2, residual / 3.0)] {
-            assert_copy(&agent(1, 900, 0.8), row.measure(), |told| {
+            assert_copy(&agent(1, 900, 0.8), row.measure_name(), |told| {
                 told.retain(|it| it.row == row);
                 for it in told {
-                    it.moments.push(f64::from(weight), residual, 7);
+                    it.moments.push_mean(f64::from(weight), residual, 7);
                 }
             });
         }
@@ -492,11 +504,11 @@ fn copy_with_a_few_more_clusters_counts_once() {
     // A machine that was copied and went on.
     let mut ledger = Ledger::default();
     for (part, connection) in connections(1, 20_000, 0.8, 2) {
-        ledger.add(part, &connection, String::new);
+        ledger.add_connection(part, &connection, String::new);
     }
     let original = told(&group(&ledger));
     for (part, connection) in connections(2, 8, 0.8, 2) {
-        ledger.add(part, &connection, String::new);
+        ledger.add_connection(part, &connection, String::new);
     }
     assert_copy(&original, "copied", |all| *all = told(&group(&ledger)));
 }
@@ -541,12 +553,12 @@ fn honest_agents_of_equal_size_are_no_copies() {
                         },
                         port: 443,
                     };
-                    ledger.add(part, &connection, String::new);
+                    ledger.add_connection(part, &connection, String::new);
                 }
             }
             let told = told(&group(&ledger));
             assert_eq!(
-                pool.add(&number.to_string(), &told),
+                pool.add_agent(&number.to_string(), &told),
                 Ok(()),
                 "{kind} {number}"
             );
@@ -562,14 +574,14 @@ fn agents_without_failures_are_no_copies() {
         // Each as many clusters, of which none or one failed at all.
         for side in [Side::Control, Side::Treated] {
             let mut moments = Moments::NONE;
-            (0..200).for_each(|_| moments.push(1.0, 0.0, 1));
+            (0..200).for_each(|_| moments.push_mean(1.0, 0.0, 1));
             if side == Side::Treated {
-                moments.push(1.0, 1.0, 1);
+                moments.push_mean(1.0, 1.0, 1);
             }
             all.retain(|it| (it.row, it.side) != (Row::Failed, side));
             let row = Row::Failed;
-            all.push(Told { row, side, moments });
+            all.push(SideReport { row, side, moments });
         }
-        assert_eq!(pool.add(&number.to_string(), &all), Ok(()));
+        assert_eq!(pool.add_agent(&number.to_string(), &all), Ok(()));
     }
 }

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use thalweg_learner::{
-    Decision, Host, Mode, ONE_Q16, Params, Reason, Sample, best_arm, cost_q16, decide, forget,
-    propensities_q16, score,
+    Decision, Host, Mode, ONE_Q16, Params, Reason, Sample, best_arm, cost_q16, decide,
+    halve_evidence, propensities_q16, score,
 };
 use thalweg_units::random::mix;
 
@@ -47,7 +47,7 @@ pub struct Connection {
     pub propensities: [f64; ARMS],
     /// Number of connections that it stands for.
     pub stands_for: f64,
-    /// Its stretches, in order.
+    /// Stretches of the connection, in order.
     pub stretches: Vec<Stretch>,
 }
 
@@ -56,7 +56,7 @@ pub struct Connection {
 pub struct Stretch {
     /// When it ended, ns.
     pub end_ns: u64,
-    /// Its arm; `None`: one that the table does not have.
+    /// Arm of the stretch; `None`: one that the table does not have.
     pub arm: Option<usize>,
     /// The measurement.
     pub sample: Sample,
@@ -77,7 +77,7 @@ pub struct Outcome {
     pub time: Estimate,
 }
 
-/// What a connection of the rule's past teaches it.
+/// Update of the rule by a connection of its past.
 #[derive(Clone, Debug)]
 enum Lesson {
     Measured {
@@ -120,14 +120,14 @@ impl Replay {
     }
 
     /// Adds the next connection, in order of [`Connection::start_ns`].
-    pub fn add(&mut self, connection: &Connection) {
+    pub fn add_connection(&mut self, connection: &Connection) {
         self.learn_until(connection.start_ns);
         self.number += 1;
         let shares = if connection.control {
             self.control += 1;
             connection.propensities
         } else {
-            self.shares(connection)
+            self.arm_probabilities(connection)
         };
         let overlap = |i: usize| connection.propensities[i].min(shares[i]);
         let pace = match self.rule {
@@ -135,7 +135,7 @@ impl Replay {
             Rule::Default | Rule::Random => 1.0,
         };
         if !connection.control {
-            self.estimate(connection, &shares, pace);
+            self.add_estimates(connection, &shares, pace);
         }
         let chance = overlap(connection.arm) / connection.propensities[connection.arm];
         // Uniform and reproducible.
@@ -149,18 +149,18 @@ impl Replay {
     ///
     /// # Errors
     /// A sample too small.
-    pub fn outcome(&self) -> Result<Outcome, TooSmall> {
+    pub fn replay_outcome(&self) -> Result<Outcome, TooSmall> {
         Ok(Outcome {
             control: self.control,
             without_data: self.without_data,
-            size: self.time.size(),
+            size: self.time.sample_size(),
             cost: self.cost.estimate()?,
             time: self.time.estimate()?,
         })
     }
 
     /// The rule's probability of each arm.
-    fn shares(&mut self, connection: &Connection) -> [f64; ARMS] {
+    fn arm_probabilities(&mut self, connection: &Connection) -> [f64; ARMS] {
         let Connection {
             system, allowed, ..
         } = *connection;
@@ -179,7 +179,7 @@ impl Replay {
                 // Classic counts a connection before it decides about it.
                 host.connections += 1;
                 if params.mode == Mode::Thalweg {
-                    forget(host, &params, now_ns);
+                    halve_evidence(host, &params, now_ns);
                 }
                 let known = propensities_q16(host, system, allowed, &params, now_ns);
                 host.connections -= 1;
@@ -194,7 +194,7 @@ impl Replay {
         shares
     }
 
-    fn estimate(&mut self, connection: &Connection, shares: &[f64; ARMS], pace: f64) {
+    fn add_estimates(&mut self, connection: &Connection, shares: &[f64; ARMS], pace: f64) {
         let samples = || connection.stretches.iter().map(|stretch| &stretch.sample);
         let bytes: u64 = samples().map(|sample| sample.bytes).sum();
         let duration_us: u64 = samples().map(|sample| sample.duration_us).sum();
@@ -208,7 +208,7 @@ impl Replay {
         let cost_q16 = cost_q16(rate, srtt_us, &Params::default());
         let decided = Decided {
             host: connection.host,
-            class: class(bytes),
+            class: size_class(bytes),
             arm: connection.arm,
             logged: &connection.propensities,
             rule: shares,
@@ -216,8 +216,8 @@ impl Replay {
             pace,
             outcome: (duration_us as f64 / bytes as f64).log2(),
         };
-        self.time.add(&decided);
-        self.cost.add(&Decided {
+        self.time.add_decision(&decided);
+        self.cost.add_decision(&Decided {
             outcome: cost_q16 as f64 / f64::from(ONE_Q16),
             ..decided
         });
@@ -238,7 +238,7 @@ impl Replay {
         host.connections = host.connections.saturating_add(1);
         host.seen_ns = start_ns;
         if connection.control {
-            return self.schedule(connection, false);
+            return self.schedule_update(connection, false);
         }
         let best = best_arm(host, system, allowed, &params);
         let reason = match best {
@@ -258,17 +258,17 @@ impl Replay {
         if reason.is_trial() {
             host.begin_trial(start_ns);
         }
-        self.schedule(connection, reason.is_trial());
+        self.schedule_update(connection, reason.is_trial());
     }
 
-    fn schedule(&mut self, connection: &Connection, is_trial: bool) {
+    fn schedule_update(&mut self, connection: &Connection, is_trial: bool) {
         let host = connection.host;
         let system = connection.system;
         // Its first measurement ends a trial.
         let first = connection.stretches.first();
         let trial_ns = first.map_or(connection.start_ns, |stretch| stretch.end_ns);
         if is_trial {
-            self.push(trial_ns, Lesson::TrialEnds { host });
+            self.push_update(trial_ns, Lesson::TrialEnds { host });
         }
         for &stretch in &connection.stretches {
             let lesson = Lesson::Measured {
@@ -276,11 +276,11 @@ impl Replay {
                 system,
                 stretch,
             };
-            self.push(stretch.end_ns, lesson);
+            self.push_update(stretch.end_ns, lesson);
         }
     }
 
-    fn push(&mut self, at_ns: u64, lesson: Lesson) {
+    fn push_update(&mut self, at_ns: u64, lesson: Lesson) {
         self.number += 1;
         self.lessons.insert((at_ns, self.number), lesson);
     }
@@ -311,7 +311,7 @@ impl Replay {
 }
 
 /// Class of a size: powers of four from 4 KiB.
-pub(super) fn class(bytes: u64) -> usize {
+pub(super) fn size_class(bytes: u64) -> usize {
     let log2 = bytes.max(1).ilog2() as usize;
     (log2.saturating_sub(10) / 2).min(CLASSES - 1)
 }

@@ -1,7 +1,7 @@
 //! Student's distribution.
 
-/// Its 97.5 % quantile for `freedom` degrees of freedom, at least 3: the expansion around the
-/// normal's (Abramowitz and Stegun 26.7.5). Its error is below 0.01.
+/// 97.5 % quantile of Student's distribution for `freedom` degrees of freedom, at least 3: the
+/// expansion around the normal's (Abramowitz and Stegun 26.7.5). The error is below 0.01.
 pub(super) fn quantile_975(freedom: f64) -> f64 {
     const Z: f64 = 1.959_963_985;
     let freedom = freedom.max(3.0);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use thalweg_learner::window::{COUNT, OWN};
 
-use super::rule::class;
+use super::rule::size_class;
 use super::{ARMS, Decided, Estimate, Estimator, Size, TooSmall};
 
 /// A connection counts for a window if its network chose it or a larger one for one of this many
@@ -29,7 +29,7 @@ pub struct First {
     pub network: u64,
     /// When it was established, ns.
     pub start_ns: u64,
-    /// Its window, as an arm.
+    /// Window of the connection, as an arm.
     pub arm: usize,
     /// Probability of that choice, above 0.
     pub propensity: f64,
@@ -88,7 +88,7 @@ pub enum Untold {
 
 impl Untold {
     /// The sample; `None`: there is none.
-    pub fn size(&self) -> Option<&Size> {
+    pub fn sample_size(&self) -> Option<&Size> {
         match self {
             Untold::Never => None,
             Untold::TooSmall(small) => Some(&small.size),
@@ -143,7 +143,7 @@ pub struct Windows {
 
 impl Windows {
     /// Adds the next connection, in order of [`First::start_ns`].
-    pub fn add(&mut self, first: &First) {
+    pub fn add_connection(&mut self, first: &First) {
         if first.control {
             self.control += 1;
             return;
@@ -169,7 +169,7 @@ impl Windows {
             };
             let decided = Decided {
                 host: first.host,
-                class: class(first.bytes),
+                class: size_class(first.bytes),
                 arm: first.arm,
                 logged: &only(first.arm),
                 rule: &only(arm),
@@ -187,12 +187,12 @@ impl Windows {
     }
 
     /// Connections that tell of their windows.
-    pub fn connections(&self) -> u64 {
+    pub fn connection_count(&self) -> u64 {
         self.connections
     }
 
     /// Connections of the control group, which are left out.
-    pub fn control(&self) -> u64 {
+    pub fn control_count(&self) -> u64 {
         self.control
     }
 
@@ -202,24 +202,24 @@ impl Windows {
     }
 
     /// One window for all, for each in the mask and each that a connection had.
-    pub fn outcomes(&self, mask: u16) -> Vec<OfWindow> {
+    pub fn window_outcomes(&self, mask: u16) -> Vec<OfWindow> {
         let of = self.windows.iter().enumerate();
         of.filter(|(arm, of)| of.had > 0 || mask >> arm & 1 != 0)
             .map(|(arm, of)| OfWindow {
                 arm,
                 had: of.had,
-                judged: of.judged(),
+                judged: of.judge_window(),
             })
             .collect()
     }
 }
 
 impl Estimators {
-    fn judged(&self) -> Result<Judged, Untold> {
+    fn judge_window(&self) -> Result<Judged, Untold> {
         if self.had == 0 {
             return Err(Untold::Never);
         }
-        let size = self.time.size();
+        let size = self.time.sample_size();
         let cost = self.cost.estimate().map_err(Untold::TooSmall)?;
         let time = self.time.estimate().map_err(Untold::TooSmall)?;
         if size.overlap < OVERLAP_MIN {

@@ -11,7 +11,7 @@ use thalweg_process::Process;
 use thalweg_process::interrupt::{self, OnSignal};
 use thalweg_process::tool;
 
-use super::{CONFIGURATION, IMAGE, PACKAGE, Package, image, modules_in, place};
+use super::{CONFIGURATION, IMAGE, PACKAGE, Package, image, kernels_directory, modules_in};
 use crate::cache::Scratch;
 use crate::error::Error;
 
@@ -32,12 +32,12 @@ const MERGED: &str = "usr/lib/modules";
 /// Files beside the modules since Debian 14, and the begin of their names in `boot`.
 const BESIDE: [(&str, &str); 2] = [("vmlinuz", IMAGE), ("config", CONFIGURATION)];
 
-/// The result of [`add`].
+/// The result of [`add_kernel`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
     /// The kernel's release.
     pub name: String,
-    /// Its package.
+    /// Package of the kernel.
     pub package: Package,
     /// Whether the same version was there already.
     pub was_there: bool,
@@ -50,7 +50,7 @@ pub struct Added {
 /// # Errors
 /// One line: [`Error::Preconditions`] if a program is missing; else the fault of the package.
 /// Nothing is left behind.
-pub fn add(package: &str) -> Result<Added, Error> {
+pub fn add_kernel(package: &str) -> Result<Added, Error> {
     let is_file = package.ends_with(".deb");
     let needed = [("dpkg-deb", "dpkg"), ("depmod", "kmod"), ("apt-get", "apt")];
     let missing: Vec<String> = needed
@@ -69,7 +69,7 @@ pub fn add(package: &str) -> Result<Added, Error> {
         )));
     }
     let _signals = interrupt::Guard::install()?;
-    let scratch = Scratch::create(&place())?;
+    let scratch = Scratch::create(&kernels_directory())?;
     let unpacked = scratch.path().join("tree");
     let source = match is_file {
         true => Source::Beside(
@@ -80,12 +80,12 @@ pub fn add(package: &str) -> Result<Added, Error> {
     };
     let archive = match &source {
         Source::Beside(file) => file.clone(),
-        Source::Apt(scratch) => download(scratch, package)?,
+        Source::Apt(scratch) => download_package(scratch, package)?,
     };
-    let mut chain = vec![unpack(package, &archive, &unpacked)?];
+    let mut chain = vec![unpack_package(package, &archive, &unpacked)?];
     let name = loop {
         let control = &chain[chain.len() - 1];
-        match release(&unpacked)? {
+        match only_release(&unpacked)? {
             Some(name) => break name,
             None if chain.len() > DEPTH => {
                 return Err(Error::Options(format!(
@@ -94,9 +94,9 @@ pub fn add(package: &str) -> Result<Added, Error> {
                 )));
             }
             None => {
-                let depends = kernel(control, package)?;
-                let archive = source.get(&depends, control)?;
-                chain.push(unpack(&depends, &archive, &unpacked)?);
+                let depends = kernel_package(control, package)?;
+                let archive = source.fetch_package(&depends, control)?;
+                chain.push(unpack_package(&depends, &archive, &unpacked)?);
             }
         }
     };
@@ -108,15 +108,15 @@ pub fn add(package: &str) -> Result<Added, Error> {
         let part = format!("{prefix}{name}");
         if !chain
             .iter()
-            .any(|control| control.names().any(|it| it == part))
+            .any(|control| control.dependency_names().any(|it| it == part))
         {
             return Err(Error::Options(format!(
                 "{} is no whole kernel, and depends on no {part}: expected linux-image-{name}",
                 holder.package.name,
             )));
         }
-        let archive = source.get(&part, holder)?;
-        unpack(&part, &archive, &unpacked)?;
+        let archive = source.fetch_package(&part, holder)?;
+        unpack_package(&part, &archive, &unpacked)?;
     }
     // The last of the kernel's own name: `linux-binary-*` is only a part of it.
     let of_image = chain
@@ -125,7 +125,7 @@ pub fn add(package: &str) -> Result<Added, Error> {
     let control = chain.swap_remove(of_image.unwrap_or(chain.len() - 1));
     let mut depmod = tool::command("depmod");
     depmod.arg("-b").arg(&unpacked).arg(&name);
-    attended(&mut depmod)?
+    run_attended(&mut depmod)?
         .map_err(|why| Error::Options(format!("depmod refuses the modules of {package}: {why}")))?;
     // Documentation and the like.
     let _ = fs::remove_dir_all(unpacked.join("usr"));
@@ -133,17 +133,17 @@ pub fn add(package: &str) -> Result<Added, Error> {
     let text = serde_json::to_vec(&control.package)
         .map_err(|error| Error::io("cannot write", &file)(error.into()))?;
     fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
-    keep(&scratch, &unpacked, name, control.package)
+    move_into_cache(&scratch, &unpacked, name, control.package)
 }
 
 /// Moves an unpacked kernel into place, at once, so that nobody finds half of it.
-fn keep(
+fn move_into_cache(
     scratch: &Scratch,
     unpacked: &Path,
     name: String,
     package: Package,
 ) -> Result<Added, Error> {
-    let place = place().join(&name);
+    let place = kernels_directory().join(&name);
     let version =
         || -> Option<Package> { serde_json::from_slice(&fs::read(place.join(PACKAGE)).ok()?).ok() };
     let added = |was_there| Added {
@@ -175,9 +175,9 @@ enum Source<'a> {
 
 impl Source<'_> {
     /// The file of a package on which another depends.
-    fn get(&self, package: &str, needed_by: &Control) -> Result<PathBuf, Error> {
+    fn fetch_package(&self, package: &str, needed_by: &Control) -> Result<PathBuf, Error> {
         let file = match self {
-            Self::Apt(scratch) => return download(scratch, package),
+            Self::Apt(scratch) => return download_package(scratch, package),
             Self::Beside(file) => file,
         };
         let directory = file.parent().unwrap_or(Path::new("/"));
@@ -211,7 +211,7 @@ struct Control {
 
 impl Control {
     /// The names of packages on which it depends.
-    fn names(&self) -> impl Iterator<Item = &str> {
+    fn dependency_names(&self) -> impl Iterator<Item = &str> {
         self.depends
             .split([',', '|'])
             .filter_map(|dependency| dependency.split_ascii_whitespace().next())
@@ -220,12 +220,12 @@ impl Control {
 }
 
 /// Unpacks a package into a directory, over what is there.
-fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> {
+fn unpack_package(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> {
     let wrong = |why: String| Error::Options(format!("cannot unpack {package}: {why}"));
     let field = |name: &str| {
         let mut command = tool::command("dpkg-deb");
         command.arg("--field").arg(archive).arg(name);
-        attended(&mut command)?.map_err(&wrong)
+        run_attended(&mut command)?.map_err(&wrong)
     };
     let control = Control {
         package: Package {
@@ -248,15 +248,15 @@ fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> 
     }
     let mut command = tool::command("dpkg-deb");
     command.arg("--extract").arg(archive).arg(into);
-    attended(&mut command)?.map_err(wrong)?;
+    run_attended(&mut command)?.map_err(wrong)?;
     // A package may restrict its directories; the cache belongs to its user.
     let _ = fs::set_permissions(into, std::os::unix::fs::PermissionsExt::from_mode(0o755));
-    arrange(into)?;
+    arrange_tree(into)?;
     Ok(control)
 }
 
 /// Moves what is elsewhere in newer packages to where depmod and [`super::in_root`] expect it.
-fn arrange(tree: &Path) -> Result<(), Error> {
+fn arrange_tree(tree: &Path) -> Result<(), Error> {
     let entries = |directory: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
@@ -283,7 +283,7 @@ fn arrange(tree: &Path) -> Result<(), Error> {
 }
 
 /// Has apt download a package into a new directory, and returns the file.
-fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
+fn download_package(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
     let directory = scratch.path().join(package);
     fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
     let mut command = tool::command("apt-get");
@@ -291,7 +291,7 @@ fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
         .args(["--quiet=2", "download", package])
         .env("LC_ALL", "C")
         .current_dir(&directory);
-    attended(&mut command)?.map_err(|why| {
+    run_attended(&mut command)?.map_err(|why| {
         let remedy = match why.contains("Unable to locate") {
             true => " (apt-get update as root may help; apt-cache search linux-image)",
             false => "",
@@ -308,7 +308,7 @@ fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
 }
 
 /// The release of the only kernel in a directory.
-fn release(unpacked: &Path) -> Result<Option<String>, Error> {
+fn only_release(unpacked: &Path) -> Result<Option<String>, Error> {
     let names = fs::read_dir(unpacked.join("boot"))
         .into_iter()
         .flatten()
@@ -320,7 +320,7 @@ fn release(unpacked: &Path) -> Result<Option<String>, Error> {
     let Some(file) = images.next() else {
         return Ok(None);
     };
-    let release = image::release(&file).map_err(Error::Options)?;
+    let release = image::image_release(&file).map_err(Error::Options)?;
     let named = file.file_name().map(|it| it.to_string_lossy().into_owned());
     if named.as_deref() != Some(&format!("{IMAGE}{release}")) {
         return Err(Error::Options(format!(
@@ -332,9 +332,9 @@ fn release(unpacked: &Path) -> Result<Option<String>, Error> {
 }
 
 /// The only package of a kernel that another depends on.
-fn kernel(control: &Control, asked: &str) -> Result<String, Error> {
+fn kernel_package(control: &Control, asked: &str) -> Result<String, Error> {
     let is_kernel = |name: &&str| KERNELS.iter().any(|kind| name.starts_with(kind));
-    let mut names: Vec<&str> = control.names().filter(is_kernel).collect();
+    let mut names: Vec<&str> = control.dependency_names().filter(is_kernel).collect();
     names.dedup();
     match names.as_slice() {
         [one] => Ok((*one).to_owned()),
@@ -361,7 +361,7 @@ fn is_name(text: &str) -> bool {
 
 /// Runs a command to its end; SIGINT and SIGTERM end it, too. Returns its output, or the message of
 /// its failure. Both are kept in memory, as the disk may be full.
-fn attended(command: &mut Command) -> Result<Result<String, String>, Error> {
+fn run_attended(command: &mut Command) -> Result<Result<String, String>, Error> {
     let create = || -> Result<(File, File), Error> {
         memfd_create(c"thalweg-output", MFdFlags::MFD_CLOEXEC)
             .map_err(std::io::Error::from)
@@ -380,13 +380,15 @@ fn attended(command: &mut Command) -> Result<Result<String, String>, Error> {
     };
     Ok(match status {
         Some(status) if status.success() => Ok(read(said)?),
-        Some(status) => Err(reason(&read(complaints)?).unwrap_or_else(|| status.to_string())),
+        Some(status) => {
+            Err(decisive_line(&read(complaints)?).unwrap_or_else(|| status.to_string()))
+        }
         None => Err(format!("no end after {} s", LIMIT.as_secs())),
     })
 }
 
 /// The decisive line of a program's error output.
-fn reason(complaints: &str) -> Option<String> {
+fn decisive_line(complaints: &str) -> Option<String> {
     let lines = || {
         complaints
             .lines()
@@ -422,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_meta_package_leads_to_one_kernel() {
-        let part = |depends: &str| kernel(&control(depends), "meta");
+        let part = |depends: &str| kernel_package(&control(depends), "meta");
         let one = part("linux-base, linux-image-6.1.0-56-amd64 (= 6.1.192-2)").unwrap();
         assert_eq!(one, "linux-image-6.1.0-56-amd64");
         let split = part(
@@ -452,11 +454,15 @@ mod tests {
     #[test]
     fn the_fault_among_complaints() {
         let text = "W: Download is performed unsandboxed\nE: Unable to locate package x\n";
-        assert_eq!(reason(text).unwrap(), "Unable to locate package x");
-        assert_eq!(reason("\n"), None);
+        assert_eq!(decisive_line(text).unwrap(), "Unable to locate package x");
+        assert_eq!(decisive_line("\n"), None);
         let text = "tar: a: Cannot write: No space left on device\ndpkg-deb: error: tar failed\n";
-        assert!(reason(text).unwrap().ends_with("No space left on device"));
+        assert!(
+            decisive_line(text)
+                .unwrap()
+                .ends_with("No space left on device")
+        );
         let text = "dpkg-deb: error: 'x' is not a Debian format archive";
-        assert_eq!(reason(text).unwrap(), text);
+        assert_eq!(decisive_line(text).unwrap(), text);
     }
 }

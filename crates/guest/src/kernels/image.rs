@@ -13,7 +13,7 @@ const VERSION_FROM: usize = 0x200;
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// The release of a bzImage, as in `uname -r`. A fault is one line with the remedy.
-pub(super) fn release(image: &Path) -> Result<String, String> {
+pub(super) fn image_release(image: &Path) -> Result<String, String> {
     let mut head = Vec::new();
     File::open(image)
         .and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head))
@@ -27,10 +27,11 @@ pub(super) fn release(image: &Path) -> Result<String, String> {
             };
             format!("cannot read the kernel {name}: {error}{remedy}")
         })?;
-    parse(&head).ok_or_else(|| format!("{} is no Linux kernel for x86 (bzImage)", image.display()))
+    parse_header(&head)
+        .ok_or_else(|| format!("{} is no Linux kernel for x86 (bzImage)", image.display()))
 }
 
-fn parse(head: &[u8]) -> Option<String> {
+fn parse_header(head: &[u8]) -> Option<String> {
     let (at, magic) = MAGIC;
     if head.get(at..at + magic.len())? != magic {
         return None;
@@ -48,7 +49,7 @@ pub(super) mod tests {
     use super::*;
 
     /// The begin of an image of this release.
-    pub(crate) fn image(release: &str) -> Vec<u8> {
+    pub(crate) fn example_image(release: &str) -> Vec<u8> {
         let place = 0x100_u16.to_le_bytes();
         let mut head = [&[0; 0x202], &b"HdrS"[..], &[0; 8], &place, &[0; 0xf0]].concat();
         head.extend_from_slice(format!("{release} (builder@example) #1 SMP\0").as_bytes());
@@ -58,18 +59,18 @@ pub(super) mod tests {
     #[test]
     fn the_release_is_in_the_header() {
         assert_eq!(
-            parse(&image("6.12.117+deb12-cloud-amd64")).unwrap(),
+            parse_header(&example_image("6.12.117+deb12-cloud-amd64")).unwrap(),
             "6.12.117+deb12-cloud-amd64"
         );
         for wrong in [
             Vec::new(),
             vec![0; 0x400],
-            image("")[..0x300].to_vec(),
-            image(""),
-            image("../../etc"),
-            image("6.1")[..0x20f].to_vec(),
+            example_image("")[..0x300].to_vec(),
+            example_image(""),
+            example_image("../../etc"),
+            example_image("6.1")[..0x20f].to_vec(),
         ] {
-            assert_eq!(parse(&wrong), None);
+            assert_eq!(parse_header(&wrong), None);
         }
     }
 }

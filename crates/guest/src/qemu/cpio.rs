@@ -35,50 +35,50 @@ impl<W: Write> Archive<W> {
     ///
     /// # Errors
     /// Writing fails, here and below; or the path is not UTF-8.
-    pub fn directory(&mut self, path: &Path) -> io::Result<()> {
+    pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
         if path.parent().is_none() || !self.directories.insert(path.to_owned()) {
             return Ok(());
         }
         if let Some(parent) = path.parent() {
-            self.directory(parent)?;
+            self.add_directory(parent)?;
         }
-        self.entry(path, DIRECTORY, (0, 0), &[])
+        self.write_entry(path, DIRECTORY, (0, 0), &[])
     }
 
     /// Adds a character device.
     ///
     /// # Errors
-    /// As [`Archive::directory`].
-    pub fn device(&mut self, path: &Path, number: (u32, u32)) -> io::Result<()> {
-        self.parent(path)?;
-        self.entry(path, DEVICE, number, &[])
+    /// As [`Archive::add_directory`].
+    pub fn add_device(&mut self, path: &Path, number: (u32, u32)) -> io::Result<()> {
+        self.add_parent(path)?;
+        self.write_entry(path, DEVICE, number, &[])
     }
 
     /// Adds a regular file with these permissions.
     ///
     /// # Errors
-    /// As [`Archive::directory`]; also a file of 4 GiB or more.
-    pub fn file(&mut self, path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
-        self.parent(path)?;
-        self.entry(path, FILE | mode, (0, 0), content)
+    /// As [`Archive::add_directory`]; also a file of 4 GiB or more.
+    pub fn add_file(&mut self, path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+        self.add_parent(path)?;
+        self.write_entry(path, FILE | mode, (0, 0), content)
     }
 
     /// Ends the archive.
     ///
     /// # Errors
-    /// As [`Archive::directory`].
-    pub fn finish(mut self) -> io::Result<W> {
-        self.entry(Path::new(END), 0, (0, 0), &[])?;
+    /// As [`Archive::add_directory`].
+    pub fn finish_archive(mut self) -> io::Result<W> {
+        self.write_entry(Path::new(END), 0, (0, 0), &[])?;
         self.output.flush()?;
         Ok(self.output)
     }
 
-    fn parent(&mut self, path: &Path) -> io::Result<()> {
+    fn add_parent(&mut self, path: &Path) -> io::Result<()> {
         path.parent()
-            .map_or(Ok(()), |parent| self.directory(parent))
+            .map_or(Ok(()), |parent| self.add_directory(parent))
     }
 
-    fn entry(
+    fn write_entry(
         &mut self,
         path: &Path,
         mode: u32,
@@ -110,9 +110,9 @@ impl<W: Write> Archive<W> {
         ];
         let header: String = fields.iter().map(|field| format!("{field:08X}")).collect();
         self.write(format!("070701{header}{name}\0").as_bytes())?;
-        self.align()?;
+        self.pad_to_four()?;
         self.write(content)?;
-        self.align()
+        self.pad_to_four()
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -121,7 +121,7 @@ impl<W: Write> Archive<W> {
     }
 
     /// Pads to four bytes.
-    fn align(&mut self) -> io::Result<()> {
+    fn pad_to_four(&mut self) -> io::Result<()> {
         let odd = self.written.next_multiple_of(4) - self.written;
         self.write(&[0; 4][..odd as usize])
     }
@@ -134,10 +134,14 @@ mod tests {
     #[test]
     fn an_archive_is_what_the_kernel_reads() {
         let mut archive = Archive::new(Vec::new());
-        archive.file(Path::new("/a/b"), 0o755, b"hello").unwrap();
-        archive.file(Path::new("/a/c"), 0o644, b"").unwrap();
-        archive.device(Path::new("/dev/console"), (5, 1)).unwrap();
-        let bytes = archive.finish().unwrap();
+        archive
+            .add_file(Path::new("/a/b"), 0o755, b"hello")
+            .unwrap();
+        archive.add_file(Path::new("/a/c"), 0o644, b"").unwrap();
+        archive
+            .add_device(Path::new("/dev/console"), (5, 1))
+            .unwrap();
+        let bytes = archive.finish_archive().unwrap();
         assert_eq!(bytes.len() % 4, 0);
         let text = String::from_utf8(bytes).unwrap();
         let entries: Vec<&str> = text.split("070701").skip(1).collect();

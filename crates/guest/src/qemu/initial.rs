@@ -25,17 +25,17 @@ pub const JOB: &str = "/job";
 const DIRECTORIES: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/sys", "/tmp"];
 
 /// This program's path in the guest.
-pub fn program() -> PathBuf {
+pub fn program_path() -> PathBuf {
     Path::new(PROGRAMS).join("thalweg-lab")
 }
 
 /// A module's path in the guest.
-pub(super) fn module(file: &Path) -> PathBuf {
+pub(super) fn module_path(file: &Path) -> PathBuf {
     Path::new(MODULES).join(file.file_name().unwrap_or_default())
 }
 
 /// The guest's path of a file that a program reads.
-pub(super) fn data(file: &Path) -> PathBuf {
+pub(super) fn data_path(file: &Path) -> PathBuf {
     Path::new(JOB).join(file.file_name().unwrap_or_default())
 }
 
@@ -50,7 +50,7 @@ pub struct Needs {
     pub directories: Vec<PathBuf>,
     /// Names of kernel modules beyond those of a network.
     pub modules: Vec<String>,
-    /// The same, as far as the kernel has them.
+    /// Names of optional kernel modules: those that the kernel lacks are left out.
     pub wished: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn program_of(path: &Path) -> PathBuf {
 }
 
 /// Writes the file system of a job.
-pub(super) fn write(
+pub(super) fn write_initial(
     file: &Path,
     job: &Job,
     modules: &[PathBuf],
@@ -70,55 +70,55 @@ pub(super) fn write(
     let mut archive = Archive::new(BufWriter::new(output));
     let failed = || Error::io("cannot write", file);
     let mut add = |place: &Path, mode: u32, content: &[u8]| {
-        archive.file(place, mode, content).map_err(failed())
+        archive.add_file(place, mode, content).map_err(failed())
     };
     let mut libraries = BTreeMap::new();
     let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
     let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
     for (place, path) in needs.programs.iter().chain(&tools) {
-        let content = read(path)?;
+        let content = read_file(path)?;
         // Scripts, for instance, have no libraries.
         if content.starts_with(ELF) {
-            libraries.extend(needed(path)?);
+            libraries.extend(needed_libraries(path)?);
         }
-        add(place, 0o755, &loaded(content))?;
+        add(place, 0o755, &loadable_part(content))?;
     }
     for (place, path) in libraries {
-        add(&place, 0o755, &loaded(read(&path)?))?;
+        add(&place, 0o755, &loadable_part(read_file(&path)?))?;
     }
     for path in modules {
-        add(&module(path), 0o644, &read(path)?)?;
+        add(&module_path(path), 0o644, &read_file(path)?)?;
     }
     for (place, path) in &needs.data {
-        add(place, 0o644, &read(path)?)?;
+        add(place, 0o644, &read_file(path)?)?;
     }
-    let (name, document) = job.document()?;
+    let (name, document) = job.as_document()?;
     add(&Path::new(JOB).join(name), 0o644, &document)?;
     DIRECTORIES
         .into_iter()
         .map(Path::new)
         .chain(needs.directories.iter().map(PathBuf::as_path))
-        .try_for_each(|path| archive.directory(path))
-        .and_then(|()| archive.device(Path::new("/dev/console"), (5, 1)))
-        .and_then(|()| archive.finish())
+        .try_for_each(|path| archive.add_directory(path))
+        .and_then(|()| archive.add_device(Path::new("/dev/console"), (5, 1)))
+        .and_then(|()| archive.finish_archive())
         .map(drop)
         .map_err(failed())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(Error::io("cannot read", path))
 }
 
 /// The libraries of a program, found by ld.so(8) here, by the path where the program looks for
 /// them.
-fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+fn needed_libraries(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
     let output = tool::command("ldd")
         .arg(program)
         .env("LC_ALL", "C")
         .output()
         .map_err(Error::system("cannot start ldd"))?;
     // A static program shows in the exit status.
-    libraries(&String::from_utf8_lossy(&output.stdout)).map_err(|name| {
+    parse_ldd(&String::from_utf8_lossy(&output.stdout)).map_err(|name| {
         Error::Preconditions(vec![format!(
             "{} needs the library {name}, which is not there",
             program.display()
@@ -127,7 +127,7 @@ fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
 }
 
 /// The libraries that ldd(1) found; fails with the name of a missing one.
-fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+fn parse_ldd(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
         let path = match line.split_once(" => ") {
@@ -144,7 +144,7 @@ fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
 }
 
 /// The loadable part of an ELF file (elf(5)), without debugging data, which is most of it.
-fn loaded(mut bytes: Vec<u8>) -> Vec<u8> {
+fn loadable_part(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = end_of_segments(&bytes) {
         bytes.truncate(end);
         // No sections: offset, count, and index of the names' section are 0.
@@ -183,13 +183,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let copy = directory.path().join("true");
         let whole = fs::read("/bin/true").unwrap();
-        let part = loaded(whole.clone());
+        let part = loadable_part(whole.clone());
         assert!(part.len() < whole.len());
         fs::write(&copy, part).unwrap();
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(Command::new(&copy).status().unwrap().success());
         for other in [b"#!/bin/sh\n".to_vec(), whole[..0x30].to_vec(), Vec::new()] {
-            assert_eq!(loaded(other.clone()), other);
+            assert_eq!(loadable_part(other.clone()), other);
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
     fn libraries_as_ldd_tells_of_them() {
         let text = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x00007f)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let found: Vec<PathBuf> = libraries(text)
+        let found: Vec<PathBuf> = parse_ldd(text)
             .unwrap()
             .into_iter()
             .map(|it| it.0)
@@ -207,11 +207,11 @@ mod tests {
             ["/lib/x/libm.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from)
         );
         assert_eq!(
-            libraries("\tlibx.so.1 => not found\n").unwrap_err(),
+            parse_ldd("\tlibx.so.1 => not found\n").unwrap_err(),
             "libx.so.1"
         );
         assert!(
-            libraries("\tnot a dynamic executable\n")
+            parse_ldd("\tnot a dynamic executable\n")
                 .unwrap()
                 .is_empty()
         );

@@ -21,15 +21,17 @@ use thalweg_units::Size;
 
 use crate::channel::CHANNEL;
 use crate::error::Error;
-use crate::inside::WORDS;
+use crate::inside::GUEST_ARGUMENTS;
 use crate::kernels::Stock;
 use crate::modules::Tree;
-use crate::preload::preload;
+use crate::preload::preload_library;
 use crate::running::{CONSOLE, Running};
 use crate::ticks::Timers;
 use crate::workdir::{self, WorkDir};
-use crate::{DEFAULT_MEMORY, Job, Kind, Limits, Task, answer, follow, written};
-pub use initial::{JOB, Needs, program};
+use crate::{
+    DEFAULT_MEMORY, Job, KernelKind, Limits, Task, follow_messages, read_answer, read_output,
+};
+pub use initial::{JOB, Needs, program_path};
 
 /// The library that makes QEMU's threads take turns (`lockstep.c`), built by `build.rs`.
 #[cfg(target_arch = "x86_64")]
@@ -57,9 +59,9 @@ const SLOWNESS: u32 = 60;
 const BUSY_BOOT_S: u64 = 1800;
 
 /// Everything that this machine lacks for QEMU, one line each.
-pub fn missing() -> Vec<String> {
+pub fn missing_requirements() -> Vec<String> {
     let own = [(PROGRAM, PACKAGE), ("ldd", "libc-bin")];
-    let mut missing = crate::missing(own.into_iter().chain(crate::TOOLS));
+    let mut missing = crate::missing_programs(own.into_iter().chain(crate::TOOLS));
     if !cfg!(target_arch = "x86_64") {
         missing.push("no x86-64: the kernels are for that, and run this program".to_owned());
     }
@@ -70,7 +72,7 @@ pub fn missing() -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::Process`] if QEMU cannot be started.
-pub fn version() -> Result<String, Error> {
+pub fn qemu_version() -> Result<String, Error> {
     let output = tool::command(PROGRAM)
         .arg("--version")
         .output()
@@ -84,7 +86,7 @@ pub fn version() -> Result<String, Error> {
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Stock,
-    /// Its memory.
+    /// Memory of the machine.
     pub memory: Size,
     /// An instruction takes 2^shift nanoseconds.
     pub shift: u8,
@@ -97,7 +99,7 @@ pub struct Machine<'a> {
 impl Machine<'_> {
     /// The arguments of QEMU. File names are relative to the work directory; `image` is used as
     /// given.
-    fn arguments(&self, image: &str) -> Vec<String> {
+    fn qemu_arguments(&self, image: &str) -> Vec<String> {
         let mut words: Vec<String> = [
             "-nodefaults",
             "-no-user-config",
@@ -127,12 +129,12 @@ impl Machine<'_> {
         }
         words.extend(["-kernel".to_owned(), image.to_owned()]);
         words.extend(["-initrd", INITIAL, "-append"].map(str::to_owned));
-        words.push(self.parameters());
+        words.push(self.kernel_parameters());
         words
     }
 
     /// The kernel's own command line (Documentation/admin-guide/kernel-parameters).
-    fn parameters(&self) -> String {
+    fn kernel_parameters(&self) -> String {
         let timers = match self.timers {
             Timers::HighResolution => "",
             Timers::Tick => "highres=off ",
@@ -143,8 +145,8 @@ impl Machine<'_> {
              {words} {job}",
             // The kernel takes randomness from its command line; QEMU 7.2 gives it no other.
             seed = self.seed,
-            program = initial::program().display(),
-            words = WORDS.join(" "),
+            program = initial::program_path().display(),
+            words = GUEST_ARGUMENTS.join(" "),
             job = initial::JOB
         )
     }
@@ -152,29 +154,29 @@ impl Machine<'_> {
     /// The command line for a reader, the same on every machine.
     pub fn command_line(&self) -> String {
         let image = format!("vmlinuz-{}", self.kernel.name);
-        let words = std::iter::once(PROGRAM.to_owned()).chain(self.arguments(&image));
+        let words = std::iter::once(PROGRAM.to_owned()).chain(self.qemu_arguments(&image));
         let words: Vec<String> = words.map(|word| quote(&word)).collect();
         words.join(" ")
     }
 
-    fn boot(&self, work: &Path) -> Result<Running, Error> {
+    fn boot_kernel(&self, work: &Path) -> Result<Running, Error> {
         let mut command: Command = tool::command(PROGRAM);
-        command.args(self.arguments(&self.kernel.image.to_string_lossy()));
-        preload(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
-        Running::start(Kind::Qemu, &mut command, work)
+        command.args(self.qemu_arguments(&self.kernel.image.to_string_lossy()));
+        preload_library(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
+        Running::start_kernel(KernelKind::Qemu, &mut command, work)
     }
 
     /// The files of the needed modules.
     ///
     /// # Errors
     /// [`Error::Preconditions`] with the first that the kernel lacks.
-    pub fn modules(&self, needs: &Needs) -> Result<Vec<PathBuf>, Error> {
+    pub fn needed_modules(&self, needs: &Needs) -> Result<Vec<PathBuf>, Error> {
         let tree = Tree::read(&self.kernel.modules)?;
         let always = FURTHER.map(str::to_owned);
         let wished = always.into_iter().chain(needs.wished.iter().cloned());
-        let there = wished.filter(|name| tree.has(name));
+        let there = wished.filter(|name| tree.has_module(name));
         let further = there.chain(needs.modules.iter().cloned());
-        tree.wanted(&format!("the kernel {}", self.kernel.name), further)
+        tree.wanted_files(&format!("the kernel {}", self.kernel.name), further)
     }
 
     /// Hands a document in, and returns the answer and the work directory with the other results,
@@ -183,7 +185,7 @@ impl Machine<'_> {
     ///
     /// # Errors
     /// A missing module; a kernel that does not boot, hangs or dies; a failure inside.
-    pub fn run(
+    pub fn run_document(
         &self,
         own: &Path,
         document: Value,
@@ -192,12 +194,12 @@ impl Machine<'_> {
         told: &mut dyn FnMut(Value) -> Result<(), String>,
     ) -> Result<(Value, WorkDir), Error> {
         let task = Task::Document(document);
-        let work = self.work(own, task, needs, limits, told)?;
-        Ok((answer(work.path())?, work))
+        let work = self.run_guest_task(own, task, needs, limits, told)?;
+        Ok((read_answer(work.path())?, work))
     }
 
     /// Has a task done, and returns the directory with its results.
-    fn work(
+    fn run_guest_task(
         &self,
         own: &Path,
         task: Task,
@@ -205,20 +207,23 @@ impl Machine<'_> {
         limits: Limits,
         told: &mut dyn FnMut(Value) -> Result<(), String>,
     ) -> Result<WorkDir, Error> {
-        let modules = self.modules(&needs)?;
+        let modules = self.needed_modules(&needs)?;
         workdir::remove_stale();
         let work = WorkDir::create()?;
         let job = Job {
-            kind: Kind::Qemu,
+            kind: KernelKind::Qemu,
             task,
             current: "/".into(),
-            modules: modules.iter().map(|file| initial::module(file)).collect(),
+            modules: modules
+                .iter()
+                .map(|file| initial::module_path(file))
+                .collect(),
         };
-        needs.programs.insert(0, (program(), own.to_owned()));
-        initial::write(&work.path().join(INITIAL), &job, &modules, &needs)?;
-        let mut running = self.boot(work.path())?;
-        let done = follow(&mut running, limits, SLOWNESS, told);
-        done.map_err(|error| running.explain(error))?;
+        needs.programs.insert(0, (program_path(), own.to_owned()));
+        initial::write_initial(&work.path().join(INITIAL), &job, &modules, &needs)?;
+        let mut running = self.boot_kernel(work.path())?;
+        let done = follow_messages(&mut running, limits, SLOWNESS, told);
+        done.map_err(|error| running.explain_error(error))?;
         Ok(work)
     }
 }
@@ -230,11 +235,11 @@ pub struct Program<'a> {
     pub laboratory: &'a Path,
     /// The program. iproute2 and iperf3 are in its `PATH`.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Variables of its environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Files that it reads; [`place`] gives their paths there.
+    /// Files that it reads; [`path_in_guest`] gives their paths there.
     pub data: &'a [&'a Path],
     /// Further files, and programs with their libraries, by their paths there.
     pub files: BTreeMap<PathBuf, PathBuf>,
@@ -243,8 +248,8 @@ pub struct Program<'a> {
 }
 
 /// The path in QEMU of a file in [`Program::data`].
-pub fn place(file: &Path) -> PathBuf {
-    initial::data(file)
+pub fn path_in_guest(file: &Path) -> PathBuf {
+    initial::data_path(file)
 }
 
 /// Runs a program as root on a kernel in QEMU and returns its standard output. An instruction takes
@@ -253,13 +258,13 @@ pub fn place(file: &Path) -> PathBuf {
 /// # Errors
 /// Something is missing on this machine or in the kernel. The kernel died, with the end of its
 /// console. The program failed, with the first line of its standard error.
-pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
-    let missing = missing();
+pub fn run_program(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
+    let missing = missing_requirements();
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
     let memory = what.memory.unwrap_or(DEFAULT_MEMORY);
-    crate::check_available(Kind::Qemu, memory, "--memory")?;
+    crate::check_available(KernelKind::Qemu, memory, "--memory")?;
     let machine = Machine {
         kernel,
         memory,
@@ -280,7 +285,9 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
     let data = what.data.iter();
     let needs = Needs {
         programs: own.into_iter().chain(further).collect(),
-        data: data.map(|file| (place(file), file.to_path_buf())).collect(),
+        data: data
+            .map(|file| (path_in_guest(file), file.to_path_buf()))
+            .collect(),
         ..Needs::default()
     };
     let limits = Limits {
@@ -288,8 +295,8 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
         silence: Duration::ZERO,
     };
     let nothing = &mut |_| Ok(());
-    let work = machine.work(what.laboratory, task, needs, limits, nothing)?;
-    written(work.path())
+    let work = machine.run_guest_task(what.laboratory, task, needs, limits, nothing)?;
+    read_output(work.path())
 }
 
 #[cfg(test)]

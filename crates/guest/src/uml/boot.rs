@@ -17,9 +17,9 @@ use thalweg_units::Size;
 
 use super::{Kernel, ptrace};
 use crate::error::Error;
-use crate::inside::WORDS;
+use crate::inside::GUEST_ARGUMENTS;
 use crate::running::Running;
-use crate::{Job, Kind, workdir};
+use crate::{Job, KernelKind, workdir};
 
 /// The kernel's first process: a link in the work directory.
 const INIT: &str = "thalweg-lab";
@@ -31,7 +31,7 @@ const THIS: Pid = Pid::from_raw(0);
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// Its memory.
+    /// Memory of the machine.
     pub memory: Size,
     /// The work directory, absolute.
     pub work: &'a Path,
@@ -50,21 +50,25 @@ impl Machine<'_> {
         let program = self.kernel.program.display().to_string();
         let work = self.work.display().to_string();
         let words: Vec<String> = std::iter::once(program)
-            .chain(self.arguments(&[], &self.guest()))
+            .chain(self.kernel_arguments(&[], &self.first_process_arguments()))
             .map(|word| quote(&word.replace(&work, "DIR")))
             .collect();
         words.join(" ")
     }
 
     /// The arguments of this program as the kernel's first process.
-    fn guest(&self) -> Vec<String> {
+    fn first_process_arguments(&self) -> Vec<String> {
         let work = self.work.display().to_string();
-        WORDS.map(str::to_owned).into_iter().chain([work]).collect()
+        GUEST_ARGUMENTS
+            .map(str::to_owned)
+            .into_iter()
+            .chain([work])
+            .collect()
     }
 
     /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters), with these
     /// devices and arguments of the first process.
-    fn arguments(&self, devices: &[String], inside: &[String]) -> Vec<String> {
+    fn kernel_arguments(&self, devices: &[String], inside: &[String]) -> Vec<String> {
         let work = self.work.display();
         let mut words = vec![
             format!("mem={}K", self.memory.bytes() / 1024),
@@ -91,20 +95,25 @@ impl Machine<'_> {
     }
 
     /// Starts the kernel for a job of `program`.
-    pub(super) fn boot(&self, job: &Job, program: &Path) -> Result<Running, Error> {
-        let (name, document) = job.document()?;
+    pub(super) fn boot_job(&self, job: &Job, program: &Path) -> Result<Running, Error> {
+        let (name, document) = job.as_document()?;
         let file = self.work.join(name);
         fs::write(&file, document).map_err(Error::io("cannot write", file))?;
-        let mut command = self.command(program, &[], &self.guest(), processor())?;
-        Running::start(Kind::UserMode, &mut command, self.work)
+        let mut command = self.kernel_command(
+            program,
+            &[],
+            &self.first_process_arguments(),
+            next_processor(),
+        )?;
+        Running::start_kernel(KernelKind::UserMode, &mut command, self.work)
     }
 
-    /// The command that starts the kernel with `program` as its first process, on one [`processor`]
+    /// The command that starts the kernel with `program` as its first process, on one [`next_processor`]
     /// of the machine.
     ///
     /// # Errors
     /// The work directory cannot be used, or no directory has room for the memory.
-    pub fn command(
+    pub fn kernel_command(
         &self,
         program: &Path,
         devices: &[String],
@@ -116,13 +125,13 @@ impl Machine<'_> {
         let mut command = Command::new(&self.kernel.program);
         without_randomization(&mut command);
         if let Some(processor) = processor {
-            on(&mut command, processor)?;
+            pin_to_processor(&mut command, processor)?;
         }
         if !self.kernel.sets_all_state {
-            ptrace::wrap(&mut command)?;
+            ptrace::wrap_ptrace(&mut command)?;
         }
         command
-            .args(self.arguments(devices, inside))
+            .args(self.kernel_arguments(devices, inside))
             .envs(self.kernel.environment.iter().cloned())
             .env("TMPDIR", self.memory_directory()?);
         Ok(command)
@@ -169,7 +178,7 @@ fn without_randomization(command: &mut Command) {
 /// Ties the kernel and everything on it to one processor of the machine. They take turns at each
 /// system call of a program (ptrace), and waking another processor takes longer than the call.
 /// Nothing in such a kernel runs in parallel anyway.
-fn on(command: &mut Command, processor: usize) -> Result<(), Error> {
+fn pin_to_processor(command: &mut Command, processor: usize) -> Result<(), Error> {
     let mut one = CpuSet::new();
     one.set(processor)
         .map_err(|error| Error::system("a processor")(error.into()))?;
@@ -182,15 +191,15 @@ fn on(command: &mut Command, processor: usize) -> Result<(), Error> {
 
 /// One of the processors that this process may use; none if they are unknown. Kernels of one
 /// process get different ones while there are enough. Kernels of several processes may share one.
-pub fn processor() -> Option<usize> {
+pub fn next_processor() -> Option<usize> {
     static TURN: AtomicUsize = AtomicUsize::new(0);
-    let all = processors();
+    let all = allowed_processors();
     let turn = TURN.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize;
     all.get(turn % all.len().max(1)).copied()
 }
 
 /// The processors that this process may use.
-pub fn processors() -> Vec<usize> {
+pub fn allowed_processors() -> Vec<usize> {
     let allowed = sched_getaffinity(THIS).unwrap_or_default();
     (0..CpuSet::count())
         .filter(|&it| allowed.is_set(it) == Ok(true))
@@ -203,8 +212,8 @@ mod tests {
 
     #[test]
     fn kernels_take_turns_on_the_processors() {
-        let allowed = processors();
-        let mut given: Vec<usize> = allowed.iter().filter_map(|_| processor()).collect();
+        let allowed = allowed_processors();
+        let mut given: Vec<usize> = allowed.iter().filter_map(|_| next_processor()).collect();
         given.sort_unstable();
         assert_eq!(given, allowed);
     }

@@ -27,7 +27,7 @@ pub fn in_time(command: &mut Command) -> Result<(), Error> {
     if std::env::var_os(EARLY).is_none() {
         command.env(EARLY, EARLY_NS.to_string());
     }
-    crate::preload::preload(command, c"thalweg-idle.so", LIBRARY)
+    crate::preload::preload_library(command, c"thalweg-idle.so", LIBRARY)
 }
 
 /// Does nothing: user-mode Linux is for x86 only.

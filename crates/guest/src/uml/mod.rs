@@ -22,14 +22,14 @@ use crate::channel::CHANNEL;
 use crate::error::Error;
 use crate::modules::Tree;
 use crate::workdir::{self, WorkDir};
-use crate::{Job, Kind, Limits, Task, answer, follow};
-pub use boot::{Machine, processor, processors};
+use crate::{Job, KernelKind, Limits, Task, follow_messages, read_answer};
+pub use boot::{Machine, allowed_processors, next_processor};
 pub use idle::{EARLY, LATE, in_time};
 pub use trial::{Trial, try_out};
 
 /// The packaged kernel.
 pub(crate) const PROGRAM: &str = "linux.uml";
-/// Its package.
+/// Package of the packaged kernel.
 const PACKAGE: &str = "user-mode-linux";
 /// The package's modules, one directory per version.
 const MODULES: &str = "/usr/lib/uml/modules";
@@ -43,7 +43,7 @@ const TEMPORARY: &str = "the temporary directory";
 pub struct Kernel {
     /// The program.
     pub program: PathBuf,
-    /// Its modules, each after its dependencies.
+    /// Modules of the kernel, each after its dependencies.
     pub modules: Vec<PathBuf>,
     /// Further words for its command line.
     pub words: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Kernel {
     /// Factor by which it may be slower than real time.
     pub slowness: u32,
     /// Whether it sets all of the processor's register state. If not, its `ptrace` is
-    /// [wrapped](ptrace::wrap).
+    /// [wrapped](ptrace::wrap_ptrace).
     pub sets_all_state: bool,
 }
 
@@ -61,12 +61,13 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Error::Preconditions`] if it is not installed or lacks a module.
-    pub fn packaged(further: impl Iterator<Item = String>) -> Result<Self, Error> {
-        let program = tool::find(PROGRAM).ok_or_else(|| Error::Preconditions(missing()))?;
-        let version = version(&program)?;
+    pub fn packaged_kernel(further: impl Iterator<Item = String>) -> Result<Self, Error> {
+        let program =
+            tool::find(PROGRAM).ok_or_else(|| Error::Preconditions(missing_requirements()))?;
+        let version = kernel_version(&program)?;
         let tree = Tree::read(&Path::new(MODULES).join(&version))?;
         Ok(Self {
-            modules: tree.wanted(&program.display().to_string(), further)?,
+            modules: tree.wanted_files(&program.display().to_string(), further)?,
             program,
             words: Vec::new(),
             environment: Vec::new(),
@@ -83,13 +84,18 @@ impl Kernel {
     /// # Errors
     /// [`Error::Preconditions`] if it is not installed; [`Error::Options`] if the file is no such
     /// kernel or lacks a module.
-    pub fn plain(file: Option<&Path>, modules: &[String], wished: &[&str]) -> Result<Self, Error> {
+    pub fn real_time_kernel(
+        file: Option<&Path>,
+        modules: &[String],
+        wished: &[&str],
+    ) -> Result<Self, Error> {
         let program = match file {
             Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
-            None => tool::find(PROGRAM)
-                .ok_or_else(|| Error::Preconditions(crate::missing([(PROGRAM, PACKAGE)])))?,
+            None => tool::find(PROGRAM).ok_or_else(|| {
+                Error::Preconditions(crate::missing_programs([(PROGRAM, PACKAGE)]))
+            })?,
         };
-        let version = version(&program)?;
+        let version = kernel_version(&program)?;
         if !version.starts_with(|first: char| first.is_ascii_digit()) {
             let first = version.lines().next().unwrap_or("nothing");
             return Err(Error::Options(format!(
@@ -102,10 +108,10 @@ impl Kernel {
         let modules = if directory.is_dir() && takes_modules(&program)? {
             let tree = Tree::read(&directory)?;
             let mut wanted = [&["ipv6".to_owned()], modules].concat();
-            let there = wished.iter().filter(|name| tree.has(name));
+            let there = wished.iter().filter(|name| tree.has_module(name));
             wanted.extend(there.map(|&name| name.to_owned()));
-            tree.files(&wanted)
-                .map_err(|name| Error::Options(lacks(&program, &tree, &name)))?
+            tree.module_files(&wanted)
+                .map_err(|name| Error::Options(missing_module_message(&program, &tree, &name)))?
         } else {
             // Built-in features show when they are used.
             Vec::new()
@@ -123,7 +129,7 @@ impl Kernel {
 
 /// A message: the kernel lacks the module of a congestion control or queueing discipline, but has
 /// these.
-fn lacks(program: &Path, tree: &Tree, module: &str) -> String {
+fn missing_module_message(program: &Path, tree: &Tree, module: &str) -> String {
     let program = program.display();
     let kinds = [
         ("tcp_", "congestion control"),
@@ -135,7 +141,7 @@ fn lacks(program: &Path, tree: &Tree, module: &str) -> String {
     match kind {
         Some((prefix, kind, name)) => format!(
             "{program} has no {kind} {name:?}; it has {}",
-            tree.names(prefix).join(", ")
+            tree.names_with_prefix(prefix).join(", ")
         ),
         None => format!("{program} has no module {module}"),
     }
@@ -156,7 +162,7 @@ fn takes_modules(program: &Path) -> Result<bool, Error> {
 /// # Errors
 /// It cannot be started, or says nothing: with its complaint, such as the dynamic linker's about another
 /// glibc.
-pub fn version(program: &Path) -> Result<String, Error> {
+pub fn kernel_version(program: &Path) -> Result<String, Error> {
     let output = Command::new(program)
         .arg("--version")
         .output()
@@ -187,8 +193,8 @@ fn sets_all_state(version: &str) -> bool {
 }
 
 /// Everything that this machine lacks for user-mode Linux, one line each.
-pub fn missing() -> Vec<String> {
-    crate::missing([(PROGRAM, PACKAGE)].into_iter().chain(crate::TOOLS))
+pub fn missing_requirements() -> Vec<String> {
+    crate::missing_programs([(PROGRAM, PACKAGE)].into_iter().chain(crate::TOOLS))
 }
 
 /// The parts of the machine that a kernel sees: its work directory, this program, and its current
@@ -208,7 +214,7 @@ impl Surroundings {
     ///
     /// # Errors
     /// The path that it would not see, with the remedy.
-    pub fn find(program: &Path) -> Result<Self, Error> {
+    pub fn prepare_surroundings(program: &Path) -> Result<Self, Error> {
         let current = std::env::current_dir().map_err(Error::system("where am I"))?;
         let program =
             fs::canonicalize(program).map_err(Error::io("cannot find this program", program))?;
@@ -241,12 +247,12 @@ impl<'a> Ready<'a> {
     /// Prepares a kernel; `program` is this program.
     ///
     /// # Errors
-    /// As of [`Surroundings::find`].
+    /// As of [`Surroundings::prepare_surroundings`].
     pub fn new(kernel: &'a Kernel, memory: Size, program: &Path) -> Result<Self, Error> {
         Ok(Self {
             kernel,
             memory,
-            surroundings: Surroundings::find(program)?,
+            surroundings: Surroundings::prepare_surroundings(program)?,
         })
     }
 
@@ -256,7 +262,7 @@ impl<'a> Ready<'a> {
     }
 
     /// File of the job's [channel](crate::Channel).
-    pub fn channel(&self) -> PathBuf {
+    pub fn channel_file(&self) -> PathBuf {
         self.surroundings.work.path().join(CHANNEL)
     }
 
@@ -278,22 +284,22 @@ impl<'a> Ready<'a> {
     ///
     /// # Errors
     /// A kernel that does not boot, hangs or dies; a failure inside.
-    pub fn run(
+    pub fn run_document(
         self,
         document: Value,
         limits: Limits,
         told: &mut dyn FnMut(Value) -> Result<(), String>,
     ) -> Result<Value, Error> {
         let job = Job {
-            kind: Kind::UserMode,
+            kind: KernelKind::UserMode,
             task: Task::Document(document),
             current: self.surroundings.current.clone(),
             modules: self.kernel.modules.clone(),
         };
-        let mut running = self.machine().boot(&job, &self.surroundings.program)?;
-        let done = follow(&mut running, limits, self.kernel.slowness, told);
-        done.map_err(|error| running.explain(error))?;
-        answer(self.surroundings.work.path())
+        let mut running = self.machine().boot_job(&job, &self.surroundings.program)?;
+        let done = follow_messages(&mut running, limits, self.kernel.slowness, told);
+        done.map_err(|error| running.explain_error(error))?;
+        read_answer(self.surroundings.work.path())
     }
 }
 

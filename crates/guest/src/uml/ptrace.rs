@@ -17,8 +17,8 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ptrace.so"));
 /// # Errors
 /// [`Error::Process`] if the file cannot be created.
 #[cfg(target_arch = "x86_64")]
-pub fn wrap(command: &mut Command) -> Result<(), Error> {
-    crate::preload::preload(command, c"thalweg-ptrace.so", LIBRARY)
+pub fn wrap_ptrace(command: &mut Command) -> Result<(), Error> {
+    crate::preload::preload_library(command, c"thalweg-ptrace.so", LIBRARY)
 }
 
 /// Does nothing: user-mode Linux is for x86 only.
@@ -26,6 +26,6 @@ pub fn wrap(command: &mut Command) -> Result<(), Error> {
 /// # Errors
 /// None.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn wrap(_command: &mut Command) -> Result<(), Error> {
+pub fn wrap_ptrace(_command: &mut Command) -> Result<(), Error> {
     Ok(())
 }

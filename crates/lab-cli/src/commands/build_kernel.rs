@@ -20,7 +20,7 @@ pub struct Options {
 /// The build fails; its last lines are in the error.
 pub fn run(format: &Format, options: &Options) -> Result<()> {
     let program =
-        thalweg_guest::virtual_kernel::build(options.hz, std::io::stderr().is_terminal())?;
+        thalweg_guest::virtual_kernel::build_virtual(options.hz, std::io::stderr().is_terminal())?;
     let document = serde_json::json!({ "kernel": program });
     output::show(format, &document, || format!("{}\n", program.display()))
 }

@@ -48,15 +48,15 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         measures: options.measure.clone(),
         modes: options.mode.iter().map(Mode::to_string).collect(),
     };
-    let comparison = compare::compare(&options.a, &options.b, &settings)?;
+    let comparison = compare::compare_runs(&options.a, &options.b, &settings)?;
     output::show(format, &comparison, || {
-        let mut text = format!("{}\n", compare::title(&comparison));
-        for table in compare::tables(&comparison) {
+        let mut text = format!("{}\n", compare::comparison_title(&comparison));
+        for table in compare::comparison_tables(&comparison) {
             let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
             text.push_str(&format!("\n{}\n", table.title));
             text.push_str(&output::table(&header, &[2, 3, 4, 5, 6, 7], table.rows));
         }
-        for remark in compare::remarks(&comparison) {
+        for remark in compare::comparison_remarks(&comparison) {
             text.push_str(&format!("{remark}\n"));
         }
         text

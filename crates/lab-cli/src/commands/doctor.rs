@@ -30,7 +30,7 @@ enum State {
 /// An interruption; standard output cannot be written.
 pub fn run(format: &Format) -> Result<()> {
     let checks = [user_mode_kernel()?, virtual_time()?];
-    output::show(format, &checks, || text(&checks))
+    output::show(format, &checks, || checks_text(&checks))
 }
 
 /// Boots the packaged user-mode kernel for a moment.
@@ -71,10 +71,10 @@ fn user_mode_kernel() -> Result<Check> {
     };
     let means = "the lab without root, and with the queues and delays that this kernel lacks";
     let fix = fix.map(str::to_owned);
-    Ok(check("user-mode kernel", state, found, means, fix))
+    Ok(build_check("user-mode kernel", state, found, means, fix))
 }
 
-fn check(
+fn build_check(
     name: &'static str,
     state: State,
     found: String,
@@ -95,13 +95,13 @@ fn check(
 
 /// Whether a stock kernel can run in virtual time; none is booted.
 fn virtual_time() -> Result<Check> {
-    let newest = match qemu::missing() {
-        missing if missing.is_empty() => kernels::find(None).map(|stock| stock.name),
+    let newest = match qemu::missing_requirements() {
+        missing if missing.is_empty() => kernels::find_kernel(None).map(|stock| stock.name),
         missing => Err(Error::Preconditions(missing)),
     };
     let (state, found, fix) = match newest {
         Ok(name) => {
-            let found = format!("{}, kernel {name}", qemu::version()?);
+            let found = format!("{}, kernel {name}", qemu::qemu_version()?);
             (State::Ok, found, None)
         }
         Err(Error::Preconditions(lines)) => {
@@ -118,10 +118,10 @@ fn virtual_time() -> Result<Check> {
         }
     };
     let means = "measurements that do not depend on this machine (thalweg-lab run --backend qemu)";
-    Ok(check("kernel in QEMU", state, found, means, fix))
+    Ok(build_check("kernel in QEMU", state, found, means, fix))
 }
 
-fn text(checks: &[Check]) -> String {
+fn checks_text(checks: &[Check]) -> String {
     let rows = checks.iter().map(|check| {
         let state = match check.state {
             State::Ok => "ok",

@@ -22,7 +22,7 @@ pub enum Kernels {
     },
     /// Remove one that was added.
     Remove {
-        /// Its name in the list.
+        /// Name of the kernel in the list.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -31,9 +31,9 @@ pub enum Kernels {
 /// Lists, adds and removes kernels.
 pub fn run(format: &Format, what: &Kernels) -> Result<()> {
     match what {
-        Kernels::List => list(format, &kernels::list()?),
+        Kernels::List => list_kernels(format, &kernels::list_kernels()?),
         Kernels::Add { package } => {
-            let added = kernels::add(package)?;
+            let added = kernels::add_kernel(package)?;
             if format.json {
                 return output::print_json(&serde_json::json!({
                     "name": added.name,
@@ -49,11 +49,11 @@ pub fn run(format: &Format, what: &Kernels) -> Result<()> {
             );
             output::print(&text)
         }
-        Kernels::Remove { name } => Ok(kernels::remove(name)?),
+        Kernels::Remove { name } => Ok(kernels::remove_kernel(name)?),
     }
 }
 
-fn list(format: &Format, all: &[Stock]) -> Result<()> {
+fn list_kernels(format: &Format, all: &[Stock]) -> Result<()> {
     if format.json {
         return output::print_json(&all);
     }
@@ -68,7 +68,7 @@ fn list(format: &Format, all: &[Stock]) -> Result<()> {
         None => "unknown".to_owned(),
     };
     let rows = all.iter().map(|stock| {
-        let lacks = match (&stock.fault, stock.lacks()) {
+        let lacks = match (&stock.fault, stock.missing_modules()) {
             (Some(fault), _) => format!("cannot be used: {fault}"),
             (None, lacks) if lacks.is_empty() => "nothing".to_owned(),
             (None, lacks) => lacks.join(", "),

@@ -31,7 +31,7 @@ pub struct Options {
     #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
     /// Logs of the bottleneck in the format of Mahimahi's mm-link: near to far, far to near.
-    #[arg(long, value_name = "UP[,DOWN]", value_parser = logs)]
+    #[arg(long, value_name = "UP[,DOWN]", value_parser = parse_logs)]
     log: Option<[Option<PathBuf>; 2]>,
     /// File of the report. Default: standard error.
     #[arg(long, value_name = "FILE")]
@@ -58,7 +58,7 @@ pub struct PathOptions {
     #[arg(long, value_name = "RATE")]
     reverse_rate: Option<Rate>,
     /// Mahimahi traces instead of --rate: near to far, far to near; one file serves both.
-    #[arg(long, value_name = "UP[,DOWN]", value_parser = traces)]
+    #[arg(long, value_name = "UP[,DOWN]", value_parser = parse_traces)]
     trace: Option<[PathBuf; 2]>,
     /// Independent loss of what the command sends, before the queue.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
@@ -88,7 +88,7 @@ pub struct PathOptions {
 }
 
 impl PathOptions {
-    pub fn settings(&self) -> Settings {
+    pub fn link_settings(&self) -> Settings {
         Settings {
             delay: self.delay,
             jitter: self.jitter,
@@ -106,7 +106,7 @@ impl PathOptions {
     }
 }
 
-fn traces(text: &str) -> Result<[PathBuf; 2], String> {
+fn parse_traces(text: &str) -> Result<[PathBuf; 2], String> {
     match text.split(',').collect::<Vec<_>>()[..] {
         [both] if !both.is_empty() => Ok([both.into(), both.into()]),
         [up, down] if !up.is_empty() && !down.is_empty() => Ok([up.into(), down.into()]),
@@ -116,7 +116,7 @@ fn traces(text: &str) -> Result<[PathBuf; 2], String> {
     }
 }
 
-fn logs(text: &str) -> Result<[Option<PathBuf>; 2], String> {
+fn parse_logs(text: &str) -> Result<[Option<PathBuf>; 2], String> {
     match text.split(',').collect::<Vec<_>>()[..] {
         [up] if !up.is_empty() => Ok([Some(up.into()), None]),
         [up, down] if !up.is_empty() && !down.is_empty() && up != down => {
@@ -130,7 +130,7 @@ fn logs(text: &str) -> Result<[Option<PathBuf>; 2], String> {
 
 /// Runs a command behind an emulated path, and returns its exit code.
 pub fn run(format: &Format, options: &Options) -> Result<()> {
-    let settings = options.path.settings();
+    let settings = options.path.link_settings();
     let task = Task {
         command: options.command.clone(),
         far: options.far.clone(),
@@ -149,8 +149,8 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         draft.map(|draft| (path, draft))
     });
     let draft = draft.transpose()?;
-    let finished = link::run(&settings, &task).map_err(classified)?;
-    let text = text(format, &finished.report)?;
+    let finished = link::run_task(&settings, &task).map_err(classify_error)?;
+    let text = report_text(format, &finished.report)?;
     match draft {
         Some((path, draft)) => {
             let written = draft.replace(text.as_bytes());
@@ -159,7 +159,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         // If standard error is closed, nobody can be told.
         None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
-    finished.log.map_err(classified)?;
+    finished.log.map_err(classify_error)?;
     match finished.exit {
         0 => Ok(()),
         code => Err(Failure::Silent(code).into()),
@@ -167,7 +167,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
 }
 
 /// Gives an error its documented exit code.
-pub fn classified(error: Error) -> anyhow::Error {
+pub fn classify_error(error: Error) -> anyhow::Error {
     match error {
         Error::Options(why) => Failure::Usage(why).into(),
         Error::Missing(why) => Failure::Missing(why).into(),
@@ -189,16 +189,16 @@ pub fn classified(error: Error) -> anyhow::Error {
 }
 
 /// The text of the report.
-pub fn text(format: &Format, report: &Report) -> Result<String> {
+pub fn report_text(format: &Format, report: &Report) -> Result<String> {
     Ok(if format.json {
         printable_json(&serde_json::to_string(report)?).into_owned() + "\n"
     } else {
-        table(report)
+        report_table(report)
     })
 }
 
 /// The report as tables of names and values.
-fn table(report: &Report) -> String {
+fn report_table(report: &Report) -> String {
     let directions = report.directions().map(|(_, direction)| direction);
     let row = |name: &str, value: &dyn Fn(&link::Direction) -> String| {
         let mut cells = vec![name.to_owned()];

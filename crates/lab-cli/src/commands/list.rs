@@ -23,7 +23,7 @@ pub struct Options {
 /// # Errors
 /// The directory cannot be read.
 pub fn run(format: &Format, options: &Options) -> Result<()> {
-    scenarios::list(format, &options.directory, Kind::LabScenario, |file| {
+    scenarios::list_scenarios(format, &options.directory, Kind::LabScenario, |file| {
         Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
     })
 }

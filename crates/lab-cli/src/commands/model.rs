@@ -10,7 +10,7 @@ use thalweg_terminal::Format;
 
 /// Sub-commands for model files.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum ModelCommand {
     /// Show what a model file holds, and where it comes from.
     Show(show::Options),
     /// Check model files; exit code 1 if one is no model.
@@ -18,9 +18,9 @@ pub enum What {
 }
 
 /// Runs the sub-command.
-pub fn run(format: &Format, what: &What) -> Result<()> {
+pub fn run(format: &Format, what: &ModelCommand) -> Result<()> {
     match what {
-        What::Show(options) => show::run(format, options),
-        What::Check(options) => check::run(format, options),
+        ModelCommand::Show(options) => show::run(format, options),
+        ModelCommand::Check(options) => check::run(format, options),
     }
 }

@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 /// # Errors
 /// At the end, with all that is still there.
 pub fn run() -> Result<()> {
-    let users = thalweg_stack::users()?;
+    let users = thalweg_stack::prepared_users()?;
     let left = users.iter().filter_map(|user| {
-        let error = thalweg_stack::remove(&user.to_string()).err()?;
+        let error = thalweg_stack::remove_wires(&user.to_string()).err()?;
         Some(format!("prepared stacks of the user {user}: {error}"))
     });
     let left: Vec<String> = left.collect();

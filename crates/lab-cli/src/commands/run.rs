@@ -89,7 +89,7 @@ pub fn run(format: &Format, run: &Options) -> Result<()> {
         },
         ..defaults
     };
-    let finished = thalweg_lab::backend::run(&settings)?;
+    let finished = thalweg_lab::backend::run_on_backend(&settings)?;
     output::show(format, &finished.document, || finished.text)?;
     if finished.passed {
         Ok(())

@@ -23,7 +23,7 @@ struct Entry {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn list<E: Display>(
+pub fn list_scenarios<E: Display>(
     format: &Format,
     directory: &Path,
     kind: Kind,

@@ -8,12 +8,12 @@ use thalweg_terminal::output;
 #[derive(Debug, Args)]
 pub struct Options {
     /// The kind of file.
-    kind: Kind,
+    kind: SchemaKind,
 }
 
 /// Kinds of files that have a schema.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum SchemaKind {
     /// Scenarios of `thalweg-lab run`.
     Lab,
     /// Scenarios of `thalweg-lab sim run`.
@@ -26,7 +26,7 @@ enum Kind {
 /// Standard output cannot be written.
 pub fn run(options: &Options) -> Result<()> {
     output::print(match options.kind {
-        Kind::Lab => include_str!("../../../../schemas/lab.json"),
-        Kind::Sim => include_str!("../../../../schemas/sim.json"),
+        SchemaKind::Lab => include_str!("../../../../schemas/lab.json"),
+        SchemaKind::Sim => include_str!("../../../../schemas/sim.json"),
     })
 }

@@ -18,7 +18,7 @@ use super::scenarios;
 
 /// Sub-commands for the simulator.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum SimCommand {
     /// Simulate scenarios; exit code 5 if one of their expectations is not met.
     ///
     /// Every scenario runs with every controller and every seed.
@@ -41,19 +41,19 @@ struct Controller {
 }
 
 /// Simulates datacenter networks.
-pub fn run(format: &Format, what: &What) -> Result<()> {
+pub fn run(format: &Format, what: &SimCommand) -> Result<()> {
     match what {
-        What::Run(options) => run::run(format, options),
-        What::List { directory } => {
-            scenarios::list(format, directory, kinds::Kind::SimScenario, |file| {
+        SimCommand::Run(options) => run::run(format, options),
+        SimCommand::List { directory } => {
+            scenarios::list_scenarios(format, directory, kinds::Kind::SimScenario, |file| {
                 Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
             })
         }
-        What::Controllers => controllers(format),
+        SimCommand::Controllers => list_controllers(format),
     }
 }
 
-fn controllers(format: &Format) -> Result<()> {
+fn list_controllers(format: &Format) -> Result<()> {
     let of_file = Controller {
         name: cc::LEARNED,
         description: "what a model file holds: learned:model=FILE",

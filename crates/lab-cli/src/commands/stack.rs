@@ -28,13 +28,13 @@ use crate::commands::link::{self, PathOptions};
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
     /// Congestion control of the kernel, as bbr. Default: the kernel's, mostly cubic.
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = parse_module_name)]
     cc: Option<String>,
     /// Queueing discipline of its interface, as fq. Default: the kernel's.
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = parse_module_name)]
     qdisc: Option<String>,
     /// A setting of the kernel, as net.ipv4.tcp_ecn=1; repeatable.
-    #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = parse_setting)]
     sysctls: Vec<(String, String)>,
     /// A TCP port of this machine, and the port inside that it leads to, as 8080:80; with ADDR
     /// (IPv6 in brackets) at this address only; repeatable.
@@ -54,7 +54,7 @@ pub struct Options {
     /// next call.
     #[arg(long)]
     learn: bool,
-    /// What was learned, as `thalweg export` writes it; for one call at a time. Default:
+    /// Learned records, as `thalweg export` writes them; for one call at a time. Default:
     /// $XDG_STATE_HOME/thalweg/stack.json, or ~/.local/state/thalweg/stack.json.
     #[arg(long, value_name = "FILE", requires = "learn")]
     store: Option<PathBuf>,
@@ -63,7 +63,7 @@ pub struct Options {
     policy: Option<PathBuf>,
     /// A path to a far end instead of this machine's network: link:KEY=VALUE,... with the options
     /// of `thalweg-lab link`, as link:rate=100mbit,delay=20ms.
-    #[arg(long, value_name = "link:SPEC", value_parser = wire, conflicts_with = "publish")]
+    #[arg(long, value_name = "link:SPEC", value_parser = wire_settings, conflicts_with = "publish")]
     wire: Option<Settings>,
     /// A line for `sh -c` at the far end of --wire; starts first, ends last.
     #[arg(long, value_name = "LINE", requires = "wire")]
@@ -76,11 +76,11 @@ pub struct Options {
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<StackCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum StackCommand {
     /// Prepare the network, as root: the user then runs stacks without root, four at a time, until
     /// `remove` or a restart of the machine.
     Setup {
@@ -104,7 +104,7 @@ enum What {
     /// An end of a path of the laboratory.
     #[command(hide = true)]
     End {
-        /// Its description, JSON.
+        /// Description of the end, JSON.
         #[arg(value_name = "END")]
         end: String,
         /// The command to run, with its arguments.
@@ -114,7 +114,7 @@ enum What {
 }
 
 /// A valid name for a module.
-fn name(text: &str) -> Result<String, String> {
+fn parse_module_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if !text.is_empty() && text.bytes().all(plain) {
         Ok(text.to_owned())
@@ -131,7 +131,7 @@ struct Words {
     path: PathOptions,
 }
 
-fn wire(text: &str) -> Result<Settings, String> {
+fn wire_settings(text: &str) -> Result<Settings, String> {
     let Some(list) = text.strip_prefix("link:") else {
         return Err("expected link:KEY=VALUE,..., as link:rate=100mbit,delay=20ms".to_owned());
     };
@@ -167,10 +167,10 @@ fn wire(text: &str) -> Result<Settings, String> {
         let first = said.lines().next().unwrap_or_default();
         first.strip_prefix("error: ").unwrap_or(first).to_owned()
     });
-    Ok(parsed?.path.settings())
+    Ok(parsed?.path.link_settings())
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+fn parse_setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if key.contains('.') && !key.contains(['/', ' ']) => {
             Ok((key.to_owned(), value.to_owned()))
@@ -180,7 +180,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// The file of the learned records. A directory is created for the default file.
-fn store(options: &Options) -> Result<Store> {
+fn open_store(options: &Options) -> Result<Store> {
     let file = match &options.store {
         Some(file) => file.clone(),
         None => {
@@ -193,7 +193,7 @@ fn store(options: &Options) -> Result<Store> {
             directory.join("stack.json")
         }
     };
-    Ok(Store::take(&file, check_records)?)
+    Ok(Store::lock_and_read(&file, check_records)?)
 }
 
 /// The fault of a document that is certainly none of `thalweg export`; the agent checks the rest.
@@ -226,7 +226,7 @@ fn state_directory() -> Result<PathBuf> {
     }
 }
 
-fn rules(file: &Path) -> Result<Rules> {
+fn read_rules(file: &Path) -> Result<Rules> {
     kinds::expect(file, Kind::Policy)?;
     let text = file::read(file, MAX_FILE_BYTES)?;
     let first = |faults: Faults| anyhow!("{}", faults.first("thalweg policy check"));
@@ -239,16 +239,20 @@ fn rules(file: &Path) -> Result<Rules> {
 pub fn run(format: &Format, options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     match &options.what {
-        Some(What::Guest { work }) => return Ok(thalweg_stack::guest(work)?),
-        Some(What::End { end, command }) => {
+        Some(StackCommand::Guest { work }) => return Ok(thalweg_stack::guest(work)?),
+        Some(StackCommand::End { end, command }) => {
             let end = serde_json::from_str(end).context("the end of a path")?;
-            return exit(thalweg_stack::run_end(&end, command, &program).map_err(classified)?);
+            return exit_with(
+                thalweg_stack::run_end(&end, command, &program).map_err(classify_error)?,
+            );
         }
-        Some(What::Setup { user }) => return setup(user),
-        Some(What::Remove { user }) => return thalweg_stack::remove(user).map_err(classified),
+        Some(StackCommand::Setup { user }) => return prepare_wires(user),
+        Some(StackCommand::Remove { user }) => {
+            return thalweg_stack::remove_wires(user).map_err(classify_error);
+        }
         None => {}
     }
-    let store = options.learn.then(|| store(options)).transpose()?;
+    let store = options.learn.then(|| open_store(options)).transpose()?;
     let task = thalweg_stack::Options {
         command: options.command.clone(),
         congestion_control: options.cc.clone(),
@@ -267,21 +271,21 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
                 far: options.far.clone(),
                 far_port: options.far_port,
             }),
-        rules: options.policy.as_deref().map(rules).transpose()?,
+        rules: options.policy.as_deref().map(read_rules).transpose()?,
         program,
         agent: find_agent(),
     };
-    let finished = thalweg_stack::run(&task).map_err(classified)?;
+    let finished = thalweg_stack::run_program(&task).map_err(classify_error)?;
     if let Some(report) = &finished.report {
         // If standard error is closed, nobody can be told.
-        drop(std::io::stderr().write_all(link::text(format, report)?.as_bytes()));
+        drop(std::io::stderr().write_all(link::report_text(format, report)?.as_bytes()));
     }
-    exit(finished.exit)
+    exit_with(finished.exit)
 }
 
 /// Gives an error its documented exit code, the same as for a link.
-fn classified(error: Error) -> anyhow::Error {
-    link::classified(match error {
+fn classify_error(error: Error) -> anyhow::Error {
+    link::classify_error(match error {
         Error::Link(error) => error,
         Error::Options(why) => thalweg_link::Error::Options(why),
         Error::Missing(why) => thalweg_link::Error::Missing(why),
@@ -289,15 +293,15 @@ fn classified(error: Error) -> anyhow::Error {
     })
 }
 
-fn exit(code: u8) -> Result<()> {
+fn exit_with(code: u8) -> Result<()> {
     match code {
         0 => Ok(()),
         code => Err(Failure::Silent(code).into()),
     }
 }
 
-fn setup(user: &str) -> Result<()> {
-    let count = thalweg_stack::setup(user).map_err(classified)?;
+fn prepare_wires(user: &str) -> Result<()> {
+    let count = thalweg_stack::prepare_wires(user).map_err(classify_error)?;
     output::print(&format!(
         "{user} can run {count} stacks at a time without root, until `thalweg-lab stack remove --user \
          {user}` or until this machine is restarted\n"

@@ -28,7 +28,7 @@ pub struct Options {
 /// The worker fails, or its result cannot be written.
 pub fn run(options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    Ok(thalweg_lab::timers::measure(
+    Ok(thalweg_lab::timers::measure_timers(
         &thalweg_lab::timers::Options {
             stack: options.stack,
             real_time: options.real_time,

@@ -8,7 +8,7 @@ use thalweg_lab::worker::Job;
 
 /// The work.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum WorkerCommand {
     /// Receive on an address until killed.
     Serve {
         /// Address and port.
@@ -34,16 +34,16 @@ pub enum What {
 ///
 /// # Errors
 /// The plan cannot be read, or a step of it fails.
-pub fn run(what: &What) -> Result<()> {
-    Ok(thalweg_lab::worker::work(&match what {
-        What::Serve { address } => Job::Serve { address: *address },
-        What::Send { result } => Job::Send {
+pub fn run(what: &WorkerCommand) -> Result<()> {
+    Ok(thalweg_lab::worker::run_job(&match what {
+        WorkerCommand::Serve { address } => Job::Serve { address: *address },
+        WorkerCommand::Send { result } => Job::Send {
             result: result.clone(),
         },
-        What::Fetch { result } => Job::Fetch {
+        WorkerCommand::Fetch { result } => Job::Fetch {
             result: result.clone(),
         },
-        What::Turns => Job::Turns,
-        What::Timers => Job::Timers,
+        WorkerCommand::Turns => Job::Turns,
+        WorkerCommand::Timers => Job::Timers,
     })?)
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 use thalweg_lab::outcome::ScenarioOutcome;
 use thalweg_lab::scenario::{Expectation, Reference, Scenario};
 use thalweg_lab::statistic::Statistic;
-use thalweg_lab::{Mode, Options, run};
+use thalweg_lab::{Mode, Options, run_scenarios};
 use thalweg_report::Verdict;
 use thalweg_testbed::virtual_time::in_virtual_time;
 use thalweg_testbed::{laboratory, manifest_path, stock, thalweg};
@@ -43,7 +43,7 @@ fn instead_of_the_learner(scenario: &str, mode: &str, rounds: u32) -> ScenarioOu
         program: laboratory().into(),
         ..Options::default()
     };
-    run(&options).unwrap().scenarios.remove(0)
+    run_scenarios(&options).unwrap().scenarios.remove(0)
 }
 
 /// Checks that a statistic misses its bound.

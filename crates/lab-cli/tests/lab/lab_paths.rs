@@ -7,7 +7,7 @@ use std::path::Path;
 use thalweg_lab::outcome::{Connection, ModeOutcome};
 use thalweg_lab::query::Query;
 use thalweg_lab::statistic::Statistic;
-use thalweg_lab::{Backend, Mode, Options, Outcome, run, table};
+use thalweg_lab::{Backend, Mode, Options, Outcome, run_scenarios, table};
 use thalweg_testbed::virtual_time::in_virtual_time;
 use thalweg_testbed::{laboratory, thalweg};
 
@@ -27,7 +27,7 @@ fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
 
 fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
     let modes = &outcome.scenarios[0].modes;
-    Query::from(statistic).value(&modes[0], modes).unwrap()
+    Query::from(statistic).mode_value(&modes[0], modes).unwrap()
 }
 
 /// A statistic of a mode, and of one class of its flows.
@@ -38,8 +38,8 @@ fn value(outcome: &Outcome, mode: &str, statistic: Statistic, class: Option<&str
         ..statistic.into()
     };
     let modes = &outcome.scenarios[0].modes;
-    let measured = outcome.scenarios[0].mode(&mode).unwrap();
-    query.value(measured, modes).unwrap()
+    let measured = outcome.scenarios[0].mode_outcome(&mode).unwrap();
+    query.mode_value(measured, modes).unwrap()
 }
 
 /// Mbit/s of each connection of a mode to a host.
@@ -65,7 +65,7 @@ pub fn the_bottleneck_has_the_rate_that_was_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\n\
                 [traffic]\nconnections = 1\nduration = \"3s\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     // 1448 of 1514 bytes on the link are data.
     let expected = 20.0 * 1448.0 / 1514.0;
     let measured = outcome.scenarios[0].modes[0].connections[0].goodput_bps / 1e6;
@@ -82,7 +82,7 @@ pub fn round_trip_times_are_those_of_the_queue() {
             "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\nfamily = \"{family}\"\n\
              [traffic]\nconnections = 1\nduration = \"3s\"\n"
         );
-        let outcome = run(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
+        let outcome = run_scenarios(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
         // 50 kB at 20 Mbit/s take 20 ms to leave, and there is no other delay. Cubic goes back to
         // 0.7 of the full queue and fills it again, linearly with such small windows: 5 % of the
         // time above 0.98 of it. A packet that did not fit leaves a little space. The middle of a
@@ -109,7 +109,7 @@ fn no_round_trip_is_shorter_than_the_path() {
     let text = "[path]\nrate = \"10mbit\"\ndelay = \"15ms\"\n[traffic]\nconnections = 1\n";
     let mut options = options(directory.path(), text, &["fixed:cubic"]);
     options.origin.place.name = Backend::Link;
-    let outcome = run(&options).unwrap();
+    let outcome = run_scenarios(&options).unwrap();
     let connection = &outcome.scenarios[0].modes[0].connections[0];
     let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
     // The middle of a bucket is at most a 32nd from the measurement.
@@ -122,7 +122,7 @@ pub fn the_path_changes_before_a_connection_and_within_one() {
     let text = "[path]\nrate = \"10mbit\"\nqueue = \"50kb\"\n[traffic]\nconnections = 3\nduration = \"2s\"\n\
                 [[change]]\nat = 2\nrate = \"40mbit\"\n\
                 [[change]]\nat = 3\nwithin = \"1s\"\nrate = \"10mbit\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     let mode = &outcome.scenarios[0].modes[0];
     let mbps: Vec<f64> = mode
         .connections
@@ -143,7 +143,7 @@ fn several_hosts_have_their_own_rates_at_the_same_time() {
         "[traffic]\nconnections = 2\nduration = \"2s\"\n{TWO_HOSTS}\
          [[change]]\nat = 2\nhost = \"quick\"\nwithin = \"1s\"\nrate = \"5mbit\"\n"
     );
-    let outcome = run(&options(
+    let outcome = run_scenarios(&options(
         directory.path(),
         &text,
         &["fixed:cubic", "fixed:reno"],
@@ -192,7 +192,7 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"10mbit\"\nfamily = \"ipv6\"\n[traffic]\nkind = \"short\"\n\
                 connections = 2\nflows = 4\nbytes = \"100kb\"\n";
-    let outcome = run(&options(
+    let outcome = run_scenarios(&options(
         directory.path(),
         text,
         &["baseline", "fixed:reno"],
@@ -210,7 +210,7 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
         }
     }
     assert_eq!(
-        outcome.scenarios[0].modes[1].arms(),
+        outcome.scenarios[0].modes[1].arm_counts(),
         [("reno".to_owned(), 8)]
     );
     // Raw results are kept, one per round.
@@ -227,7 +227,7 @@ fn each_address_of_a_server_has_flows_of_its_own_sizes() {
              connections = 2\nflows = 6\nhosts = 3\nsizes = {{ median = \"20kb\", mean = \"30kb\" }}\n"
         );
         let modes = ["fixed:reno", "random"];
-        let outcome = run(&options(directory.path(), &text, &modes)).unwrap();
+        let outcome = run_scenarios(&options(directory.path(), &text, &modes)).unwrap();
         let [reno, random] = &outcome.scenarios[0].modes[..] else {
             panic!("two modes")
         };
@@ -260,7 +260,7 @@ fn responses_come_at_their_interval_over_one_connection_each() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"20mbit\"\n[traffic]\nkind = \"responses\"\nconnections = 2\n\
                 duration = \"9s\"\nflows = [1, 3]\nbytes = \"500kb\"\nevery = \"2s\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     let flows = &outcome.scenarios[0].modes[0].connections;
     // At 0, 2, 4, 6 and 8 s.
     let of = |round| flows.iter().filter(move |flow| flow.round == round);
@@ -282,7 +282,7 @@ fn a_client_vanishes_within_a_round_and_comes_back() {
         "[path]\nrate = \"20mbit\"\n[traffic]\nkind = \"short\"\nconnections = 2\nflows = 1\n\
          bytes = \"1mb\"\n[[change]]\nat = 1\nwithin = \"100ms\"\n{dark}[[change]]\nat = 2\n{light}"
     );
-    let outcome = run(&options(directory.path(), &text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), &text, &["baseline"])).unwrap();
     let [gone, back] = &outcome.scenarios[0].modes[0].connections[..] else {
         panic!("two flows")
     };
@@ -295,7 +295,7 @@ fn competitors_share_what_there_is_and_run_what_was_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"20mbit\"\nqueue = \"100kb\"\n[traffic]\nkind = \"competing\"\n\
                 connections = 1\nduration = \"9s\"\nagainst = { cc = \"cubic\", flows = 2 }\n";
-    let outcome = run(&options(
+    let outcome = run_scenarios(&options(
         directory.path(),
         text,
         &["fixed:cubic", "fixed:reno"],
@@ -326,16 +326,16 @@ fn incast_has_all_classes_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"50mbit\"\nqueue = \"200kb\"\n[traffic]\nkind = \"incast\"\n\
                 connections = 1\nduration = \"2s\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     let mode = &outcome.scenarios[0].modes[0];
-    assert_eq!(mode.classes(), ["rpc-10kb", "rpc-1mb", "stream"]);
+    assert_eq!(mode.class_names(), ["rpc-10kb", "rpc-1mb", "stream"]);
     let median = |class| value(&outcome, "baseline", Statistic::FctMedian, Some(class));
     println!("{} {}", median("rpc-1mb"), median("rpc-10kb"));
     // A call of 1 MB takes 167 ms alone; one of 10 kB waits for the queue.
     assert!(median("rpc-1mb") > 165e3);
     assert!(median("rpc-10kb") < median("rpc-1mb"));
     assert_eq!(value(&outcome, "baseline", Statistic::Failures, None), 0.0);
-    let text = table::scenario(&outcome.scenarios[0]);
+    let text = table::scenario_text(&outcome.scenarios[0]);
     assert!(
         text.contains("median flow-completion time, rpc-10kb"),
         "{text}"
@@ -347,7 +347,7 @@ fn the_loss_of_the_live_link_changes() {
     // The queue is larger than the receiver's window: nothing else is lost.
     let text = "[path]\nrate = \"50mbit\"\nqueue = \"20mb\"\n[traffic]\nconnections = 2\n\
                 [[change]]\nat = 2\nloss = \"5%\"\nreverse_loss = \"2%\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let outcome = run_scenarios(&options(directory.path(), text, &["baseline"])).unwrap();
     let mode = &outcome.scenarios[0].modes[0];
     let shares: Vec<f64> = mode
         .connections
@@ -373,7 +373,7 @@ fn random_early_detection_marks_before_the_queue_is_full() {
              [traffic]\nconnections = 1\nduration = \"3s\"\n\
              [system.sysctl]\n\"net.ipv4.tcp_ecn\" = 1\n"
         );
-        let outcome = run(&options(directory.path(), &text, &["fixed:reno"])).unwrap();
+        let outcome = run_scenarios(&options(directory.path(), &text, &["fixed:reno"])).unwrap();
         let measured = [
             Statistic::Median,
             Statistic::RttP95,

@@ -356,11 +356,15 @@ fn first_process(directory: &Path) -> Vec<u8> {
     file.extend(code);
     let mut archive = Archive::new(Vec::new());
     archive
-        .file(Path::new("/usr/bin/thalweg-lab"), 0o755, &file)
+        .add_file(Path::new("/usr/bin/thalweg-lab"), 0o755, &file)
         .unwrap();
-    archive.device(Path::new("/dev/console"), (5, 1)).unwrap();
-    archive.device(Path::new("/dev/ttyS1"), (4, 65)).unwrap();
-    archive.finish().unwrap()
+    archive
+        .add_device(Path::new("/dev/console"), (5, 1))
+        .unwrap();
+    archive
+        .add_device(Path::new("/dev/ttyS1"), (4, 65))
+        .unwrap();
+    archive.finish_archive().unwrap()
 }
 
 /// Checks one line with these words, an exit code, and that nothing is left.

@@ -6,7 +6,7 @@ use thalweg_units::random::Random;
 use super::Options;
 
 /// The interval of `compare(median of a, median of b)`. Neither may be empty.
-pub(super) fn interval(
+pub(super) fn bootstrap_interval(
     a: &[f64],
     b: &[f64],
     options: &Options,
@@ -86,7 +86,7 @@ mod tests {
                 seed: u64::from(trial),
                 ..Options::default()
             };
-            let (low, high) = interval(&old, &new, &options, |a, b| b / a);
+            let (low, high) = bootstrap_interval(&old, &new, &options, |a, b| b / a);
             held += u32::from((low..=high).contains(&ratio));
         }
         f64::from(held) / f64::from(trials)
@@ -128,7 +128,7 @@ mod tests {
                 seed,
                 ..Options::default()
             };
-            interval(&a, &b, &options, |a, b| b / a)
+            bootstrap_interval(&a, &b, &options, |a, b| b / a)
         };
         assert_eq!(with(3), with(3));
         let (low, high) = with(3);

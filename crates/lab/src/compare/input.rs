@@ -111,7 +111,7 @@ impl Run {
             scenarios: Vec::new(),
             environments: Vec::new(),
         };
-        for file in files(source)? {
+        for file in results_files(source)? {
             run.add(&file)?;
         }
         Ok(run)
@@ -169,7 +169,7 @@ impl Run {
     }
 
     /// The scenarios and modes that only this run has.
-    pub(super) fn without(&self, other: &Self) -> Vec<String> {
+    pub(super) fn missing_from(&self, other: &Self) -> Vec<String> {
         let mut lacking = Vec::new();
         for scenario in &self.scenarios {
             match other.scenarios.iter().find(|one| one.name == scenario.name) {
@@ -178,7 +178,7 @@ impl Run {
                     scenario
                         .modes
                         .iter()
-                        .filter(|mode| one.mode(&mode.mode).is_none())
+                        .filter(|mode| one.mode_named(&mode.mode).is_none())
                         .map(|mode| format!("{}: {}", scenario.name, mode.mode)),
                 ),
             }
@@ -187,8 +187,8 @@ impl Run {
     }
 
     /// Differences between the environments, one a line.
-    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
-        let (ours, theirs) = (self.facts(), other.facts());
+    pub(super) fn environment_differences(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (self.environment_facts(), other.environment_facts());
         ours.into_iter()
             .zip(theirs)
             // What one run does not tell is no difference.
@@ -201,7 +201,7 @@ impl Run {
     }
 
     /// Named facts about a run's environment that may explain a difference.
-    fn facts(&self) -> [(&'static str, BTreeSet<String>); 6] {
+    fn environment_facts(&self) -> [(&'static str, BTreeSet<String>); 6] {
         let all = &self.environments;
         let backends = all.iter().filter_map(|one| one.backend.as_ref());
         [
@@ -222,7 +222,7 @@ impl Run {
 }
 
 impl RunScenario {
-    pub(super) fn mode(&self, name: &str) -> Option<&RunMode> {
+    pub(super) fn mode_named(&self, name: &str) -> Option<&RunMode> {
         self.modes.iter().find(|mode| mode.mode == name)
     }
 
@@ -259,7 +259,7 @@ impl RunScenario {
 }
 
 /// The results files at a path.
-fn files(source: &Path) -> Result<Vec<PathBuf>, Error> {
+fn results_files(source: &Path) -> Result<Vec<PathBuf>, Error> {
     let kind = fs::metadata(source).map_err(Error::io("cannot read", source))?;
     if !kind.is_dir() {
         return Ok(vec![source.to_owned()]);

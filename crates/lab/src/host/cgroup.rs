@@ -24,15 +24,15 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates it below the mount that [`mount`] finds.
+    /// Creates it below the mount that [`mount_point`] finds.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
-        let path = mount()?.join(name);
+        let path = mount_point()?.join(name);
         fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;
         Ok(Self { path })
     }
 
     /// A cgroup below this one. It must be dropped first.
-    pub(crate) fn below(&self, name: &str) -> Result<Self, Error> {
+    pub(crate) fn create_below(&self, name: &str) -> Result<Self, Error> {
         let path = self.path.join(name);
         fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;
         Ok(Self { path })
@@ -56,7 +56,7 @@ impl Cgroup {
     }
 
     /// `cgroup.procs`, open for writing. A process that writes "0" joins.
-    pub(crate) fn entrance(&self) -> Result<File, Error> {
+    pub(crate) fn open_procs(&self) -> Result<File, Error> {
         let path = self.path.join("cgroup.procs");
         OpenOptions::new()
             .write(true)
@@ -67,15 +67,15 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        remove(&self.path);
+        remove_cgroup(&self.path);
     }
 }
 
 /// Kills the processes of a cgroup and of those below it, and removes them all.
-pub(crate) fn remove(path: &Path) {
+pub(crate) fn remove_cgroup(path: &Path) {
     for child in fs::read_dir(path).into_iter().flatten().flatten() {
         if child.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove(&child.path());
+            remove_cgroup(&child.path());
         }
     }
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -88,13 +88,13 @@ pub(crate) fn remove(path: &Path) {
                 tracing::warn!("cannot remove the cgroup {}: {error}", path.display());
                 return;
             }
-            Err(_) => empty(path, deadline),
+            Err(_) => kill_processes(path, deadline),
         }
     }
 }
 
 /// Kills the processes of a cgroup and waits until none is left, at most 100 ms.
-fn empty(path: &Path, deadline: Instant) {
+fn kill_processes(path: &Path, deadline: Instant) {
     // Opened and read before the kill: the kernel reports changes since the last read.
     let mut events = File::open(path.join("cgroup.events"));
     if let Ok(events) = &mut events {
@@ -152,7 +152,7 @@ pub(crate) fn sockops_programs(cgroup: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::Process`] if no cgroup2 file system is mounted.
-pub fn mount() -> Result<PathBuf, Error> {
+pub fn mount_point() -> Result<PathBuf, Error> {
     let path = Path::new("/proc/self/mountinfo");
     let table = fs::read_to_string(path).map_err(Error::io("cannot read", path))?;
     mount_in(&table).ok_or_else(|| {
@@ -168,12 +168,12 @@ fn mount_in(table: &str) -> Option<PathBuf> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let kind = filesystem.split(' ').next()?;
         let point = mount.split(' ').nth(4)?;
-        (kind == "cgroup2").then(|| PathBuf::from(unescape(point)))
+        (kind == "cgroup2").then(|| PathBuf::from(unescape_mount(point)))
     })
 }
 
 /// Undoes the octal escapes of mountinfo: space, tab, newline, backslash.
-fn unescape(text: &str) -> String {
+fn unescape_mount(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")
         .replace("\\012", "\n")

@@ -23,7 +23,7 @@ const LOCK: &str = "/run/thalweg-lab.lock";
 ///
 /// # Errors
 /// [`Error::Process`] if the kernel's list cannot be read.
-pub fn available() -> Result<Vec<String>, Error> {
+pub fn available_ccs() -> Result<Vec<String>, Error> {
     read_list(AVAILABLE)
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn set_default(name: &str, namespaces: &[&Namespace]) -> Result<(), E
     } else {
         let wider = format!("{} {name}", allowed.join(" "));
         fs::write(ALLOWED, wider).map_err(|error| {
-            let offered = available().unwrap_or_default();
+            let offered = available_ccs().unwrap_or_default();
             if offered.iter().any(|offered| offered == name) {
                 failed(format!(
                     "net.ipv4.tcp_allowed_congestion_control does not name it and cannot be \

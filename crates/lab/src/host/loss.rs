@@ -24,13 +24,13 @@ const TC_ACT_SHOT: u32 = 2;
 pub struct LossCounters {
     /// Packets that reached the program.
     pub seen_packets: u64,
-    /// Their bytes.
+    /// Bytes of the packets that reached the program.
     pub seen_bytes: u64,
     /// The TCP segments in them.
     pub seen_segments: u64,
     /// Packets that it dropped.
     pub dropped_packets: u64,
-    /// Their bytes.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
     /// The TCP segments in them.
     pub dropped_segments: u64,
@@ -45,17 +45,17 @@ pub struct LossCounters {
     pub queue_dropped_packets: u64,
     /// A digest of the fate of every packet, in order. JSON has it as hexadecimal text, as many
     /// readers keep only 53 bits of a number.
-    #[serde(serialize_with = "hexadecimal")]
+    #[serde(serialize_with = "serialize_hex")]
     pub digest: u64,
 }
 
-fn hexadecimal<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_hex<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{value:016x}"))
 }
 
 impl LossCounters {
     /// Share of packets dropped; `None` if no packet passed.
-    pub fn loss(&self) -> Option<f64> {
+    pub fn loss_share(&self) -> Option<f64> {
         (self.seen_packets > 0).then(|| self.dropped_packets as f64 / self.seen_packets as f64)
     }
 
@@ -128,9 +128,9 @@ impl Loss {
         seed: u64,
     ) -> Result<Self, Error> {
         let mut storage = MaybeUninit::uninit();
-        let skeleton = load(&mut storage, chain, drop, seed)?;
+        let skeleton = load_program(&mut storage, chain, drop, seed)?;
         let program = skeleton.progs.lose.as_fd();
-        namespace.within(|| {
+        namespace.run_within(|| {
             let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| {
                 Error::system(format!("no interface {interface}"))(errno.into())
             })?;
@@ -156,7 +156,7 @@ impl Loss {
 
     /// Replaces the chain and keeps the numbering of packets. Packets meanwhile may see some old
     /// and some new probabilities.
-    pub(crate) fn change(&self, chain: &GilbertElliott) -> Result<(), Error> {
+    pub(crate) fn replace_chain(&self, chain: &GilbertElliott) -> Result<(), Error> {
         let value: Vec<u8> = [chain.to_bad, chain.to_good, chain.loss_good, chain.loss_bad]
             .iter()
             .flat_map(|probability| probability.q32().to_ne_bytes())
@@ -170,8 +170,8 @@ impl Loss {
     }
 
     /// The counters. Packets meanwhile may be in some figures and not in others.
-    pub(crate) fn counters(&self) -> Result<LossCounters, Error> {
-        read(&self.counters)
+    pub(crate) fn read_counters(&self) -> Result<LossCounters, Error> {
+        sum_counters(&self.counters)
     }
 }
 
@@ -180,20 +180,24 @@ impl Loss {
 ///
 /// # Errors
 /// [`Error::Loss`] if the program cannot be loaded or run.
-pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossCounters, Error> {
+pub fn rehearse_loss(
+    chain: &GilbertElliott,
+    seed: u64,
+    packets: u32,
+) -> Result<LossCounters, Error> {
     // An Ethernet header with the type of IPv4, and an empty packet.
     let mut frame = [0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     loop {
         let mut storage = MaybeUninit::uninit();
-        let skeleton = load(&mut storage, chain, Drop::Silent, seed)?;
+        let skeleton = load_program(&mut storage, chain, Drop::Silent, seed)?;
         let input = ProgramInput {
             data_in: Some(&frame),
             repeat: packets,
             ..Default::default()
         };
         match skeleton.progs.lose.test_run(input) {
-            Ok(_) => return read(&skeleton.maps.bss),
+            Ok(_) => return sum_counters(&skeleton.maps.bss),
             // A signal to this thread ends the repetitions (net/bpf/test_run.c).
             // The counters hold a part of them, so all are run anew.
             Err(why) if why.kind() == libbpf_rs::ErrorKind::Interrupted => {}
@@ -207,7 +211,7 @@ pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossC
     }
 }
 
-fn load<'obj>(
+fn load_program<'obj>(
     storage: &'obj mut MaybeUninit<libbpf_rs::OpenObject>,
     chain: &GilbertElliott,
     drop: Drop,
@@ -240,7 +244,7 @@ fn load<'obj>(
     open.load().map_err(failed)
 }
 
-fn read(map: &impl MapCore) -> Result<LossCounters, Error> {
+fn sum_counters(map: &impl MapCore) -> Result<LossCounters, Error> {
     let failed = |why| Error::Loss { what: "read", why };
     let bytes = map
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)

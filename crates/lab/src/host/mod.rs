@@ -26,16 +26,16 @@ use nix::libc;
 use thalweg_process::owned::PREFIX;
 use thalweg_process::tool;
 
-pub use cgroup::mount as cgroup_mount;
-pub use congestion::available as available_congestion_controls;
-pub use preflight::{missing, missing_for};
+pub use cgroup::mount_point as cgroup_mount;
+pub use congestion::available_ccs as available_congestion_controls;
+pub use preflight::{missing_for, missing_requirements};
 pub use remote::Remote;
 
 use cgroup::Cgroup;
 use loss::LossCounters;
 use netns::Namespace;
 use rtt::RoundTrips;
-use veth::Place;
+use veth::ServerPlace;
 
 use crate::error::Error;
 use crate::scenario::{PathModel, Qdisc, System};
@@ -112,7 +112,7 @@ impl PairOptions {
 /// use thalweg_lab::host::{Pair, PairOptions, Side};
 /// # fn main() -> Result<(), thalweg_lab::Error> {
 /// let pair = Pair::new(&PairOptions { label: "example".into(), ..Default::default() })?;
-/// let address = pair.address(Side::Server).to_string();
+/// let address = pair.first_address(Side::Server).to_string();
 /// let status = pair.command_in(Side::Client, "ping")?.args(["-c1", &address]).status();
 /// # drop(status); Ok(())
 /// # }
@@ -152,8 +152,8 @@ impl Pair {
             return Err(Error::Options("a client has at most 200 servers".into()));
         }
         let places = match &options.networks[..] {
-            [] => Place::all(&vec![1; paths.len()]),
-            networks => Place::all(networks),
+            [] => ServerPlace::places_in_networks(&vec![1; paths.len()]),
+            networks => ServerPlace::places_in_networks(networks),
         };
         if places.len() != paths.len() {
             let message = format!("{} paths to {} servers", paths.len(), places.len());
@@ -166,7 +166,7 @@ impl Pair {
         let client = Namespace::create(&format!("{name}-client"))?;
         let servers = places
             .iter()
-            .map(|place| Namespace::create(&remote::name(&name, "server", place.serial)))
+            .map(|place| Namespace::create(&remote::namespace_name(&name, "server", place.serial)))
             .collect::<Result<Vec<_>, _>>()?;
         let native = |side: Side| !options.stacks.contains(&side);
         let hosts: Vec<&Namespace> = [&client]
@@ -190,7 +190,7 @@ impl Pair {
             .zip(places)
             .zip(paths)
             .map(|((server, place), path)| {
-                Remote::join(&name, &client, server, place, path, options)
+                Remote::join_hosts(&name, &client, server, place, path, options)
             })
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
@@ -205,34 +205,34 @@ impl Pair {
         &self.remotes
     }
 
-    /// Changes the path to the first server, see [`Remote::change`].
+    /// Changes the path to the first server, see [`Remote::change_path`].
     ///
     /// # Errors
     /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
-    pub fn change(&self, path: &PathModel) -> Result<(), Error> {
-        self.remotes[0].change(path)
+    pub fn change_path(&self, path: &PathModel) -> Result<(), Error> {
+        self.remotes[0].change_path(path)
     }
 
     /// The TAP device in the namespace of a host on a stack.
     pub(crate) const STACK: &'static str = veth::TAP;
 
     /// The commands of `ip` that make a stack's kernel a host of the path, on this interface.
-    pub(crate) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
-        veth::inside(path, side, interface)
+    pub(crate) fn stack_commands(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
+        veth::stack_commands(path, side, interface)
     }
 
     /// The file of a host's network namespace.
     pub(crate) fn namespace_file(&self, side: Side) -> std::path::PathBuf {
-        Path::new(netns::DIRECTORY).join(self.namespace(side))
+        Path::new(netns::DIRECTORY).join(self.namespace_name(side))
     }
 
     /// A cgroup below the pair's.
     pub(crate) fn cgroup_below(&self, name: &str) -> Result<Cgroup, Error> {
-        self.cgroup.below(name)
+        self.cgroup.create_below(name)
     }
 
     /// The first address of a host: the first server's, or the client's towards it.
-    pub fn address(&self, side: Side) -> IpAddr {
+    pub fn first_address(&self, side: Side) -> IpAddr {
         self.remotes[0].address_of(side)
     }
 
@@ -242,44 +242,44 @@ impl Pair {
     }
 
     /// The directory of the cgroup.
-    pub fn cgroup(&self) -> &Path {
+    pub fn cgroup_path(&self) -> &Path {
         self.cgroup.path()
     }
 
     /// The name of a host's namespace, as `ip netns` knows it.
-    pub fn namespace(&self, side: Side) -> &str {
-        self.side(side).name()
+    pub fn namespace_name(&self, side: Side) -> &str {
+        self.side_namespace(side).name()
     }
 
     /// Fails if the hosts are no longer joined.
     ///
     /// # Errors
     /// [`Error::Process`] if this process has stopped forwarding.
-    pub fn check(&self) -> Result<(), Error> {
-        self.remotes.iter().try_for_each(Remote::check)
+    pub fn check_joined(&self) -> Result<(), Error> {
+        self.remotes.iter().try_for_each(Remote::check_joined)
     }
 
     /// Packets so far in the data direction, to the first server.
     ///
     /// # Errors
     /// [`Error::Loss`] if the counters cannot be read.
-    pub fn forward(&self) -> Result<LossCounters, Error> {
-        self.remotes[0].forward()
+    pub fn forward_counters(&self) -> Result<LossCounters, Error> {
+        self.remotes[0].forward_counters()
     }
 
     /// Packets so far in the other direction, from the first server.
     ///
     /// # Errors
     /// [`Error::Loss`] if the counters cannot be read.
-    pub fn reverse(&self) -> Result<LossCounters, Error> {
-        self.remotes[0].reverse()
+    pub fn reverse_counters(&self) -> Result<LossCounters, Error> {
+        self.remotes[0].reverse_counters()
     }
 
     /// The round-trip times of the client's connections to a remote host, since the last call.
     pub(crate) fn take_round_trips(&self, to: IpAddr) -> Result<RoundTrips, Error> {
         self.remotes
             .iter()
-            .find(|remote| remote.address() == to)
+            .find(|remote| remote.first_address() == to)
             .map_or_else(|| Ok(RoundTrips::default()), Remote::take_round_trips)
     }
 
@@ -288,7 +288,7 @@ impl Pair {
     /// # Errors
     /// [`Error::Process`] with the kernel's answer.
     pub fn set_sysctl(&self, side: Side, key: &str, value: &str) -> Result<(), Error> {
-        self.side(side).set_sysctl(key, value)
+        self.side_namespace(side).set_sysctl(key, value)
     }
 
     /// A command in a host's namespace and in the cgroup, in a process group of its own. The kernel
@@ -297,10 +297,10 @@ impl Pair {
     /// # Errors
     /// [`Error::Process`] if the cgroup cannot be opened.
     pub fn command_in(&self, side: Side, program: &str) -> Result<Command, Error> {
-        self.command_within(self.side(side), program)
+        self.command_within(self.side_namespace(side), program)
     }
 
-    /// The same on one of [`Pair::remotes`].
+    /// A command on one of [`Pair::remotes`].
     ///
     /// # Errors
     /// [`Error::Process`] if the cgroup cannot be opened.
@@ -309,19 +309,19 @@ impl Pair {
     }
 
     fn command_within(&self, namespace: &Namespace, program: &str) -> Result<Command, Error> {
-        let namespace = namespace.handle()?;
-        let entrance = self.cgroup.entrance()?;
+        let namespace = namespace.open_handle()?;
+        let entrance = self.cgroup.open_procs()?;
         let mut command = tool::command(program);
         thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only setns(2) and write(2) are called,
         // both async-signal-safe, on descriptors that the closure owns.
         unsafe {
-            command.pre_exec(move || enter(namespace.as_raw_fd(), entrance.as_raw_fd()));
+            command.pre_exec(move || enter_host(namespace.as_raw_fd(), entrance.as_raw_fd()));
         }
         Ok(command)
     }
 
-    fn side(&self, side: Side) -> &Namespace {
+    fn side_namespace(&self, side: Side) -> &Namespace {
         match side {
             Side::Client => &self.client,
             Side::Server => self.remotes[0].server(),
@@ -330,7 +330,7 @@ impl Pair {
 }
 
 /// Moves the calling process, just forked, into a namespace and a cgroup.
-fn enter(namespace: RawFd, entrance: RawFd) -> io::Result<()> {
+fn enter_host(namespace: RawFd, entrance: RawFd) -> io::Result<()> {
     // SAFETY: the arguments are integers and a pointer to one byte of a constant.
     unsafe {
         if libc::write(entrance, c"0".as_ptr().cast(), 1) != 1

@@ -26,7 +26,7 @@ impl Namespace {
         let path = PathBuf::from(DIRECTORY).join(name);
         let file = File::open(&path)
             .map_err(Error::io("cannot open the namespace", &path))
-            .inspect_err(|_| delete(name))?;
+            .inspect_err(|_| delete_namespace(name))?;
         Ok(Self {
             name: name.to_owned(),
             file,
@@ -38,7 +38,7 @@ impl Namespace {
     }
 
     /// A descriptor of the namespace, independent of this guard.
-    pub(crate) fn handle(&self) -> Result<File, Error> {
+    pub(crate) fn open_handle(&self) -> Result<File, Error> {
         self.file
             .try_clone()
             .map_err(Error::system("cannot duplicate a descriptor"))
@@ -46,7 +46,7 @@ impl Namespace {
 
     /// Runs a closure in a thread of its own inside the namespace. No child process may be tied to
     /// that thread, which ends with the closure.
-    pub(crate) fn within<T: Send>(
+    pub(crate) fn run_within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
@@ -66,7 +66,7 @@ impl Namespace {
     /// Writes a setting below `net.` of this namespace.
     pub(crate) fn set_sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
         let path = Path::new("/proc/sys").join(key.replace('.', "/"));
-        self.within(|| {
+        self.run_within(|| {
             std::fs::write(&path, value).map_err(Error::system(format!(
                 "cannot set {key} to {value:?} in a namespace"
             )))
@@ -76,11 +76,11 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        delete(&self.name);
+        delete_namespace(&self.name);
     }
 }
 
-fn delete(name: &str) {
+fn delete_namespace(name: &str) {
     if let Err(error) = tool::run("ip", &format!("netns delete {name}")) {
         tracing::warn!("{error}");
     }

@@ -30,15 +30,15 @@ const CAPABILITIES: [(u32, &str); 2] = [
 const LEARNER: &str = "learn_sockops";
 
 /// Everything that is missing, one line each.
-pub fn missing() -> Vec<String> {
+pub fn missing_requirements() -> Vec<String> {
     let mut missing = Vec::new();
     for (bit, what) in CAPABILITIES {
         if !capabilities::has(bit) {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }
-    missing.extend(thalweg_guest::missing(thalweg_guest::TOOLS));
-    if let Err(error) = cgroup::mount() {
+    missing.extend(thalweg_guest::missing_programs(thalweg_guest::TOOLS));
+    if let Err(error) = cgroup::mount_point() {
         missing.push(error.to_string());
     }
     // The queueing disciplines are tried last: without privilege the answer would be about that.
@@ -60,21 +60,26 @@ pub fn missing() -> Vec<String> {
     missing
 }
 
-/// Kernel features that these scenarios and modes need beyond [`missing`] and that are missing, one
-/// line each with its user. Only meaningful if [`missing`] is empty.
+/// Kernel features that these scenarios and modes need beyond [`missing_requirements`] and that are missing, one
+/// line each with its user. Only meaningful if [`missing_requirements`] is empty.
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let senders = || scenarios.iter().filter(is_sender);
-    let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
-    missing.extend(thalweg_guest::missing(programs.into_iter().copied()));
+    let programs: BTreeSet<_> = scenarios
+        .iter()
+        .flat_map(Scenario::needed_programs)
+        .collect();
+    missing.extend(thalweg_guest::missing_programs(
+        programs.into_iter().copied(),
+    ));
     // Cgroups of a run are made below the mount: programs there run for its connections, too.
     let is_here = |it: &Scenario| it.sender.is_native() || it.receiver.is_native();
     if scenarios.iter().any(is_here)
-        && let Ok(parent) = cgroup::mount()
+        && let Ok(parent) = cgroup::mount_point()
     {
         missing.extend(agent_above(&cgroup::sockops_programs(&parent)));
     }
-    let mut paths = scenarios.iter().flat_map(Scenario::remotes);
+    let mut paths = scenarios.iter().flat_map(Scenario::remote_paths);
     let netem = paths.any(|(_, path)| path.delay > Delay::ZERO);
     if wire == WireKind::Tun {
         missing.extend(missing_for_link(scenarios));
@@ -86,7 +91,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     }
     missing.extend(missing_for_aqm(scenarios, wire));
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
-        if let Some(kind) = qdisc.kind()
+        if let Some(kind) = qdisc.tc_name()
             && senders().any(|scenario| scenario.system.qdisc == qdisc)
             && let Err(why) = try_in_new_namespace(&format!("qdisc add dev lo root {kind}"))
         {
@@ -96,14 +101,14 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
         }
     }
     missing.extend(missing_congestion_controls(scenarios, modes));
-    match Ticks::here() {
-        Ok(here) => missing.extend(timing::missing(here, scenarios)),
+    match Ticks::current_kernel() {
+        Ok(here) => missing.extend(timing::missing_timing(here, scenarios)),
         Err(error) => missing.push(error.to_string()),
     }
     missing
 }
 
-/// What is to be done about an agent whose program is among those above a run's cgroups.
+/// Hint for an agent whose program is among those above a run's cgroups.
 fn agent_above(programs: &[String]) -> Option<String> {
     let learns = programs.iter().any(|name| name.starts_with(LEARNER));
     learns.then(|| {
@@ -113,11 +118,11 @@ fn agent_above(programs: &[String]) -> Option<String> {
     })
 }
 
-/// What the queues of the scenarios' paths need and this wire lacks.
+/// Features that the queues of the scenarios' paths need and this wire lacks.
 fn missing_for_aqm(scenarios: &[Scenario], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |aqm: Aqm| {
-        let mut paths = scenarios.iter().flat_map(Scenario::remotes);
+        let mut paths = scenarios.iter().flat_map(Scenario::remote_paths);
         paths.any(|(_, path)| path.aqm == aqm)
     };
     if wants(Aqm::Red) {
@@ -150,7 +155,7 @@ fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
     }
     for scenario in scenarios {
         if scenario
-            .remotes()
+            .remote_paths()
             .iter()
             .any(|(_, path)| path.trace.is_some())
         {
@@ -160,7 +165,7 @@ fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
             ));
         }
         let bottleneck = |path: &PathModel| (path.rate, path.queue);
-        let paths = scenario.remotes();
+        let paths = scenario.remote_paths();
         let moves = |change: &Change| {
             let mut own = paths.iter().filter(|(name, _)| *name == change.host);
             own.any(|(_, path)| bottleneck(&change.path) != bottleneck(path))
@@ -190,7 +195,7 @@ fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<St
     let mut missing = Vec::new();
     let senders = || scenarios.iter().filter(is_sender);
     let mut offered = super::available_congestion_controls().unwrap_or_default();
-    if arms::loadable() {
+    if arms::kernel_takes_bpf_cc() {
         let brought = scenarios.iter().flat_map(|scenario| &scenario.arms);
         offered.extend(brought.map(|arm| arm.name.clone()));
     }
@@ -200,7 +205,7 @@ fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<St
     });
     let defaults = senders().map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
     let policies = scenarios.iter().flat_map(|scenario| {
-        let chosen = modes.iter().filter_map(|mode| scenario.policy(mode));
+        let chosen = modes.iter().filter_map(|mode| scenario.mode_policy(mode));
         chosen.flat_map(|policy| &policy.congestion_controls)
     });
     let learning = senders().filter(|_| modes.iter().any(Mode::learns));
@@ -228,8 +233,12 @@ fn is_sender(scenario: &&Scenario) -> bool {
 }
 
 /// Fails with everything that a run of these scenarios lacks here.
-pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Result<(), Error> {
-    let mut missing = missing();
+pub(crate) fn check_requirements(
+    scenarios: &[Scenario],
+    modes: &[Mode],
+    wire: WireKind,
+) -> Result<(), Error> {
+    let mut missing = missing_requirements();
     if missing.is_empty() {
         missing = missing_for(scenarios, modes, wire);
     }

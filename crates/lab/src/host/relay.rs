@@ -36,7 +36,7 @@ pub(super) enum Relay {
 
 impl Relay {
     /// The relays of a path, from client to server.
-    pub(super) fn of(path: &PathModel) -> Vec<Self> {
+    pub(super) fn relays_of(path: &PathModel) -> Vec<Self> {
         let mut relays = Vec::new();
         if path.rate.is_some() {
             relays.push(Self::Bottleneck);
@@ -47,8 +47,8 @@ impl Relay {
         relays
     }
 
-    /// Its part of the namespace's name.
-    pub(super) fn word(self) -> &'static str {
+    /// Part of the namespace's name that stands for the relay.
+    pub(super) fn name_part(self) -> &'static str {
         match self {
             Self::Bottleneck => "bottleneck",
             Self::Delay => "delay",
@@ -57,12 +57,16 @@ impl Relay {
 
     /// Replaces its queueing disciplines and drops their packets. If kept, a packet larger than the
     /// new bucket would block `tbf` for ever.
-    pub(super) fn change(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
+    pub(super) fn replace_qdiscs(
+        self,
+        namespace: &Namespace,
+        path: &PathModel,
+    ) -> Result<(), Error> {
         self.set_up(namespace, path)
     }
 
     /// Packets that its queue has dropped since it was last set up. A delay never drops.
-    pub(super) fn dropped(self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(super) fn dropped_packets(self, namespace: &Namespace) -> Result<u64, Error> {
         if self != Self::Bottleneck {
             return Ok(0);
         }
@@ -80,7 +84,7 @@ impl Relay {
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         let name = namespace.name();
         let handle = fresh_handle();
-        disciplines(self, path)
+        relay_qdiscs(self, path)
             .into_iter()
             .try_for_each(|(interface, words)| {
                 run(
@@ -90,7 +94,7 @@ impl Relay {
                     ),
                 )
             })?;
-        match (self, red(path)) {
+        match (self, red_arguments(path)) {
             (Self::Bottleneck, Some(words)) => run(
                 "tc",
                 &format!("-n {name} qdisc add dev {FAR} parent {handle:x}:1 {words}"),
@@ -116,13 +120,13 @@ fn fresh_handle() -> u16 {
 }
 
 /// The queueing disciplines of a relay: interface and arguments of `tc`.
-fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
+fn relay_qdiscs(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
     match relay {
         Relay::Bottleneck => {
             let Some(rate) = path.rate else {
                 return Vec::new();
             };
-            vec![(FAR, bucket(path, rate))]
+            vec![(FAR, bottleneck_arguments(path, rate))]
         }
         Relay::Delay => {
             let mut words = format!("netem limit {DELAY_LIMIT_PKTS} delay {}us", path.delay.us());
@@ -139,7 +143,7 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
 }
 
 /// The arguments of `tc` for a bottleneck of a path at a rate.
-fn bucket(path: &PathModel, rate: Rate) -> String {
+fn bottleneck_arguments(path: &PathModel, rate: Rate) -> String {
     let queue = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
     // 1 ms at this rate, so that the kernel's timers can sustain it, and at least two packets.
     let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
@@ -173,8 +177,11 @@ impl Tuner {
     }
 
     /// Gives the bottleneck of this path a rate.
-    pub(super) fn tune(&self, path: &PathModel, rate: Rate) -> Result<(), Error> {
-        let line = format!("qdisc change dev {FAR} root {}\n", bucket(path, rate));
+    pub(super) fn set_rate(&self, path: &PathModel, rate: Rate) -> Result<(), Error> {
+        let line = format!(
+            "qdisc change dev {FAR} root {}\n",
+            bottleneck_arguments(path, rate)
+        );
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands
             .write_all(line.as_bytes())
@@ -187,7 +194,7 @@ impl Tuner {
 /// The parameters follow the advice of tc-red(8): `max` is a quarter of the limit, `min` a third of
 /// `max`, `burst` (2·min + max) / (3·avpkt), and the probability the higher of two. Packets of 1000
 /// bytes are its advice for an MTU of 1500.
-fn red(path: &PathModel) -> Option<String> {
+fn red_arguments(path: &PathModel) -> Option<String> {
     const PACKET: u64 = 1000;
     let rate = path.rate.filter(|_| path.aqm == Aqm::Red)?;
     let limit = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
@@ -207,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_plain_link_has_nothing_in_between() {
-        assert_eq!(Relay::of(&PathModel::default()), []);
+        assert_eq!(Relay::relays_of(&PathModel::default()), []);
     }
 
     #[test]
@@ -228,17 +235,17 @@ mod tests {
             reorder: "0.5%".parse().unwrap(),
             ..PathModel::default()
         };
-        assert_eq!(Relay::of(&path), [Relay::Bottleneck, Relay::Delay]);
+        assert_eq!(Relay::relays_of(&path), [Relay::Bottleneck, Relay::Delay]);
         // 1 ms of 100 Mbit/s is 12500 bytes; the default queue is 1 MB.
         assert_eq!(
-            disciplines(Relay::Bottleneck, &path),
+            relay_qdiscs(Relay::Bottleneck, &path),
             [(
                 FAR,
                 "tbf rate 100000000bit burst 12500 limit 1000000".to_owned()
             )]
         );
         assert_eq!(
-            disciplines(Relay::Delay, &path),
+            relay_qdiscs(Relay::Delay, &path),
             [
                 (
                     FAR,
@@ -251,20 +258,20 @@ mod tests {
         (managed.aqm, managed.ecn) = (Aqm::Red, true);
         // 83333 and 250000 of 1000000 bytes; 416666 / 3000 packets, rounded up.
         assert_eq!(
-            red(&managed).as_deref(),
+            red_arguments(&managed).as_deref(),
             Some(
                 "red limit 1000000 min 83333 max 250000 avpkt 1000 burst 139 \
                  bandwidth 100000000bit probability 0.02 ecn"
             )
         );
-        assert_eq!(red(&path), None);
+        assert_eq!(red_arguments(&path), None);
         // Two packets where 1 ms is less than that.
         let slow = PathModel {
             rate: Some("1mbit".parse().unwrap()),
             ..PathModel::default()
         };
         assert!(
-            disciplines(Relay::Bottleneck, &slow)[0]
+            relay_qdiscs(Relay::Bottleneck, &slow)[0]
                 .1
                 .contains("burst 3028 ")
         );

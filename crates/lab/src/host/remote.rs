@@ -9,7 +9,7 @@ use super::loss::{Loss, LossCounters};
 use super::netns::Namespace;
 use super::relay::{Relay, Tuner};
 use super::rtt::{RoundTrips, Rtt};
-use super::veth::{self, Ends, Place};
+use super::veth::{self, Endpoints, ServerPlace};
 use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
@@ -21,7 +21,7 @@ pub struct Remote {
     reverse: Loss,
     rtt: Rtt,
     family: Family,
-    place: Place,
+    place: ServerPlace,
     further_addresses: u8,
     /// Changes the rate of a bottleneck by a trace, and the path that it belongs to.
     tuner: Option<(Tuner, PathModel)>,
@@ -35,7 +35,7 @@ pub struct Remote {
 }
 
 /// The name of a namespace. Those of the first server have no number.
-pub(super) fn name(prefix: &str, word: &str, place: u8) -> String {
+pub(super) fn namespace_name(prefix: &str, word: &str, place: u8) -> String {
     match place {
         0 => format!("{prefix}-{word}"),
         _ => format!("{prefix}-{word}-{}", place + 1),
@@ -44,23 +44,25 @@ pub(super) fn name(prefix: &str, word: &str, place: u8) -> String {
 
 impl Remote {
     /// Sets up links, relays and loss between the client and a server.
-    pub(super) fn join(
+    pub(super) fn join_hosts(
         prefix: &str,
         client: &Namespace,
         server: Namespace,
-        place: Place,
+        place: ServerPlace,
         path: &PathModel,
         options: &PairOptions,
     ) -> Result<Self, Error> {
         let relays = match options.wire {
-            WireKind::Veth => Relay::of(path),
+            WireKind::Veth => Relay::relays_of(path),
             WireKind::Tun => Vec::new(),
         };
         let between = relays
             .iter()
-            .map(|relay| Namespace::create(&name(prefix, relay.word(), place.serial)))
+            .map(|relay| {
+                Namespace::create(&namespace_name(prefix, relay.name_part(), place.serial))
+            })
             .collect::<Result<Vec<_>, _>>()?;
-        let ends = Ends {
+        let ends = Endpoints {
             client,
             server: &server,
             place,
@@ -69,10 +71,10 @@ impl Remote {
         };
         let wire = match options.wire {
             WireKind::Veth => {
-                veth::join(&ends, &between, path)?;
+                veth::join_hosts(&ends, &between, path)?;
                 None
             }
-            WireKind::Tun => Some(tun::Wire::join(&ends, path)?),
+            WireKind::Tun => Some(tun::Wire::join_hosts(&ends, path)?),
         };
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
@@ -82,8 +84,8 @@ impl Remote {
             Some(at) => Some((Tuner::start(&between[at])?, path.clone())),
             None => None,
         };
-        let link = place.link();
-        if let Some(kind) = options.qdisc.kind()
+        let link = place.client_interface();
+        if let Some(kind) = options.qdisc.tc_name()
             && !options.stacks.contains(&Side::Client)
         {
             let near = client.name();
@@ -118,33 +120,33 @@ impl Remote {
     ///
     /// # Errors
     /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
-    pub fn change(&self, path: &PathModel) -> Result<(), Error> {
-        self.forward.change(&path.forward_loss())?;
+    pub fn change_path(&self, path: &PathModel) -> Result<(), Error> {
+        self.forward.replace_chain(&path.forward_loss())?;
         self.reverse
-            .change(&GilbertElliott::bernoulli(path.reverse_loss))?;
+            .replace_chain(&GilbertElliott::bernoulli(path.reverse_loss))?;
         self.relays
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)
             .try_for_each(|(relay, namespace)| {
-                let dropped = relay.dropped(namespace)?;
+                let dropped = relay.dropped_packets(namespace)?;
                 self.dropped_before.fetch_add(dropped, Ordering::Relaxed);
-                relay.change(namespace, path)
+                relay.replace_qdiscs(namespace, path)
             })?;
         Ok(())
     }
 
     /// Gives the bottleneck the rate that its trace has at a step of a run.
-    pub(crate) fn tune(&self, step: u64) -> Result<(), Error> {
+    pub(crate) fn tune_rate(&self, step: u64) -> Result<(), Error> {
         if let Some((tuner, path)) = &self.tuner
             && let Some(trace) = &path.trace
         {
-            tuner.tune(path, trace.at(path.seed, step))?;
+            tuner.set_rate(path, trace.rate_at_step(path.seed, step))?;
         }
         Ok(())
     }
 
-    /// Its first address.
-    pub fn address(&self) -> IpAddr {
+    /// First address of the host.
+    pub fn first_address(&self) -> IpAddr {
         self.address_of(Side::Server)
     }
 
@@ -156,14 +158,14 @@ impl Remote {
     /// All its addresses.
     pub fn addresses(&self) -> Vec<IpAddr> {
         (0..=self.further_addresses)
-            .map(|further| self.place.server(self.family, further))
+            .map(|further| self.place.server_address(self.family, further))
             .collect()
     }
 
     /// The address to listen on: its only one, or all.
-    pub(crate) fn listening(&self) -> IpAddr {
+    pub(crate) fn listen_address(&self) -> IpAddr {
         match (self.further_addresses, self.family) {
-            (0, _) => self.address(),
+            (0, _) => self.first_address(),
             (_, Family::Ipv4) => Ipv4Addr::UNSPECIFIED.into(),
             (_, Family::Ipv6) => Ipv6Addr::UNSPECIFIED.into(),
         }
@@ -172,8 +174,8 @@ impl Remote {
     /// The first address at an end of its link.
     pub(crate) fn address_of(&self, side: Side) -> IpAddr {
         match side {
-            Side::Client => self.place.client(self.family),
-            Side::Server => self.place.server(self.family, 0),
+            Side::Client => self.place.client_address(self.family),
+            Side::Server => self.place.server_address(self.family, 0),
         }
     }
 
@@ -181,15 +183,15 @@ impl Remote {
     ///
     /// # Errors
     /// [`Error::Loss`] or [`Error::Process`] if the counters cannot be read.
-    pub fn forward(&self) -> Result<LossCounters, Error> {
+    pub fn forward_counters(&self) -> Result<LossCounters, Error> {
         let mut dropped = self.dropped_before.load(Ordering::Relaxed);
         for (relay, namespace) in &self.relays {
-            dropped += relay.dropped(namespace)?;
+            dropped += relay.dropped_packets(namespace)?;
         }
         dropped += self.wire.as_ref().map_or(0, tun::Wire::queue_drops);
         Ok(LossCounters {
             queue_dropped_packets: dropped,
-            ..self.forward.counters()?
+            ..self.forward.read_counters()?
         })
     }
 
@@ -197,13 +199,13 @@ impl Remote {
     ///
     /// # Errors
     /// [`Error::Loss`] if the counters cannot be read.
-    pub fn reverse(&self) -> Result<LossCounters, Error> {
-        self.reverse.counters()
+    pub fn reverse_counters(&self) -> Result<LossCounters, Error> {
+        self.reverse.read_counters()
     }
 
     /// The round-trip times of the client's connections to it, since the last call.
     pub(super) fn take_round_trips(&self) -> Result<RoundTrips, Error> {
-        self.rtt.take()
+        self.rtt.take_measurements()
     }
 
     pub(super) fn server(&self) -> &Namespace {
@@ -211,7 +213,9 @@ impl Remote {
     }
 
     /// Fails if it is no longer joined to the client.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        self.wire.as_ref().map_or(Ok(()), tun::Wire::check)
+    pub(super) fn check_joined(&self) -> Result<(), Error> {
+        self.wire
+            .as_ref()
+            .map_or(Ok(()), tun::Wire::check_forwarding)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct RoundTrips {
 impl RoundTrips {
     /// Removes and returns those of the connection from a local port to a remote host; empty if
     /// there are none.
-    pub(crate) fn take(&mut self, remote: IpAddr, local_port: u16) -> Histogram {
+    pub(crate) fn take_connection(&mut self, remote: IpAddr, local_port: u16) -> Histogram {
         self.by_connection
             .remove(&(remote, local_port))
             .unwrap_or_default()
@@ -50,14 +50,14 @@ impl Rtt {
     /// Loads the programs and attaches them to an interface that already has the loss program.
     pub(crate) fn attach(namespace: &Namespace, interface: &str) -> Result<Self, Error> {
         let mut storage = MaybeUninit::uninit();
-        let mut open = open(&mut storage)?;
+        let mut open = open_object(&mut storage)?;
         open.progs.find_bucket.set_autoload(false);
-        let skeleton = open.load().map_err(failed("loaded"))?;
+        let skeleton = open.load().map_err(rtt_error("loaded"))?;
         let programs = [
             (skeleton.progs.note_sent.as_fd(), TC_EGRESS),
             (skeleton.progs.match_echo.as_fd(), TC_INGRESS),
         ];
-        namespace.within(|| {
+        namespace.run_within(|| {
             let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| {
                 Error::system(format!("no interface {interface}"))(errno.into())
             })?;
@@ -68,28 +68,28 @@ impl Rtt {
                     .priority(PRIORITY)
                     .hook(direction)
                     .attach()
-                    .map_err(failed("attached"))?;
+                    .map_err(rtt_error("attached"))?;
             }
             Ok(())
         })?;
-        let flows = MapHandle::try_from(&skeleton.maps.flows).map_err(failed("kept"))?;
+        let flows = MapHandle::try_from(&skeleton.maps.flows).map_err(rtt_error("kept"))?;
         Ok(Self { flows })
     }
 
     /// The measurements since the last call.
-    pub(crate) fn take(&self) -> Result<RoundTrips, Error> {
+    pub(crate) fn take_measurements(&self) -> Result<RoundTrips, Error> {
         let mut taken = RoundTrips::default();
         // Keys are collected first: deleting one restarts the iteration.
         for key in self.flows.keys().collect::<Vec<_>>() {
             let value = self
                 .flows
                 .lookup(&key, MapFlags::ANY)
-                .map_err(failed("read"))?;
+                .map_err(rtt_error("read"))?;
             let Some(value) = value else { continue };
-            self.flows.delete(&key).map_err(failed("cleared"))?;
+            self.flows.delete(&key).map_err(rtt_error("cleared"))?;
             let (Some(endpoints), Some(flow)) = (
-                plain::<types::endpoints>(&key),
-                plain::<types::flow>(&value),
+                from_bytes::<types::endpoints>(&key),
+                from_bytes::<types::flow>(&value),
             ) else {
                 continue;
             };
@@ -119,12 +119,12 @@ fn histogram_of(buckets: &[u32]) -> Histogram {
 
 /// The middle of a bucket, µs, to the nanosecond.
 fn middle_us(place: usize) -> f64 {
-    let (first, width) = bounds(place);
+    let (first, width) = bucket_bounds(place);
     ((first as f64 + width as f64 / 2.0) * UNIT_US * 1e3).round() / 1e3
 }
 
 /// Start and width of a bucket, in units: the inverse of `bucket()`.
-fn bounds(place: usize) -> (u64, u64) {
+fn bucket_bounds(place: usize) -> (u64, u64) {
     match place / PARTS {
         0 => (place as u64, 1),
         range => {
@@ -134,18 +134,18 @@ fn bounds(place: usize) -> (u64, u64) {
     }
 }
 
-fn open(storage: &mut MaybeUninit<libbpf_rs::OpenObject>) -> Result<OpenRttSkel<'_>, Error> {
+fn open_object(storage: &mut MaybeUninit<libbpf_rs::OpenObject>) -> Result<OpenRttSkel<'_>, Error> {
     RttSkelBuilder::default()
         .open(storage)
-        .map_err(failed("opened"))
+        .map_err(rtt_error("opened"))
 }
 
-fn failed(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
+fn rtt_error(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
     move |why| Error::Rtt { what, why }
 }
 
 /// A struct of integers from its bytes.
-fn plain<T: Copy>(bytes: &[u8]) -> Option<T> {
+fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
         return None;
     }
@@ -159,12 +159,12 @@ fn plain<T: Copy>(bytes: &[u8]) -> Option<T> {
 ///
 /// # Errors
 /// [`Error::Rtt`] if the program cannot be loaded or run.
-pub fn rehearse(times_ns: &[u64]) -> Result<Vec<(u32, f64)>, Error> {
+pub fn rehearse_buckets(times_ns: &[u64]) -> Result<Vec<(u32, f64)>, Error> {
     let mut storage = MaybeUninit::uninit();
-    let mut open = open(&mut storage)?;
+    let mut open = open_object(&mut storage)?;
     open.progs.note_sent.set_autoload(false);
     open.progs.match_echo.set_autoload(false);
-    let skeleton = open.load().map_err(failed("loaded"))?;
+    let skeleton = open.load().map_err(rtt_error("loaded"))?;
     times_ns
         .iter()
         .map(|ns| {
@@ -178,7 +178,7 @@ pub fn rehearse(times_ns: &[u64]) -> Result<Vec<(u32, f64)>, Error> {
                 .progs
                 .find_bucket
                 .test_run(input)
-                .map_err(failed("rehearsed"))?;
+                .map_err(rtt_error("rehearsed"))?;
             Ok((output.return_value, middle_us(output.return_value as usize)))
         })
         .collect()
@@ -192,7 +192,7 @@ mod tests {
     fn buckets_have_no_gaps_and_keep_to_a_sixteenth() {
         let mut end = 0;
         for place in 0..27 * PARTS {
-            let (first, width) = bounds(place);
+            let (first, width) = bucket_bounds(place);
             assert_eq!(first, end, "{place}");
             assert!(width == 1 || width * 16 <= first, "{place}");
             end = first + width;

@@ -10,20 +10,20 @@ use crate::rundir;
 
 /// Removes namespaces, cgroups and run directories whose process is gone. Failures are reported and
 /// left.
-pub(crate) fn remove() {
+pub(crate) fn remove_stale() {
     for name in orphans(Path::new(netns::DIRECTORY)) {
         tracing::info!("removing the namespace {name} of a laboratory that is gone");
         if let Err(error) = tool::run("ip", &format!("netns delete {name}")) {
             tracing::warn!("{error}");
         }
     }
-    if let Ok(mount) = cgroup::mount() {
+    if let Ok(mount) = cgroup::mount_point() {
         for name in orphans(&mount) {
-            cgroup::remove(&mount.join(name));
+            cgroup::remove_cgroup(&mount.join(name));
         }
     }
     let parent = Path::new(rundir::PARENT);
     for name in orphans(parent) {
-        rundir::remove(&parent.join(name));
+        rundir::remove_run_directory(&parent.join(name));
     }
 }

@@ -13,7 +13,7 @@ use thalweg_link::tun;
 use thalweg_process::tool::run;
 
 use super::netns::Namespace;
-use super::veth::{self, Ends};
+use super::veth::{self, Endpoints};
 use crate::error::Error;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
 use crate::units::Probability;
@@ -22,20 +22,20 @@ use crate::units::Probability;
 #[derive(Debug)]
 pub(super) struct Wire {
     failed: Arc<EventFd>,
-    /// That of the data, then that of the ACKs.
+    /// Forwarder of the data, then that of the ACKs.
     forwarders: [Forwarder; 2],
 }
 
 impl Wire {
     /// Creates the devices, gives them the hosts' addresses and starts forwarding.
-    pub(super) fn join(ends: &Ends<'_>, path: &PathModel) -> Result<Self, Error> {
+    pub(super) fn join_hosts(ends: &Endpoints<'_>, path: &PathModel) -> Result<Self, Error> {
         let make = |host: &Namespace, interface: &str| {
-            host.within(|| {
-                tun::attach(interface)
+            host.run_within(|| {
+                tun::attach_device(interface)
                     .map_err(|(what, error)| Error::system(format!("cannot {what}"))(error))
             })
         };
-        let hosts = ends.hosts();
+        let hosts = ends.host_interfaces();
         let [(client, _, near_name), (server, _, far_name)] = &hosts;
         let (near, far) = (make(client, near_name)?, make(server, far_name)?);
         for (host, _, link) in &hosts {
@@ -64,12 +64,12 @@ impl Wire {
         let (near_too, far_too) = (copy(&near)?, copy(&far)?);
         let began = Instant::now();
         let start = |name, direction, from, to| {
-            Forwarder::start(name, direction, from, to, began, Arc::clone(&failed))
+            Forwarder::start_forwarding(name, direction, from, to, began, Arc::clone(&failed))
         };
         Ok(Self {
             forwarders: [
-                start("wire-forward", forward(path), near, far)?,
-                start("wire-reverse", reverse(path), far_too, near_too)?,
+                start("wire-forward", forward_direction(path), near, far)?,
+                start("wire-reverse", reverse_direction(path), far_too, near_too)?,
             ],
             failed,
         })
@@ -81,7 +81,7 @@ impl Wire {
     }
 
     /// Fails if it has stopped forwarding.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check_forwarding(&self) -> Result<(), Error> {
         match self.failed.read() {
             Ok(_) => Err(Error::system("the link between the hosts")(
                 std::io::Error::other("forwarding packets has stopped"),
@@ -93,7 +93,7 @@ impl Wire {
 }
 
 /// The data direction. Loss is not part of it: the TC program drops on every wire.
-fn forward(path: &PathModel) -> Direction {
+fn forward_direction(path: &PathModel) -> Direction {
     Direction {
         loss: Probability::ZERO,
         capacity: path.rate.map_or(Capacity::Unlimited, Capacity::Rate),
@@ -110,14 +110,14 @@ fn forward(path: &PathModel) -> Direction {
     }
 }
 
-fn reverse(path: &PathModel) -> Direction {
+fn reverse_direction(path: &PathModel) -> Direction {
     Direction {
         capacity: Capacity::Unlimited,
         queue_bytes: u64::MAX,
         ecn: None,
         reorder: Probability::ZERO,
         seed: !path.seed,
-        ..forward(path)
+        ..forward_direction(path)
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
             mark: Some(Delay::from_us(500)),
             ..PathModel::default()
         };
-        let (there, back) = (forward(&path), reverse(&path));
+        let (there, back) = (forward_direction(&path), reverse_direction(&path));
         assert!(matches!(there.capacity, Capacity::Rate(_)));
         assert_eq!(there.queue_bytes, DEFAULT_QUEUE.bytes());
         assert!(matches!(back.capacity, Capacity::Unlimited));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use thalweg_guest::{DEFAULT_MEMORY, Kind, Limits, check_available};
+use thalweg_guest::{DEFAULT_MEMORY, KernelKind, Limits, check_available};
 
 use crate::error::Error;
 use crate::mode::Mode;
@@ -19,22 +19,25 @@ use crate::progress::{self, Step};
 use crate::scenario::{PolicyFile, Scenario};
 use crate::units::Size;
 
-pub(crate) fn write(value: &impl serde::Serialize) -> Result<Value, Error> {
+pub(crate) fn to_document(value: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(value).map_err(|error| Error::system("what goes in")(error.into()))
 }
 
-pub(crate) fn read<T: DeserializeOwned>(document: Value) -> Result<T, Error> {
+pub(crate) fn from_document<T: DeserializeOwned>(document: Value) -> Result<T, Error> {
     serde_json::from_value(document).map_err(|error| Error::system("what came out")(error.into()))
 }
 
 /// The laboratory's program, which runs inside, from the options.
-pub(crate) fn program(options: &Options) -> Result<PathBuf, Error> {
+pub(crate) fn lab_program(options: &Options) -> Result<PathBuf, Error> {
     fs::canonicalize(&options.program)
         .map_err(Error::io("cannot find the laboratory", &options.program))
 }
 
 /// The agent's program, from the options; none if no mode and no scenario needs it.
-pub(crate) fn agent(options: &Options, scenarios: &[Scenario]) -> Result<Option<PathBuf>, Error> {
+pub(crate) fn agent_program(
+    options: &Options,
+    scenarios: &[Scenario],
+) -> Result<Option<PathBuf>, Error> {
     if !scenarios.iter().any(|one| one.needs_agent(&options.modes)) {
         return Ok(None);
     }
@@ -45,14 +48,18 @@ pub(crate) fn agent(options: &Options, scenarios: &[Scenario]) -> Result<Option<
 }
 
 /// The memory asked for, if the machine has it.
-pub(crate) fn memory(kind: Kind, options: &Options, scenarios: &[Scenario]) -> Result<Size, Error> {
+pub(crate) fn guest_memory(
+    kind: KernelKind,
+    options: &Options,
+    scenarios: &[Scenario],
+) -> Result<Size, Error> {
     let largest = scenarios.iter().filter_map(|one| one.system.memory).max();
     let memory = options.kernel.memory.or(largest).unwrap_or(DEFAULT_MEMORY);
     check_available(kind, memory, "--memory, or `memory` of the scenario")?;
     Ok(memory)
 }
 
-fn limits(options: &Options, scenarios: &[Scenario]) -> Limits {
+fn guest_limits(options: &Options, scenarios: &[Scenario]) -> Limits {
     let durations = scenarios.iter().map(|it| it.traffic.duration.duration());
     Limits {
         boot_s: options.kernel.boot_limit_s,
@@ -61,9 +68,12 @@ fn limits(options: &Options, scenarios: &[Scenario]) -> Limits {
 }
 
 /// The kernel modules of the congestion controls that scenarios and modes name.
-fn modules<'a>(scenarios: &'a [Scenario], modes: &'a [Mode]) -> impl Iterator<Item = String> + 'a {
+fn cc_modules<'a>(
+    scenarios: &'a [Scenario],
+    modes: &'a [Mode],
+) -> impl Iterator<Item = String> + 'a {
     let policies = scenarios.iter().flat_map(move |scenario| {
-        let of = move |mode: &'a Mode| scenario.policy(mode);
+        let of = move |mode: &'a Mode| scenario.mode_policy(mode);
         modes.iter().filter_map(of)
     });
     let fixed = modes.iter().filter_map(|mode| match mode {
@@ -106,11 +116,11 @@ impl Follower {
     }
 
     /// Takes one report.
-    fn take(&mut self, words: Value) -> Result<(), String> {
+    fn take_report(&mut self, words: Value) -> Result<(), String> {
         match serde_json::from_value(words).map_err(|error| error.to_string())? {
             Step::Scenario { name, connections } => {
                 self.bar.finish_and_clear();
-                self.bar = progress::bar(self.wanted, &name, connections);
+                self.bar = progress::progress_bar(self.wanted, &name, connections);
             }
             Step::Connection { made, mode } => {
                 self.bar.set_position(made);

@@ -6,15 +6,15 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use thalweg_guest::kernels::Stock;
-use thalweg_guest::qemu::{JOB, Machine, Needs, program};
+use thalweg_guest::qemu::{JOB, Machine, Needs, program_path};
 use thalweg_guest::ticks::Timers;
-use thalweg_guest::{Kind, OUT, SERIAL};
+use thalweg_guest::{KernelKind, OUT, SERIAL};
 use thalweg_process::tool;
-use thalweg_report::escape;
+use thalweg_report::escape_html;
 
 use super::Follower;
 use crate::error::Error;
-use crate::options::{KernelOptions, Options, Origin, Place};
+use crate::options::{KernelOptions, Options, Origin, UsedBackend};
 use crate::report::{self, Finished};
 use crate::scenario::{self, Scenario};
 
@@ -24,7 +24,7 @@ const COMMAND: &str = "@COMMAND@";
 
 /// Boots the kernel, runs the scenarios there and returns the results. Kernel and directory are
 /// gone on every way out.
-pub(crate) fn run(
+pub(crate) fn run_in_qemu(
     kernel: &Stock,
     timers: Timers,
     options: &Options,
@@ -32,37 +32,40 @@ pub(crate) fn run(
 ) -> Result<Finished, Error> {
     let machine = Machine {
         kernel,
-        memory: super::memory(Kind::Qemu, options, scenarios)?,
+        memory: super::guest_memory(KernelKind::Qemu, options, scenarios)?,
         shift: options.kernel.shift,
         seed: scenarios.first().map_or(0, |first| first.path.seed),
         timers,
     };
     let files = options.scenarios.iter().zip(scenarios).enumerate();
     let copies: Vec<Copy> = files
-        .map(|(index, (file, scenario))| copy(index, file, scenario))
+        .map(|(index, (file, scenario))| place_scenario(index, file, scenario))
         .collect();
-    let mut needs = needs(options, scenarios, &copies)?;
-    if let Some(agent) = super::agent(options, scenarios)? {
+    let mut needs = guest_needs(options, scenarios, &copies)?;
+    if let Some(agent) = super::agent_program(options, scenarios)? {
         needs.programs.push((agent_inside(), agent));
     }
-    machine.modules(&needs)?;
-    let own = super::program(options)?;
+    machine.needed_modules(&needs)?;
+    let own = super::lab_program(options)?;
     // Checked now, so that a fault does not appear after a minute.
-    let directories =
-        report::directories(options.out.as_deref(), scenarios, &options.origin.started())?;
+    let directories = report::report_directories(
+        options.out.as_deref(),
+        scenarios,
+        &options.origin.start_time(),
+    )?;
 
     let inner = Options {
         scenarios: copies.iter().map(|copy| copy.file.clone()).collect(),
         out: Some(Path::new(JOB).join(OUT)),
         agent_binary: agent_inside(),
-        program: program(),
+        program: program_path(),
         progress: false,
         kernel: KernelOptions {
             name: None,
             ..options.kernel.clone()
         },
         origin: Origin {
-            place: Place {
+            place: UsedBackend {
                 kernel_command: Some(machine.command_line()),
                 ..options.origin.place.clone()
             },
@@ -73,15 +76,15 @@ pub(crate) fn run(
         },
         ..options.clone()
     };
-    let document = super::write(&inner)?;
+    let document = super::to_document(&inner)?;
     let mut follower = Follower::new(options.progress);
-    let limits = super::limits(options, scenarios);
-    let told = &mut |words| follower.take(words);
-    let (answer, work) = machine.run(&own, document, needs, limits, told)?;
-    let command = options.origin.command();
+    let limits = super::guest_limits(options, scenarios);
+    let told = &mut |words| follower.take_report(words);
+    let (answer, work) = machine.run_document(&own, document, needs, limits, told)?;
+    let command = options.origin.command_line();
     let reports = work.path().join(OUT);
-    keep(
-        super::read(answer)?,
+    move_output(
+        super::from_document(answer)?,
         &reports,
         scenarios,
         &directories,
@@ -91,22 +94,25 @@ pub(crate) fn run(
 
 /// The agent's program in the guest.
 fn agent_inside() -> PathBuf {
-    program().with_file_name(tool::AGENT)
+    program_path().with_file_name(tool::AGENT)
 }
 
 /// Files and modules that the run needs.
-fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Result<Needs, Error> {
+fn guest_needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Result<Needs, Error> {
     // A congestion control that a scenario brings along need not be a module.
     let arms = scenarios.iter().flat_map(|scenario| &scenario.arms);
     let brought = |name: &String| arms.clone().any(|arm| format!("tcp_{}", arm.name) == *name);
-    let (wished, modules) = super::modules(scenarios, &options.modes).partition(brought);
+    let (wished, modules) = super::cc_modules(scenarios, &options.modes).partition(brought);
     let mut needs = Needs {
         modules,
         wished,
         ..Needs::default()
     };
-    let programs: BTreeSet<_> = scenarios.iter().flat_map(Scenario::programs).collect();
-    let missing = thalweg_guest::missing(programs.iter().copied().copied());
+    let programs: BTreeSet<_> = scenarios
+        .iter()
+        .flat_map(Scenario::needed_programs)
+        .collect();
+    let missing = thalweg_guest::missing_programs(programs.iter().copied().copied());
     if !missing.is_empty() {
         return Err(Error::Options(missing.join("; ")));
     }
@@ -138,11 +144,11 @@ struct Copy {
 
 /// Places a scenario and its files in the guest. Names stay as they are, relative to a folder that
 /// is deep enough for every `..`.
-fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
+fn place_scenario(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     let of_policies = scenario.policies.iter().map(|policy| &policy.file);
     let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
-    let here = scenario::folder(file);
-    let paths = scenario.remotes().into_iter().map(|(_, path)| path);
+    let here = scenario::scenario_folder(file);
+    let paths = scenario.remote_paths().into_iter().map(|(_, path)| path);
     let traces = paths.filter_map(|path| path.trace.as_ref());
     let names: Vec<(&PathBuf, &Path)> = of_policies
         .chain(of_arms)
@@ -160,7 +166,12 @@ fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     let mut passed = vec![folder.clone()];
     let named = names
         .into_iter()
-        .map(|(path, name)| (straight(&folder.join(name), &mut passed), path.clone()))
+        .map(|(path, name)| {
+            (
+                normalize_path(&folder.join(name), &mut passed),
+                path.clone(),
+            )
+        })
         .collect();
     Copy {
         file: Path::new(JOB).join(super::copy_of_scenario(index)),
@@ -172,7 +183,7 @@ fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
 
 /// A path without `.` and `..`, none of whose directories is a link. Directories that `..` leaves
 /// are added to `passed`.
-fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
+fn normalize_path(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -188,14 +199,14 @@ fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
 }
 
 /// Moves the guest's output to the directories that were asked for.
-fn keep(
+fn move_output(
     mut finished: Finished,
     reports: &Path,
     scenarios: &[Scenario],
     directories: &[PathBuf],
     command: &str,
 ) -> Result<Finished, Error> {
-    let inside = report::directories(Some(reports), scenarios, "")?;
+    let inside = report::report_directories(Some(reports), scenarios, "")?;
     for (from, to) in inside.iter().zip(directories) {
         move_tree(from, to, command)?;
     }
@@ -219,7 +230,7 @@ fn move_tree(from: &Path, to: &Path, command: &str) -> Result<(), Error> {
         }
         let content = fs::read(&path).map_err(Error::io("cannot read", &path))?;
         let shown = match path.extension().and_then(|ending| ending.to_str()) {
-            Some("html") => Some(escape(command)),
+            Some("html") => Some(escape_html(command)),
             // Escaped as inside a JSON string.
             Some("json") => serde_json::to_string(command)
                 .ok()
@@ -252,7 +263,7 @@ mod tests {
             "name = \"a\"\n[[arm]]\nname = \"x\"\nload = \"../m.safetensors\"\n",
         )
         .unwrap();
-        let copy = copy(3, &file, &Scenario::load(&file).unwrap());
+        let copy = place_scenario(3, &file, &Scenario::load(&file).unwrap());
         assert_eq!(copy.folder, Path::new("/job/3/d"));
         let places: Vec<&PathBuf> = copy.named.keys().collect();
         assert_eq!(places, [Path::new("/job/3/m.safetensors")]);
@@ -264,7 +275,7 @@ mod tests {
         // An absolute name stays absolute.
         let mut passed = Vec::new();
         assert_eq!(
-            straight(Path::new("/a/b/../../c"), &mut passed),
+            normalize_path(Path::new("/a/b/../../c"), &mut passed),
             Path::new("/c")
         );
         assert_eq!(passed, ["/a/b", "/a"].map(PathBuf::from));

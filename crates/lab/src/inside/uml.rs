@@ -3,31 +3,33 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use thalweg_guest::Kind;
+use thalweg_guest::KernelKind;
 use thalweg_guest::uml::{Kernel, Ready, check_visible};
 
 use super::Follower;
 use crate::error::Error;
 use crate::mode::Mode;
-use crate::options::{Options, Origin, Place};
+use crate::options::{Options, Origin, UsedBackend};
 use crate::report::{self, Finished};
 use crate::scenario::{self, Scenario};
 
 /// The packaged kernel with the modules that scenarios and modes need.
-pub(crate) fn packaged(scenarios: &[Scenario], modes: &[Mode]) -> Result<Kernel, Error> {
-    Ok(Kernel::packaged(super::modules(scenarios, modes))?)
+pub(crate) fn packaged_kernel(scenarios: &[Scenario], modes: &[Mode]) -> Result<Kernel, Error> {
+    Ok(Kernel::packaged_kernel(super::cc_modules(
+        scenarios, modes,
+    ))?)
 }
 
 /// Boots the kernel, runs the scenarios there and returns the results. Kernel and directory are
 /// gone on every way out.
-pub(crate) fn run(
+pub(crate) fn run_in_uml(
     kernel: &Kernel,
     options: &Options,
     scenarios: &[Scenario],
 ) -> Result<Finished, Error> {
-    let memory = super::memory(Kind::UserMode, options, scenarios)?;
-    let program = super::program(options)?;
-    let agent = super::agent(options, scenarios)?;
+    let memory = super::guest_memory(KernelKind::UserMode, options, scenarios)?;
+    let program = super::lab_program(options)?;
+    let agent = super::agent_program(options, scenarios)?;
     let out = options
         .out
         .clone()
@@ -50,24 +52,24 @@ pub(crate) fn run(
         program,
         progress: false,
         origin: Origin {
-            place: Place {
+            place: UsedBackend {
                 kernel_command: Some(ready.command_line()),
                 ..options.origin.place.clone()
             },
-            command: Some(options.origin.command()),
-            started: Some(options.origin.started()),
+            command: Some(options.origin.command_line()),
+            started: Some(options.origin.start_time()),
             policy_folders: files
-                .map(|file| surroundings.current.join(scenario::folder(file)))
+                .map(|file| surroundings.current.join(scenario::scenario_folder(file)))
                 .collect(),
-            channel: Some(ready.channel()),
+            channel: Some(ready.channel_file()),
         },
         ..options.clone()
     };
-    let document = super::write(&inner)?;
+    let document = super::to_document(&inner)?;
     let mut follower = Follower::new(options.progress);
-    let limits = super::limits(options, scenarios);
-    let answer = ready.run(document, limits, &mut |words| follower.take(words))?;
-    super::read(answer)
+    let limits = super::guest_limits(options, scenarios);
+    let answer = ready.run_document(document, limits, &mut |words| follower.take_report(words))?;
+    super::from_document(answer)
 }
 
 /// Copies the scenarios to a directory that the kernel sees.

@@ -12,7 +12,7 @@ use crate::table;
 pub struct Finished {
     /// Whether no expectation was missed.
     pub passed: bool,
-    /// The document of [`super::json()`].
+    /// The document of [`super::run_document()`].
     pub document: Value,
     /// The tables for a terminal.
     pub text: String,
@@ -23,11 +23,11 @@ impl Finished {
     ///
     /// # Errors
     /// [`Error::Process`] if a figure cannot be written as JSON.
-    pub fn of(outcome: &Outcome) -> Result<Self, Error> {
-        let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario).collect();
+    pub fn from_outcome(outcome: &Outcome) -> Result<Self, Error> {
+        let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario_text).collect();
         Ok(Self {
-            passed: outcome.passed(),
-            document: super::json(outcome)?,
+            passed: outcome.has_passed(),
+            document: super::run_document(outcome)?,
             text: texts.join("\n") + "\n",
         })
     }

@@ -2,82 +2,85 @@
 
 use std::fmt::Write;
 
-use thalweg_report::{Verdict, escape, head, html_table};
+use thalweg_report::{Verdict, escape_html, html_table, page_head};
 
 use super::{plots, svg};
 use crate::measure::Measure;
+use crate::multi_host;
 use crate::outcome::{Environment, ScenarioOutcome};
-use crate::several;
 use crate::statistic::Statistic;
+use crate::summary;
 use crate::table;
 use crate::web;
-use crate::words;
 
 /// The whole page of a scenario.
-pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> String {
+pub(super) fn scenario_page(environment: &Environment, outcome: &ScenarioOutcome) -> String {
     let scenario = &outcome.scenario;
     let mut page = String::new();
     let _ = write!(
         page,
         "{head}<h1>{name}</h1>\n<p class=\"soft\">{description}</p>\n<p>{path}.</p>\n<p>{verdict}</p>\n",
-        head = head(&format!("Thalweg laboratory: {}", scenario.name)),
-        name = escape(&scenario.name),
-        description = escape(&scenario.description),
-        path = escape(&scenario.describe_paths()),
-        verdict = verdict(outcome),
+        head = page_head(&format!("Thalweg laboratory: {}", scenario.name)),
+        name = escape_html(&scenario.name),
+        description = escape_html(&scenario.description),
+        path = escape_html(&scenario.describe_paths()),
+        verdict = verdict_badge(outcome),
     );
     page.push_str("<h2>In words</h2>\n");
-    for sentence in words::sentences(outcome) {
-        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+    for sentence in summary::scenario_sentences(outcome) {
+        let _ = writeln!(page, "<p>{}</p>", escape_html(&sentence));
     }
-    if let Some(hosts) = several::table(outcome) {
+    if let Some(hosts) = multi_host::hosts_table(outcome) {
         page.push_str("<h2>All hosts</h2>\n");
         page.push_str(&html_table(&hosts, &hosts.title, ""));
     }
-    if let Some(times) = web::table(outcome) {
+    if let Some(times) = web::web_table(outcome) {
         page.push_str("<h2>Pages and objects</h2>\n");
         page.push_str(&html_table(&times, &times.title, ""));
     }
     let views = outcome.by_host();
-    for (place, path) in table::paths(outcome, &views).into_iter().enumerate() {
-        figures(&mut page, path, (!views.is_empty()).then_some(place));
+    for (place, path) in table::path_outcomes(outcome, &views)
+        .into_iter()
+        .enumerate()
+    {
+        path_section(&mut page, path, (!views.is_empty()).then_some(place));
     }
     page.push_str("<details><summary>What the measures mean</summary>\n<dl>\n");
     for statistic in Statistic::ALL {
         let _ = writeln!(
             page,
             "<dt>{} (<code>{}</code>)</dt><dd>{}</dd>",
-            escape(statistic.words()),
+            escape_html(statistic.reader_name()),
             statistic.key(),
-            escape(statistic.description())
+            escape_html(statistic.description())
         );
     }
     page.push_str("</dl>\n</details>\n");
     if !outcome.checks.is_empty() {
         page.push_str("<h2>Expected outcome</h2>\n");
         page.push_str(&html_table(
-            &table::checks(outcome),
+            &table::checks_table(outcome),
             "Expectations",
             "checks",
         ));
     }
     if let Some(table) = table::null_checks(outcome) {
-        let _ = writeln!(page, "<h2>{}</h2>", escape(&table.title));
+        let _ = writeln!(page, "<h2>{}</h2>", escape_html(&table.title));
         page.push_str(&html_table(&table, "One of them must be missed", ""));
     }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
-        let learned = table::learned(mode);
-        let _ = writeln!(page, "<h2>{}</h2>", escape(&learned.title));
+        let learned = table::learned_table(mode);
+        let _ = writeln!(page, "<h2>{}</h2>", escape_html(&learned.title));
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
-    for table in outcome.modes.iter().filter_map(table::gained) {
-        let _ = writeln!(page, "<h2>{}</h2>", escape(&table.title));
+    for table in outcome.modes.iter().filter_map(table::gain_table) {
+        let _ = writeln!(page, "<h2>{}</h2>", escape_html(&table.title));
         page.push_str(&html_table(&table, "Less is better", ""));
     }
     how_it_was_measured(&mut page, environment, outcome);
     page.push_str("<h2>Connections</h2>\n<details><summary>Every connection</summary>\n");
     page.push_str(&html_table(
-        &table::connections(outcome),
+        &table::connections_table(outcome),
         "In order, by mode",
         "",
     ));
@@ -93,13 +96,13 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
         if let Some(stack) = environment
             .stack
             .as_ref()
-            .filter(|_| scenario.stack().is_some())
+            .filter(|_| scenario.first_stack().is_some())
         {
             let kernel = match end {
                 crate::scenario::End::Stack => stack,
                 crate::scenario::End::Native => &environment.kernel,
             };
-            let _ = writeln!(page, "<dt>{key}</dt><dd>{}</dd>", escape(kernel));
+            let _ = writeln!(page, "<dt>{key}</dt><dd>{}</dd>", escape_html(kernel));
         }
     }
     for (term, text) in [
@@ -123,7 +126,7 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
         ("System's own", scenario.system.default_cc.clone()),
         (
             "Traffic",
-            match scenario.remotes().len() {
+            match scenario.remote_paths().len() {
                 1 => scenario.traffic.describe(),
                 count => format!(
                     "{}, to each of {count} hosts at once",
@@ -133,12 +136,12 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
         ),
         (
             "References",
-            format!("in every {} round", ordinal(outcome.reference_every)),
+            format!("in every {} round", ordinal_name(outcome.reference_every)),
         ),
         (
             "Seed of the loss",
             scenario
-                .remotes()
+                .remote_paths()
                 .iter()
                 .map(|(_, path)| path.seed.to_string())
                 .collect::<Vec<_>>()
@@ -147,43 +150,50 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
         ("iperf3", environment.iperf3.clone()),
         ("Thalweg", environment.version.clone()),
     ] {
-        let _ = writeln!(page, "<dt>{term}</dt><dd>{}</dd>", escape(&text));
+        let _ = writeln!(page, "<dt>{term}</dt><dd>{}</dd>", escape_html(&text));
     }
     page.push_str("</dl>\n");
 }
 
 /// Pictures and tables of one path: the scenario's, or that to one of several hosts, by its place.
-fn figures(page: &mut String, outcome: &ScenarioOutcome, host: Option<usize>) {
+fn path_section(page: &mut String, outcome: &ScenarioOutcome, host: Option<usize>) {
     let whose = match host {
-        Some(_) => format!(", host {}", escape(&outcome.scenario.name)),
+        Some(_) => format!(", host {}", escape_html(&outcome.scenario.name)),
         None => String::new(),
     };
     let course = [
-        ("Goodput of each connection", Some(svg::rounds(outcome))),
-        ("Arms over the run", plots::arms(outcome)),
-        ("Convergence", plots::convergence(outcome)),
-        ("Regret", plots::regret(outcome)),
-        ("Share of the bottleneck", plots::shares(outcome)),
+        (
+            "Goodput of each connection",
+            Some(svg::rounds_plot(outcome)),
+        ),
+        ("Arms over the run", plots::arms_plot(outcome)),
+        ("Convergence", plots::convergence_plot(outcome)),
+        ("Regret", plots::regret_plot(outcome)),
+        ("Share of the bottleneck", plots::shares_plot(outcome)),
     ];
-    let spread = Measure::ALL.map(|measure| (measure.title(), svg::boxes(outcome, measure)));
+    let spread = Measure::ALL.map(|measure| (measure.title(), svg::box_plot(outcome, measure)));
     for (heading, pictures) in [("Course", &course[..]), ("Spread", &spread[..])] {
         let _ = writeln!(page, "<h2>{heading}{whose}</h2>");
         for (title, picture) in pictures {
             if let Some(picture) = picture {
-                let _ = write!(page, "<h3>{title}</h3>\n{}\n", unique(picture, host));
+                let _ = write!(page, "<h3>{title}</h3>\n{}\n", unique_ids(picture, host));
             }
         }
     }
     let _ = writeln!(page, "<h2>Modes{whose}</h2>");
-    page.push_str(&html_table(&table::summary(outcome), "Figures by mode", ""));
-    let measures = table::measures(outcome);
+    page.push_str(&html_table(
+        &table::summary_table(outcome),
+        "Figures by mode",
+        "",
+    ));
+    let measures = table::measures_table(outcome);
     if !measures.rows.is_empty() {
         page.push_str(&html_table(&measures, "Measures", ""));
     }
 }
 
 /// Makes a picture's identifiers unique in the page, which may have one for each host.
-fn unique(picture: &str, host: Option<usize>) -> String {
+fn unique_ids(picture: &str, host: Option<usize>) -> String {
     let Some(place) = host else {
         return picture.to_owned();
     };
@@ -196,7 +206,7 @@ fn unique(picture: &str, host: Option<usize>) -> String {
     format!("{tag}>{rest}")
 }
 
-fn ordinal(number: u32) -> String {
+fn ordinal_name(number: u32) -> String {
     match number {
         1 => "single".to_owned(),
         2 => "second".to_owned(),
@@ -205,7 +215,7 @@ fn ordinal(number: u32) -> String {
     }
 }
 
-fn verdict(outcome: &ScenarioOutcome) -> String {
+fn verdict_badge(outcome: &ScenarioOutcome) -> String {
     let count = |verdict| {
         outcome
             .checks
@@ -218,7 +228,11 @@ fn verdict(outcome: &ScenarioOutcome) -> String {
         count(Verdict::Missed),
         count(Verdict::NotChecked),
     );
-    let class = if outcome.passed() { "met" } else { "missed" };
+    let class = if outcome.has_passed() {
+        "met"
+    } else {
+        "missed"
+    };
     if outcome.checks.is_empty() {
         return "No outcome was expected.".to_owned();
     }

@@ -75,7 +75,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
         mode(Mode::Thalweg),
     ];
     ScenarioOutcome {
-        checks: crate::expect::evaluate(&scenario.expect, &modes),
+        checks: crate::expect::evaluate_expectations(&scenario.expect, &modes),
         null_checks: Vec::new(),
         scenario,
         reference_every: 1,
@@ -87,13 +87,13 @@ fn outcome(connections: u32) -> ScenarioOutcome {
 
 #[test]
 fn text_is_escaped() {
-    assert_eq!(escape("a<b>&\"'\n"), "a&lt;b&gt;&amp;&quot;&#39;\n");
-    assert_eq!(escape("\u{0}\u{1b}ä"), "\u{fffd}\u{fffd}ä");
+    assert_eq!(escape_html("a<b>&\"'\n"), "a&lt;b&gt;&amp;&quot;&#39;\n");
+    assert_eq!(escape_html("\u{0}\u{1b}ä"), "\u{fffd}\u{fffd}ä");
 }
 
 #[test]
 fn nothing_hostile_gets_through_from_anywhere() {
-    let page = page(&environment(), &outcome(12));
+    let page = scenario_page(&environment(), &outcome(12));
     assert!(!page.contains("<script"));
     assert!(!page.contains('\u{1}'));
     assert!(page.contains("&lt;script&gt;"));
@@ -102,7 +102,7 @@ fn nothing_hostile_gets_through_from_anywhere() {
 #[test]
 fn the_page_needs_nothing_else_and_its_tags_match() {
     for connections in [0, 1, 12] {
-        let page = page(&environment(), &outcome(connections));
+        let page = scenario_page(&environment(), &outcome(connections));
         for foreign in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(foreign), "{foreign}");
         }
@@ -133,7 +133,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
             .filter_map(|part| Some(part.split_once("</h3>")?.0.to_owned()))
             .collect()
     };
-    let everything = titles(&page(&environment(), &outcome));
+    let everything = titles(&scenario_page(&environment(), &outcome));
     assert_eq!(
         everything,
         [
@@ -156,7 +156,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
             connection.round += 6;
         }
     }
-    let page_of_competition = page(&environment(), &outcome);
+    let page_of_competition = scenario_page(&environment(), &outcome);
     assert!(titles(&page_of_competition).contains(&"Share of the bottleneck".to_owned()));
     assert!(!page_of_competition.contains("NaN"));
     // A measure without values has neither picture nor row.
@@ -171,7 +171,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
             ..Connection::default()
         };
     }
-    let page = page(&environment(), &outcome);
+    let page = scenario_page(&environment(), &outcome);
     assert_eq!(
         titles(&page),
         [
@@ -208,7 +208,7 @@ fn each_host_has_its_pictures_and_every_identifier_is_there_once() {
             connection.host = if place % 2 == 0 { "near" } else { "far" }.into();
         }
     }
-    let page = page(&environment(), &outcome);
+    let page = scenario_page(&environment(), &outcome);
     for words in [
         "<h2>All hosts</h2>",
         "<h2>Course, host near</h2>",

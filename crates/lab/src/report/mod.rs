@@ -1,8 +1,8 @@
 //! The files of a run: `results.json`, `report.html`, and iperf3's own output.
 
-mod figures;
 mod finished;
 mod html;
+mod metrics;
 mod plots;
 mod svg;
 
@@ -20,13 +20,13 @@ use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, SCHEMA, Scenario
 use crate::query;
 use crate::scenario::Scenario;
 use crate::statistic::Statistic;
-use crate::words;
+use crate::summary;
 
 /// The default parent of reports.
 pub(crate) const DEFAULT: &str = "lab-results";
 
 /// The directory of each scenario's report.
-pub(crate) fn directories(
+pub(crate) fn report_directories(
     out: Option<&Path>,
     scenarios: &[Scenario],
     started: &str,
@@ -61,16 +61,16 @@ pub(crate) fn directories(
 ///
 /// # Errors
 /// [`Error::Process`] if a figure cannot be written as JSON.
-pub fn json(outcome: &Outcome) -> Result<Value, Error> {
+pub fn run_document(outcome: &Outcome) -> Result<Value, Error> {
     let scenarios = outcome
         .scenarios
         .iter()
         .map(scenario_json)
         .collect::<Result<Vec<_>, _>>()?;
-    document(&outcome.environment, outcome.passed(), scenarios)
+    build_document(&outcome.environment, outcome.has_passed(), scenarios)
 }
 
-fn document(
+fn build_document(
     environment: &Environment,
     passed: bool,
     scenarios: Vec<Value>,
@@ -79,27 +79,27 @@ fn document(
         "schema": SCHEMA,
         "format": FORMAT,
         "passed": passed,
-        "environment": value(environment)?,
-        "definitions": definitions(),
+        "environment": to_json(environment)?,
+        "definitions": statistic_definitions(),
         "scenarios": scenarios,
     }))
 }
 
 fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
-    let mut document = value(outcome)?;
-    document["passed"] = outcome.passed().into();
-    document["sentences"] = words::sentences(outcome).into();
+    let mut document = to_json(outcome)?;
+    document["passed"] = outcome.has_passed().into();
+    document["sentences"] = summary::scenario_sentences(outcome).into();
     let views = outcome.by_host();
     if views.is_empty() {
-        document["best_fixed"] = value(outcome.best_fixed().map(|best| &best.mode))?;
+        document["best_fixed"] = to_json(outcome.best_fixed().map(|best| &best.mode))?;
     } else {
         let best = views.iter().map(|view| {
-            let mode = value(view.best_fixed().map(|best| &best.mode))?;
+            let mode = to_json(view.best_fixed().map(|best| &best.mode))?;
             Ok((view.scenario.name.clone(), mode))
         });
         document["best_fixed_by_host"] = Value::Object(best.collect::<Result<_, Error>>()?);
         let best = query::best_setting(&outcome.modes);
-        document["best_fixed"] = value(best.map(|(best, _)| &best.mode))?;
+        document["best_fixed"] = to_json(best.map(|(best, _)| &best.mode))?;
     }
     for (index, mode) in outcome.modes.iter().enumerate() {
         document["modes"][index]["summary"] = if views.is_empty() {
@@ -110,7 +110,7 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
     }
     // Figures of several hosts' paths are not mixed.
     if views.is_empty() {
-        for (index, of) in figures::by_round(&outcome.modes).into_iter().enumerate() {
+        for (index, of) in metrics::by_round(&outcome.modes).into_iter().enumerate() {
             document["modes"][index]["by_round"] = of.into();
         }
     }
@@ -118,12 +118,12 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
 }
 
 /// Definitions of the statistics and measures, for readers of the document.
-fn definitions() -> Value {
+fn statistic_definitions() -> Value {
     let statistics: serde_json::Map<String, Value> = Statistic::ALL
         .into_iter()
         .map(|one| {
             let definition = json!({
-                "title": one.words(), "unit": one.unit(), "better": one.better(),
+                "title": one.reader_name(), "unit": one.unit(), "better": one.better(),
                 "description": one.description(),
             });
             (one.key().to_owned(), definition)
@@ -151,44 +151,49 @@ fn hosts_json(
 ) -> Result<Value, Error> {
     let mut hosts = serde_json::Map::new();
     for view in views {
-        if let Some(here) = view.mode(&mode.mode) {
+        if let Some(here) = view.mode_outcome(&mode.mode) {
             hosts.insert(view.scenario.name.clone(), summary_json(view, here)?);
         }
     }
     Ok(json!({
-        "statistics": figures::statistics(&Statistic::ALL, &outcome.modes, mode, None),
-        "failures": mode.failures(),
+        "statistics": metrics::mode_statistics(&Statistic::ALL, &outcome.modes, mode, None),
+        "failures": mode.failure_count(),
         "hosts": hosts,
     }))
 }
 
 fn summary_json(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Result<Value, Error> {
-    let mut summary = value(mode.summary())?;
+    let mut summary = to_json(mode.mode_summary())?;
     if summary.is_object() {
-        summary["statistics"] = figures::statistics(&Statistic::ALL, &outcome.modes, mode, None);
-        let classes = figures::classes(&Statistic::ALL, &outcome.modes, mode);
+        summary["statistics"] =
+            metrics::mode_statistics(&Statistic::ALL, &outcome.modes, mode, None);
+        let classes = metrics::class_statistics(&Statistic::ALL, &outcome.modes, mode);
         if !classes.is_empty() {
             summary["classes"] = classes.into();
         }
-        summary["arm_shares"] = value(mode.arm_shares(plots::PARTS))?;
-        summary["failures"] = mode.failures().into();
-        summary["arms"] = mode.arms().into_iter().collect();
+        summary["arm_shares"] = to_json(mode.arm_shares(plots::PARTS))?;
+        summary["failures"] = mode.failure_count().into();
+        summary["arms"] = mode.arm_counts().into_iter().collect();
     }
     Ok(summary)
 }
 
-fn value(item: impl serde::Serialize) -> Result<Value, Error> {
+fn to_json(item: impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(item).map_err(|error| Error::system("cannot write as JSON")(error.into()))
 }
 
 /// Writes a scenario's `results.json` and `report.html` into its directory.
-pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Result<(), Error> {
+pub(crate) fn write_report(
+    environment: &Environment,
+    outcome: &ScenarioOutcome,
+) -> Result<(), Error> {
     let mut scenario = scenario_json(outcome)?;
     // The path must stay right if the file moves.
     scenario["report"] = ".".into();
-    let document = document(environment, outcome.passed(), vec![scenario])?;
+    let document = build_document(environment, outcome.has_passed(), vec![scenario])?;
     let file = outcome.report.join("results.json");
     replace(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
     let file = outcome.report.join("report.html");
-    replace(&file, html::page(environment, outcome)).map_err(Error::io("cannot write", file))
+    replace(&file, html::scenario_page(environment, outcome))
+        .map_err(Error::io("cannot write", file))
 }

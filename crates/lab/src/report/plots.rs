@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use thalweg_report::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, escape, grid, open};
+use thalweg_report::{
+    COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, draw_grid_line, escape_html, open_picture,
+};
 
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
 use crate::query::{Query, WINDOW, running_median};
@@ -14,24 +16,24 @@ pub(crate) const PARTS: u32 = 10;
 
 /// Shares of the arms over the run: a column per part, a row per learning mode; none without
 /// learners.
-pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
+pub(super) fn arms_plot(outcome: &ScenarioOutcome) -> Option<String> {
     const ROW: f64 = 130.0;
     const BAR: f64 = 96.0;
     let learners: Vec<&ModeOutcome> = outcome
         .modes
         .iter()
-        .filter(|mode| mode.mode.learns() && mode.measured().next().is_some())
+        .filter(|mode| mode.mode.learns() && mode.measured_connections().next().is_some())
         .collect();
     let all: std::collections::BTreeSet<String> = learners
         .iter()
-        .flat_map(|mode| mode.arms())
+        .flat_map(|mode| mode.arm_counts())
         .map(|(arm, _)| arm)
         .collect();
     if all.is_empty() {
         return None;
     }
     let names: Vec<&String> = all.iter().collect();
-    let mut svg = open(
+    let mut svg = open_picture(
         TOP + ROW * learners.len() as f64,
         "arms",
         "Shares of the arms over the run",
@@ -44,7 +46,7 @@ pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
             "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             LEFT - 8.0,
             top + BAR / 2.0,
-            escape(&mode.mode.to_string())
+            escape_html(&mode.mode.to_string())
         );
         let parts = mode.arm_shares(PARTS);
         let width = (WIDTH - LEFT - 40.0) / parts.len().max(1) as f64;
@@ -64,7 +66,7 @@ pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
                      <title>{}: {:.0}% of connections {} to {}</title></rect></g>",
                     place % COLOURS,
                     width - 4.0,
-                    escape(name),
+                    escape_html(name),
                     share * 100.0,
                     part.first + 1,
                     part.last + 1,
@@ -75,7 +77,7 @@ pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
                         "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                         left + width / 2.0 - 2.0,
                         bottom + height / 2.0 + 4.0,
-                        escape(name)
+                        escape_html(name)
                     );
                 }
             }
@@ -95,15 +97,15 @@ pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
 
 /// The running median relative to the best fixed arm's median, with the threshold of convergence;
 /// none without a fixed arm.
-pub(super) fn convergence(outcome: &ScenarioOutcome) -> Option<String> {
+pub(super) fn convergence_plot(outcome: &ScenarioOutcome) -> Option<String> {
     let (_, best) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
-    let series = series(outcome, best, |mode| {
+    let series = learner_series(outcome, best, |mode| {
         running_median(&mode.goodputs_bps())
             .enumerate()
             .map(|(place, median)| ((place + WINDOW) as f64, median / best))
             .collect()
     })?;
-    Some(lines(
+    Some(line_plot(
         "convergence",
         "Running median of 5 connections, to the best fixed arm's median",
         &series,
@@ -112,11 +114,11 @@ pub(super) fn convergence(outcome: &ScenarioOutcome) -> Option<String> {
 }
 
 /// Cumulative regret against the best fixed arm; none without a fixed arm.
-pub(super) fn regret(outcome: &ScenarioOutcome) -> Option<String> {
+pub(super) fn regret_plot(outcome: &ScenarioOutcome) -> Option<String> {
     let (_, best) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
-    let series = series(outcome, best, |mode| {
+    let series = learner_series(outcome, best, |mode| {
         let mut sum = 0.0;
-        mode.measured()
+        mode.measured_connections()
             .enumerate()
             .map(|(place, connection)| {
                 sum += 1.0 - connection.goodput_bps / best;
@@ -124,7 +126,7 @@ pub(super) fn regret(outcome: &ScenarioOutcome) -> Option<String> {
             })
             .collect()
     })?;
-    Some(lines(
+    Some(line_plot(
         "regret",
         "Regret, added up: connections of the best fixed arm",
         &series,
@@ -133,7 +135,7 @@ pub(super) fn regret(outcome: &ScenarioOutcome) -> Option<String> {
 }
 
 /// The newcomers' share of each round; none without competition.
-pub(super) fn shares(outcome: &ScenarioOutcome) -> Option<String> {
+pub(super) fn shares_plot(outcome: &ScenarioOutcome) -> Option<String> {
     let series: Vec<Series> = outcome
         .modes
         .iter()
@@ -158,11 +160,11 @@ pub(super) fn shares(outcome: &ScenarioOutcome) -> Option<String> {
                     is_shared.then(|| (f64::from(round + 1), new / (old + new)))
                 })
                 .collect::<Vec<_>>();
-            (!points.is_empty()).then(|| Series::of(index, mode, points))
+            (!points.is_empty()).then(|| Series::for_mode(index, mode, points))
         })
         .collect();
     (!series.is_empty()).then(|| {
-        lines(
+        line_plot(
             "shares",
             "The newcomers' share of each round",
             &series,
@@ -180,7 +182,7 @@ struct Series {
 }
 
 impl Series {
-    fn of(index: usize, mode: &ModeOutcome, points: Vec<(f64, f64)>) -> Self {
+    fn for_mode(index: usize, mode: &ModeOutcome, points: Vec<(f64, f64)>) -> Self {
         Self {
             name: mode.mode.to_string(),
             colour: index % COLOURS,
@@ -194,7 +196,7 @@ impl Series {
     }
 
     /// Draws the line through these points, and names it in this row of the legend.
-    fn draw(&self, svg: &mut String, row: usize, points: &[(f64, f64)]) {
+    fn draw_line(&self, svg: &mut String, row: usize, points: &[(f64, f64)]) {
         let path = points
             .iter()
             .map(|(across, up)| format!("{across:.1},{up:.1}"));
@@ -211,23 +213,23 @@ impl Series {
             left + 22.0,
         );
         // A mark at the line's end and beside its name, so that colour is not needed.
-        let shape = Shape::of(row);
-        shape.draw(svg, left + 11.0, line, &self.name);
+        let shape = Shape::at_index(row);
+        shape.draw_shape(svg, left + 11.0, line, &self.name);
         if let Some((across, up)) = points.last() {
-            shape.draw(svg, *across, *up, &self.name);
+            shape.draw_shape(svg, *across, *up, &self.name);
         }
         let _ = write!(
             svg,
             "</g><text x=\"{}\" y=\"{}\">{}</text>",
             left + 28.0,
             line + 4.0,
-            escape(&self.name)
+            escape_html(&self.name)
         );
     }
 }
 
 /// The lines of all modes but the fixed ones.
-fn series(
+fn learner_series(
     outcome: &ScenarioOutcome,
     best: f64,
     points: impl Fn(&ModeOutcome) -> Vec<(f64, f64)>,
@@ -237,14 +239,14 @@ fn series(
         .iter()
         .enumerate()
         .filter(|(_, mode)| !matches!(mode.mode, crate::Mode::Fixed(_)) && best > 0.0)
-        .map(|(index, mode)| Series::of(index, mode, points(mode)))
+        .map(|(index, mode)| Series::for_mode(index, mode, points(mode)))
         .filter(|series| !series.points.is_empty())
         .collect();
     (!series.is_empty()).then_some(series)
 }
 
 /// Lines over the number of the connection or round, on a linear scale with zero.
-fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String {
+fn line_plot(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String {
     const HEIGHT: f64 = 260.0;
     const BOTTOM: f64 = 30.0;
     let points = || series.iter().flat_map(|one| &one.points);
@@ -263,10 +265,10 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
             Some(format!("{} ends at {value:.2}.", one.name))
         })
         .collect();
-    let mut svg = open(HEIGHT, id, title, &ends.join(" "));
+    let mut svg = open_picture(HEIGHT, id, title, &ends.join(" "));
     let ticks = [low, (low + high) / 2.0, high];
     for tick in ticks {
-        grid(&mut svg, y(tick), format!("{tick:.2}"));
+        draw_grid_line(&mut svg, y(tick), format!("{tick:.2}"));
     }
     if let Some(mark) = mark {
         let place = y(mark);
@@ -290,7 +292,7 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
     for (row, one) in series.iter().enumerate() {
         let points = one.points.iter();
         let points: Vec<(f64, f64)> = points.map(|point| (x(point.0), y(point.1))).collect();
-        one.draw(&mut svg, row, &points);
+        one.draw_line(&mut svg, row, &points);
     }
     svg.push_str("</svg>");
     svg

@@ -6,30 +6,32 @@
 use std::fmt::Write;
 
 use thalweg_report::sample::{self, Weighted};
-use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, grid, open};
+use thalweg_report::{
+    COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, draw_grid_line, escape_html, open_picture,
+};
 use thalweg_units::figures::rate;
 
 use crate::figure::Unit;
 use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
-use crate::scenario::Kind;
+use crate::scenario::TrafficKind;
 
 /// Goodput of each connection over the rounds, one line per mode. In learning modes a mark's shape
 /// shows the connection's arm.
-pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
+pub(super) fn rounds_plot(outcome: &ScenarioOutcome) -> String {
     let plane = Plane {
-        scale: Scale::of(outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps)),
+        scale: Scale::for_values(outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps)),
         rounds: outcome.scenario.traffic.connections,
     };
     let arms = arms_of_learners(outcome);
 
-    let mut svg = open(
+    let mut svg = open_picture(
         Plane::HEIGHT,
         "rounds",
         "Goodput of each connection",
         &format!(
             "Lines over the rounds, {}. {}",
-            plane.scale.words(),
+            plane.scale.scale_name(),
             outcome
                 .modes
                 .iter()
@@ -38,14 +40,14 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
                 .join(" ")
         ),
     );
-    plane.axes(&mut svg, outcome);
+    plane.draw_axes(&mut svg, outcome);
     // Learners are drawn last, on top of their references.
     let mut order: Vec<usize> = (0..outcome.modes.len()).collect();
     order.sort_by_key(|index| outcome.modes[*index].mode.learns());
     for index in order {
-        plane.course(&mut svg, &outcome.modes[index], index, &arms);
+        plane.draw_course(&mut svg, &outcome.modes[index], index, &arms);
     }
-    legend(&mut svg, outcome, &arms);
+    draw_legend(&mut svg, outcome, &arms);
     svg.push_str("</svg>");
     svg
 }
@@ -66,12 +68,12 @@ impl Plane {
     }
 
     fn y(&self, value: f64) -> f64 {
-        Self::AXIS - (Self::AXIS - TOP) * self.scale.place(value)
+        Self::AXIS - (Self::AXIS - TOP) * self.scale.position_of(value)
     }
 
-    fn axes(&self, svg: &mut String, outcome: &ScenarioOutcome) {
+    fn draw_axes(&self, svg: &mut String, outcome: &ScenarioOutcome) {
         for tick in self.scale.ticks() {
-            grid(svg, self.y(tick), rate(tick));
+            draw_grid_line(svg, self.y(tick), rate(tick));
         }
         for round in round_ticks(self.rounds) {
             let _ = write!(
@@ -88,21 +90,21 @@ impl Plane {
             (LEFT + WIDTH - RIGHT) / 2.0,
             Self::AXIS + 36.0,
             match outcome.scenario.traffic.kind {
-                Kind::Bulk => "connection",
+                TrafficKind::Bulk => "connection",
                 _ => "round",
             }
         );
     }
 
     /// The line of a mode, and the marks of its connections.
-    fn course(&self, svg: &mut String, mode: &ModeOutcome, index: usize, arms: &[&str]) {
+    fn draw_course(&self, svg: &mut String, mode: &ModeOutcome, index: usize, arms: &[&str]) {
         let colour = index % COLOURS;
         let kind = if mode.mode.learns() {
             "learner"
         } else {
             "reference"
         };
-        let places = places(mode);
+        let places = connection_places(mode);
         let points: Vec<String> = places
             .iter()
             .map(|(place, connection)| {
@@ -122,7 +124,7 @@ impl Plane {
             let failed = connection.error.is_some();
             let shape = match arms.iter().position(|arm| *arm == connection.arm) {
                 _ if failed => Shape::Cross,
-                Some(place) if mode.mode.learns() => Shape::of(place),
+                Some(place) if mode.mode.learns() => Shape::at_index(place),
                 _ => Shape::Dot,
             };
             let label = format!(
@@ -132,7 +134,7 @@ impl Plane {
                 rate(connection.goodput_bps),
                 connection.error.as_deref().unwrap_or(&connection.arm)
             );
-            shape.draw(svg, self.x(*place), self.y(connection.goodput_bps), &label);
+            shape.draw_shape(svg, self.x(*place), self.y(connection.goodput_bps), &label);
         }
         svg.push_str("</g>");
     }
@@ -140,13 +142,13 @@ impl Plane {
 
 /// The measured connections of a mode with their places. Those of one round are spread evenly
 /// within it.
-fn places(mode: &ModeOutcome) -> Vec<(f64, &Connection)> {
+fn connection_places(mode: &ModeOutcome) -> Vec<(f64, &Connection)> {
     let mut counts: std::collections::BTreeMap<u32, u32> = Default::default();
-    for connection in mode.measured() {
+    for connection in mode.measured_connections() {
         *counts.entry(connection.round).or_default() += 1;
     }
     let mut seen: std::collections::BTreeMap<u32, u32> = Default::default();
-    mode.measured()
+    mode.measured_connections()
         .map(|connection| {
             let round = connection.round;
             let number = seen.entry(round).or_default();
@@ -157,7 +159,7 @@ fn places(mode: &ModeOutcome) -> Vec<(f64, &Connection)> {
         .collect()
 }
 
-fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
+fn draw_legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
     let left = WIDTH - RIGHT + 18.0;
     let mut line = TOP + 8.0;
     for (index, mode) in outcome.modes.iter().enumerate() {
@@ -174,7 +176,7 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
             left + 22.0,
             left + 28.0,
             line + 4.0,
-            escape(&mode.mode.to_string())
+            escape_html(&mode.mode.to_string())
         );
         line += 20.0;
     }
@@ -182,13 +184,13 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
         line += 8.0;
         for (place, arm) in arms.iter().enumerate() {
             svg.push_str("<g class=\"plain\">");
-            Shape::of(place).draw(svg, left + 11.0, line, arm);
+            Shape::at_index(place).draw_shape(svg, left + 11.0, line, arm);
             let _ = write!(
                 svg,
                 "</g><text x=\"{}\" y=\"{}\">{}</text>",
                 left + 28.0,
                 line + 4.0,
-                escape(arm)
+                escape_html(arm)
             );
             line += 20.0;
         }
@@ -197,7 +199,7 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
 
 /// Spread of a measure per mode: minimum, quartiles, median, maximum and mean; none if no mode has
 /// it. Infinite values are left out here; the tables have them.
-pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<String> {
+pub(super) fn box_plot(outcome: &ScenarioOutcome, measure: Measure) -> Option<String> {
     const ROW: f64 = 36.0;
     const AXIS: f64 = 34.0;
     let modes: Vec<(usize, &ModeOutcome, Vec<Weighted>)> = outcome
@@ -205,7 +207,7 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
         .iter()
         .enumerate()
         .map(|(index, mode)| {
-            let mut values = measure.of(mode.measured(), mode);
+            let mut values = measure.mode_values(mode.measured_connections(), mode);
             values.retain(|(value, _)| value.is_finite());
             (index, mode, values)
         })
@@ -220,10 +222,10 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
         Unit::Share => 100.0,
         _ => 1.0,
     };
-    let show = |value: f64| measure.unit().show(value / factor);
+    let show = |value: f64| measure.unit().with_unit(value / factor);
     let all = modes.iter().flat_map(|(_, _, values)| values);
-    let scale = Scale::of(all.map(|(value, _)| value * factor));
-    let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
+    let scale = Scale::for_values(all.map(|(value, _)| value * factor));
+    let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.position_of(value);
     let figures = |values: &[Weighted]| {
         let quantile = |share| sample::weighted_quantile(values, share).unwrap_or(0.0) * factor;
         let mean = sample::weighted_mean(values).unwrap_or(0.0) * factor;
@@ -240,13 +242,13 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
             show(mean)
         )
     };
-    let mut svg = open(
+    let mut svg = open_picture(
         height,
         measure.key(),
         &format!("Spread of {} by mode", measure.title()),
         &format!(
             "Box plots, {}: least, quartiles, median, most. {}",
-            scale.words(),
+            scale.scale_name(),
             modes
                 .iter()
                 .map(|(_, mode, values)| words(mode, values))
@@ -255,12 +257,12 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
         ),
     );
     let bottom = height - AXIS;
-    ticks(&mut svg, &scale, bottom, x, show);
+    draw_ticks(&mut svg, &scale, bottom, x, show);
     for (row, (index, mode, values)) in modes.iter().enumerate() {
         let middle = TOP + ROW * (row as f64 + 0.5);
         let (quantiles, mean) = figures(values);
         let words = words(mode, values);
-        spread(
+        draw_box(
             &mut svg,
             (mode, *index),
             middle,
@@ -273,7 +275,7 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
 }
 
 /// The grid below the boxes, with its labels.
-fn ticks(
+fn draw_ticks(
     svg: &mut String,
     scale: &Scale,
     bottom: f64,
@@ -299,7 +301,7 @@ fn ticks(
 }
 
 /// One mode's box, from minimum to maximum, with the mean; in coordinates.
-fn spread(
+fn draw_box(
     svg: &mut String,
     (mode, index): (&ModeOutcome, usize),
     middle: f64,
@@ -316,9 +318,9 @@ fn spread(
          <circle cx=\"{mean:.1}\" cy=\"{middle}\" r=\"3.5\"/></g>",
         LEFT - 8.0,
         middle + 4.0,
-        escape(&mode.mode.to_string()),
+        escape_html(&mode.mode.to_string()),
         index % COLOURS,
-        escape(words),
+        escape_html(words),
         middle - 9.0,
         (high - low).max(1.0),
         middle - 12.0,
@@ -327,7 +329,7 @@ fn spread(
 }
 
 fn in_words(mode: &ModeOutcome) -> String {
-    match mode.summary() {
+    match mode.mode_summary() {
         Some(figures) => format!(
             "{}: median {}, quartiles {} and {}, mean {}.",
             mode.mode,

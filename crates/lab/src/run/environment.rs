@@ -2,15 +2,15 @@
 
 use thalweg_process::tool;
 
-use crate::ends::Stacks;
 use crate::error::Error;
 use crate::host;
-use crate::options::{Backend, Options, now};
+use crate::options::{Backend, Options, current_time};
 use crate::outcome::Environment;
+use crate::stack_endpoints::Stacks;
 use crate::ticks::Ticks;
 
 /// The environment of a run.
-pub(super) fn environment(
+pub(super) fn describe_environment(
     options: &Options,
     stacks: Option<&Stacks>,
 ) -> Result<Environment, Error> {
@@ -25,7 +25,7 @@ pub(super) fn environment(
                 .to_owned()
         })
         .map_err(Error::system("cannot start iperf3"))?;
-    let ticks = Ticks::here()?;
+    let ticks = Ticks::current_kernel()?;
     Ok(Environment {
         hz: ticks.hz,
         timers: ticks.timers,
@@ -39,11 +39,11 @@ pub(super) fn environment(
         cpus: std::thread::available_parallelism().map_or(1, Into::into),
         congestion_controls: host::available_congestion_controls()?,
         iperf3,
-        command: options.origin.command(),
+        command: options.origin.command_line(),
         started: match options.origin.place.name {
             // The kernel's time, like all times of the run.
-            Backend::Virtual | Backend::Qemu => now(),
-            _ => options.origin.started(),
+            Backend::Virtual | Backend::Qemu => current_time(),
+            _ => options.origin.start_time(),
         },
         backend: options.origin.place.clone(),
         stack: stacks.map(|stacks| stacks.text.clone()),

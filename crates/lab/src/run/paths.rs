@@ -10,7 +10,7 @@ use crate::traffic::Pause;
 
 /// The rates of a traced path during a round, as long as its client may last. Each round goes on
 /// where the one before ended by plan, so that they are the same in all modes.
-pub(super) fn rates<'a>(
+pub(super) fn traced_rates<'a>(
     remote: &'a Remote,
     traffic: &Traffic,
     round: u32,
@@ -21,7 +21,7 @@ pub(super) fn rates<'a>(
     (0..by_plan + steps(LATE)).map(move |step| Pause {
         after: Duration::from_millis(step * STEP_MS),
         meanwhile: true,
-        act: Box::new(move || remote.tune(first + step)),
+        act: Box::new(move || remote.tune_rate(first + step)),
     })
 }
 
@@ -30,13 +30,13 @@ const LATE: Duration = Duration::from_secs(60);
 
 /// Carries out the changes of paths that are due before a round, and returns those due within it,
 /// by remote host. A reference may have skipped earlier rounds.
-pub(super) fn changes<'a>(
+pub(super) fn apply_changes<'a>(
     pair: &'a Pair,
     scenario: &'a Scenario,
     round: u32,
     changed: &mut usize,
 ) -> Result<Vec<Vec<Pause<'a>>>, Error> {
-    let names = scenario.remotes();
+    let names = scenario.remote_paths();
     let mut pauses: Vec<Vec<Pause<'a>>> = names.iter().map(|_| Vec::new()).collect();
     for change in &scenario.changes[*changed..] {
         let place = names
@@ -48,9 +48,9 @@ pub(super) fn changes<'a>(
             Some(within) if change.at == round + 1 => pauses[place].push(Pause {
                 after: within.duration(),
                 meanwhile: false,
-                act: Box::new(|| remote.change(&change.path)),
+                act: Box::new(|| remote.change_path(&change.path)),
             }),
-            _ if change.at <= round + 1 => remote.change(&change.path)?,
+            _ if change.at <= round + 1 => remote.change_path(&change.path)?,
             _ => break,
         }
         *changed += 1;

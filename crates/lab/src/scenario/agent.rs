@@ -16,7 +16,7 @@ const MOST: usize = 16;
 /// Initial windows, segments.
 const WINDOWS: RangeInclusive<u32> = 10..=32;
 
-/// What agents may do.
+/// Settings of the agents' learning.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Learning {
     /// The congestion controls that they choose among; none: all that the kernel offers.
@@ -35,7 +35,7 @@ impl Learning {
     }
 
     /// Reads the table; none if there is a fault.
-    pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
+    pub(super) fn from_table(mut table: Table<'_>) -> Option<Self> {
         let arm = |value: &DeValue<'_>| congestion_control(value).ok_or(None);
         let expected = format!("a list of {CONGESTION_CONTROL}");
         let form = schema::congestion_control;

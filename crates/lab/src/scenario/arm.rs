@@ -19,7 +19,7 @@ const MODEL: &str = "safetensors";
 /// A congestion control that `thalweg cc load` can load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Arm {
-    /// Its name in modes and expectations.
+    /// Name of the arm in modes and expectations.
     pub name: String,
     /// Name of a congestion control of Thalweg, or a file as the scenario names it.
     pub load: String,
@@ -44,7 +44,7 @@ impl Arm {
 
 /// Reads the tables; none if there is a fault. File names are relative to the folder. A word
 /// without '/' and '.' names a congestion control of Thalweg.
-pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
+pub(super) fn read_arms(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
     let mut all_sound = true;
     let mut arms: Vec<Arm> = Vec::new();
     for mut table in tables {

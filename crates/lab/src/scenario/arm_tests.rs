@@ -65,7 +65,7 @@ fn faults_of_arms_have_their_place() {
 fn what_a_run_loads_must_be_one_thing_by_one_name() {
     let with = |load: &str| parse(&format!("[[arm]]\nname = \"a\"\nload = \"{load}\"\n")).unwrap();
     let same = [with("htcp"), with("htcp")];
-    assert_eq!(crate::arms::of(&same).unwrap().len(), 1);
-    let error = crate::arms::of(&[with("htcp"), with("dctcp")]).unwrap_err();
+    assert_eq!(crate::arms::distinct_arms(&same).unwrap().len(), 1);
+    let error = crate::arms::distinct_arms(&[with("htcp"), with("dctcp")]).unwrap_err();
     assert!(error.to_string().contains("htcp and dctcp as a"), "{error}");
 }

@@ -24,7 +24,7 @@ pub struct Change {
 
 /// Reads all changes of a scenario, in order; none if there is a fault. A change without a host
 /// applies to every host. Parts of the scenario with faults are not compared with.
-pub(super) fn read(
+pub(super) fn read_changes(
     tables: Vec<Table<'_>>,
     path: Option<&PathModel>,
     hosts: Option<&[Host]>,
@@ -77,7 +77,7 @@ pub(super) fn read(
         for (name, beginning) in beginnings {
             let last = changes.iter().rfind(|change| change.host == name);
             let before = last.map_or(beginning, |change| &change.path);
-            let path = after(&table, name, before, &keys);
+            let path = path_after(&table, name, before, &keys);
             changes.push(Change {
                 at: moment.0,
                 within,
@@ -100,7 +100,7 @@ fn is_late(changes: &[Change], moment: (u32, Option<Delay>), hosts: &[(&str, &Pa
 }
 
 /// The path of a host after a change.
-fn after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) -> PathModel {
+fn path_after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) -> PathModel {
     if table.has("rate") && before.rate.is_none() && table.is_sound() {
         let whose = match host {
             "" => "the path".to_owned(),
@@ -124,7 +124,7 @@ fn after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) ->
     }
     path.rate = keys.rate.or(path.rate);
     path.queue = keys.queue.or(path.queue);
-    path.check(table);
+    path.check_values(table);
     path
 }
 

@@ -68,7 +68,7 @@ pub struct Expectation {
 
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.mode, self.statistic.words())?;
+        write!(f, "{}: {}", self.mode, self.statistic.reader_name())?;
         let words = [
             ("on", &self.arm),
             ("of", &self.class),
@@ -103,8 +103,8 @@ pub(super) struct Known<'a> {
 
 impl Known<'_> {
     /// Reads one `[[expect]]` table; none if there is a fault.
-    pub(super) fn read(&self, mut table: Table<'_>) -> Option<Expectation> {
-        let mode = self.mode(&mut table, "mode");
+    pub(super) fn read_expectation(&self, mut table: Table<'_>) -> Option<Expectation> {
+        let mode = self.take_mode(&mut table, "mode");
         table.tell_required("mode");
         if !table.has("mode") {
             table.fault(table.at, Some("mode"), "nothing", ModeError::EXPECTED);
@@ -115,7 +115,9 @@ impl Known<'_> {
                 table.take("relative_to");
                 Some(Reference::BestFixed)
             }
-            _ => self.mode(&mut table, "relative_to").map(Reference::Mode),
+            _ => self
+                .take_mode(&mut table, "relative_to")
+                .map(Reference::Mode),
         };
         table.tell("relative_to", || {
             schema::any_of([schema::only("best-fixed"), mode_form()])
@@ -133,8 +135,8 @@ impl Known<'_> {
             true => Unit::Number,
             false => statistic.unit(),
         };
-        let at_least = bound(&mut table, "at_least", unit, statistic);
-        let at_most = bound(&mut table, "at_most", unit, statistic);
+        let at_least = take_bound(&mut table, "at_least", unit, statistic);
+        let at_most = take_bound(&mut table, "at_most", unit, statistic);
         table.finish();
         let expectation = Expectation {
             mode: mode?,
@@ -147,13 +149,13 @@ impl Known<'_> {
             at_most,
         };
         if table.is_sound() {
-            self.check(&table, &expectation);
+            self.check_keys(&table, &expectation);
         }
         table.is_sound().then_some(expectation)
     }
 
     /// Takes one mode that can be measured.
-    fn mode(&self, table: &mut Table<'_>, key: &'static str) -> Option<Mode> {
+    fn take_mode(&self, table: &mut Table<'_>, key: &'static str) -> Option<Mode> {
         let mode = |value: &DeValue<'_>| value.as_str()?.parse().ok();
         match table.optional(key, mode, ModeError::EXPECTED, mode_form)? {
             Mode::EveryFixed => {
@@ -181,7 +183,7 @@ impl Known<'_> {
     }
 
     /// Checks the keys against each other and the scenario.
-    fn check(&self, table: &Table<'_>, expectation: &Expectation) {
+    fn check_keys(&self, table: &Table<'_>, expectation: &Expectation) {
         let statistic = expectation.statistic;
         let key = statistic.key();
         if expectation.at_least.is_none() && expectation.at_most.is_none() {
@@ -215,7 +217,7 @@ impl Known<'_> {
             _ => {}
         }
         if let (Some(class), Some(traffic)) = (&expectation.class, self.traffic) {
-            let classes = traffic.kind.classes();
+            let classes = traffic.kind.flow_classes();
             if !statistic.takes_class() {
                 let expected = "none: it is about all flows";
                 table.wrong("class", format!("it beside {key}"), expected);
@@ -258,7 +260,7 @@ fn check_host(table: &Table<'_>, expectation: &Expectation, hosts: &[Host]) {
 }
 
 /// Takes a bound in the unit of its statistic.
-fn bound(
+fn take_bound(
     table: &mut Table<'_>,
     key: &'static str,
     unit: Unit,

@@ -7,7 +7,7 @@ use thalweg_units::reader::Table;
 use thalweg_units::schema;
 use toml::de::DeValue;
 
-use super::{Kind, PathModel, Traffic};
+use super::{PathModel, Traffic, TrafficKind};
 use crate::units::{Delay, Probability, Rate};
 
 /// Most hosts: each costs namespaces and a process in every mode.
@@ -20,7 +20,7 @@ const NAME_BYTES: usize = 16;
 /// A remote host, or several in one network, each behind a path of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Host {
-    /// Its name in the scenario and the report; empty if it is the only one.
+    /// Name in the scenario and the report; empty if it is the only one.
     pub name: String,
     /// The path between it, or the first of several, and the client.
     pub path: PathModel,
@@ -50,7 +50,7 @@ impl Host {
     }
 }
 
-fn name(value: &DeValue<'_>) -> Option<String> {
+fn host_name(value: &DeValue<'_>) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let fine = |name: &&str| (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(plain);
     value.as_str().filter(fine).map(str::to_owned)
@@ -58,7 +58,7 @@ fn name(value: &DeValue<'_>) -> Option<String> {
 
 /// Reads all hosts of a scenario; none without `[[host]]` tables, or if there is a fault. Keys that
 /// a host lacks are taken from `path`.
-pub(super) fn read(
+pub(super) fn read_hosts(
     tables: Vec<Table<'_>>,
     folder: &Path,
     path: Option<&PathModel>,
@@ -70,22 +70,22 @@ pub(super) fn read(
     let mut hosts: Vec<Host> = Vec::new();
     for (place, mut table) in tables.into_iter().enumerate() {
         if place == 0 {
-            check(&table, tables_count, traffic);
+            check_count(&table, tables_count, traffic);
         }
         let expected = format!("1 to {NAME_BYTES} letters, digits, - or _");
-        let name = table.required("name", "a name", name, &expected, || {
+        let name = table.required("name", "a name", host_name, &expected, || {
             schema::of_characters("A-Za-z0-9_-", NAME_BYTES)
         });
         let mut own = path.cloned().unwrap_or_default();
         // Each host has its own seed: equal losses at equal packets would not be random.
         own.seed = own.seed.wrapping_add(count.into());
-        own.read(&mut table, folder);
-        let paths = several(&mut table, own);
+        own.take_keys(&mut table, folder);
+        let paths = expand_hosts(&mut table, own);
         table.finish();
         if path.is_some() {
-            paths.iter().for_each(|path| path.check(&table));
+            paths.iter().for_each(|path| path.check_values(&table));
         }
-        if paths.len() > 1 && traffic.is_some_and(|it| it.kind.hosts() > 1) {
+        if paths.len() > 1 && traffic.is_some_and(|it| it.kind.server_addresses() > 1) {
             let expected = "1 beside `hosts` of [traffic], which counts addresses behind one path";
             table.wrong("count", paths.len().to_string(), expected);
         }
@@ -113,7 +113,7 @@ pub(super) fn read(
 
 /// Takes the keys of a table that stands for several hosts. Each has its own seed, and of each list
 /// the next value, over and over.
-fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
+fn expand_hosts(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
     let count = table.count("count", 1..=MOST);
     let rates: Vec<Rate> = table.values("rates", MOST_VALUES, |_| None);
     let delays: Vec<Delay> = table.values("delays", MOST_VALUES, |_| None);
@@ -148,8 +148,13 @@ fn several(table: &mut Table<'_>, own: PathModel) -> Vec<PathModel> {
 }
 
 /// Checks the number of hosts; `first` is the first table.
-fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
-    let kinds = |it: &Traffic| matches!(it.kind, Kind::Bulk | Kind::Short { .. } | Kind::Web(_));
+fn check_count(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
+    let kinds = |it: &Traffic| {
+        matches!(
+            it.kind,
+            TrafficKind::Bulk | TrafficKind::Short { .. } | TrafficKind::Web(_)
+        )
+    };
     if traffic.is_some_and(|it| !kinds(it)) {
         first.fault_here(
             "[[host]] with another kind of traffic",

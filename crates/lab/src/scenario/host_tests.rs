@@ -39,7 +39,11 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
     assert!(other.path.gilbert_elliott.is_some());
     assert_eq!(other.path, expected);
     assert_eq!(own_seed.path.seed, 3);
-    let names: Vec<&str> = scenario.remotes().iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = scenario
+        .remote_paths()
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
     assert_eq!(names, ["same", "other", "own-seed"]);
     assert!(
         scenario
@@ -196,7 +200,7 @@ fn a_table_may_stand_for_several_hosts_of_a_network() {
     )
     .unwrap();
     let paths: Vec<(&str, u64, u64, u64)> = scenario
-        .remotes()
+        .remote_paths()
         .iter()
         .map(|(name, path)| {
             let mbits = path.rate.unwrap().bps() / 1_000_000;
@@ -213,7 +217,7 @@ fn a_table_may_stand_for_several_hosts_of_a_network() {
             ("last", 10, 0, 11),
         ]
     );
-    assert_eq!(scenario.networks(), [1, 3, 1]);
+    assert_eq!(scenario.hosts_per_network(), [1, 3, 1]);
     let losses: Vec<_> = scenario.hosts[1].paths().map(|path| path.loss).collect();
     let percent = |text: &str| Some(text.parse().unwrap());
     assert_eq!(losses, [percent("1%"), percent("2%"), percent("1%")]);

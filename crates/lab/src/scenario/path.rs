@@ -31,7 +31,7 @@ pub struct PathModel {
     pub drop: Drop,
     /// Bottleneck rate in the data direction; none: as fast as the machine.
     pub rate: Option<Rate>,
-    /// What `rate`, its mean, is from time to time.
+    /// Rates over time, of which `rate` is the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// Bytes that may queue at the bottleneck; more are dropped. With `rate` only.
@@ -125,7 +125,7 @@ impl GilbertElliott {
 }
 
 impl GilbertElliott {
-    fn read(mut table: Table<'_>) -> Option<Self> {
+    fn from_table(mut table: Table<'_>) -> Option<Self> {
         let to_bad = table.needed("to_bad");
         let to_good = table.needed("to_good");
         let loss_good = table.value("loss_good").unwrap_or_default();
@@ -150,7 +150,9 @@ impl PathModel {
     /// one.
     pub(super) fn read_change(&mut self, table: &mut Table<'_>) -> bool {
         let loss = table.value("loss");
-        let chain = table.sub("gilbert_elliott").and_then(GilbertElliott::read);
+        let chain = table
+            .sub("gilbert_elliott")
+            .and_then(GilbertElliott::from_table);
         if loss.is_some() || chain.is_some() {
             (self.loss, self.gilbert_elliott) = (loss, chain);
         }
@@ -162,7 +164,7 @@ impl PathModel {
     }
 
     /// Takes the keys of a path; missing ones stay.
-    pub(super) fn read(&mut self, table: &mut Table<'_>, folder: &Path) {
+    pub(super) fn take_keys(&mut self, table: &mut Table<'_>, folder: &Path) {
         self.read_change(table);
         if table.has("rate") {
             self.trace = None;
@@ -171,7 +173,7 @@ impl PathModel {
             if table.has("rate") {
                 table.wrong("trace", "it beside `rate`", "one of the two");
             }
-            (self.rate, self.trace) = (Some(trace.mean()), Some(trace));
+            (self.rate, self.trace) = (Some(trace.mean_rate()), Some(trace));
         }
         self.drop = table.value("drop").unwrap_or(self.drop);
         self.aqm = table.value("aqm").unwrap_or(self.aqm);
@@ -190,7 +192,7 @@ impl PathModel {
     }
 
     /// Checks the values against each other; `table` is the one that they come from.
-    pub(super) fn check(&self, table: &Table<'_>) {
+    pub(super) fn check_values(&self, table: &Table<'_>) {
         if !table.is_sound() {
             return;
         }

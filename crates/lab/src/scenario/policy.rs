@@ -29,13 +29,13 @@ pub struct PolicyFile {
 
 /// Reads and checks the policies, as `thalweg policy check` does; none if there is a fault. File
 /// names are relative to the folder.
-pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFile>> {
+pub(super) fn read_policies(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFile>> {
     let mut all_sound = true;
     let mut policies: Vec<PolicyFile> = Vec::new();
     for mut table in tables {
         let expected = "1 to 32 letters, digits, - or _";
         let form = || schema::of_characters("A-Za-z0-9_-", 32);
-        let name = table.required("name", "a name", name, expected, form);
+        let name = table.required("name", "a name", policy_name, expected, form);
         let file: Option<PathBuf> = table.needed("file");
         table.finish();
         let name = name.unwrap_or_default();
@@ -44,20 +44,20 @@ pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFi
         }
         let path = folder.join(file.unwrap_or_default());
         if table.has("file") {
-            policies.extend(load(&table, name, path));
+            policies.extend(load_policy(&table, name, path));
         }
         all_sound &= table.is_sound();
     }
     all_sound.then_some(policies)
 }
 
-fn name(value: &DeValue<'_>) -> Option<String> {
+fn policy_name(value: &DeValue<'_>) -> Option<String> {
     let name = value.as_str().filter(|name| is_policy_name(name));
     name.map(str::to_owned)
 }
 
 /// Reads one policy. Its faults name its own file.
-fn load(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
+fn load_policy(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
     let bytes = match read_file(&file, MAX_FILE_BYTES) {
         Ok(bytes) => bytes,
         Err(error) => {
@@ -87,7 +87,7 @@ fn load(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
 }
 
 /// Fails if no policy has this name, and names those that exist.
-pub(crate) fn known(name: &str, policies: &[PolicyFile]) -> Result<(), String> {
+pub(crate) fn check_policy_name(name: &str, policies: &[PolicyFile]) -> Result<(), String> {
     if policies.iter().any(|policy| policy.name == name) {
         return Ok(());
     }

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use thalweg_units::Faults;
 
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Scenario, TrafficKind};
 
 const RULE: &str = "name = \"p\"\n[[rule]]\nname = \"r\"\n";
 
@@ -124,7 +124,7 @@ fn the_clamp_experiment_differs_in_one_number() {
         let first = Scenario::load(&folder.join("clamp-1.toml")).unwrap();
         assert_eq!(
             scenario.traffic.kind,
-            Kind::Incast {
+            TrafficKind::Incast {
                 senders: 3,
                 rpcs: Some(rpcs)
             }

@@ -18,24 +18,24 @@ pub struct Flows(Vec<u32>);
 const MOST_NUMBERS: usize = 100;
 
 impl Flows {
-    /// Those of successive rounds, over and over. There is at least one.
+    /// The numbers of successive rounds, over and over. There is at least one.
     pub fn new(numbers: Vec<u32>) -> Self {
         assert!(!numbers.is_empty(), "a round has a number of flows");
         Self(numbers)
     }
 
-    /// The same number in each round.
-    pub fn always(number: u32) -> Self {
+    /// One number for all rounds.
+    pub fn same_each_round(number: u32) -> Self {
         Self(vec![number])
     }
 
-    /// Those of a round, counted from 0.
-    pub fn of(&self, round: u32) -> u32 {
+    /// The number of a round, counted from 0.
+    pub fn in_round(&self, round: u32) -> u32 {
         self.0[round as usize % self.0.len()]
     }
 
     /// Takes a number, or a list of them, up to `most`.
-    pub(super) fn read(table: &mut Table<'_>, most: u32) -> Self {
+    pub(super) fn from_table(table: &mut Table<'_>, most: u32) -> Self {
         let number = |value: &DeValue<'_>| {
             let number = whole(value).and_then(|number| u32::try_from(number).ok());
             number
@@ -46,7 +46,7 @@ impl Flows {
         let form = || schema::whole(1..=most);
         let numbers = table.list("flows", MOST_NUMBERS, &expected, number, form);
         match numbers.is_empty() {
-            true => Self::always(2),
+            true => Self::same_each_round(2),
             false => Self(numbers),
         }
     }
@@ -80,11 +80,11 @@ pub enum Sizes {
     /// Lognormal.
     #[serde(rename = "sizes")]
     Lognormal {
-        /// Half are smaller.
+        /// Median of the sizes, bytes.
         median: Size,
-        /// Their mean.
+        /// Mean of the sizes, bytes.
         mean: Size,
-        /// What the largest are instead.
+        /// Tail that replaces the largest sizes.
         #[serde(skip_serializing_if = "Option::is_none")]
         tail: Option<Tail>,
     },
@@ -105,7 +105,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    fn read(mut table: Table<'_>) -> Option<Self> {
+    fn from_table(mut table: Table<'_>) -> Option<Self> {
         let share = table.needed("share");
         let least: Option<Size> = table.needed("least");
         let exponent = |value: &DeValue<'_>| {
@@ -138,7 +138,7 @@ const MOST_SHAPE: f64 = 10.0;
 
 impl Sizes {
     /// Takes `bytes` or `sizes`, of at least this many bytes.
-    pub(super) fn read(table: &mut Table<'_>, least: u64) -> Self {
+    pub(super) fn from_table(table: &mut Table<'_>, least: u64) -> Self {
         let too_small = |size: &Size| {
             let is_it = size.bytes() < least;
             is_it.then(|| format!("at least {least} bytes"))
@@ -153,7 +153,7 @@ impl Sizes {
         };
         let median: Option<Size> = sizes.needed("median");
         let mean: Option<Size> = sizes.needed("mean");
-        let tail = sizes.sub("tail").and_then(Tail::read);
+        let tail = sizes.sub("tail").and_then(Tail::from_table);
         sizes.finish();
         if let (Some(median), Some(mean)) = (median, mean)
             && (median.bytes() == 0 || mean <= median)
@@ -223,7 +223,7 @@ pub enum Idle {
 
 impl Idle {
     /// Takes `idle` or `every`.
-    pub(super) fn read(table: &mut Table<'_>) -> Self {
+    pub(super) fn from_table(table: &mut Table<'_>) -> Self {
         let idle: Option<Delay> = table.value("idle");
         let every: Option<Delay> = table.value("every");
         match (idle, every) {

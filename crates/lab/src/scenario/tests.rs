@@ -40,7 +40,7 @@ fn a_name_is_enough() {
             connections: 60,
             duration: Seconds::new(1),
             warmup: None,
-            kind: Kind::Bulk,
+            kind: TrafficKind::Bulk,
         }
     );
     assert_eq!(scenario.system.default_cc, "cubic");
@@ -113,7 +113,7 @@ at_most = 3.5
             connections: 7,
             duration: Seconds::new(2),
             warmup: None,
-            kind: Kind::Bulk,
+            kind: TrafficKind::Bulk,
         }
     );
     assert_eq!(scenario.system.sysctl["net.ipv4.tcp_no_metrics_save"], "1");

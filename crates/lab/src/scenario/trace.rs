@@ -21,7 +21,7 @@ const LEAST: Rate = Rate::from_bps(100_000);
 pub struct Trace {
     /// The file as the scenario names it.
     pub name: PathBuf,
-    /// Its path.
+    /// Path of the file.
     #[serde(skip)]
     pub file: PathBuf,
     /// The rate of each 200 ms; there is at least one.
@@ -48,14 +48,14 @@ impl Trace {
     }
 
     /// The mean rate.
-    pub fn mean(&self) -> Rate {
+    pub fn mean_rate(&self) -> Rate {
         let sum: u64 = self.rates.iter().map(|rate| rate.bps()).sum();
         Rate::from_bps(sum / self.rates.len() as u64)
     }
 
     /// The rate of a step, counted from the begin of a run. A seed decides where in the trace that
     /// is, so that paths with one trace do not go up and down together.
-    pub(crate) fn at(&self, seed: u64, step: u64) -> Rate {
+    pub(crate) fn rate_at_step(&self, seed: u64, step: u64) -> Rate {
         let length = self.rates.len() as u64;
         let place = (mix(seed) % length + step) % length;
         self.rates[place as usize]
@@ -74,12 +74,16 @@ mod tests {
             file: "x".into(),
             rates,
         };
-        assert_eq!(trace.mean().bps(), 4_000_000);
-        let begin = trace.at(5, 0);
-        assert_eq!((trace.at(5, 7), trace.at(5, 700)), (begin, begin));
-        assert_ne!(trace.at(5, 1), begin);
-        let begins: std::collections::BTreeSet<u64> =
-            (0..20).map(|seed| trace.at(seed, 0).bps()).collect();
+        assert_eq!(trace.mean_rate().bps(), 4_000_000);
+        let begin = trace.rate_at_step(5, 0);
+        assert_eq!(
+            (trace.rate_at_step(5, 7), trace.rate_at_step(5, 700)),
+            (begin, begin)
+        );
+        assert_ne!(trace.rate_at_step(5, 1), begin);
+        let begins: std::collections::BTreeSet<u64> = (0..20)
+            .map(|seed| trace.rate_at_step(seed, 0).bps())
+            .collect();
         assert!(begins.len() > 3, "{begins:?}");
     }
 }

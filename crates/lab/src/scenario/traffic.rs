@@ -23,7 +23,7 @@ pub struct Traffic {
     pub warmup: Option<Seconds>,
     /// The traffic of one round.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: TrafficKind,
 }
 
 impl Default for Traffic {
@@ -32,7 +32,7 @@ impl Default for Traffic {
             connections: 60,
             duration: Seconds::new(1),
             warmup: None,
-            kind: Kind::Bulk,
+            kind: TrafficKind::Bulk,
         }
     }
 }
@@ -40,7 +40,7 @@ impl Default for Traffic {
 /// The traffic of one round.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Kind {
+pub enum TrafficKind {
     /// One iperf3 connection that sends for a time.
     Bulk,
     /// Flows of a given size, one after the other, each a connection of its own.
@@ -104,7 +104,7 @@ pub enum Kind {
 /// Competing flows of a given congestion control.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Against {
-    /// Their congestion control, set by the application.
+    /// Congestion control of the flows, set by the application.
     pub cc: String,
     /// Number of flows.
     pub flows: u32,
@@ -138,9 +138,9 @@ fn is_one(hosts: &u32) -> bool {
     *hosts == 1
 }
 
-impl Kind {
+impl TrafficKind {
     /// Addresses of the server that its flows go to.
-    pub fn hosts(&self) -> u32 {
+    pub fn server_addresses(&self) -> u32 {
         match self {
             Self::Short { hosts, .. } => *hosts,
             _ => 1,
@@ -148,7 +148,7 @@ impl Kind {
     }
 
     /// The classes of its flows.
-    pub fn classes(&self) -> Vec<&'static str> {
+    pub fn flow_classes(&self) -> Vec<&'static str> {
         match self {
             Self::Bulk | Self::Short { .. } | Self::Streams { .. } | Self::Responses { .. } => {
                 Vec::new()
@@ -179,8 +179,8 @@ impl Traffic {
             None => duration.to_string(),
         };
         match kind {
-            Kind::Bulk => format!("{connections} connections of {duration} each"),
-            Kind::Short {
+            TrafficKind::Bulk => format!("{connections} connections of {duration} each"),
+            TrafficKind::Short {
                 flows,
                 sizes,
                 hosts,
@@ -191,36 +191,36 @@ impl Traffic {
                 };
                 format!("{connections} rounds of {flows} flows of {sizes}, one after the other{to}")
             }
-            Kind::Responses { flows, sizes, idle } => format!(
+            TrafficKind::Responses { flows, sizes, idle } => format!(
                 "{connections} rounds of {duration}: {flows} connections at once, each with \
                  responses of {sizes}, {idle}"
             ),
-            Kind::Web(web) => format!("{connections} rounds of {duration}: {web}"),
-            Kind::Competing { flows, against } => format!(
+            TrafficKind::Web(web) => format!("{connections} rounds of {duration}: {web}"),
+            TrafficKind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
                 against.flows, against.cc
             ),
-            Kind::Streams { flows } => {
+            TrafficKind::Streams { flows } => {
                 format!("{connections} rounds of {duration}: {flows} flows at once")
             }
-            Kind::LongShort { flows, burst, idle } => format!(
+            TrafficKind::LongShort { flows, burst, idle } => format!(
                 "{connections} rounds of {duration}: an endless flow among {} that send {burst} and \
                  pause for {idle}",
                 flows - 1
             ),
-            Kind::Incast {
+            TrafficKind::Incast {
                 senders,
                 rpcs: Some(rpcs),
             } => format!(
                 "{connections} rounds of {duration}: {senders} senders at once, each with \
                  {rpcs} × rpc-1mb, {SMALL_CALLS} × rpc-10kb and a stream"
             ),
-            Kind::Incast {
+            TrafficKind::Incast {
                 senders,
                 rpcs: None,
             } => format!(
                 "{connections} rounds of {duration}: {senders} senders at once ({})",
-                kind.classes().join(", ")
+                kind.flow_classes().join(", ")
             ),
         }
     }
@@ -242,7 +242,7 @@ enum Name {
 
 impl Traffic {
     /// Reads the table; none if there is a fault.
-    pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
+    pub(super) fn from_table(mut table: Table<'_>) -> Option<Self> {
         let mut traffic = Self::default();
         // The other keys depend on the kind.
         let name = table.kind(Some("bulk"))?;
@@ -255,27 +255,27 @@ impl Traffic {
             traffic.warmup = table.value("warmup");
         }
         traffic.kind = match name {
-            Name::Bulk => Kind::Bulk,
-            Name::Short => Kind::Short {
+            Name::Bulk => TrafficKind::Bulk,
+            Name::Short => TrafficKind::Short {
                 flows: table.count("flows", 1..=1000).unwrap_or(20),
-                sizes: Sizes::read(&mut table, 0),
+                sizes: Sizes::from_table(&mut table, 0),
                 hosts: table.count("hosts", 1..=MOST_HOSTS).unwrap_or(1),
             },
-            Name::Competing => Kind::Competing {
+            Name::Competing => TrafficKind::Competing {
                 flows: table.count("flows", 1..=100).unwrap_or(1),
-                against: Against::read(table.needed_sub("against")),
+                against: Against::from_table(table.needed_sub("against")),
             },
-            Name::Incast => incast(&mut table),
-            Name::Streams => Kind::Streams {
-                flows: Flows::read(&mut table, MOST_AT_ONCE),
+            Name::Incast => read_incast(&mut table),
+            Name::Streams => TrafficKind::Streams {
+                flows: Flows::from_table(&mut table, MOST_AT_ONCE),
             },
-            Name::Responses => Kind::Responses {
-                flows: Flows::read(&mut table, MOST_AT_ONCE),
-                sizes: Sizes::read(&mut table, HEAD as u64),
-                idle: Idle::read(&mut table),
+            Name::Responses => TrafficKind::Responses {
+                flows: Flows::from_table(&mut table, MOST_AT_ONCE),
+                sizes: Sizes::from_table(&mut table, HEAD as u64),
+                idle: Idle::from_table(&mut table),
             },
-            Name::Web => Kind::Web(Web::read(&mut table)),
-            Name::LongShort => Kind::LongShort {
+            Name::Web => TrafficKind::Web(Web::from_table(&mut table)),
+            Name::LongShort => TrafficKind::LongShort {
                 flows: table.count("flows", 2..=MOST_AT_ONCE).unwrap_or(2),
                 burst: sizes::at_least(&mut table, "burst", HEAD as u64)
                     .unwrap_or(Size::from_bytes(200 * 1024)),
@@ -296,7 +296,7 @@ impl Traffic {
 
 impl Against {
     /// Reads the table; empty if there is a fault.
-    fn read(table: Option<Table<'_>>) -> Self {
+    fn from_table(table: Option<Table<'_>>) -> Self {
         let mut against = Self {
             cc: String::new(),
             flows: 1,
@@ -318,7 +318,7 @@ impl Against {
     }
 }
 
-fn incast(table: &mut Table<'_>) -> Kind {
+fn read_incast(table: &mut Table<'_>) -> TrafficKind {
     let senders = table.count("senders", 1..=100).unwrap_or(3);
     let rpcs = table.count("rpcs", 1..=100);
     if let Some(rpcs) = rpcs {
@@ -331,7 +331,7 @@ fn incast(table: &mut Table<'_>) -> Kind {
             table.wrong("rpcs", found, format!("at most {MOST_AT_ONCE}"));
         }
     }
-    Kind::Incast { senders, rpcs }
+    TrafficKind::Incast { senders, rpcs }
 }
 
 #[cfg(test)]

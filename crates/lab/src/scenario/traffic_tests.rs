@@ -11,10 +11,10 @@ fn every_kind_of_traffic_is_read() {
             .traffic
             .kind
     };
-    assert_eq!(kind("kind = \"bulk\""), Kind::Bulk);
+    assert_eq!(kind("kind = \"bulk\""), TrafficKind::Bulk);
     assert_eq!(
         kind("kind = \"short\"\nflows = 7\nbytes = \"100kb\""),
-        Kind::Short {
+        TrafficKind::Short {
             flows: 7,
             sizes: Sizes::Each(Size::from_bytes(100_000)),
             hosts: 1
@@ -22,7 +22,7 @@ fn every_kind_of_traffic_is_read() {
     );
     assert_eq!(
         kind("kind = \"competing\"\nflows = 2\nagainst = { cc = \"reno\", flows = 3 }"),
-        Kind::Competing {
+        TrafficKind::Competing {
             flows: 2,
             against: Against {
                 cc: "reno".into(),
@@ -30,12 +30,12 @@ fn every_kind_of_traffic_is_read() {
             }
         }
     );
-    let incast = |senders, rpcs| Kind::Incast { senders, rpcs };
+    let incast = |senders, rpcs| TrafficKind::Incast { senders, rpcs };
     assert_eq!(kind("kind = \"incast\""), incast(3, None));
-    assert_eq!(incast(2, None).classes(), ["rpc-1mb", "rpc-10kb"]);
+    assert_eq!(incast(2, None).flow_classes(), ["rpc-1mb", "rpc-10kb"]);
     let all = kind("kind = \"incast\"\nsenders = 1\nrpcs = 16");
     assert_eq!(all, incast(1, Some(16)));
-    assert_eq!(all.classes(), ["rpc-1mb", "rpc-10kb", "stream"]);
+    assert_eq!(all.flow_classes(), ["rpc-1mb", "rpc-10kb", "stream"]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn long_and_short_flows_and_marks_are_read() {
     .unwrap();
     assert_eq!(scenario.path.mark.unwrap().us(), 500);
     assert!(scenario.path.describe().contains("marks from 500us on"));
-    let expected = Kind::LongShort {
+    let expected = TrafficKind::LongShort {
         flows: 4,
         burst: "100kib".parse().unwrap(),
         idle: "5ms".parse().unwrap(),
@@ -69,7 +69,7 @@ fn servers_traffic_is_read_and_told() {
         mean: Size::from_bytes(340_000),
         tail: None,
     };
-    let expected = Kind::Short {
+    let expected = TrafficKind::Short {
         flows: 20,
         sizes: sizes.clone(),
         hosts: 100,
@@ -81,7 +81,7 @@ fn servers_traffic_is_read_and_told() {
          to 100 addresses in turn"
     );
     let video = traffic("kind = \"responses\"\nbytes = \"2mb\"\nevery = \"2s\"\nflows = [1, 8]");
-    let expected = Kind::Responses {
+    let expected = TrafficKind::Responses {
         flows: Flows::new(vec![1, 8]),
         sizes: Sizes::Each(Size::from_bytes(2_000_000)),
         idle: Idle::Every("2s".parse().unwrap()),
@@ -250,8 +250,8 @@ fn web_traffic_is_read_and_told() {
         persistent: "25%".parse().unwrap(),
         sizes,
     };
-    assert_eq!(traffic.kind, Kind::Web(expected));
-    assert_eq!(traffic.kind.classes(), ["small", "medium", "large"]);
+    assert_eq!(traffic.kind, TrafficKind::Web(expected));
+    assert_eq!(traffic.kind.flow_classes(), ["small", "medium", "large"]);
     assert_eq!(
         traffic.describe(),
         "3 rounds of 20s: pages every 4s on average, of 8 objects on average (lognormal sizes \

@@ -18,7 +18,7 @@ const MOST_AT_ONCE: u32 = 20;
 /// each, as with HTTP/1.1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Web {
-    /// Whose programs send.
+    /// Server whose programs send.
     #[serde(skip_serializing_if = "WebServer::is_worker")]
     pub server: WebServer,
     /// The mean time between two pages of a host.
@@ -47,7 +47,7 @@ pub enum WebServer {
 
 impl WebServer {
     /// The programs that it needs, with the packages that have them.
-    pub(crate) fn programs(self) -> &'static [(&'static str, &'static str)] {
+    pub(crate) fn needed_programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Worker => &[],
             Self::Nginx => &[("nginx", "nginx"), ("curl", "curl")],
@@ -61,7 +61,7 @@ impl WebServer {
 
 impl Web {
     /// Takes the keys of the kind.
-    pub(super) fn read(table: &mut Table<'_>) -> Self {
+    pub(super) fn from_table(table: &mut Table<'_>) -> Self {
         let server = table.value("server").unwrap_or_default();
         let half = Probability::from_fraction(0.5).unwrap_or_default();
         let every = table.value("every").unwrap_or(Delay::from_us(2_000_000));
@@ -80,7 +80,7 @@ impl Web {
             // As many as browsers have to a host.
             at_once: table.count("at_once", 1..=MOST_AT_ONCE).unwrap_or(6),
             persistent: persistent.unwrap_or(half),
-            sizes: Sizes::read(table, HEAD as u64),
+            sizes: Sizes::from_table(table, HEAD as u64),
         }
     }
 }

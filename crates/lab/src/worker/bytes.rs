@@ -36,7 +36,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// A size, if a draw says that it is one of these.
-    fn draw(self, seed: u64) -> Option<f64> {
+    fn draw_size(self, seed: u64) -> Option<f64> {
         // Another seed than that of the other sizes.
         let mut random = Random::new(!seed);
         let is_one = random.fraction() < self.share;
@@ -47,7 +47,7 @@ impl Tail {
 
 impl Bytes {
     /// The bytes of the `n`-th flow, counted from 0.
-    pub(crate) fn of(self, n: usize) -> u64 {
+    pub(crate) fn of_flow(self, n: usize) -> u64 {
         match self {
             Self::Each(bytes) => bytes,
             Self::Lognormal {
@@ -60,9 +60,11 @@ impl Bytes {
                 let body = || {
                     // mean / median = exp(sigma²/2).
                     let sigma = (2.0 * (mean as f64 / median as f64).ln()).sqrt();
-                    median as f64 * (sigma * normal(drawn)).exp()
+                    median as f64 * (sigma * standard_normal(drawn)).exp()
                 };
-                let bytes = tail.and_then(|tail| tail.draw(drawn)).unwrap_or_else(body);
+                let bytes = tail
+                    .and_then(|tail| tail.draw_size(drawn))
+                    .unwrap_or_else(body);
                 let most = tail.map_or(u64::MAX, |tail| tail.most);
                 (bytes as u64).min(most).max(HEAD as u64)
             }
@@ -71,7 +73,7 @@ impl Bytes {
 }
 
 /// One standard normal number of a seed (Box and Muller 1958).
-fn normal(seed: u64) -> f64 {
+fn standard_normal(seed: u64) -> f64 {
     let mut random = Random::new(seed);
     // 1 − fraction is above 0.
     let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
@@ -90,9 +92,9 @@ mod tests {
             tail: None,
             seed,
         };
-        let mut sizes: Vec<u64> = (0..10_000).map(|n| bytes(1).of(n)).collect();
-        assert_eq!(sizes[7], bytes(1).of(7));
-        assert_ne!(sizes[7], bytes(2).of(7));
+        let mut sizes: Vec<u64> = (0..10_000).map(|n| bytes(1).of_flow(n)).collect();
+        assert_eq!(sizes[7], bytes(1).of_flow(7));
+        assert_ne!(sizes[7], bytes(2).of_flow(7));
         sizes.sort_unstable();
         // sigma = sqrt(2 ln 20) = 2.448; the normal quantile of 0.9 is 1.2816. Of 10,000 values the
         // standard error of the logarithm is 0.031 at the median, 0.042 there.
@@ -101,7 +103,7 @@ mod tests {
             assert!((found / expected).ln().abs() < 0.13, "{share}: {found}");
         }
         assert!(sizes[0] >= HEAD as u64);
-        assert_eq!(Bytes::Each(5).of(3), 5);
+        assert_eq!(Bytes::Each(5).of_flow(3), 5);
     }
 
     #[test]
@@ -118,7 +120,7 @@ mod tests {
             tail: Some(tail),
             seed: 3,
         };
-        let sizes: Vec<u64> = (0..100_000).map(|n| sizes.of(n)).collect();
+        let sizes: Vec<u64> = (0..100_000).map(|n| sizes.of_flow(n)).collect();
         let above = |bytes: u64| sizes.iter().filter(|size| **size > bytes).count() as f64 / 1e5;
         // Of the body, ln(133/11.579)/1.318 = 1.852 deviations, 3.2 % lie above 133 kB, and
         // 2.163 deviations for 200 kB, 1.5 %. Standard deviations are below 0.1 %.

@@ -8,30 +8,36 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::{Bytes, CHUNK, Flow, PATIENCE_MS, Pause, Plan, Receipt, SAMPLE, now_ns, tcp};
+use super::{Bytes, CHUNK, Flow, Pause, Plan, Receipt, SAMPLE, STALL_TIMEOUT_MS, now_ns, tcp};
 
 /// Bytes of a call's length, little-endian.
 pub(crate) const HEAD: usize = 8;
 
 /// The length in the first bytes of a message; none for a flow that ends with its connection, and
 /// if bytes are missing.
-pub(super) fn length(head: &[u8]) -> Option<u64> {
+pub(super) fn message_length(head: &[u8]) -> Option<u64> {
     let head = <[u8; HEAD]>::try_from(head).ok()?;
     Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
 }
 
 /// Calls of the sender at a place until the time is over, with pauses. The last one is finished. A
 /// call that fails is the last.
-pub(super) fn calls(plan: &Plan, place: usize, ms: u64, bytes: Bytes, pause: Pause) -> Vec<Flow> {
+pub(super) fn run_calls(
+    plan: &Plan,
+    place: usize,
+    ms: u64,
+    bytes: Bytes,
+    pause: Pause,
+) -> Vec<Flow> {
     let end_ns = now_ns() + ms * 1_000_000;
     let mut flows = Vec::new();
     let flow = |n: usize| Flow {
         class: plan.senders[place].class.clone(),
-        flow_bytes: Some(bytes.of(n)),
+        flow_bytes: Some(bytes.of_flow(n)),
         begun_ns: now_ns(),
         ..Flow::default()
     };
-    let mut caller = match Caller::connect(plan, place, 0) {
+    let mut caller = match Caller::open_connection(plan, place, 0) {
         Ok(caller) => caller,
         Err(error) => {
             let error = Some(error.to_string());
@@ -41,7 +47,9 @@ pub(super) fn calls(plan: &Plan, place: usize, ms: u64, bytes: Bytes, pause: Pau
     while now_ns() < end_ns {
         let mut flow = flow(flows.len());
         let begun = Instant::now();
-        let failed = caller.call(bytes.of(flows.len()), end_ns, &mut flow).err();
+        let failed = caller
+            .send_call(bytes.of_flow(flows.len()), end_ns, &mut flow)
+            .err();
         flow.error = failed.map(|error| error.to_string());
         let last = flow.error.is_some();
         flows.push(flow);
@@ -66,20 +74,20 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Opens the sender's `n`-th connection.
-    pub(super) fn connect(plan: &Plan, place: usize, n: usize) -> io::Result<Self> {
-        let patience = Duration::from_millis(PATIENCE_MS);
-        let server = plan.server(n);
-        let socket = tcp::socket(server, plan.cc(place, n), patience)?;
-        let stream = tcp::connect(socket, server)?;
+    pub(super) fn open_connection(plan: &Plan, place: usize, n: usize) -> io::Result<Self> {
+        let patience = Duration::from_millis(STALL_TIMEOUT_MS);
+        let server = plan.server_address(n);
+        let socket = tcp::open_socket(server, plan.connection_cc(place, n), patience)?;
+        let stream = tcp::connect_socket(socket, server)?;
         Ok(Self {
-            before: tcp::info(&stream)?,
+            before: tcp::tcp_info(&stream)?,
             answers: BufReader::new(stream),
             looked: Instant::now(),
         })
     }
 
     /// Sends so many bytes and waits for the receipt; `end_ns` ends the sender's time.
-    pub(super) fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+    pub(super) fn send_call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
         let stream = self.answers.get_ref();
         flow.local_port = stream.local_addr()?.port();
         flow.server = Some(stream.peer_addr()?.ip());
@@ -95,13 +103,13 @@ impl Caller {
                 .write_all(&chunk)
                 .map_err(|error| tcp::while_doing("sending", error))?;
             sent += rest as u64;
-            self.look(flow, false)?;
+            self.sample_info(flow, false)?;
         }
-        let deadline = Instant::now() + Duration::from_millis(PATIENCE_MS);
-        while !tcp::readable(self.answers.get_ref(), SAMPLE)? {
-            self.look(flow, false)?;
+        let deadline = Instant::now() + Duration::from_millis(STALL_TIMEOUT_MS);
+        while !tcp::wait_readable(self.answers.get_ref(), SAMPLE)? {
+            self.sample_info(flow, false)?;
             if Instant::now() >= deadline {
-                return Err(tcp::stalled("waiting for the receiver"));
+                return Err(tcp::stalled_error("waiting for the receiver"));
             }
         }
         let mut line = String::new();
@@ -109,7 +117,7 @@ impl Caller {
             .read_line(&mut line)
             .map_err(|error| tcp::while_doing("waiting for the receiver", error))?;
         let receipt: Receipt = serde_json::from_str(&line)?;
-        self.before = self.look(flow, true)?;
+        self.before = self.sample_info(flow, true)?;
         flow.cc = tcp::congestion_control(self.answers.get_ref())?;
         flow.received_bytes = receipt.bytes;
         flow.in_time_bytes = receipt.bytes_at(end_ns);
@@ -123,12 +131,12 @@ impl Caller {
     }
 
     /// Samples the connection, if `always` or if a sample is due.
-    fn look(&mut self, flow: &mut Flow, always: bool) -> io::Result<tcp::Info> {
+    fn sample_info(&mut self, flow: &mut Flow, always: bool) -> io::Result<tcp::Info> {
         if !always && self.looked.elapsed() < SAMPLE {
             return Ok(self.before);
         }
         self.looked = Instant::now();
-        let info = tcp::info(self.answers.get_ref())?;
+        let info = tcp::tcp_info(self.answers.get_ref())?;
         // 0 means that nothing was measured yet.
         flow.srtt_us
             .extend((info.srtt_us > 0).then_some(info.srtt_us));

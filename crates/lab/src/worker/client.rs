@@ -7,21 +7,21 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use super::calls::calls;
-use super::{CHUNK, Flow, Load, PATIENCE_MS, Plan, Receipt, SAMPLE, now_ns, tcp};
+use super::calls::run_calls;
+use super::{CHUNK, Flow, Load, Plan, Receipt, SAMPLE, STALL_TIMEOUT_MS, now_ns, tcp};
 use crate::error::Error;
 
 /// Reads the plan, sends, writes the result.
-pub(super) fn run(result: &Path) -> Result<(), Error> {
+pub(super) fn run_client(result: &Path) -> Result<(), Error> {
     let parsed: Plan = serde_json::from_reader(io::stdin().lock())
         .map_err(|error| Error::system("cannot read the plan")(error.into()))?;
-    let text = serde_json::to_vec(&send(&parsed))
+    let text = serde_json::to_vec(&send_plan(&parsed))
         .map_err(|error| Error::io("cannot write", result)(error.into()))?;
     fs::write(result, text).map_err(Error::io("cannot write", result))
 }
 
 /// Sends everything of a plan. The flows of a sender are in order.
-pub(super) fn send(plan: &Plan) -> Vec<Flow> {
+pub(super) fn send_plan(plan: &Plan) -> Vec<Flow> {
     let start = Barrier::new(plan.senders.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> = plan
@@ -32,7 +32,7 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    flows(plan, place)
+                    sender_flows(plan, place)
                 })
             })
             .collect();
@@ -48,13 +48,13 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
 }
 
 /// The flows of the sender at a place.
-fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
+fn sender_flows(plan: &Plan, place: usize) -> Vec<Flow> {
     let sender = &plan.senders[place];
     if let Load::Calls { ms, bytes, pause } = sender.load {
-        return calls(plan, place, ms, bytes, pause);
+        return run_calls(plan, place, ms, bytes, pause);
     }
     if let Load::Web(web) = sender.load {
-        return web.send(plan, place);
+        return web.send_pages(plan, place);
     }
     let end_ns = match sender.load {
         Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
@@ -80,12 +80,12 @@ fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
         };
         let n = flows.len();
         flow.flow_bytes = match sender.load {
-            Load::Flows { bytes, .. } => Some(bytes.of(n)),
+            Load::Flows { bytes, .. } => Some(bytes.of_flow(n)),
             Load::FlowsFor { bytes, .. } => Some(bytes),
             Load::Stream { .. } | Load::Calls { .. } | Load::Web(_) => None,
         };
-        let way = (plan.server(n), plan.cc(place, n));
-        if let Err(error) = transfer(way, sender.load, end_ns, &mut flow) {
+        let way = (plan.server_address(n), plan.connection_cc(place, n));
+        if let Err(error) = transfer_flow(way, sender.load, end_ns, &mut flow) {
             flow.error = Some(error.to_string());
         }
         flows.push(flow);
@@ -93,23 +93,23 @@ fn flows(plan: &Plan, place: usize) -> Vec<Flow> {
 }
 
 /// One connection, to an address and with a congestion control.
-fn transfer(
+fn transfer_flow(
     (server, cc): (SocketAddr, Option<&str>),
     load: Load,
     end_ns: u64,
     flow: &mut Flow,
 ) -> io::Result<()> {
-    let patience = Duration::from_millis(PATIENCE_MS);
-    let socket = tcp::socket(server, cc, patience)?;
+    let patience = Duration::from_millis(STALL_TIMEOUT_MS);
+    let socket = tcp::open_socket(server, cc, patience)?;
     flow.begun_ns = now_ns();
-    let mut stream = tcp::connect(socket, server)?;
+    let mut stream = tcp::connect_socket(socket, server)?;
     flow.local_port = stream.local_addr()?.port();
     flow.server = Some(server.ip());
     let mut last_look = Instant::now();
     let mut look = |stream: &TcpStream, flow: &mut Flow, always: bool| -> io::Result<()> {
         if always || last_look.elapsed() >= SAMPLE {
             last_look = Instant::now();
-            let info = tcp::info(stream)?;
+            let info = tcp::tcp_info(stream)?;
             // 0 means that nothing was measured yet.
             flow.srtt_us
                 .extend((info.srtt_us > 0).then_some(info.srtt_us));
@@ -138,7 +138,7 @@ fn transfer(
         }
     }
     stream.shutdown(Shutdown::Write)?;
-    let receipt = receipt(&mut stream, flow, &mut look)?;
+    let receipt = await_receipt(&mut stream, flow, &mut look)?;
     // At the end nothing is in flight, so that the sample holds for the whole connection.
     look(&stream, flow, true)?;
     flow.cc = tcp::congestion_control(&stream)?;
@@ -171,7 +171,7 @@ fn send_until(
     measured_ns: u64,
     look: &mut impl FnMut(&TcpStream, &mut Flow, bool) -> io::Result<()>,
 ) -> io::Result<()> {
-    let patience = Duration::from_millis(PATIENCE_MS);
+    let patience = Duration::from_millis(STALL_TIMEOUT_MS);
     tcp::limit_unsent(stream)?;
     let mut blocked_since = Instant::now();
     loop {
@@ -180,7 +180,7 @@ fn send_until(
             return Ok(());
         }
         let left = Duration::from_nanos(end_ns - now);
-        if tcp::writable(stream, left.min(SAMPLE))? {
+        if tcp::wait_writable(stream, left.min(SAMPLE))? {
             // One chunk at most, so that it does not block beyond its time.
             match tcp::write_some(stream, &CHUNK) {
                 Ok(_) => blocked_since = Instant::now(),
@@ -188,7 +188,7 @@ fn send_until(
                 Err(error) => return Err(error),
             }
         } else if blocked_since.elapsed() >= patience {
-            return Err(tcp::stalled("sending"));
+            return Err(tcp::stalled_error("sending"));
         }
         if now >= measured_ns {
             look(stream, flow, false)?;
@@ -197,16 +197,16 @@ fn send_until(
 }
 
 /// Waits for the receipt, and samples the connection meanwhile.
-fn receipt(
+fn await_receipt(
     stream: &mut TcpStream,
     flow: &mut Flow,
     look: &mut impl FnMut(&TcpStream, &mut Flow, bool) -> io::Result<()>,
 ) -> io::Result<Receipt> {
-    let deadline = Instant::now() + Duration::from_millis(PATIENCE_MS);
-    while !tcp::readable(stream, SAMPLE)? {
+    let deadline = Instant::now() + Duration::from_millis(STALL_TIMEOUT_MS);
+    while !tcp::wait_readable(stream, SAMPLE)? {
         look(stream, flow, false)?;
         if Instant::now() >= deadline {
-            return Err(tcp::stalled("waiting for the receiver"));
+            return Err(tcp::stalled_error("waiting for the receiver"));
         }
     }
     let mut text = Vec::new();

@@ -10,16 +10,16 @@ use serde::Deserialize;
 use thalweg_process::tool;
 
 use super::web::Page;
-use super::{Flow, Load, PATIENCE_MS, Plan, Web, now_ns};
+use super::{Flow, Load, Plan, STALL_TIMEOUT_MS, Web, now_ns};
 use crate::error::Error;
 
 /// Reads the plan, asks for its pages and writes the result.
-pub(super) fn run(result: &Path) -> Result<(), Error> {
+pub(super) fn run_fetch(result: &Path) -> Result<(), Error> {
     let plan: Plan = serde_json::from_reader(io::stdin().lock())
         .map_err(|error| Error::system("cannot read the plan")(error.into()))?;
     let flows: Vec<Flow> = (plan.senders.iter())
         .filter_map(|sender| match sender.load {
-            Load::Web(web) => Some(fetch(&web, &plan)),
+            Load::Web(web) => Some(fetch_pages(&web, &plan)),
             _ => None,
         })
         .flatten()
@@ -30,15 +30,15 @@ pub(super) fn run(result: &Path) -> Result<(), Error> {
 }
 
 /// Asks for all pages, each at its moment.
-fn fetch(web: &Web, plan: &Plan) -> Vec<Flow> {
+fn fetch_pages(web: &Web, plan: &Plan) -> Vec<Flow> {
     let begun_ns = now_ns();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for page in web.pages() {
+        for page in web.plan_pages() {
             let moment_ns = begun_ns + page.at_ns;
             let left_ns = moment_ns.saturating_sub(now_ns());
             std::thread::sleep(Duration::from_nanos(left_ns));
-            threads.push(scope.spawn(move || load(web, plan, &page, moment_ns)));
+            threads.push(scope.spawn(move || load_page(web, plan, &page, moment_ns)));
         }
         threads
             .into_iter()
@@ -51,7 +51,7 @@ fn fetch(web: &Web, plan: &Plan) -> Vec<Flow> {
     })
 }
 
-/// What curl writes of a transfer.
+/// Curl's report of a transfer.
 #[derive(Deserialize)]
 struct Transfer {
     url_effective: String,
@@ -64,8 +64,8 @@ struct Transfer {
 
 /// The objects of a page, in order. A page takes until curl has ended: its transfers have no
 /// common clock.
-fn load(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
-    let output = curl(web, &request(plan, page));
+fn load_page(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
+    let output = run_curl(web, &curl_configuration(plan, page));
     let page_us = (now_ns() - moment_ns) as f64 / 1e3;
     let (text, mut why) = match output {
         Ok(text) => (text, "curl says nothing of it".to_owned()),
@@ -80,7 +80,7 @@ fn load(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
     }
     (0..page.objects.len())
         .map(|n| {
-            let mut flow = page.flow(n, moment_ns);
+            let mut flow = page.unsent_flow(n, moment_ns);
             let name = format!("?{n}");
             let own = transfers
                 .iter()
@@ -103,15 +103,16 @@ fn load(web: &Web, plan: &Plan, page: &Page, moment_ns: u64) -> Vec<Flow> {
         .collect()
 }
 
-/// What curl is to do, as its configuration. The server has one object: parts of it stand for all.
-fn request(plan: &Plan, page: &Page) -> String {
-    let patience_s = PATIENCE_MS / 1000;
+/// The configuration of curl that asks for a page. The server has one object: parts of it stand for
+/// all.
+fn curl_configuration(plan: &Plan, page: &Page) -> String {
+    let patience_s = STALL_TIMEOUT_MS / 1000;
     let of = |(n, bytes): (usize, &u64)| {
         format!(
             "url = \"http://{}/object?{n}\"\nrange = \"0-{}\"\noutput = \"/dev/null\"\n\
              write-out = \"%{{json}}\\n\"\nconnect-timeout = {patience_s}\n\
              speed-time = {patience_s}\nspeed-limit = 1\n",
-            plan.server(0),
+            plan.server_address(0),
             bytes - 1
         )
     };
@@ -119,7 +120,7 @@ fn request(plan: &Plan, page: &Page) -> String {
     objects.join("next\n")
 }
 
-fn curl(web: &Web, request: &str) -> io::Result<String> {
+fn run_curl(web: &Web, request: &str) -> io::Result<String> {
     let mut command = Command::new(tool::find("curl").unwrap_or_else(|| "curl".into()));
     let mut child = command
         .args(["--disable", "--silent", "--parallel", "--parallel-max"])
@@ -155,7 +156,7 @@ mod tests {
             objects: vec![100, 2_000],
             stays: false,
         };
-        let text = request(&plan, &page);
+        let text = curl_configuration(&plan, &page);
         let (first, second) = text.split_once("next\n").unwrap();
         assert!(first.starts_with("url = \"http://[fd00::1]:80/object?0\"\nrange = \"0-99\"\n"));
         assert!(second.contains("object?1\"\nrange = \"0-1999\"\n"));

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use super::calls::{HEAD, length};
+use super::calls::{HEAD, message_length};
 use super::{LISTENING, Receipt, now_ns};
 use crate::error::Error;
 
@@ -11,27 +11,27 @@ use crate::error::Error;
 const NOTE_NS: u64 = 10_000_000;
 
 /// Listens and receives until the process is killed.
-pub(super) fn serve(address: SocketAddr) -> Result<(), Error> {
+pub(super) fn run_server(address: SocketAddr) -> Result<(), Error> {
     let listener =
         TcpListener::bind(address).map_err(Error::system(format!("cannot listen on {address}")))?;
     println!("{LISTENING}");
-    accept(&listener);
+    accept_connections(&listener);
     Ok(())
 }
 
 /// Receives each connection in a thread of its own.
-pub(super) fn accept(listener: &TcpListener) {
+pub(super) fn accept_connections(listener: &TcpListener) {
     for stream in listener.incoming() {
         match stream {
             // The client reports a connection that breaks.
-            Ok(stream) => drop(std::thread::spawn(move || drop(receive(stream)))),
+            Ok(stream) => drop(std::thread::spawn(move || drop(receive_calls(stream)))),
             Err(error) => eprintln!("cannot accept: {error}"),
         }
     }
 }
 
 /// Reads calls and answers each with a receipt; or reads to the end and answers with one.
-fn receive(mut stream: TcpStream) -> io::Result<()> {
+fn receive_calls(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0u8; 256 * 1024];
     let nothing = Receipt {
         bytes: 0,
@@ -56,7 +56,7 @@ fn receive(mut stream: TcpStream) -> io::Result<()> {
             noted_ns = now;
         }
         // The next call begins after this one's receipt, so that no read has bytes of both.
-        if length(&head).is_some_and(|length| receipt.bytes >= length) {
+        if message_length(&head).is_some_and(|length| receipt.bytes >= length) {
             let mut line = serde_json::to_vec(&receipt)?;
             line.push(b'\n');
             stream.write_all(&line)?;

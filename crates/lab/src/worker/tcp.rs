@@ -16,7 +16,7 @@ use nix::sys::time::TimeVal;
 static UNSENT_BYTES: libc::c_int = 128 * 1024;
 
 /// An unconnected socket with its congestion control. It gives up if it stalls for the given time.
-pub(super) fn socket(
+pub(super) fn open_socket(
     server: SocketAddr,
     cc: Option<&str>,
     patience: Duration,
@@ -40,26 +40,26 @@ pub(super) fn socket(
     Ok(fd)
 }
 
-pub(super) fn connect(fd: OwnedFd, server: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn connect_socket(fd: OwnedFd, server: SocketAddr) -> io::Result<TcpStream> {
     let address = SockaddrStorage::from(server);
     socket::connect(fd.as_raw_fd(), &address).map_err(|errno| match errno {
-        Errno::EINPROGRESS => stalled("connecting"),
+        Errno::EINPROGRESS => stalled_error("connecting"),
         other => while_doing("connecting", other.into()),
     })?;
     Ok(fd.into())
 }
 
 /// The error of a connection that stalled.
-pub(super) fn stalled(doing: &str) -> io::Error {
-    let seconds = super::PATIENCE_MS / 1000;
+pub(super) fn stalled_error(doing: &str) -> io::Error {
+    let seconds = super::STALL_TIMEOUT_MS / 1000;
     let message = format!("no progress for {seconds} s while {doing}");
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-/// An error with the action that failed. A time-out of the socket becomes [`stalled`].
+/// An error with the action that failed. A time-out of the socket becomes [`stalled_error`].
 pub(super) fn while_doing(doing: &str, error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock => stalled(doing),
+        io::ErrorKind::WouldBlock => stalled_error(doing),
         kind => io::Error::new(kind, format!("while {doing}: {error}")),
     }
 }
@@ -99,16 +99,16 @@ pub(super) fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> 
 }
 
 /// Waits until the socket is writable; false if the time is over.
-pub(super) fn writable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
-    ready(stream, PollFlags::POLLOUT, patience)
+pub(super) fn wait_writable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
+    wait_ready(stream, PollFlags::POLLOUT, patience)
 }
 
 /// Waits until the socket is readable; false if the time is over.
-pub(super) fn readable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
-    ready(stream, PollFlags::POLLIN, patience)
+pub(super) fn wait_readable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
+    wait_ready(stream, PollFlags::POLLIN, patience)
 }
 
-fn ready(stream: &TcpStream, events: PollFlags, patience: Duration) -> io::Result<bool> {
+fn wait_ready(stream: &TcpStream, events: PollFlags, patience: Duration) -> io::Result<bool> {
     let mut watched = [PollFd::new(stream.as_fd(), events)];
     let milliseconds = patience.as_micros().div_ceil(1000).min(60_000) as i32;
     let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO);
@@ -134,7 +134,7 @@ pub(super) struct Info {
 
 /// Reads `struct tcp_info` (linux/tcp.h) by offset, as libc's ends before the last fields. Linux
 /// 4.6 and later have all of these.
-pub(super) fn info(stream: &TcpStream) -> io::Result<Info> {
+pub(super) fn tcp_info(stream: &TcpStream) -> io::Result<Info> {
     const RTT: usize = 68;
     const TOTAL_RETRANS: usize = 100;
     const MIN_RTT: usize = 148;

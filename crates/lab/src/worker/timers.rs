@@ -22,7 +22,7 @@ const AHEAD_US: [u64; 13] = [
 /// Repetitions of each.
 const ROUNDS: usize = 200;
 /// Time limit of all of them.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Steps of a reported distribution.
 const PARTS: usize = 1000;
 
@@ -37,25 +37,25 @@ pub(crate) struct Lateness {
 }
 
 /// Measures both and returns a line of JSON.
-pub(super) fn measure() -> Result<String, Error> {
+pub(super) fn measure_both() -> Result<String, Error> {
     let lateness = Lateness {
         kernel_us: match is_user_mode() {
             true => Vec::new(),
-            false => quantiles(&kernel(ROUNDS)?),
+            false => timer_quantiles(&kernel_lateness(ROUNDS)?),
         },
-        program_us: quantiles(&program(ROUNDS)?),
+        program_us: timer_quantiles(&program_lateness(ROUNDS)?),
     };
     serde_json::to_string(&lateness)
         .map_err(|error| Error::system("what was measured")(error.into()))
 }
 
-pub(crate) fn quantiles(us: &[f64]) -> Vec<f64> {
+pub(crate) fn timer_quantiles(us: &[f64]) -> Vec<f64> {
     (0..=PARTS)
         .filter_map(|part| sample::quantile(us, part as f64 / PARTS as f64))
         .collect()
 }
 
-fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
+fn kernel_lateness(rounds: usize) -> Result<Vec<f64>, Error> {
     let failed = |error: libbpf_rs::Error| {
         Error::system("cannot measure the kernel's timers (as root, on Linux 5.15 or newer)")(
             std::io::Error::other(error),
@@ -83,7 +83,7 @@ fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
     if refused.return_value != 0 {
         return Err(failed(libbpf_rs::Error::from_raw_os_error(libc::EINVAL)));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MEASURE_TIMEOUT;
     let results = skeleton.maps.bss_data.as_deref();
     let results = results.expect("the program has variables");
     // SAFETY: the pointer is valid; the kernel writes to it meanwhile, so the read is volatile.
@@ -100,7 +100,7 @@ fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
     Ok(late.map(|ns| *ns as f64 / 1e3).collect())
 }
 
-fn program(rounds: usize) -> Result<Vec<f64>, Error> {
+fn program_lateness(rounds: usize) -> Result<Vec<f64>, Error> {
     // The slack that timers may have is not to be measured. SAFETY: the arguments are integers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let mut late_us = Vec::new();
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn sleeping_programs_wake_after_the_moment() {
-        let late_us = program(5).unwrap();
+        let late_us = program_lateness(5).unwrap();
         assert_eq!(late_us.len(), 5 * AHEAD_US.len());
         // A timer never expires exactly on time; without a sleep the lateness would be 0.
         assert!(
             late_us.iter().all(|us| (0.001..10e6).contains(us)),
             "{late_us:?}"
         );
-        let quantiles = quantiles(&late_us);
+        let quantiles = timer_quantiles(&late_us);
         assert_eq!(quantiles.len(), PARTS + 1);
         assert!(quantiles.is_sorted());
     }

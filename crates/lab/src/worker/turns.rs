@@ -23,24 +23,24 @@ pub(crate) struct Order {
 pub(crate) struct Done {
     /// Success, or how it ended, in words.
     pub(crate) ended: Result<(), String>,
-    /// Its standard output.
+    /// Standard output of the program.
     pub(crate) output: String,
 }
 
 /// Runs orders until standard input ends.
-pub(super) fn obey() -> Result<(), Error> {
+pub(super) fn run_orders() -> Result<(), Error> {
     let broken = || Error::system("the streams that orders come by");
-    say(READY).map_err(broken())?;
+    write_line(READY).map_err(broken())?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(broken())?;
         let order: Order = serde_json::from_str(&line).map_err(|error| broken()(error.into()))?;
         let done = serde_json::to_string(&carry_out(&order));
-        say(&done.map_err(|error| broken()(error.into()))?).map_err(broken())?;
+        write_line(&done.map_err(|error| broken()(error.into()))?).map_err(broken())?;
     }
     Ok(())
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn write_line(line: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "{line}")?;
     output.flush()

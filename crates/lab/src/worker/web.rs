@@ -43,7 +43,7 @@ pub(crate) struct Web {
 /// A page to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Page {
-    /// Its number, counted from 0.
+    /// Number of the page, counted from 0.
     pub(super) number: u32,
     /// Time after the begin, ns.
     pub(super) at_ns: u64,
@@ -55,7 +55,7 @@ pub(super) struct Page {
 
 impl Page {
     /// An object that was not sent, of a page that began at a moment.
-    pub(super) fn flow(&self, n: usize, moment_ns: u64) -> Flow {
+    pub(super) fn unsent_flow(&self, n: usize, moment_ns: u64) -> Flow {
         let bytes = self.objects[n];
         // The last class has no end.
         let class = OBJECTS.iter().find(|(_, most)| bytes <= *most);
@@ -71,7 +71,7 @@ impl Page {
 
 impl Web {
     /// All pages. They depend on nothing but its fields.
-    pub(super) fn pages(&self) -> Vec<Page> {
+    pub(super) fn plan_pages(&self) -> Vec<Page> {
         let mut random = Random::new(mix(self.seed));
         let mut pages: Vec<Page> = Vec::new();
         let (mut at_ns, mut sent) = (0.0, 0);
@@ -81,11 +81,13 @@ impl Web {
             if at_ns >= self.ms as f64 * 1e6 {
                 return pages;
             }
-            let count = 1 + self.further(random.fraction());
+            let count = 1 + self.further_objects(random.fraction());
             pages.push(Page {
                 number: pages.len() as u32,
                 at_ns: at_ns as u64,
-                objects: (sent..sent + count).map(|n| self.bytes.of(n)).collect(),
+                objects: (sent..sent + count)
+                    .map(|n| self.bytes.of_flow(n))
+                    .collect(),
                 stays: random.fraction() < self.persistent,
             });
             sent += count;
@@ -93,7 +95,7 @@ impl Web {
     }
 
     /// The objects after the first, geometric, from a uniform number.
-    fn further(&self, uniform: f64) -> usize {
+    fn further_objects(&self, uniform: f64) -> usize {
         let again = 1.0 - 1.0 / f64::from(self.objects);
         match self.objects {
             0 | 1 => 0,
@@ -102,7 +104,7 @@ impl Web {
     }
 
     /// Sends all pages of the sender at a place. Objects are in the order of their pages.
-    pub(super) fn send(&self, plan: &Plan, place: usize) -> Vec<Flow> {
+    pub(super) fn send_pages(&self, plan: &Plan, place: usize) -> Vec<Flow> {
         let begun_ns = now_ns();
         let browser = Browser {
             web: self,
@@ -114,12 +116,12 @@ impl Web {
         };
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
-            for page in self.pages() {
+            for page in self.plan_pages() {
                 let moment_ns = begun_ns + page.at_ns;
                 let left_ns = moment_ns.saturating_sub(now_ns());
                 std::thread::sleep(Duration::from_nanos(left_ns));
                 let browser = &browser;
-                threads.push(scope.spawn(move || browser.load(&page, moment_ns)));
+                threads.push(scope.spawn(move || browser.load_page(&page, moment_ns)));
             }
             threads
                 .into_iter()
@@ -152,13 +154,13 @@ struct Loading<'a> {
     /// The next object to be sent.
     next: AtomicUsize,
     given_up: AtomicBool,
-    /// What was sent, by number of the object.
+    /// Sent objects, by number.
     sent: Mutex<BTreeMap<usize, Flow>>,
 }
 
 impl Browser<'_> {
     /// The objects of a page, in order.
-    fn load(&self, page: &Page, moment_ns: u64) -> Vec<Flow> {
+    fn load_page(&self, page: &Page, moment_ns: u64) -> Vec<Flow> {
         let loading = Loading {
             page,
             moment_ns,
@@ -166,37 +168,37 @@ impl Browser<'_> {
             given_up: AtomicBool::new(false),
             sent: Mutex::new(BTreeMap::new()),
         };
-        let mut first = self.spare();
-        self.object(&loading, &mut first);
+        let mut first = self.spare_connection();
+        self.send_next_object(&loading, &mut first);
         let further = page.objects.len() - 1;
         let lanes = further.min(self.web.at_once as usize);
         std::thread::scope(|scope| {
             for _ in 1..lanes {
-                scope.spawn(|| self.objects(&loading, self.spare()));
+                scope.spawn(|| self.send_objects(&loading, self.spare_connection()));
             }
-            self.objects(&loading, first);
+            self.send_objects(&loading, first);
         });
-        let mut sent = held(&loading.sent);
+        let mut sent = lock_mutex(&loading.sent);
         (0..page.objects.len())
             .map(|n| {
                 sent.remove(&n).unwrap_or_else(|| Flow {
                     error: Some("given up after another object of its page failed".to_owned()),
-                    ..page.flow(n, moment_ns)
+                    ..page.unsent_flow(n, moment_ns)
                 })
             })
             .collect()
     }
 
     /// Objects one after the other over a connection, until none is left.
-    fn objects(&self, loading: &Loading<'_>, mut caller: Option<Caller>) {
-        while self.object(loading, &mut caller) {}
+    fn send_objects(&self, loading: &Loading<'_>, mut caller: Option<Caller>) {
+        while self.send_next_object(loading, &mut caller) {}
         if loading.page.stays {
-            held(&self.idle).extend(caller);
+            lock_mutex(&self.idle).extend(caller);
         }
     }
 
     /// Sends the next object over a connection, or over a new one. False if none is left.
-    fn object(&self, loading: &Loading<'_>, caller: &mut Option<Caller>) -> bool {
+    fn send_next_object(&self, loading: &Loading<'_>, caller: &mut Option<Caller>) -> bool {
         if loading.given_up.load(Ordering::Relaxed) {
             return false;
         }
@@ -204,17 +206,17 @@ impl Browser<'_> {
         let Some(bytes) = loading.page.objects.get(n) else {
             return false;
         };
-        let mut flow = loading.page.flow(n, loading.moment_ns);
+        let mut flow = loading.page.unsent_flow(n, loading.moment_ns);
         let begun_ns = now_ns();
         let open = match caller.take() {
             Some(open) => Ok(open),
             None => {
                 let serial = self.opened.fetch_add(1, Ordering::Relaxed);
-                Caller::connect(self.plan, self.place, serial)
+                Caller::open_connection(self.plan, self.place, serial)
             }
         };
         let done = open.and_then(|mut open| {
-            open.call(*bytes, self.end_ns, &mut flow)?;
+            open.send_call(*bytes, self.end_ns, &mut flow)?;
             Ok(open)
         });
         match done {
@@ -229,17 +231,17 @@ impl Browser<'_> {
         flow.begun_ns = begun_ns;
         flow.took_us = (done_ns - begun_ns as f64) / 1e3;
         flow.page_us = (done_ns - loading.moment_ns as f64) / 1e3;
-        held(&loading.sent).insert(n, flow);
+        lock_mutex(&loading.sent).insert(n, flow);
         true
     }
 
     /// An open connection without a page.
-    fn spare(&self) -> Option<Caller> {
-        held(&self.idle).pop()
+    fn spare_connection(&self) -> Option<Caller> {
+        lock_mutex(&self.idle).pop()
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -264,9 +266,9 @@ mod tests {
 
     #[test]
     fn pages_come_at_random_and_depend_on_the_seed_alone() {
-        let pages = web(1).pages();
-        assert_eq!(pages, web(1).pages());
-        assert_ne!(pages, web(2).pages());
+        let pages = web(1).plan_pages();
+        assert_eq!(pages, web(1).plan_pages());
+        assert_ne!(pages, web(2).plan_pages());
         // 2000 are expected, with a standard deviation of 45; of an exponential gap the share
         // above its mean is 1/e = 0.368 ± 0.011.
         let count = pages.len();
@@ -284,14 +286,19 @@ mod tests {
             objects: 1,
             ..web(1)
         };
-        assert!(alone.pages().iter().all(|page| page.objects.len() == 1));
+        assert!(
+            alone
+                .plan_pages()
+                .iter()
+                .all(|page| page.objects.len() == 1)
+        );
     }
 
     fn sent(web: Web) -> Vec<Flow> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        std::thread::spawn(move || server::accept(&listener));
-        client::send(&Plan {
+        std::thread::spawn(move || server::accept_connections(&listener));
+        client::send_plan(&Plan {
             servers: vec![address],
             arms: Vec::new(),
             seed: 1,
@@ -316,7 +323,7 @@ mod tests {
             ..web(1)
         };
         let flows = sent(web);
-        let pages = web.pages();
+        let pages = web.plan_pages();
         assert!(pages.len() > 3);
         assert!(pages.iter().any(|page| page.objects.len() > 4), "{pages:?}");
         let mut all = BTreeSet::new();
@@ -357,11 +364,11 @@ mod tests {
             ..web(1)
         };
         let flows = sent(web);
-        assert!(web.pages().len() > 10);
+        assert!(web.plan_pages().len() > 10);
         assert!(flows.iter().all(|flow| flow.error.is_none()));
         // Pages that overlap, as on a busy machine, need one connection each.
         let ports = ports(flows.iter());
-        assert!(ports.len() < web.pages().len(), "{ports:?}");
+        assert!(ports.len() < web.plan_pages().len(), "{ports:?}");
     }
 
     #[test]
@@ -374,7 +381,7 @@ mod tests {
             every_us: 20_000,
             ..web(1)
         };
-        let flows = client::send(&Plan {
+        let flows = client::send_plan(&Plan {
             servers: vec![address],
             arms: Vec::new(),
             seed: 1,
@@ -384,7 +391,7 @@ mod tests {
                 load: Load::Web(web),
             }],
         });
-        let objects: usize = web.pages().iter().map(|page| page.objects.len()).sum();
+        let objects: usize = web.plan_pages().iter().map(|page| page.objects.len()).sum();
         assert!(objects > 2);
         assert_eq!(flows.len(), objects);
         assert!(flows.iter().all(|flow| flow.error.is_some()));

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Whether the machine can run the test; if not, it is skipped.
 pub fn possible() -> bool {
-    let missing = thalweg_lab::host::missing();
+    let missing = thalweg_lab::host::missing_requirements();
     missing.is_empty() || privileged::skip(&missing.join("; "))
 }
 

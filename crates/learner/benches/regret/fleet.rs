@@ -5,10 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use thalweg_learner::fleet::{
-    AgentReport, ArmReport, Fleet, Prior, aggregate_sample, own_report, record,
+    AgentReport, ArmReport, Fleet, Prior, aggregate_sample, fleet_record, own_report,
 };
 use thalweg_learner::{
-    End, Host, Level, MAX_ARMS, Mode, Params, Sample, WORTH_Q16, adopt, fleet_worth_q16, worth_q16,
+    End, Host, Level, MAX_ARMS, Mode, Params, Sample, WORTH_Q16, adopt_wider, fleet_worth_q16,
+    worth_q16,
 };
 use thalweg_units::random::mix;
 
@@ -142,7 +143,7 @@ impl Told {
             (network, (told, count))
         };
         let reports: BTreeMap<_, _> = reports.into_iter().map(sample).collect();
-        let fleet = Fleet::judged(agents.len(), SYSTEM, |judge| {
+        let fleet = Fleet::judge_agents(agents.len(), SYSTEM, |judge| {
             for (told, count) in reports.values() {
                 judge(told, *count);
             }
@@ -188,7 +189,7 @@ impl Place {
         Self {
             own: group(level),
             // Of all there is none.
-            fleet: group(level.fleet().unwrap_or(Level::FleetPrefix)),
+            fleet: group(level.fleet_level().unwrap_or(Level::FleetPrefix)),
         }
     }
 }
@@ -272,9 +273,9 @@ impl<'a> Agent<'a> {
             return;
         };
         let worth = self.fleet_worth.get();
-        let mut fleet = record(Level::FleetPrefix, &prior, SYSTEM, &worth, &params, now_ns);
+        let mut fleet = fleet_record(Level::FleetPrefix, &prior, SYSTEM, &worth, &params, now_ns);
         let all = self.places[&None].own.borrow().clone();
-        adopt(&mut fleet, &all, Some(SYSTEM), &self.worth.get());
+        adopt_wider(&mut fleet, &all, Some(SYSTEM), &self.worth.get());
         *self.place(Some(network)).fleet.borrow_mut() = fleet;
         self.known[network] = agents >= KNOWN_TO;
     }

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use thalweg_learner::{
     CLASSIC_EPSILON, Host, Long, MAX_ARMS, Mode, ONE_Q16, Outcome, Params, Sample,
-    WORTH_OF_GROUP_Q16, adopt, classic_update, cost_q16, decide, decide_group, forget, inherit,
-    is_due, knows, log2_q16, report, review, score, score_group,
+    WORTH_OF_GROUP_Q16, adopt_wider, can_decide, classic_update, cost_q16, decide, decide_group,
+    group_report, halve_evidence, inherit_group, is_due, log2_q16, review_connection, score,
+    score_group,
 };
 
 use crate::random::Random;
@@ -252,7 +253,7 @@ impl Policy for Core {
     fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize {
         self.host.connections += 1;
         if self.params.mode == Mode::Thalweg {
-            forget(&mut self.host, &self.params, now_ns);
+            halve_evidence(&mut self.host, &self.params, now_ns);
         }
         let allowed = self.allowed();
         let numbers = [random.u32(), random.u32(), random.u32()];
@@ -283,7 +284,7 @@ impl Policy for Core {
         if verdict.outcome != Outcome::Scored || self.groups.is_empty() {
             return;
         }
-        let Some(told) = report(
+        let Some(told) = group_report(
             &before,
             &self.host,
             arm,
@@ -311,17 +312,17 @@ impl Policy for Core {
                     true => &self.fleet_worth,
                     false => &self.worth,
                 };
-                adopt(group, wider, system, &worth.get());
+                adopt_wider(group, wider, system, &worth.get());
             }
-            if knows(group, system) {
+            if can_decide(group, system) {
                 wider = Some(group.clone());
             }
         }
         if before.scored == 0 {
             // The narrowest that knows.
             let mut groups = self.groups.iter().map(|group| group.borrow());
-            if let Some(group) = groups.find(|group| knows(group, system)) {
-                inherit(&mut self.host, &group, arm, system, &WORTH_OF_GROUP_Q16);
+            if let Some(group) = groups.find(|group| can_decide(group, system)) {
+                inherit_group(&mut self.host, &group, arm, system, &WORTH_OF_GROUP_Q16);
             }
         }
     }
@@ -352,7 +353,7 @@ impl Policy for Core {
         self.learn(connection.arm, sample, now_ns);
         connection.count += 1;
         let allowed = self.allowed();
-        let review = review(
+        let review = review_connection(
             &self.host,
             &long,
             allowed,
@@ -433,7 +434,7 @@ impl Policy for DeltaRule {
     }
 
     fn learn(&mut self, arm: usize, sample: &Sample, _: u64) {
-        let cost = cost_q16(sample.rate(), sample.srtt_us, &Params::default());
+        let cost = cost_q16(sample.mean_rate(), sample.srtt_us, &Params::default());
         self.values[arm] = classic_update(self.values[arm], cost);
     }
 }

@@ -35,7 +35,7 @@ impl Codel {
     }
 
     /// Takes the next packet to be sent, and drops or marks.
-    pub(crate) fn dequeue(
+    pub(crate) fn dequeue_or_drop(
         &mut self,
         now_ns: u64,
         queue: &mut Queue,
@@ -50,12 +50,12 @@ impl Codel {
                 let due_ns = self.drop_next_ns;
                 self.count = self.count.saturating_add(1);
                 if mark_or_drop(&mut next, fates) {
-                    self.drop_next_ns = self.law(due_ns);
+                    self.drop_next_ns = self.next_drop_ns(due_ns);
                     break;
                 }
                 (next, too_long) = self.next(now_ns, queue);
                 if too_long {
-                    self.drop_next_ns = self.law(due_ns);
+                    self.drop_next_ns = self.next_drop_ns(due_ns);
                 } else {
                     self.dropping = false;
                 }
@@ -64,7 +64,7 @@ impl Codel {
             if !mark_or_drop(&mut next, fates) {
                 (next, _) = self.next(now_ns, queue);
             }
-            self.begin(now_ns);
+            self.begin_dropping(now_ns);
         }
         next
     }
@@ -83,18 +83,18 @@ impl Codel {
         (Some(next), now_ns >= due_ns)
     }
 
-    fn begin(&mut self, now_ns: u64) {
+    fn begin_dropping(&mut self, now_ns: u64) {
         self.dropping = true;
         // If it has not stopped for long, it goes on where it controlled the queue.
         let delta = self.count - self.last_count;
         let recent = now_ns.saturating_sub(self.drop_next_ns) < 16 * self.interval_ns;
         self.count = if delta > 1 && recent { delta } else { 1 };
-        self.drop_next_ns = self.law(now_ns);
+        self.drop_next_ns = self.next_drop_ns(now_ns);
         self.last_count = self.count;
     }
 
     /// The control law: drops are the closer the more there were.
-    fn law(&self, from_ns: u64) -> u64 {
+    fn next_drop_ns(&self, from_ns: u64) -> u64 {
         from_ns + (self.interval_ns as f64 / f64::from(self.count).sqrt()).round() as u64
     }
 }
@@ -104,7 +104,7 @@ fn mark_or_drop(next: &mut Option<Waiting>, fates: &mut Fates) -> bool {
     let Some(waiting) = next else {
         return true;
     };
-    if packet::mark(&mut waiting.packet) {
+    if packet::mark_ce(&mut waiting.packet) {
         fates.marked += 1;
         return true;
     }
@@ -149,7 +149,11 @@ mod tests {
                 queue.push(waiting(now_ns - 20 * MS, ecn));
             }
             let mut fates = Fates::default();
-            assert!(codel.dequeue(now_ns, &mut queue, &mut fates).is_some());
+            assert!(
+                codel
+                    .dequeue_or_drop(now_ns, &mut queue, &mut fates)
+                    .is_some()
+            );
             drops.extend(fates.early.iter().map(|_| now_ns));
             marks.extend((0..fates.marked).map(|_| now_ns));
         }
@@ -200,7 +204,11 @@ mod tests {
             let mut queue = Queue::default();
             queue.push(waiting(at_ns, 0));
             let mut fates = Fates::default();
-            assert!(codel.dequeue(at_ns, &mut queue, &mut fates).is_some());
+            assert!(
+                codel
+                    .dequeue_or_drop(at_ns, &mut queue, &mut fates)
+                    .is_some()
+            );
             assert!(fates.early.is_empty());
         };
         pause(&mut codel, 2 * SECOND);
@@ -225,10 +233,17 @@ mod tests {
             for _ in 0..3 {
                 queue.push(waiting(now_ns - age_ns, 0));
             }
-            while codel.dequeue(now_ns, &mut queue, &mut fates).is_some() {}
+            while codel
+                .dequeue_or_drop(now_ns, &mut queue, &mut fates)
+                .is_some()
+            {}
             // However old, a lone packet is all there is.
             queue.push(waiting(now_ns - 500 * MS, 0));
-            assert!(codel.dequeue(now_ns, &mut queue, &mut fates).is_some());
+            assert!(
+                codel
+                    .dequeue_or_drop(now_ns, &mut queue, &mut fates)
+                    .is_some()
+            );
         }
         assert!(fates.early.is_empty() && fates.marked == 0);
     }

@@ -7,7 +7,7 @@ use thalweg_units::Size;
 
 use super::{Codel, Control, Fates, Queue, Waiting};
 use crate::packet;
-use crate::random::mixed;
+use crate::random::splitmix64;
 
 /// All queues of a bottleneck.
 #[derive(Debug)]
@@ -57,22 +57,22 @@ impl FqCodel {
         }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(crate) fn queued_bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The queue of a packet.
-    fn number(&self, packet: &[u8]) -> usize {
-        let mut hash = mixed(self.salt);
-        packet::flow(packet, |word| hash = mixed(hash ^ word));
+    fn queue_index(&self, packet: &[u8]) -> usize {
+        let mut hash = splitmix64(self.salt);
+        packet::hash_flow(packet, |word| hash = splitmix64(hash ^ word));
         // Multiplication instead of a remainder: the upper bits are as good.
         ((u128::from(hash) * self.flows.len() as u128) >> 64) as usize
     }
 
     pub(crate) fn enqueue(&mut self, waiting: Waiting, fates: &mut Fates) {
-        let number = self.number(&waiting.packet);
+        let number = self.queue_index(&waiting.packet);
         let flow = &mut self.flows[number];
-        self.bytes += waiting.bytes();
+        self.bytes += waiting.packet_bytes();
         flow.queue.push(waiting);
         if !flow.listed {
             flow.listed = true;
@@ -86,7 +86,7 @@ impl FqCodel {
             let Some(dropped) = longest.and_then(|flow| flow.queue.pop()) else {
                 return;
             };
-            self.bytes -= dropped.bytes();
+            self.bytes -= dropped.packet_bytes();
             fates.full.push(dropped);
         }
     }
@@ -107,7 +107,7 @@ impl FqCodel {
                 continue;
             }
             let before_bytes = flow.queue.bytes;
-            let next = flow.codel.dequeue(now_ns, &mut flow.queue, fates);
+            let next = flow.codel.dequeue_or_drop(now_ns, &mut flow.queue, fates);
             self.bytes -= before_bytes - flow.queue.bytes;
             let Some(next) = next else {
                 // A new flow without packets waits for its turn among the old: otherwise it could
@@ -119,7 +119,7 @@ impl FqCodel {
                 }
                 continue;
             };
-            flow.credit -= next.bytes() as i64;
+            flow.credit -= next.packet_bytes() as i64;
             let list = if from_new {
                 &mut self.new
             } else {
@@ -176,7 +176,7 @@ mod tests {
             let flow = usize::from(port(&next));
             assert!(next.number >= last[flow]);
             last[flow] = next.number;
-            sent[flow] += next.bytes();
+            sent[flow] += next.packet_bytes();
         }
         // At any moment they differ by a quantum and a packet at most.
         assert!(sent[1].abs_diff(sent[2]) <= 1514 + 1500, "{sent:?}");
@@ -207,7 +207,7 @@ mod tests {
         queues.enqueue(of_flow(9, 100, 0), &mut fates);
         for number in 0..100 {
             queues.enqueue(of_flow(1, 1000, number), &mut fates);
-            assert!(queues.bytes() <= 10_000);
+            assert!(queues.queued_bytes() <= 10_000);
         }
         let dropped: Vec<_> = fates.full.iter().map(|it| (port(it), it.number)).collect();
         assert_eq!(dropped, (0..91).map(|it| (1, it)).collect::<Vec<_>>());
@@ -218,7 +218,7 @@ mod tests {
         let numbers = |salt| -> Vec<usize> {
             let queues = queues(u64::MAX, salt);
             (0..500)
-                .map(|port| queues.number(&of_flow(port, 40, 0).packet))
+                .map(|port| queues.queue_index(&of_flow(port, 40, 0).packet))
                 .collect()
         };
         assert_eq!(numbers(1), numbers(1));

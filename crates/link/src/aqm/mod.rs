@@ -20,7 +20,7 @@ pub enum Aqm {
     Codel(Control),
     /// FQ-CoDel (RFC 8290): a queue for each flow, as far as hashes tell them apart.
     FqCodel {
-        /// That of each queue.
+        /// Control of each queue.
         control: Control,
         /// Bytes that a queue may send in a row.
         quantum: Size,
@@ -51,7 +51,7 @@ impl Aqm {
     const FLOWS: u32 = 1024;
 
     /// An empty queue for this many bytes, with a salt for its hashes.
-    pub(crate) fn queue(self, limit_bytes: u64, salt: u64) -> Discipline {
+    pub(crate) fn empty_queue(self, limit_bytes: u64, salt: u64) -> Discipline {
         match self {
             Self::Codel(control) => Discipline::Codel {
                 codel: Codel::new(control),
@@ -151,7 +151,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn bytes(&self) -> u64 {
+    fn packet_bytes(&self) -> u64 {
         self.packet.len() as u64
     }
 }
@@ -165,18 +165,18 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn push(&mut self, waiting: Waiting) {
-        self.bytes += waiting.bytes();
+        self.bytes += waiting.packet_bytes();
         self.packets.push_back(waiting);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Waiting> {
         let first = self.packets.pop_front()?;
-        self.bytes -= first.bytes();
+        self.bytes -= first.packet_bytes();
         Some(first)
     }
 }
 
-/// What happened to packets at a call.
+/// Results of a call: packets dropped and marked.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     /// Dropped for want of room.
@@ -200,10 +200,10 @@ pub(crate) enum Discipline {
 
 impl Discipline {
     /// Bytes that wait.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(crate) fn queued_bytes(&self) -> u64 {
         match self {
             Self::Codel { queue, .. } => queue.bytes,
-            Self::Fq(queues) => queues.bytes(),
+            Self::Fq(queues) => queues.queued_bytes(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Discipline {
             Self::Codel {
                 queue, limit_bytes, ..
             } => {
-                if queue.bytes + waiting.bytes() > *limit_bytes {
+                if queue.bytes + waiting.packet_bytes() > *limit_bytes {
                     fates.full.push(waiting);
                 } else {
                     queue.push(waiting);
@@ -226,7 +226,7 @@ impl Discipline {
     /// The packet to be sent now; none only if none waits.
     pub(crate) fn dequeue(&mut self, now_ns: u64, fates: &mut Fates) -> Option<Waiting> {
         match self {
-            Self::Codel { codel, queue, .. } => codel.dequeue(now_ns, queue, fates),
+            Self::Codel { codel, queue, .. } => codel.dequeue_or_drop(now_ns, queue, fates),
             Self::Fq(queues) => queues.dequeue(now_ns, fates),
         }
     }

@@ -13,12 +13,15 @@ use crate::error::Error;
 ///
 /// # Errors
 /// `ip` is missing or fails.
-pub fn routes() -> Result<Vec<Prefix>, Error> {
-    Ok(destinations(&tool::read("ip", "-4 route show table all")?))
+pub fn route_destinations() -> Result<Vec<Prefix>, Error> {
+    Ok(parse_destinations(&tool::read(
+        "ip",
+        "-4 route show table all",
+    )?))
 }
 
-/// The same in the text of `ip route show`.
-pub fn destinations(table: &str) -> Vec<Prefix> {
+/// The destinations of all routes but the default ones, in the text of `ip route show`.
+pub fn parse_destinations(table: &str) -> Vec<Prefix> {
     let destination = |line: &str| {
         // A type of route, such as "local", may come first.
         let mut words = line.split_ascii_whitespace().take(2);
@@ -34,7 +37,12 @@ pub fn destinations(table: &str) -> Vec<Prefix> {
 
 /// The first address of a range's part that no route covers: parts have this prefix length and the
 /// same number in each range.
-pub fn free(ranges: &[Ipv4Addr], prefix: u8, number: u32, routes: &[Prefix]) -> Option<u32> {
+pub fn free_address(
+    ranges: &[Ipv4Addr],
+    prefix: u8,
+    number: u32,
+    routes: &[Prefix],
+) -> Option<u32> {
     ranges.iter().find_map(|range| {
         let first = range.to_bits() + (number << (32 - prefix));
         let own = Prefix::of(bits(Ipv4Addr::from_bits(first).into()), MAPPED + prefix);
@@ -47,8 +55,8 @@ pub fn free(ranges: &[Ipv4Addr], prefix: u8, number: u32, routes: &[Prefix]) -> 
 ///
 /// # Errors
 /// There is none.
-pub fn setting(device: &str, family: &str, key: &str) -> Result<String, Error> {
-    let file = file(device, family, key);
+pub fn read_setting(device: &str, family: &str, key: &str) -> Result<String, Error> {
+    let file = setting_file(device, family, key);
     let text = fs::read_to_string(&file).map_err(Error::io("cannot read", file))?;
     Ok(text.trim().to_owned())
 }
@@ -57,21 +65,22 @@ pub fn setting(device: &str, family: &str, key: &str) -> Result<String, Error> {
 ///
 /// # Errors
 /// It cannot be written.
-pub fn set(device: &str, family: &str, key: &str, value: &str) -> Result<(), Error> {
-    let file = file(device, family, key);
+pub fn write_setting(device: &str, family: &str, key: &str, value: &str) -> Result<(), Error> {
+    let file = setting_file(device, family, key);
     fs::write(&file, value).map_err(Error::io("cannot write", file))
 }
 
-fn file(device: &str, family: &str, key: &str) -> String {
+fn setting_file(device: &str, family: &str, key: &str) -> String {
     format!("/proc/sys/net/{family}/conf/{device}/{key}")
 }
 
 /// Whether a device may have IPv6 addresses.
 ///
 /// # Errors
-/// As [`setting`].
+/// As [`read_setting`].
 pub fn has_v6(device: &str) -> Result<bool, Error> {
-    Ok(Path::new("/proc/sys/net/ipv6").exists() && setting(device, "ipv6", "disable_ipv6")? != "1")
+    Ok(Path::new("/proc/sys/net/ipv6").exists()
+        && read_setting(device, "ipv6", "disable_ipv6")? != "1")
 }
 
 /// Makes the machine forward IPv6 packets from a device, if it can do so for one device (Linux
@@ -79,20 +88,20 @@ pub fn has_v6(device: &str) -> Result<bool, Error> {
 /// router it would forget routes learned from router advertisements.
 ///
 /// # Errors
-/// As [`set`].
+/// As [`write_setting`].
 pub fn forward_v6(device: &str) -> Result<bool, Error> {
-    if Path::new(&file(device, "ipv6", "force_forwarding")).exists() {
-        return set(device, "ipv6", "force_forwarding", "1").map(|()| true);
+    if Path::new(&setting_file(device, "ipv6", "force_forwarding")).exists() {
+        return write_setting(device, "ipv6", "force_forwarding", "1").map(|()| true);
     }
     Ok(all_forward_v6())
 }
 
 /// Whether IPv6 packets from a device are forwarded.
 pub fn forwards_v6(device: &str) -> bool {
-    let own = setting(device, "ipv6", "force_forwarding");
+    let own = read_setting(device, "ipv6", "force_forwarding");
     own.is_ok_and(|it| it == "1") || all_forward_v6()
 }
 
 fn all_forward_v6() -> bool {
-    setting("all", "ipv6", "forwarding").is_ok_and(|value| value == "1")
+    read_setting("all", "ipv6", "forwarding").is_ok_and(|value| value == "1")
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use thalweg_process::{Process, capabilities, tool};
 
 use crate::error::Error;
-use crate::namespace::{End, Ends, NEAR};
+use crate::namespace::{Endpoint, Endpoints, NEAR};
 use crate::tun::{self, Addresses, MTU_BYTES, PREFIX_V6, WAITING_PACKETS};
 use nat::{Nat, OWNED};
 
@@ -39,24 +39,24 @@ const RANGES: [Ipv4Addr; 3] = [
     Ipv4Addr::new(10, 212, 0, 0),
 ];
 const PREFIX_V4: u8 = 29;
-/// Of each link's IPv6 prefix, the number filled in.
+/// First 16 bits of each link's IPv6 prefix; the number is filled in.
 const RANGE_V6: u16 = 0x4000;
 
 /// How the command reaches the machine's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Way {
-    /// What carries packets on behind the path.
-    pub by: By,
+pub struct OutsideAccess {
+    /// Carrier of packets behind the path.
+    pub by: Carrier,
     /// Whether TCP ends at the server outside; otherwise at the far end of the path.
     pub tcp_end_to_end: bool,
     /// Whether IPv6 leads outside.
     pub ipv6: bool,
 }
 
-/// What carries packets on.
+/// Carriers of packets behind the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum Carrier {
     /// Address translation by the machine.
     Nat,
     /// `pasta`, of the package passt.
@@ -66,7 +66,7 @@ pub enum By {
 /// Everything that was made for it. Dropped, it is removed; the link goes first.
 #[derive(Debug)]
 pub(crate) struct Outside {
-    pub(crate) way: Way,
+    pub(crate) way: OutsideAccess,
     questions: Option<(std::net::UdpSocket, std::net::TcpListener, std::net::IpAddr)>,
     _nat: Option<Nat>,
     _pasta: Option<Process>,
@@ -77,18 +77,18 @@ impl Outside {
     ///
     /// # Errors
     /// [`Error::Missing`] if the machine lacks something, with the remedy.
-    pub(crate) fn open() -> Result<(Ends, Self), Error> {
+    pub(crate) fn open() -> Result<(Endpoints, Self), Error> {
         let (mut ends, mut outside) = if capabilities::may_administrate() {
             by_nat()?
         } else {
             by_pasta()?
         };
-        outside.resolve(&mut ends)?;
+        outside.set_resolver(&mut ends)?;
         Ok((ends, outside))
     }
 
     /// Gives the near end a resolv.conf whose servers it reaches.
-    fn resolve(&mut self, ends: &mut Ends) -> Result<(), Error> {
+    fn set_resolver(&mut self, ends: &mut Endpoints) -> Result<(), Error> {
         use names::Resolver;
         let has_v6 = self.way.ipv6;
         let Some(resolver) = Resolver::of_the_machine(has_v6) else {
@@ -100,11 +100,11 @@ impl Outside {
                 // At the near end, where no server or firewall of the machine is in the way.
                 let at = Ipv4Addr::LOCALHOST;
                 let [udp, tcp] = ends.at_near(|| {
-                    let (udp, tcp) = names::bind(at).map_err(|why| ("take questions", why))?;
+                    let (udp, tcp) = names::bind_dns(at).map_err(|why| ("take questions", why))?;
                     Ok([udp.into(), tcp.into()])
                 })?;
                 self.questions = Some((udp.into(), tcp.into(), resolver));
-                names::rewritten(&text, at, has_v6)
+                names::rewrite_resolvers(&text, at, has_v6)
             }
         };
         let own = std::fs::read_to_string(crate::resolv::FILE);
@@ -113,18 +113,18 @@ impl Outside {
     }
 
     /// Starts threads, if names need them.
-    pub(crate) fn start(&mut self) -> Result<(), Error> {
+    pub(crate) fn start_threads(&mut self) -> Result<(), Error> {
         match self.questions.take() {
-            Some((udp, tcp, resolver)) => names::answer(udp, tcp, resolver),
+            Some((udp, tcp, resolver)) => names::answer_queries(udp, tcp, resolver),
             None => Ok(()),
         }
     }
 }
 
 /// Addresses of near and far of a link with this number.
-fn addresses(number: u32) -> Result<[Addresses; 2], Error> {
-    let routes = machine::routes()?;
-    let Some(first) = machine::free(&RANGES, PREFIX_V4, number, &routes) else {
+fn link_addresses(number: u32) -> Result<[Addresses; 2], Error> {
+    let routes = machine::route_destinations()?;
+    let Some(first) = machine::free_address(&RANGES, PREFIX_V4, number, &routes) else {
         return Err(Error::Missing(format!(
             "--outside: this machine has routes into {RANGES:?}, so that no addresses are left; \
              ip route shows them"
@@ -145,7 +145,7 @@ fn v6_of(number: u32) -> u16 {
 }
 
 /// By address translation; this process has the rights.
-fn by_nat() -> Result<(Ends, Outside), Error> {
+fn by_nat() -> Result<(Endpoints, Outside), Error> {
     if tool::find("nft").is_none() {
         return Err(Error::Missing(
             "--outside translates addresses with nft; install the package nftables (all but \
@@ -153,9 +153,9 @@ fn by_nat() -> Result<(Ends, Outside), Error> {
                 .to_owned(),
         ));
     }
-    let (number, device) = claim()?;
+    let (number, device) = claim_device()?;
     let name = format!("{DEVICE}{number}");
-    let [mut near, far] = addresses(number)?;
+    let [mut near, far] = link_addresses(number)?;
     let v6 = machine::has_v6(&name)?;
     let mut commands = vec![
         format!(
@@ -169,40 +169,41 @@ fn by_nat() -> Result<(Ends, Outside), Error> {
             far.v6
         ));
         // The command is no router of the machine.
-        machine::set(&name, "ipv6", "accept_ra", "0")?;
-        machine::set(&name, "ipv6", "accept_redirects", "0")?;
+        machine::write_setting(&name, "ipv6", "accept_ra", "0")?;
+        machine::write_setting(&name, "ipv6", "accept_redirects", "0")?;
     }
-    machine::set(&name, "ipv4", "accept_redirects", "0")?;
+    machine::write_setting(&name, "ipv4", "accept_redirects", "0")?;
     commands.push(format!("link set dev {name} up"));
     tool::batch_here(&commands)?;
-    machine::set(&name, "ipv4", "forwarding", "1")?;
+    machine::write_setting(&name, "ipv4", "forwarding", "1")?;
     let ipv6 = v6 && machine::forward_v6(&name)?;
     near.sends_all_v6 = ipv6;
     let mut rules = vec![format!("add table ip {name} {OWNED}")];
-    rules.extend(nat::table("ip", &name, &near.v4.to_string()));
+    rules.extend(nat::table_commands("ip", &name, &near.v4.to_string()));
     if ipv6 {
         rules.push(format!("add table ip6 {name} {OWNED}"));
-        rules.extend(nat::table("ip6", &name, &near.v6.to_string()));
+        rules.extend(nat::table_commands("ip6", &name, &near.v6.to_string()));
     }
-    let nat = Nat::create(&rules)?;
-    let mut ends = Ends::towards(End::on_the_machine(device, name)?, [near, far])?;
+    let nat = Nat::create_tables(&rules)?;
+    let mut ends =
+        Endpoints::create_near_end(Endpoint::on_the_machine(device, name)?, [near, far])?;
     ends.has_v6 &= v6;
-    let way = Way {
-        by: By::Nat,
+    let way = OutsideAccess {
+        by: Carrier::Nat,
         tcp_end_to_end: true,
         ipv6: ipv6 && ends.has_v6,
     };
-    Ok((ends, outside(way, Some(nat), None)))
+    Ok((ends, with_way(way, Some(nat), None)))
 }
 
 /// A TUN device of the machine under the first free number. It goes with its descriptor.
-fn claim() -> Result<(u32, File), Error> {
+fn claim_device() -> Result<(u32, File), Error> {
     for number in 0..MOST {
-        match tun::attach(&format!("{DEVICE}{number}")) {
+        match tun::attach_device(&format!("{DEVICE}{number}")) {
             Ok(device) => return Ok((number, device)),
             // Another link has it, or a device that is none of ours.
             Err((_, why)) if matches!(why.raw_os_error(), Some(libc::EBUSY | libc::EINVAL)) => {}
-            Err((what, why)) => return Err(refused(what, &why)),
+            Err((what, why)) => return Err(refused_error(what, &why)),
         }
     }
     Err(Error::Options(format!(
@@ -210,34 +211,34 @@ fn claim() -> Result<(u32, File), Error> {
     )))
 }
 
-fn refused(what: &str, why: &io::Error) -> Error {
-    let advice = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
+fn refused_error(what: &str, why: &io::Error) -> Error {
+    let advice = tun::open_hint(why.raw_os_error().unwrap_or(libc::EIO));
     Error::Missing(format!("cannot {what}: {why}; {advice}"))
 }
 
 /// By pasta; both ends are namespaces of the user's own.
-fn by_pasta() -> Result<(Ends, Outside), Error> {
-    let program = pasta::find()?;
+fn by_pasta() -> Result<(Endpoints, Outside), Error> {
+    let program = pasta::find_pasta()?;
     // No other link's addresses are in these namespaces.
-    let [mut near, mut far] = addresses(0)?;
-    let families = pasta::families()?;
+    let [mut near, mut far] = link_addresses(0)?;
+    let families = pasta::routed_families()?;
     near.sends_all_v6 = families.v6;
     far.forwards_v6 = families.v6;
-    let ends = Ends::between([near, far])?;
+    let ends = Endpoints::create_with_addresses([near, far])?;
     let families = pasta::Families {
         v6: families.v6 && ends.has_v6,
         ..families
     };
-    let pasta = pasta::start(&program, &ends, families)?;
-    let way = Way {
-        by: By::Pasta,
+    let pasta = pasta::start_pasta(&program, &ends, families)?;
+    let way = OutsideAccess {
+        by: Carrier::Pasta,
         tcp_end_to_end: false,
         ipv6: families.v6,
     };
-    Ok((ends, outside(way, None, Some(pasta))))
+    Ok((ends, with_way(way, None, Some(pasta))))
 }
 
-fn outside(way: Way, nat: Option<Nat>, pasta: Option<Process>) -> Outside {
+fn with_way(way: OutsideAccess, nat: Option<Nat>, pasta: Option<Process>) -> Outside {
     Outside {
         way,
         questions: None,

@@ -21,7 +21,7 @@ const PORT: u16 = 53;
 /// Largest message over UDP, bytes.
 const MESSAGE_BYTES: usize = 65_535;
 /// Time limit of an answer. Clients repeat their questions earlier.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The machine's resolver.
 #[derive(Debug)]
@@ -36,27 +36,29 @@ impl Resolver {
     /// None if the machine has no resolv.conf. `has_v6`: whether IPv6 leads outside.
     pub fn of_the_machine(has_v6: bool) -> Option<Self> {
         let text = fs::read_to_string(FILE).ok()?;
-        let Some(address) = local(&text, has_v6) else {
+        let Some(address) = local_resolver(&text, has_v6) else {
             return Some(Self::Reached(text));
         };
         let upstream = fs::read_to_string(UPSTREAM).ok();
-        Some(match upstream.filter(|it| local(it, has_v6).is_none()) {
-            Some(upstream) => Self::Reached(upstream),
-            None => Self::Local(address, text),
-        })
+        Some(
+            match upstream.filter(|it| local_resolver(it, has_v6).is_none()) {
+                Some(upstream) => Self::Reached(upstream),
+                None => Self::Local(address, text),
+            },
+        )
     }
 }
 
 /// The address of a `nameserver` line.
-fn server(line: &str) -> Option<IpAddr> {
+fn nameserver_address(line: &str) -> Option<IpAddr> {
     let mut words = line.split_ascii_whitespace();
     (words.next() == Some("nameserver")).then(|| words.next()?.parse().ok())?
 }
 
 /// The first resolver that only the machine reaches. A text that names none means the machine
 /// itself.
-fn local(text: &str, has_v6: bool) -> Option<IpAddr> {
-    let mut servers = text.lines().filter_map(server).peekable();
+fn local_resolver(text: &str, has_v6: bool) -> Option<IpAddr> {
+    let mut servers = text.lines().filter_map(nameserver_address).peekable();
     if servers.peek().is_none() {
         return Some(Ipv4Addr::LOCALHOST.into());
     }
@@ -68,8 +70,8 @@ fn is_reached(server: IpAddr, has_v6: bool) -> bool {
 }
 
 /// The text with `address` instead of resolvers that only the machine reaches.
-pub fn rewritten(text: &str, address: Ipv4Addr, has_v6: bool) -> String {
-    let other = |line: &&str| server(line).is_none_or(|it| is_reached(it, has_v6));
+pub fn rewrite_resolvers(text: &str, address: Ipv4Addr, has_v6: bool) -> String {
+    let other = |line: &&str| nameserver_address(line).is_none_or(|it| is_reached(it, has_v6));
     let mut lines = vec![format!("nameserver {address}")];
     lines.extend(text.lines().filter(other).map(str::to_owned));
     lines.join("\n") + "\n"
@@ -79,7 +81,7 @@ pub fn rewritten(text: &str, address: Ipv4Addr, has_v6: bool) -> String {
 ///
 /// # Errors
 /// Another server has it.
-pub fn bind(address: Ipv4Addr) -> io::Result<(UdpSocket, TcpListener)> {
+pub fn bind_dns(address: Ipv4Addr) -> io::Result<(UdpSocket, TcpListener)> {
     let udp = UdpSocket::bind((address, PORT))?;
     Ok((udp, TcpListener::bind((address, PORT))?))
 }
@@ -88,7 +90,7 @@ pub fn bind(address: Ipv4Addr) -> io::Result<(UdpSocket, TcpListener)> {
 ///
 /// # Errors
 /// No thread could be started.
-pub fn answer(udp: UdpSocket, tcp: TcpListener, resolver: IpAddr) -> Result<(), Error> {
+pub fn answer_queries(udp: UdpSocket, tcp: TcpListener, resolver: IpAddr) -> Result<(), Error> {
     let (udp, resolver) = (Arc::new(udp), SocketAddr::new(resolver, PORT));
     // These threads end with the process.
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -111,7 +113,7 @@ fn by_udp(questions: &Arc<UdpSocket>, resolver: SocketAddr) {
         thread::spawn(move || -> io::Result<()> {
             let socket = UdpSocket::bind(any_port(resolver))?;
             socket.connect(resolver)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
             socket.send(&question)?;
             let mut answer = vec![0; MESSAGE_BYTES];
             let length = socket.recv(&mut answer)?;
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn resolvers_that_only_the_machine_reaches() {
-        let local = |text: &str| super::local(text, true).map(|it| it.to_string());
+        let local = |text: &str| super::local_resolver(text, true).map(|it| it.to_string());
         assert_eq!(local("nameserver 192.0.2.53\nsearch a.example\n"), None);
         assert_eq!(local("nameserver 2001:db8::53\n"), None);
         let stub = "# by systemd-resolved\nnameserver 127.0.0.53\noptions edns0\n";
@@ -159,16 +161,16 @@ mod tests {
     fn they_are_replaced_and_all_else_stays() {
         let text = "nameserver 127.0.0.53\nnameserver 192.0.2.53\noptions edns0\nnameserver ::1\n";
         assert_eq!(
-            rewritten(text, Ipv4Addr::new(100, 127, 0, 3), true),
+            rewrite_resolvers(text, Ipv4Addr::new(100, 127, 0, 3), true),
             "nameserver 100.127.0.3\nnameserver 192.0.2.53\noptions edns0\n"
         );
         // Without IPv6 its servers are not reached either.
         let text = "nameserver 192.0.2.53\nnameserver 2001:db8::53\n";
-        assert_eq!(super::local(text, true), None);
-        let found = super::local(text, false).map(|it| it.to_string());
+        assert_eq!(super::local_resolver(text, true), None);
+        let found = super::local_resolver(text, false).map(|it| it.to_string());
         assert_eq!(found.as_deref(), Some("2001:db8::53"));
         assert_eq!(
-            rewritten(text, Ipv4Addr::LOCALHOST, false),
+            rewrite_resolvers(text, Ipv4Addr::LOCALHOST, false),
             "nameserver 127.0.0.1\nnameserver 192.0.2.53\n"
         );
     }

@@ -27,7 +27,7 @@ pub const OWNED: &str = "{ flags owner; }";
 /// unbuffered: all earlier commands are then done.
 const NOWHERE: &str = "thalweg-is-done";
 /// Time that `nft` gets to end after its input.
-const PATIENCE: Duration = Duration::from_secs(2);
+const NFT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Translation in force; dropped, it is removed.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ impl Nat {
     ///
     /// # Errors
     /// [`Error::Missing`] if the machine cannot translate addresses.
-    pub fn create(commands: &[String]) -> Result<Self, Error> {
-        let (process, mut input, mut answers) = start(nft(&["-i"]))?;
+    pub fn create_tables(commands: &[String]) -> Result<Self, Error> {
+        let (process, mut input, mut answers) = start_nft(nft_command(&["-i"]))?;
         let mut commands = commands.join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
         // If `nft` has ended before it read everything, its output says why.
@@ -62,7 +62,7 @@ impl Nat {
 impl Drop for Nat {
     fn drop(&mut self) {
         self.input = None;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + NFT_TIMEOUT;
         let _ = self.process.wait_until(deadline, OnSignal::KeepWaiting);
     }
 }
@@ -78,19 +78,19 @@ fn await_end(answers: impl Read) -> Result<(), Error> {
             return complaints
                 .into_iter()
                 .next()
-                .map_or(Ok(()), |said| Err(failed(said)));
+                .map_or(Ok(()), |said| Err(nft_error(said)));
         }
         if line.starts_with("Error:") {
             complaints.push(line);
         }
     }
     let first = complaints.into_iter().next();
-    Err(failed(
+    Err(nft_error(
         first.unwrap_or_else(|| "nothing, and ended".to_owned()),
     ))
 }
 
-fn failed(said: String) -> Error {
+fn nft_error(said: String) -> Error {
     Error::Missing(format!(
         "the machine cannot translate addresses: nft says {said:?}; its kernel needs nf_tables, \
          nft_masq and nft_dup_ipv4 (Linux 5.12 or newer), and nft_fib and nft_reject for \
@@ -98,14 +98,14 @@ fn failed(said: String) -> Error {
     ))
 }
 
-fn nft(arguments: &[&str]) -> Command {
+fn nft_command(arguments: &[&str]) -> Command {
     let mut command = tool::command("nft");
     command.args(arguments);
     command
 }
 
 /// Starts `nft`, which reads commands.
-fn start(mut nft: Command) -> Result<(Process, ChildStdin, ChildStderr), Error> {
+fn start_nft(mut nft: Command) -> Result<(Process, ChildStdin, ChildStderr), Error> {
     let mut process = Process::spawn(
         nft.stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -121,19 +121,19 @@ fn start(mut nft: Command) -> Result<(Process, ChildStdin, ChildStderr), Error> 
 /// Executes commands, all or none.
 ///
 /// # Errors
-/// As [`Nat::create`].
-pub fn run(commands: &[String]) -> Result<(), Error> {
-    run_by(nft(&["-f", "-"]), commands)
+/// As [`Nat::create_tables`].
+pub fn run_commands(commands: &[String]) -> Result<(), Error> {
+    run_by(nft_command(&["-f", "-"]), commands)
 }
 
 fn run_by(nft: Command, commands: &[String]) -> Result<(), Error> {
-    let (mut process, mut input, mut answers) = start(nft)?;
+    let (mut process, mut input, mut answers) = start_nft(nft)?;
     let written = input.write_all((commands.join("\n") + "\n").as_bytes());
     drop(input);
     let mut said = Vec::new();
     let read = answers.read_to_end(&mut said);
     read.map_err(Error::system("cannot read what nft says"))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + NFT_TIMEOUT;
     match process.wait_until(deadline, OnSignal::KeepWaiting)? {
         // If it ended before it read everything, its status does not count.
         Some(status) if status.success() => written.map_err(Error::system("cannot write to nft")),
@@ -142,7 +142,7 @@ fn run_by(nft: Command, commands: &[String]) -> Result<(), Error> {
             let mut lines = said.lines().filter(|line| !line.trim().is_empty());
             let complaint = lines.clone().find(|line| line.contains("Error:"));
             let why = complaint.or_else(|| lines.next_back()).map(str::to_owned);
-            Err(failed(why.unwrap_or_else(|| match status {
+            Err(nft_error(why.unwrap_or_else(|| match status {
                 Some(status) => format!("nothing, and ended with {status}"),
                 None => "nothing, and does not end".to_owned(),
             })))
@@ -151,7 +151,7 @@ fn run_by(nft: Command, commands: &[String]) -> Result<(), Error> {
 }
 
 /// Commands that fill a device's table of a family, `ip` or `ip6`, for one address behind it.
-pub fn table(family: &str, device: &str, inside: &str) -> Vec<String> {
+pub fn table_commands(family: &str, device: &str, inside: &str) -> Vec<String> {
     // Neighbours are resolved under addresses that are not forwarded.
     let own = match family {
         "ip" => inside.to_owned(),

@@ -17,19 +17,19 @@ use thalweg_process::{Process, tool};
 use super::v6_of;
 use crate::child::{Child, Group};
 use crate::error::Error;
-use crate::namespace::Ends;
+use crate::namespace::Endpoints;
 use crate::tun::{Fault, MTU_BYTES};
 
 /// The device at the far end.
 const DEVICE: &str = "outside";
-/// Its IPv6 prefix is that of this link's number, which no link has.
+/// Number of the link whose IPv6 prefix the device has. No link has this number.
 const NUMBER: u32 = 0x1000;
 /// Time limit of its start.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the far end's routes are read meanwhile.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What the machine has a way for.
+/// Address families that the machine has a way for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Families {
     pub(super) v4: bool,
@@ -40,7 +40,7 @@ pub(super) struct Families {
 ///
 /// # Errors
 /// [`Error::Missing`] names the package, and what works without.
-pub(super) fn find() -> Result<PathBuf, Error> {
+pub(super) fn find_pasta() -> Result<PathBuf, Error> {
     tool::find("pasta").ok_or_else(|| {
         Error::Missing(
             "--outside needs pasta where the user is not root; install the package passt, or run \
@@ -54,7 +54,7 @@ pub(super) fn find() -> Result<PathBuf, Error> {
 ///
 /// # Errors
 /// [`Error::Missing`] if there is none.
-pub(super) fn families() -> Result<Families, Error> {
+pub(super) fn routed_families() -> Result<Families, Error> {
     let has = |family: &str| -> Result<bool, Error> {
         let routes = tool::read("ip", &format!("{family} route show default"))?;
         Ok(routes.contains(" dev "))
@@ -74,13 +74,17 @@ pub(super) fn families() -> Result<Families, Error> {
 }
 
 /// Starts it at the far end of a link, and returns once routes lead through it.
-pub(super) fn start(program: &Path, ends: &Ends, families: Families) -> Result<Process, Error> {
+pub(super) fn start_pasta(
+    program: &Path,
+    ends: &Endpoints,
+    families: Families,
+) -> Result<Process, Error> {
     // It opens the network namespace from within the user namespace, where it may look into no
     // other process than one of that namespace.
     let mut holder = Command::new("sleep");
     holder.arg("60").stdin(Stdio::null()).stdout(Stdio::null());
     let mask = SigSet::empty();
-    let holder = Child::spawn(&mut holder, ends, &ends.far, mask, Group::Own)?;
+    let holder = Child::spawn_at(&mut holder, ends, &ends.far, mask, Group::Own)?;
     let namespace = |kind: &str| format!("/proc/{}/ns/{kind}", holder.id());
     let said = memfd_create("pasta", MFdFlags::MFD_CLOEXEC)
         .map_err(|errno| Error::system("cannot make a file in memory")(errno.into()))?;
@@ -116,9 +120,9 @@ pub(super) fn start(program: &Path, ends: &Ends, families: Families) -> Result<P
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(errors);
-    let mut routes = Routes::of(ends)?;
+    let mut routes = Routes::routes_of(ends)?;
     let mut process = Process::spawn(&mut command)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while !routes.lead_outside(families)? {
         let ended = process.wait_until(Instant::now(), OnSignal::Fail)?;
         if ended.is_some() || Instant::now() > deadline {
@@ -138,7 +142,7 @@ pub(super) fn start(program: &Path, ends: &Ends, families: Families) -> Result<P
     Ok(process)
 }
 
-/// Its complaint, without those about the missing system log.
+/// Last line of pasta's error output, without complaints about the missing system log.
 fn last_line(text: &str) -> &str {
     let mut lines = text.lines().rev();
     lines
@@ -153,15 +157,15 @@ struct Routes {
 }
 
 impl Routes {
-    fn of(ends: &Ends) -> Result<Self, Error> {
+    fn routes_of(ends: &Endpoints) -> Result<Self, Error> {
         let open = |path: &str| -> Result<OwnedFd, Fault> {
             let file = File::open(path).map(OwnedFd::from);
             file.map_err(|why| ("open a file of /proc/self", why))
         };
-        let [v4] = ends.at(&ends.far, || Ok([open("/proc/self/net/route")?]))?;
+        let [v4] = ends.open_at(&ends.far, || Ok([open("/proc/self/net/route")?]))?;
         let v6 = match ends.has_v6 {
             true => {
-                let [v6] = ends.at(&ends.far, || Ok([open("/proc/self/net/ipv6_route")?]))?;
+                let [v6] = ends.open_at(&ends.far, || Ok([open("/proc/self/net/ipv6_route")?]))?;
                 Some(v6.into())
             }
             false => None,

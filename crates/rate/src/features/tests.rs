@@ -24,7 +24,7 @@ fn features_are_those_of_the_formulas() {
                     line_rate: 800_000_000_000,
                 };
                 let mut flow = Flow::default();
-                flow.acted(-1234);
+                flow.store_action(-1234);
                 let found = features.observe(&mut flow, &measurement);
                 let inflation = rtt_ns as f64 / base_rtt_ns as f64;
                 let signal = (inflation - 0.5).max(0.0) * share.sqrt();
@@ -60,11 +60,11 @@ fn the_history_is_oldest_first() {
         line_rate: 400,
     };
     assert_eq!(features.observe(&mut flow, &measurement), [0, 0, 0, 0]);
-    flow.acted(7);
+    flow.store_action(7);
     // The signal falls from 2 * 0.5 to 1.5 * 0.5.
     measurement.rtt_ns = 1_500;
     assert_eq!(features.observe(&mut flow, &measurement), [0, 0, 7, 8192]);
-    flow.acted(8);
+    flow.store_action(8);
     assert_eq!(features.observe(&mut flow, &measurement), [7, 8192, 8, 0]);
 }
 
@@ -83,9 +83,9 @@ fn a_loss_is_at_the_limits_and_leaves_no_signal() {
         line_rate: 1_600,
     };
     features.observe(&mut flow, &measurement);
-    flow.acted(5);
+    flow.store_action(5);
     features.observe_loss(&mut flow, 100, 1_600);
-    flow.acted(-6);
+    flow.store_action(-6);
     // Inflation 2: signal 0.25. The previous signal is unknown, and so is the change.
     measurement.rtt_ns = 2_000;
     let expected = [
@@ -234,7 +234,7 @@ proptest! {
             seen.extend(&newest[..features]);
             let expected = &seen[seen.len() - features * history..];
             prop_assert_eq!(model.observe(&mut flow, &measurement), expected);
-            flow.acted(*action);
+            flow.store_action(*action);
         }
     }
 }

@@ -12,14 +12,15 @@ use crate::MAX_RATE;
 /// The window of RFC 9438, 4.3: what a loss leaves, and what a round without one adds.
 pub(super) const FAIR_KEEP_Q16: u32 = 45_875;
 const FAIR_ADD: u32 = 542;
-/// Of a fair window in its unit, segments / 1024.
+/// Fractional bits of a fair window: its unit is segments / 1024.
 pub(super) const FAIR_SHIFT: u32 = 10;
 const FAIR_MAX: u64 = WINDOW_MAX << FAIR_SHIFT;
 const FAIR_MIN: u32 = 2 << FAIR_SHIFT;
 const FAIR_FIRST: u64 = FIRST_WINDOW << FAIR_SHIFT;
-/// A probe drained the queue if less than this part of it is left.
+/// Part of the queue before a probe; a probe that leaves less than this part has drained the queue.
 const DRAINED_PART: u32 = 4;
-/// … or less than half the base, and than this if the flow is not starved.
+/// Queue that counts as drained, µs, unless the flow is starved. Half the base RTT counts as
+/// drained in any case.
 const SHORT_QUEUE_US: u32 = 8_000;
 /// Common probes that find a queue, after which it counts as part of the path.
 pub(super) const UNDRAINED_MAX: u8 = 4;
@@ -62,7 +63,7 @@ pub(super) fn start_competing(ca: &mut Rate, tp: &TcpSock) {
 }
 
 /// A round of `COMPETE`: sets the bounds of the rate to what its window sends.
-pub(super) fn compete(ca: &mut Rate, tp: &TcpSock, round: &mut Round) {
+pub(super) fn compete_round(ca: &mut Rate, tp: &TcpSock, round: &mut Round) {
     let rtt_us = u64::from((ca.mean_rtt >> MEAN_SHIFT).max(1));
     let is_full = tp.lost != ca.round_lost || tp.delivered_ce != ca.round_marked;
     round.keep_q16 = ONE_Q16;

@@ -25,10 +25,12 @@ use thalweg_learner::ONE_Q16;
 
 use crate::MAX_RATE;
 use compete::{apply_fair, halve_fair, is_competing, is_undrained, start_competing};
-use decide::decide;
+use decide::make_decision;
 use path::{ask_path, tell_path};
-use round::{Round, bound, is_coarse, measure, signal_q24};
-use state::{FIRST_WINDOW, MEAN_SHIFT, US_PER_S, apply, base_rtt_us, mss_of, pace, start_round};
+use round::{Round, bound_next_rate, is_coarse, measure_round, signal_q24};
+use state::{
+    FIRST_WINDOW, MEAN_SHIFT, US_PER_S, apply_rate, base_rtt_us, mss_of, set_pacing, start_round,
+};
 
 /// Interval of probes for the shortest round-trip time, and their least duration.
 const PROBE_PERIOD_NS: u64 = 5_000_000_000;
@@ -91,9 +93,9 @@ pub fn rate_init(tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) -> Rate {
     let rate = u64::from(tp.snd_cwnd) * mss_of(tp) * US_PER_S / u64::from(base_us);
     ca.rate = rate.clamp(THALWEG_RATE_FLOOR, MAX_RATE);
     let rate = ca.rate;
-    apply(&mut ca, tp, rate, base_us, rtt_us);
+    apply_rate(&mut ca, tp, rate, base_us, rtt_us);
     tp.snd_ssthresh = 0x7fff_ffff;
-    pace(tp, true);
+    set_pacing(tp, true);
     ca
 }
 
@@ -139,7 +141,7 @@ fn start_up(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, round: &mut Rou
         ca.rate = (2 * ca.rate).min(round.cap);
     }
     let rate = ca.rate;
-    apply(ca, tp, rate, round.base_us, round.rtt_us);
+    apply_rate(ca, tp, rate, round.base_us, round.rtt_us);
 }
 
 /// On to `PROBE_RTT`; `common`: all flows do so now.
@@ -157,7 +159,7 @@ fn begin_probe(ca: &mut Rate, tp: &mut TcpSock, round: &Round, common: bool) {
     ca.resumed = ca.phase;
     ca.phase = Phase::ProbeRtt;
     ca.counter = ca.min_rtt_us;
-    apply(
+    apply_rate(
         ca,
         tp,
         rate.max(THALWEG_RATE_FLOOR),
@@ -179,7 +181,7 @@ fn end_undrained(ca: &mut Rate, tp: &mut TcpSock, base_us: u32) {
     enter(ca, resumed);
     match resumed {
         Phase::Compete => apply_fair(ca, tp),
-        _ => apply(ca, tp, rate, base_us, rtt_us),
+        _ => apply_rate(ca, tp, rate, base_us, rtt_us),
     }
     start_round(ca, tp);
 }
@@ -215,7 +217,7 @@ fn end_probe(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, tai_ns: u64) {
     let (resumed, rate, rtt_us) = (ca.resumed, ca.rate, ca.min_rtt_us);
     enter(ca, resumed);
     let base_us = base_rtt_us(ca, set);
-    apply(ca, tp, rate, base_us, rtt_us);
+    apply_rate(ca, tp, rate, base_us, rtt_us);
     start_round(ca, tp);
 }
 
@@ -225,8 +227,8 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
         end_probe(ca, tp, set, tai_ns);
         return;
     }
-    let mut round = measure(ca, tp, set, base_us);
-    bound(ca, tp, &mut round);
+    let mut round = measure_round(ca, tp, set, base_us);
+    bound_next_rate(ca, tp, &mut round);
 
     let epoch = epoch_now(tai_ns);
     let second = second_now(tai_ns);
@@ -240,7 +242,7 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
     if ca.phase == Phase::Startup {
         start_up(ca, tp, set, &mut round, epoch);
     } else {
-        decide(ca, tp, set, &mut round);
+        make_decision(ca, tp, set, &mut round);
     }
     ca.epoch = epoch;
     ca.second = second;
@@ -248,7 +250,7 @@ fn end_round(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, base_us: u32, 
         begin_probe(ca, tp, &round, common);
     }
     let needed = round.at_target || ca.phase == Phase::ProbeRtt || ca.rate < set.reference_rate;
-    pace(tp, needed);
+    set_pacing(tp, needed);
     ca.flags.cut = round.keep_q16 < ONE_Q16;
     start_round(ca, tp);
     if ca.phase == Phase::ProbeRtt {
@@ -361,11 +363,11 @@ fn restart(ca: &mut Rate, tp: &mut TcpSock, set: &Settings<'_>, phase: Phase, ra
     ca.phase = phase;
     ca.flags.cut = false;
     start_round(ca, tp);
-    pace(tp, true);
+    set_pacing(tp, true);
     let (rate, base_us, rtt_us) = (ca.rate, base_rtt_us(ca, set), ca.min_rtt_us);
     match phase {
         Phase::Compete => apply_fair(ca, tp),
-        _ => apply(ca, tp, rate, base_us, rtt_us),
+        _ => apply_rate(ca, tp, rate, base_us, rtt_us),
     }
 }
 

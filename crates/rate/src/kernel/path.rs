@@ -6,12 +6,12 @@ use super::state::{Rate, TcpSock};
 /// Periods of probes for which a path is known.
 const PATH_EPOCHS: u16 = 4;
 
-/// What is known of the path to a host: `struct path`.
+/// Knowledge of the path to a host: `struct path`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     /// The shortest round-trip time, µs.
     pub min_rtt_us: u32,
-    /// Of the clock, when it was found.
+    /// Clock, in periods of probes, when the round-trip time was found.
     pub epoch: u16,
 }
 

@@ -93,7 +93,12 @@ fn queue_us(ca: &Rate) -> u32 {
 }
 
 /// The measurements of the round.
-pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: u32) -> Round {
+pub(super) fn measure_round(
+    ca: &mut Rate,
+    tp: &TcpSock,
+    set: &Settings<'_>,
+    base_us: u32,
+) -> Round {
     let elapsed_us = (tp.tcp_mstamp as u32).wrapping_sub(ca.round_us).max(1);
     let delivered = u64::from(tp.delivered.wrapping_sub(ca.round_delivered));
     let delivered_rate = delivered * mss_of(tp) * US_PER_S / u64::from(elapsed_us);
@@ -131,7 +136,7 @@ pub(super) fn measure(ca: &mut Rate, tp: &TcpSock, set: &Settings<'_>, base_us: 
 }
 
 /// The bounds of the next rate.
-pub(super) fn bound(ca: &Rate, tp: &TcpSock, round: &mut Round) {
+pub(super) fn bound_next_rate(ca: &Rate, tp: &TcpSock, round: &mut Round) {
     let arriving = round.arriving;
     let base_us = u64::from(round.base_us);
     // An unused rate does not grow, however empty the model sees the queue, and decays after a

@@ -11,7 +11,7 @@ const WINDOW_ROUND_TRIPS: u32 = 8;
 pub(super) const WINDOW_MAX: u64 = 1 << 20;
 /// First window of a connection, segments (RFC 6928).
 pub(super) const FIRST_WINDOW: u64 = 10;
-/// Of a mean in its unit, µs / 16.
+/// Fractional bits of a mean round-trip time: its unit is µs / 16.
 pub(super) const MEAN_SHIFT: u32 = 4;
 /// The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms.
 pub const THALWEG_RATE_FLOOR: u64 = 25_000;
@@ -20,13 +20,13 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u64 = 1_250_000_000;
 /// Default round-trip time below which all count alike, µs.
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2_000;
 
-/// What decides in `STEADY`. In the kernel it is a model; a simulation may ask somebody else.
+/// Decides in `STEADY`. In the kernel the model decides; a simulation may ask somebody else.
 pub trait Decide: Debug {
     /// Target and offset of the signal, which the rules use, too.
     fn features(&self) -> &Features;
 
     /// The action, Q15, for a measurement.
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
+    fn decide_action(&self, flow: &mut Flow, measurement: &Measurement) -> i16;
 }
 
 impl Decide for Model {
@@ -34,8 +34,8 @@ impl Decide for Model {
         self.features()
     }
 
-    fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
-        self.act(flow, measurement)
+    fn decide_action(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
+        self.decide_action(flow, measurement)
     }
 }
 
@@ -57,7 +57,7 @@ pub struct TcpSock {
     pub tcp_mstamp: u64,
     /// Segments delivered, ever.
     pub delivered: u32,
-    /// Of them, with a congestion mark.
+    /// Segments delivered with a congestion mark, ever.
     pub delivered_ce: u32,
     /// Segments lost, ever.
     pub lost: u32,
@@ -67,7 +67,7 @@ pub struct TcpSock {
     pub srtt_us: u32,
     /// Congestion window, segments.
     pub snd_cwnd: u32,
-    /// Its largest value.
+    /// Largest congestion window, segments.
     pub snd_cwnd_clamp: u32,
     /// Slow start threshold, segments.
     pub snd_ssthresh: u32,
@@ -79,11 +79,12 @@ pub struct TcpSock {
     pub sk_pacing_needed: bool,
     /// Whether a time-out is being repaired (`TCP_CA_Loss`).
     pub is_in_loss: bool,
-    /// What flows from this host know of the path to the other one: the program's map `paths`.
+    /// Knowledge that flows from this host have of the path to the other one: the program's map
+    /// `paths`.
     pub path: Option<Path>,
 }
 
-/// What TCP tells with an ACK: `struct rate_sample`.
+/// TCP's report with an ACK: `struct rate_sample`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateSample {
     /// Segments delivered when the newest acknowledged one was sent; none without a new one.
@@ -157,9 +158,9 @@ pub struct Rate {
     /// `COMPETE`: common probes in a row that left a queue.
     pub(super) undrained: u8,
     pub(super) flags: Flags,
-    /// Of the clock, when the last probe started.
+    /// Clock, in periods of probes, when the last probe started.
     pub(super) epoch: u16,
-    /// Of the clock, at the end of the last round.
+    /// Clock, in seconds, at the end of the last round.
     pub(super) second: u8,
     /// Round-trip times in this round.
     pub(super) samples: u16,
@@ -167,9 +168,9 @@ pub struct Rate {
     /// with hardly more delivered. `STEADY`: `falls`, decisions in a row that reduce the rate.
     /// `PROBE_RTT`: `prior_min_rtt_us`, the shortest round-trip time before it.
     pub(super) counter: u32,
-    /// Of this round, or of the last one with any, µs / 16; 0: none.
+    /// Mean round-trip time of this round, or of the last one with any, µs / 16; 0: none.
     pub(super) mean_rtt: u32,
-    /// In the round before, KiB/s; in `STARTUP`, the maximum so far.
+    /// Delivered data in the round before, KiB/s; in `STARTUP`, the maximum so far.
     pub(super) last_delivered: u32,
     /// `COMPETE`, and its probes: segments / 1024 (the program's union with `last_delivered`).
     pub(super) fair_window: u32,
@@ -177,7 +178,7 @@ pub struct Rate {
 
 impl Rate {
     /// The present rate, bytes/s.
-    pub fn rate(&self) -> u64 {
+    pub fn current_rate(&self) -> u64 {
         self.rate
     }
 
@@ -216,12 +217,12 @@ pub(super) fn start_round(ca: &mut Rate, tp: &TcpSock) {
 
 /// Whether TCP paces. A flow goes without pacing if it has the whole rate of the fastest link and
 /// there is no queue; with `SO_MAX_PACING_RATE` it must pace.
-pub(super) fn pace(tp: &mut TcpSock, needed: bool) {
+pub(super) fn set_pacing(tp: &mut TcpSock, needed: bool) {
     tp.sk_pacing_needed = needed || tp.sk_max_pacing_rate != u64::MAX;
 }
 
 /// Makes TCP send at `rate`, with at most twice that rate's data in flight.
-pub(super) fn apply(ca: &mut Rate, tp: &mut TcpSock, rate: u64, base_us: u32, rtt_us: u32) {
+pub(super) fn apply_rate(ca: &mut Rate, tp: &mut TcpSock, rate: u64, base_us: u32, rtt_us: u32) {
     let rtt_us = rtt_us
         .min(base_us.saturating_mul(WINDOW_ROUND_TRIPS))
         .max(base_us)

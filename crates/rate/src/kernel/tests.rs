@@ -252,17 +252,17 @@ fn the_queue_is_the_mean_of_a_round() {
         mean_after(&mut socket, &[2_100, 2_900, 2_500]),
         2_500 << MEAN_SHIFT
     );
-    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_000);
+    let round = measure_round(&mut socket.ca, &socket.tp, &socket.set, 2_000);
     assert_eq!(round.rtt_us, 2_500);
     // A round without round-trip times goes by the one before.
     start_round(&mut socket.ca, &socket.tp);
-    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_000);
+    let round = measure_round(&mut socket.ca, &socket.tp, &socket.set, 2_000);
     assert_eq!(round.rtt_us, 2_500);
     // A new round forgets it with its first round-trip time.
     assert_eq!(mean_after(&mut socket, &[2_200]), 2_200 << MEAN_SHIFT);
     // The shortest one is newer than the mean: no queue.
     socket.ca.min_rtt_us = 2_300;
-    let round = measure(&mut socket.ca, &socket.tp, &socket.set, 2_300);
+    let round = measure_round(&mut socket.ca, &socket.tp, &socket.set, 2_300);
     assert_eq!(round.rtt_us, 2_300);
 }
 

@@ -22,12 +22,12 @@ pub enum Kind {
 pub struct FeatureEntry {
     /// Kind of feature.
     pub name: String,
-    /// Its factor before it is limited to ±1.
-    #[serde(default = "one")]
+    /// Factor of the feature before it is limited to ±1.
+    #[serde(default = "default_scale")]
     pub scale: f64,
 }
 
-fn one() -> f64 {
+fn default_scale() -> f64 {
     1.0
 }
 
@@ -74,7 +74,7 @@ pub struct Run {
 }
 
 impl Run {
-    fn check(&self, number: usize) -> Result<(), Fault> {
+    fn check_run(&self, number: usize) -> Result<(), Fault> {
         let fault = |name: &str, found: String, expected: &str| {
             Err(Fault::new(
                 format!("evaluation.runs[{number}].{name}"),
@@ -133,7 +133,7 @@ pub struct Document {
     pub activation_amax: Option<Vec<f64>>,
     /// Origin of the model.
     pub training: Training,
-    /// Results, by name. Their form is free, except for `runs`, which [`Document::runs`] reads.
+    /// Results, by name. Their form is free, except for `runs`, which [`Document::evaluation_runs`] reads.
     #[serde(default)]
     pub evaluation: serde_json::Map<String, serde_json::Value>,
 }
@@ -152,18 +152,18 @@ impl Document {
                 "a document as docs/reference/model.md describes it",
             )
         })?;
-        document.check()?;
+        document.check_document()?;
         Ok(document)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check_document(&self) -> Result<(), Fault> {
         let length = self.name.chars().count();
         if !(1..=64).contains(&length) || self.name.chars().any(char::is_control) {
             let found = format!("{:?}", self.name.chars().take(80).collect::<String>());
             return Err(Fault::new("name", found, "1 to 64 printable characters"));
         }
-        self.features()?;
-        self.runs()?;
+        self.integer_features()?;
+        self.evaluation_runs()?;
         let hidden = |expected: &str| Fault::new("hidden", format!("{:?}", self.hidden), expected);
         match self.kind {
             Kind::Mlp if self.hidden.len() > 2 => {
@@ -195,8 +195,9 @@ impl Document {
         Ok(())
     }
 
-    /// Its results in the simulator, in the order of the file; none if it was not evaluated.
-    pub fn runs(&self) -> Result<Vec<Run>, Fault> {
+    /// Results of the model in the simulator, in the order of the file; none if it was not
+    /// evaluated.
+    pub fn evaluation_runs(&self) -> Result<Vec<Run>, Fault> {
         let Some(found) = self.evaluation.get("runs") else {
             return Ok(Vec::new());
         };
@@ -205,13 +206,13 @@ impl Document {
             Fault::new("evaluation.runs", error, expected)
         })?;
         for (number, run) in runs.iter().enumerate() {
-            run.check(number)?;
+            run.check_run(number)?;
         }
         Ok(runs)
     }
 
     /// The features, in integers: each factor is rounded to the nearest step, ties upwards.
-    pub fn features(&self) -> Result<Features, Fault> {
+    pub fn integer_features(&self) -> Result<Features, Fault> {
         if self.features.len() > MAX_INPUTS {
             let expected = format!("{MAX_INPUTS} at most");
             return Err(Fault::new("features", self.features.len(), expected));
@@ -225,17 +226,17 @@ impl Document {
                 Fault::new(field, format!("{found:?}"), format!("one of {names}"))
             })?;
             let field = format!("features[{number}].scale ({})", entry.name);
-            let scale_q16 = fixed(&field, entry.scale, 16, 1.0 / 65536.0, 4096.0)?;
+            let scale_q16 = to_fixed_point(&field, entry.scale, 16, 1.0 / 65536.0, 4096.0)?;
             list.push(Feature { kind, scale_q16 });
         }
-        let target_q24 = fixed("target", self.target, 24, 1e-6, 255.0)?;
-        let offset_q16 = fixed("offset", self.offset, 16, 0.0, 65535.0)?;
+        let target_q24 = to_fixed_point("target", self.target, 24, 1e-6, 255.0)?;
+        let offset_q16 = to_fixed_point("offset", self.offset, 16, 0.0, 65535.0)?;
         Features::new(list, self.history, target_q24, offset_q16)
     }
 }
 
 /// A number within limits (which excludes NaN), with this number of fractional bits.
-fn fixed(field: &str, value: f64, bits: u32, low: f64, high: f64) -> Result<u32, Fault> {
+fn to_fixed_point(field: &str, value: f64, bits: u32, low: f64, high: f64) -> Result<u32, Fault> {
     if !(low..=high).contains(&value) {
         return Err(Fault::new(field, value, format!("{low} to {high}")));
     }

@@ -21,11 +21,11 @@ pub const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Content of a model file, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFile {
-    /// Its metadata.
+    /// Metadata of the model.
     pub document: Document,
-    /// Its inputs, in integers. In floating point they are the same, divided by 32768.
+    /// Inputs of the model, in integers. In floating point they are the same, divided by 32768.
     pub features: Features,
-    /// Its network or trees.
+    /// Network or trees of the model.
     pub policy: Policy,
 }
 
@@ -47,7 +47,7 @@ pub enum Policy {
 
 impl Policy {
     /// The part that runs in integers, and so in the kernel; `None` if there is none.
-    pub fn integer(&self) -> Option<&Model> {
+    pub fn integer_model(&self) -> Option<&Model> {
         match self {
             Self::Mlp { integer, .. } => integer.as_ref(),
             Self::Lstm(_) => None,
@@ -64,14 +64,14 @@ impl ModelFile {
 
     /// The model of a file's bytes; `file` is for messages.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Error> {
-        parse(bytes).map_err(|fault| Error::Fault {
+        parse_bytes(bytes).map_err(|fault| Error::Fault {
             file: file.to_owned(),
             fault,
         })
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<ModelFile, Fault> {
+fn parse_bytes(bytes: &[u8]) -> Result<ModelFile, Fault> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let expected = format!("{MAX_FILE_BYTES} bytes at most");
         return Err(Fault::new("size of the file", "more", expected));
@@ -96,18 +96,18 @@ fn parse(bytes: &[u8]) -> Result<ModelFile, Fault> {
     let text = entry("thalweg")
         .ok_or_else(|| Fault::new("metadata `thalweg`", "none", "a document in JSON"))?;
     let document = Document::parse(text)?;
-    let features = document.features()?;
+    let features = document.integer_features()?;
     let file = SafeTensors::deserialize(bytes).map_err(broken)?;
     let mut tensors = Tensors::new(&file);
     let policy = match document.kind {
         Kind::Mlp => take_mlp(&mut tensors, &document, &features)?,
-        Kind::Lstm => Policy::Lstm(Box::new(take_lstm(&mut tensors, features.inputs())?)),
+        Kind::Lstm => Policy::Lstm(Box::new(take_lstm(&mut tensors, features.input_count())?)),
         Kind::Tree => {
-            let forest = take_forest(&mut tensors, features.inputs())?;
+            let forest = take_forest(&mut tensors, features.input_count())?;
             Policy::Tree(Model::new(features.clone(), Decider::Forest(forest))?)
         }
     };
-    tensors.finish()?;
+    tensors.refuse_rest()?;
     Ok(ModelFile {
         document,
         features,
@@ -121,7 +121,7 @@ fn take_mlp(
     features: &Features,
 ) -> Result<Policy, Fault> {
     let mut layers = Vec::new();
-    let mut columns = features.inputs();
+    let mut columns = features.input_count();
     for (number, rows) in document.hidden.iter().copied().chain([1]).enumerate() {
         layers.push(take_layer(
             tensors,
@@ -135,7 +135,7 @@ fn take_mlp(
     let integer = match &document.activation_amax {
         None => None,
         Some(amax) => {
-            let network = quantised::take(tensors, document, &float, amax)?;
+            let network = quantised::take_network(tensors, document, &float, amax)?;
             Some(Model::new(features.clone(), Decider::Network(network))?)
         }
     };
@@ -151,7 +151,7 @@ fn take_layer(
 ) -> Result<FloatLayer, Fault> {
     let weights = tensors.take_floats(&format!("{name}.weight"), &[rows, columns])?;
     let bias = format!("{name}.bias");
-    let bias = if tensors.has(&bias) {
+    let bias = if tensors.has_tensor(&bias) {
         tensors.take_floats(&bias, &[rows])?
     } else {
         vec![0.0; rows]
@@ -184,10 +184,10 @@ fn take_lstm(tensors: &mut Tensors<'_>, inputs: usize) -> Result<Lstm, Fault> {
 fn take_forest(tensors: &mut Tensors<'_>, inputs: usize) -> Result<Forest, Fault> {
     let of_nodes = tensors.take_list::<u8>("tree.feature")?;
     let shape = [of_nodes.len()];
-    let thresholds = tensors.take::<i16>("tree.threshold", &shape)?;
-    let left = tensors.take::<u16>("tree.left", &shape)?;
-    let right = tensors.take::<u16>("tree.right", &shape)?;
-    let values = tensors.take::<i32>("tree.value", &shape)?;
+    let thresholds = tensors.take_tensor::<i16>("tree.threshold", &shape)?;
+    let left = tensors.take_tensor::<u16>("tree.left", &shape)?;
+    let right = tensors.take_tensor::<u16>("tree.right", &shape)?;
+    let values = tensors.take_tensor::<i32>("tree.value", &shape)?;
     let roots = tensors.take_list::<u16>("tree.root")?;
     let nodes = of_nodes.iter().enumerate().map(|(at, input)| Node {
         input: *input,

@@ -33,7 +33,7 @@ impl Lstm {
         output: FloatLayer,
     ) -> Result<Self, Fault> {
         let shapes = [
-            ("fc", &entry, LSTM_WIDTH, entry.columns()),
+            ("fc", &entry, LSTM_WIDTH, entry.column_count()),
             ("lstm", &gates[0], LSTM_WIDTH, 2 * LSTM_WIDTH),
             ("lstm", &gates[1], LSTM_WIDTH, 2 * LSTM_WIDTH),
             ("lstm", &gates[2], LSTM_WIDTH, 2 * LSTM_WIDTH),
@@ -41,8 +41,8 @@ impl Lstm {
             ("output", &output, 1, LSTM_WIDTH),
         ];
         for (name, layer, rows, columns) in shapes {
-            if (layer.rows(), layer.columns()) != (rows, columns) {
-                let found = format!("{} rows of {}", layer.rows(), layer.columns());
+            if (layer.row_count(), layer.column_count()) != (rows, columns) {
+                let found = format!("{} rows of {}", layer.row_count(), layer.column_count());
                 return Err(Fault::new(name, found, format!("{rows} rows of {columns}")));
             }
         }
@@ -54,23 +54,23 @@ impl Lstm {
     }
 
     /// Number of the network's inputs.
-    pub fn inputs(&self) -> usize {
-        self.entry.columns()
+    pub fn input_count(&self) -> usize {
+        self.entry.column_count()
     }
 
     /// The action, -1 to 1, for features of -1 to 1. Allocates nothing.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[f32], state: &mut LstmState) -> f32 {
         let mut values = [0.0; MAX_WIDTH];
-        let inputs = &inputs[..self.inputs()];
+        let inputs = &inputs[..self.input_count()];
         values[..inputs.len()].copy_from_slice(inputs);
-        let entered = self.entry.sums(&values).map(|sum| sum.max(0.0));
+        let entered = self.entry.weighted_sums(&values).map(|sum| sum.max(0.0));
         let mut seen = [0.0; MAX_WIDTH];
         seen[..LSTM_WIDTH].copy_from_slice(&entered[..LSTM_WIDTH]);
         seen[LSTM_WIDTH..].copy_from_slice(&state.put_out);
         let [input, forget, candidate, output] =
-            [0, 1, 2, 3].map(|gate: usize| self.gates[gate].sums(&seen));
+            [0, 1, 2, 3].map(|gate: usize| self.gates[gate].weighted_sums(&seen));
         let mut last = [0.0; MAX_WIDTH];
         for unit in 0..LSTM_WIDTH {
             state.cell[unit] = sigmoid(forget[unit]) * state.cell[unit]

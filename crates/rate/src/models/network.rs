@@ -66,12 +66,12 @@ impl FloatLayer {
     }
 
     /// Outputs.
-    pub fn rows(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.rows
     }
 
     /// Inputs.
-    pub fn columns(&self) -> usize {
+    pub fn column_count(&self) -> usize {
         self.columns
     }
 
@@ -86,7 +86,7 @@ impl FloatLayer {
     }
 
     /// The sums; 0 beyond the last row.
-    pub(crate) fn sums(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
+    pub(crate) fn weighted_sums(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
         let mut outputs = [0.0; MAX_WIDTH];
         // The number of rows is known at compile time, so that sums stay in registers.
         match self.rows.div_ceil(4) {
@@ -114,7 +114,7 @@ impl FloatLayer {
     /// A hidden layer, in place: the sums, limited to at least 0. Values beyond the last row do not
     /// matter, because the next layer has no columns there.
     #[inline]
-    fn hidden(&self, values: &mut [f32; MAX_WIDTH]) {
+    fn activate_hidden(&self, values: &mut [f32; MAX_WIDTH]) {
         match self.rows.div_ceil(4) {
             1 => self.hidden_of::<4>(values),
             2 => self.hidden_of::<8>(values),
@@ -163,7 +163,7 @@ impl Network {
     }
 
     /// Number of the network's inputs.
-    pub fn inputs(&self) -> usize {
+    pub fn input_count(&self) -> usize {
         self.layers[0].columns
     }
 
@@ -174,27 +174,27 @@ impl Network {
 
     /// The action, -1 to 1, for features of -1 to 1. Allocates nothing.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer(&self, inputs: &[f32]) -> f32 {
-        self.forward(inputs, |input| input)
+        self.forward_pass(inputs, |input| input)
     }
 
     /// As [`Self::infer`], for features in Q15.
     ///
-    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    /// Panics on fewer inputs than [`Self::input_count`]; more are ignored.
     pub fn infer_q15(&self, inputs: &[i16]) -> f32 {
-        self.forward(inputs, |input| f32::from(input) / 32768.0)
+        self.forward_pass(inputs, |input| f32::from(input) / 32768.0)
     }
 
     #[inline(always)]
-    fn forward<T: Copy>(&self, inputs: &[T], float: impl Fn(T) -> f32) -> f32 {
+    fn forward_pass<T: Copy>(&self, inputs: &[T], float: impl Fn(T) -> f32) -> f32 {
         let mut values = [0.0; MAX_WIDTH];
-        for (value, input) in values.iter_mut().zip(&inputs[..self.inputs()]) {
+        for (value, input) in values.iter_mut().zip(&inputs[..self.input_count()]) {
             *value = float(*input);
         }
         let (last, hidden) = self.layers.split_last().expect("a network has a layer");
         for layer in hidden {
-            layer.hidden(&mut values);
+            layer.activate_hidden(&mut values);
         }
         tanh(last.only_sum(&values))
     }

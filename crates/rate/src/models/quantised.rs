@@ -14,18 +14,18 @@ const TANH_INPUT_ONE: f64 = 4096.0;
 /// Reads the integer network, whose numbers are known to be finite, and compares it with the
 /// floating-point one. Weights must agree to half a step, unless calibration clipped them. Factors
 /// must be quotients of scales.
-pub fn take(
+pub fn take_network(
     tensors: &mut Tensors<'_>,
     document: &Document,
     network: &Network,
     amax: &[f64],
 ) -> Result<crate::Network, Fault> {
     let input = Scale {
-        multiplier: unsigned(
+        multiplier: require_unsigned(
             tensors.take_one::<i32>("input.multiplier")?,
             "input.multiplier",
         )?,
-        shift: unsigned(tensors.take_one::<i32>("input.shift")?, "input.shift")?,
+        shift: require_unsigned(tensors.take_one::<i32>("input.shift")?, "input.shift")?,
     };
     let mut layers = Vec::new();
     for (number, float) in network.layers().iter().enumerate() {
@@ -40,7 +40,7 @@ pub fn take(
     }
     let integer = crate::Network::new(input, layers)?;
     let exact = 127.0 / (amax[0] * 32768.0);
-    let found = factor(input.multiplier, input.shift);
+    let found = scale_factor(input.multiplier, input.shift);
     if (found - exact).abs() > TOLERANCE * exact {
         let expected = format!("{exact:e}, by activation_amax[0] of {}", document.name);
         return Err(Fault::new(
@@ -58,18 +58,18 @@ fn take_layer(
     float: &FloatLayer,
     (step_in, step_out): (f64, f64),
 ) -> Result<Layer, Fault> {
-    let (rows, columns) = (float.rows(), float.columns());
-    let weights = tensors.take::<i8>(&format!("{name}.weight_q"), &[rows, columns])?;
-    let bias = tensors.take::<i32>(&format!("{name}.bias_q"), &[rows])?;
+    let (rows, columns) = (float.row_count(), float.column_count());
+    let weights = tensors.take_tensor::<i8>(&format!("{name}.weight_q"), &[rows, columns])?;
+    let bias = tensors.take_tensor::<i32>(&format!("{name}.bias_q"), &[rows])?;
     let scales = tensors.take_floats(&format!("{name}.scale"), &[rows])?;
     let field = format!("{name}.multiplier");
-    let multipliers = tensors.take::<i32>(&field, &[rows])?;
+    let multipliers = tensors.take_tensor::<i32>(&field, &[rows])?;
     let multipliers: Result<Vec<u32>, _> = multipliers
         .into_iter()
-        .map(|value| unsigned(value, &field))
+        .map(|value| require_unsigned(value, &field))
         .collect();
     let field = format!("{name}.shift");
-    let shift = unsigned(tensors.take_one::<i32>(&field)?, &field)?;
+    let shift = require_unsigned(tensors.take_one::<i32>(&field)?, &field)?;
     let layer = Layer::new(name, columns, &weights, &bias, &multipliers?, shift)?;
 
     let largest = scales
@@ -109,7 +109,7 @@ fn take_layer(
             ));
         }
         let exact = scale * step_in / step_out;
-        let found = factor(layer.multipliers()[row], shift);
+        let found = scale_factor(layer.multipliers()[row], shift);
         if (found - exact).abs() > TOLERANCE * largest * step_in / step_out {
             return Err(Fault::new(
                 format!("{name}.multiplier[{row}]"),
@@ -121,10 +121,10 @@ fn take_layer(
     Ok(layer)
 }
 
-fn factor(multiplier: u32, shift: u32) -> f64 {
+fn scale_factor(multiplier: u32, shift: u32) -> f64 {
     f64::from(multiplier) / (1u64 << shift) as f64
 }
 
-fn unsigned(value: i32, field: &str) -> Result<u32, Fault> {
+fn require_unsigned(value: i32, field: &str) -> Result<u32, Fault> {
     u32::try_from(value).map_err(|_| Fault::new(field, value, "0 or more"))
 }

@@ -14,7 +14,7 @@ pub struct Tensors<'a> {
 
 /// A type of number that tensors hold.
 pub trait Element: Copy {
-    /// Its name in safetensors.
+    /// Name of the type in safetensors.
     const DTYPE: Dtype;
 
     /// From little-endian bytes, as many as the type has.
@@ -46,17 +46,21 @@ impl<'a> Tensors<'a> {
     }
 
     /// Whether there is a tensor of that name.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has_tensor(&self, name: &str) -> bool {
         self.left.contains_key(name)
     }
 
     /// The numbers of a tensor, row by row.
-    pub fn take<T: Element>(&mut self, name: &str, shape: &[usize]) -> Result<Vec<T>, Fault> {
+    pub fn take_tensor<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Vec<T>, Fault> {
         let (found, numbers) = self.take_any::<T>(name, &format!("{shape:?}"))?;
         if found != shape {
             let expected = format!("shape {shape:?}");
             return Err(Fault::new(
-                field(name),
+                tensor_field(name),
                 format!("shape {found:?}"),
                 expected,
             ));
@@ -69,20 +73,20 @@ impl<'a> Tensors<'a> {
         let (found, numbers) = self.take_any::<T>(name, "[n]")?;
         if found.len() != 1 {
             let found = format!("shape {found:?}");
-            return Err(Fault::new(field(name), found, "one dimension"));
+            return Err(Fault::new(tensor_field(name), found, "one dimension"));
         }
         Ok(numbers)
     }
 
     /// The only number of a tensor.
     pub fn take_one<T: Element>(&mut self, name: &str) -> Result<T, Fault> {
-        let numbers = self.take::<T>(name, &[1])?;
+        let numbers = self.take_tensor::<T>(name, &[1])?;
         Ok(numbers[0])
     }
 
     /// Finite numbers, at most 10^6 in magnitude.
     pub fn take_floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
-        let numbers = self.take::<f32>(name, shape)?;
+        let numbers = self.take_tensor::<f32>(name, shape)?;
         match numbers.iter().position(|number| !is_usual(*number)) {
             None => Ok(numbers),
             Some(at) => {
@@ -97,11 +101,11 @@ impl<'a> Tensors<'a> {
     }
 
     /// Refuses tensors that were not taken.
-    pub fn finish(self) -> Result<(), Fault> {
+    pub fn refuse_rest(self) -> Result<(), Fault> {
         match self.left.keys().next() {
             None => Ok(()),
             Some(name) => Err(Fault::new(
-                field(name),
+                tensor_field(name),
                 "it in the file",
                 "only the tensors that a model of this kind has",
             )),
@@ -115,11 +119,15 @@ impl<'a> Tensors<'a> {
     ) -> Result<(Vec<usize>, Vec<T>), Fault> {
         let Some(view) = self.left.remove(name) else {
             let expected = format!("{:?} numbers of shape {shape}", T::DTYPE);
-            return Err(Fault::new(field(name), "no such tensor", expected));
+            return Err(Fault::new(tensor_field(name), "no such tensor", expected));
         };
         if view.dtype() != T::DTYPE {
             let found = format!("numbers of type {:?}", view.dtype());
-            return Err(Fault::new(field(name), found, format!("{:?}", T::DTYPE)));
+            return Err(Fault::new(
+                tensor_field(name),
+                found,
+                format!("{:?}", T::DTYPE),
+            ));
         }
         let chunks = view.data().chunks_exact(size_of::<T>());
         Ok((view.shape().to_vec(), chunks.map(T::from_bytes).collect()))
@@ -131,7 +139,7 @@ fn is_usual(number: f32) -> bool {
     number.abs() <= 1e6
 }
 
-fn field(name: &str) -> String {
+fn tensor_field(name: &str) -> String {
     let name: String = name.chars().take(80).collect();
     format!("tensor `{}`", name.escape_debug())
 }

@@ -100,7 +100,7 @@ fn the_largest_sums_do_not_overflow() {
 /// The formulas of docs/reference/model.md, in 128 bits, one number at a time.
 fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
     let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
-    let Scale { multiplier, shift } = network.input();
+    let Scale { multiplier, shift } = network.input_scale();
     let mut values: Vec<i128> = (inputs.iter())
         .map(|input| rounded(i128::from(*input) * i128::from(multiplier), shift))
         .map(|value| value.clamp(-127, 127))
@@ -108,7 +108,7 @@ fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
     for (number, layer) in network.layers().iter().enumerate() {
         let last = number + 1 == network.layers().len();
         let (least, most) = if last { (-32767, 32767) } else { (0, 127) };
-        let rows = 0..layer.rows();
+        let rows = 0..layer.row_count();
         values = rows
             .map(|row| {
                 let products = values
@@ -173,7 +173,7 @@ fn vectors_compute_what_the_formulas_say() {
         let network = Network::new(input, layers).unwrap();
         narrow += u32::from(network.narrow.is_some());
         for _ in 0..4 {
-            let inputs: Vec<i16> = (0..network.inputs())
+            let inputs: Vec<i16> = (0..network.input_count())
                 .map(|_| match below(8) {
                     0 => [-32767, -1, 0, 1, 32767][below(5) as usize],
                     _ => (below(65535) as i32 - 32767) as i16,

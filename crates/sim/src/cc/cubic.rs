@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::tcp::{CaState, Event, INFINITE_SSTHRESH, Sample, Socket};
 use super::{Command, Context, Controller, Needs, ParameterError, Setup};
 
@@ -53,8 +53,8 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("beta", self.beta, 0.1..=0.99)?;
-        within("c", self.c, 1e-3..=100.0)
+        check_within("beta", self.beta, 0.1..=0.99)?;
+        check_within("c", self.c, 1e-3..=100.0)
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Cubic {
     /// Time from the start of the epoch to its origin, s; the window there.
     k: f64,
     origin: f64,
-    /// What Reno's window would be.
+    /// Window that Reno would have.
     reno: f64,
     /// Acknowledged segments that have not raised the window.
     credit: f64,
@@ -143,7 +143,7 @@ impl Cubic {
     }
 
     /// `cubictcp_acked`.
-    fn acked(&mut self, sample: &Sample, socket: &mut Socket) {
+    fn note_rtt(&mut self, sample: &Sample, socket: &mut Socket) {
         let Some(rtt_us) = sample.rtt_us else { return };
         // Not within a second after a reduction: the queue is still long.
         let now_us = socket.tcp_mstamp;
@@ -167,7 +167,7 @@ impl Cubic {
     }
 
     /// Segments to be acknowledged for one more in the window (`bictcp_update`).
-    fn count(&mut self, acked: f64, socket: &Socket) -> f64 {
+    fn acks_per_increase(&mut self, acked: f64, socket: &Socket) -> f64 {
         let cwnd = f64::from(socket.snd_cwnd);
         let now_us = socket.tcp_mstamp;
         let epoch_us = match self.epoch_us {
@@ -220,7 +220,7 @@ impl Cubic {
             }
         }
         let acked = f64::from(acked);
-        let count = self.count(acked, socket);
+        let count = self.acks_per_increase(acked, socket);
         // `tcp_cong_avoid_ai`.
         if self.credit >= count {
             self.credit = 0.0;
@@ -235,7 +235,7 @@ impl Cubic {
     }
 
     /// `cubictcp_recalc_ssthresh`: the window after a loss.
-    fn ssthresh(&mut self, socket: &Socket) -> u32 {
+    fn reduce_window(&mut self, socket: &Socket) -> u32 {
         let cwnd = f64::from(socket.snd_cwnd);
         self.epoch_us = None;
         // RFC 9438, §4.7.
@@ -249,11 +249,11 @@ impl Cubic {
 }
 
 impl Controller for Cubic {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::TCP
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         *context.command = Command::of_line(setup);
     }
 
@@ -264,18 +264,18 @@ impl Controller for Cubic {
                 self.hystart_reset(socket);
             }
             Event::Ack(sample) => {
-                self.acked(sample, socket);
+                self.note_rtt(sample, socket);
                 match socket.ca_state {
                     CaState::Recovery => socket.cwnd_reduction(sample),
                     CaState::Open | CaState::Loss => self.cong_avoid(sample.acked_sacked, socket),
                 }
             }
             Event::Recovery => {
-                let ssthresh = self.ssthresh(socket);
+                let ssthresh = self.reduce_window(socket);
                 socket.init_cwnd_reduction(ssthresh);
             }
             Event::Loss => {
-                socket.snd_ssthresh = self.ssthresh(socket);
+                socket.snd_ssthresh = self.reduce_window(socket);
                 self.last_max = 0.0;
                 self.hystart_reset(socket);
             }

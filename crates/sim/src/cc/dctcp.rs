@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::{Ack, Command, Context, Controller, Loss, Needs, ParameterError, Setup};
 
 /// Parameters.
@@ -36,10 +36,10 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("g", self.g, 1e-6..=1.0)?;
-        within("initial_alpha", self.initial_alpha, 0.0..=1.0)?;
-        within("initial_cwnd", self.initial_cwnd, 1.0..=1e6)?;
-        within("min_cwnd", self.min_cwnd, 1.0..=1e6)
+        check_within("g", self.g, 1e-6..=1.0)?;
+        check_within("initial_alpha", self.initial_alpha, 0.0..=1.0)?;
+        check_within("initial_cwnd", self.initial_cwnd, 1.0..=1e6)?;
+        check_within("min_cwnd", self.min_cwnd, 1.0..=1e6)
     }
 }
 
@@ -83,7 +83,7 @@ impl Dctcp {
         }
     }
 
-    fn reduce(&mut self, factor: f64) {
+    fn reduce_window(&mut self, factor: f64) {
         let least = self.min_cwnd * self.packet_bytes;
         self.cwnd_bytes = (self.cwnd_bytes * factor).max(least);
         self.ssthresh_bytes = self.cwnd_bytes;
@@ -91,7 +91,7 @@ impl Dctcp {
     }
 
     /// RFC 5681, §3.1, equations 2 and 3; RFC 3465, §2.2, with L = 2 packets in slow start.
-    fn grow(&mut self, acked_bytes: f64, flight_bytes: f64) {
+    fn grow_window(&mut self, acked_bytes: f64, flight_bytes: f64) {
         if self.cwnd_bytes < self.ssthresh_bytes {
             // RFC 7661: an unused window says nothing about the network. In slow start half of it
             // may lag behind.
@@ -103,13 +103,13 @@ impl Dctcp {
         }
     }
 
-    fn obey(&self, context: &mut Context<'_>) {
+    fn command_window(&self, context: &mut Context<'_>) {
         context.command.window_bytes = self.cwnd_bytes;
     }
 }
 
 impl Controller for Dctcp {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs {
             acks: true,
             losses: true,
@@ -117,7 +117,7 @@ impl Controller for Dctcp {
         }
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.packet_bytes = f64::from(setup.packet_bytes);
         self.cwnd_bytes = self.initial_cwnd * self.packet_bytes;
         *context.command = Command {
@@ -149,14 +149,14 @@ impl Controller for Dctcp {
         if self.reduced_until_bytes.is_none() {
             if ack.marked {
                 // §3.3: cwnd(1 − α/2), once per window of data.
-                self.reduce(1.0 - self.alpha / 2.0);
+                self.reduce_window(1.0 - self.alpha / 2.0);
             } else {
                 let under_way = ack.sent_bytes.saturating_sub(ack.ack_bytes);
                 let acked_bytes = ack.acked_bytes as f64;
-                self.grow(acked_bytes, under_way as f64 + acked_bytes);
+                self.grow_window(acked_bytes, under_way as f64 + acked_bytes);
             }
         }
-        self.obey(context);
+        self.command_window(context);
     }
 
     /// RFC 8257, §3.5: DCTCP reacts to a loss as any TCP does. RFC 5681, §3.2 (half) and §3.1,
@@ -164,7 +164,7 @@ impl Controller for Dctcp {
     fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
         match loss {
             Loss::Gap if self.reduced_until_bytes.is_some() => return,
-            Loss::Gap => self.reduce(0.5),
+            Loss::Gap => self.reduce_window(0.5),
             Loss::Timeout => {
                 let least = 2.0 * self.packet_bytes;
                 self.ssthresh_bytes = (self.cwnd_bytes / 2.0).max(least);
@@ -172,13 +172,13 @@ impl Controller for Dctcp {
                 self.reduced_until_bytes = None;
             }
         }
-        self.obey(context);
+        self.command_window(context);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
     use crate::Time;
 
@@ -187,12 +187,12 @@ mod tests {
             initial_cwnd,
             ..Parameters::default()
         };
-        Flow::start(Dctcp::new(&parameters), &setup())
+        Flow::start_at_zero(Dctcp::new(&parameters), &example_setup())
     }
 
     /// Packets of 1000 bytes: `acked` packets are acknowledged, up to packet `ack` of `sent`.
     fn ack(flow: &mut Flow<Dctcp>, acked: u64, ack: u64, sent: u64, marked: bool) {
-        flow.ack(Ack {
+        flow.deliver_ack(Ack {
             rtt: Time::from_us(12),
             acked_bytes: acked * 1000,
             marked,
@@ -279,7 +279,7 @@ mod tests {
         let mut flow = start(100.0);
         ack(&mut flow, 1, 1, 100, false);
         let lose = |flow: &mut Flow<Dctcp>, loss| {
-            flow.call(|controller, context| controller.on_loss(loss, context));
+            flow.call_controller(|controller, context| controller.on_loss(loss, context));
         };
         // Half, and once for all packets in flight.
         lose(&mut flow, Loss::Gap);

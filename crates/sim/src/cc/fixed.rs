@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::{Command, Context, Controller, Needs, ParameterError, Setup};
 
 /// Parameters.
@@ -22,7 +22,7 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("fraction", self.fraction, 1e-9..=1.0)
+        check_within("fraction", self.fraction, 1e-9..=1.0)
     }
 }
 
@@ -42,11 +42,11 @@ impl Fixed {
 }
 
 impl Controller for Fixed {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::default()
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         *context.command = Command {
             rate_bps: setup.limit(self.fraction * setup.line_rate_bps),
             window_bytes: f64::INFINITY,
@@ -56,20 +56,22 @@ impl Controller for Fixed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
 
     #[test]
     fn a_share_of_the_line_rate() {
-        let flow = Flow::start(Fixed::new(&Parameters { fraction: 0.25 }), &setup());
-        assert_near(flow.gbps(), 25.0);
+        let flow =
+            Flow::start_at_zero(Fixed::new(&Parameters { fraction: 0.25 }), &example_setup());
+        assert_near(flow.rate_gbps(), 25.0);
         assert_eq!(flow.command.window_bytes, f64::INFINITY);
     }
 
     #[test]
     fn not_below_the_lowest_rate() {
         // A hundred-millionth of 100 Gbit/s is 1 kbit/s; the floor is 1 Mbit/s.
-        let flow = Flow::start(Fixed::new(&Parameters { fraction: 1e-8 }), &setup());
+        let flow =
+            Flow::start_at_zero(Fixed::new(&Parameters { fraction: 1e-8 }), &example_setup());
         assert_near(flow.command.rate_bps, 1e6);
     }
 }

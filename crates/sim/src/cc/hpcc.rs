@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::{Ack, Command, Context, Controller, Hop, Needs, ParameterError, Setup};
 use crate::Time;
 
@@ -39,8 +39,8 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("eta", self.eta, 0.01..=1.0)?;
-        within("max_stage", self.max_stage.into(), 0.0..=1e3)
+        check_within("eta", self.eta, 0.01..=1.0)?;
+        check_within("max_stage", self.max_stage.into(), 0.0..=1e3)
     }
 }
 
@@ -91,7 +91,7 @@ impl Hpcc {
 
     /// Algorithm 1, `MeasureInflight`. Each link has u = rate of sending / B + min(q)/(B·T). The
     /// largest u goes into U's moving average with the weight τ/T.
-    fn measure(&mut self, hops: &[Hop]) {
+    fn measure_inflight(&mut self, hops: &[Hop]) {
         let mut utilisation: f64 = 0.0;
         let mut elapsed_secs = 0.0;
         for (hop, last) in hops.iter().zip(&self.last) {
@@ -141,7 +141,7 @@ impl Hpcc {
 }
 
 impl Controller for Hpcc {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs {
             acks: true,
             telemetry: true,
@@ -150,7 +150,7 @@ impl Controller for Hpcc {
     }
 
     /// §3.2: a flow starts with the window that fills its own link, W_init = B·T.
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         let flows = match self.parameters.flows {
             0 => setup.expected_flows.max(1),
             flows => flows,
@@ -180,7 +180,7 @@ impl Controller for Hpcc {
             self.round_ends_bytes = ack.sent_bytes;
             return;
         }
-        self.measure(hops);
+        self.measure_inflight(hops);
         let commit = ack.ack_bytes > self.round_ends_bytes;
         let window_bytes = self.window_bytes(commit);
         if commit {
@@ -199,7 +199,7 @@ impl Controller for Hpcc {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
 
     /// A link of 100 Gbit/s: 12,500 bytes a microsecond.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn ack(flow: &mut Flow<Hpcc>, ack_bytes: u64, sent_bytes: u64, hops: &[Hop]) {
-        flow.ack(Ack {
+        flow.deliver_ack(Ack {
             rtt: Time::from_us(12),
             acked_bytes: 1000,
             marked: false,
@@ -234,14 +234,14 @@ mod tests {
             max_stage,
             ..Parameters::default()
         };
-        Flow::start(Hpcc::new(&parameters), &setup())
+        Flow::start_at_zero(Hpcc::new(&parameters), &example_setup())
     }
 
     #[test]
     fn multiplicative_decrease_from_one_reference_per_round_trip() {
         let mut flow = start(5);
         assert_near(window_bytes(&flow), 150_000.0);
-        assert_near(flow.gbps(), 100.0);
+        assert_near(flow.rate_gbps(), 100.0);
         ack(&mut flow, 1_000, 150_000, &[hop(12, 0, 0), hop(12, 0, 0)]);
         assert_near(window_bytes(&flow), 150_000.0);
         // 6 µs at the full 12,500 B/µs, min(75,000, 150,000) queued: u = 1 + 75/150 = 1.5. Weight
@@ -262,7 +262,7 @@ mod tests {
         );
         let window = 150_000.0 * 0.95 / 1.375 + 1_875.0;
         assert_near(window_bytes(&flow), window);
-        assert_near(flow.gbps(), window * 8.0 / 12e-6 / 1e9);
+        assert_near(flow.rate_gbps(), window * 8.0 / 12e-6 / 1e9);
         // 12 µs: weight 1, u = 1 + 1 = 2, U = 2. From the same reference, and committed.
         ack(
             &mut flow,
@@ -329,7 +329,7 @@ mod tests {
                 flows: 1,
                 ..Parameters::default()
             };
-            let mut flow = Flow::start(Hpcc::new(&parameters), &setup());
+            let mut flow = Flow::start_at_zero(Hpcc::new(&parameters), &example_setup());
             let before = [hop(0, 0, 90_000), hop(0, 0, 0), hop(0, 0, 0)];
             let after = [
                 hop(12, 150_000, 90_000),
@@ -364,7 +364,9 @@ mod tests {
         };
         // η = 1 leaves no additive increase to keep the window up.
         flow.controller = Hpcc::new(&parameters);
-        flow.call(|controller, context| controller.start(&setup(), context));
+        flow.call_controller(|controller, context| {
+            controller.start_flow(&example_setup(), context)
+        });
         ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 100_000_000)]);
         for round in 1..20 {
             let hops = [hop(12 * round, 150_000 * round, 100_000_000)];

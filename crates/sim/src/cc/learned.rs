@@ -14,8 +14,8 @@ use std::sync::Arc;
 use thalweg_rate::models::{Lstm, LstmState, ModelFile, Policy};
 use thalweg_rate::{Decider, Features, Flow, Forest, MAX_INPUTS, MAX_RATE, Measurement, ONE_Q15};
 
-use super::parameter::within;
-use super::proportional::multiplier;
+use super::parameter::check_within;
+use super::proportional::action_multiplier;
 use super::restart::{Probe, Restart, Verdict};
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 
@@ -44,7 +44,7 @@ impl Inference {
     }
 
     /// The variant with this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 }
@@ -55,10 +55,10 @@ impl fmt::Display for Inference {
     }
 }
 
-/// What a flow does that begins faster than [`INITIAL_FRACTION`] and meets overload.
+/// Reaction of a flow that begins faster than [`INITIAL_FRACTION`] and meets overload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overload {
-    /// It begins again, slower ([`Restart`]).
+    /// The flow begins again, slower ([`Restart`]).
     #[default]
     Restart,
     /// Each lost probe is a decision of the model, as published.
@@ -75,7 +75,7 @@ impl Overload {
     }
 
     /// The variant with this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Restart, Self::Decide]
             .into_iter()
             .find(|one| one.name() == name)
@@ -92,7 +92,7 @@ pub struct Options {
     pub target: Option<f64>,
     /// First rate, as a share of the line rate; [`INITIAL_FRACTION`] by default.
     pub initial_fraction: f64,
-    /// What it does where that is too fast.
+    /// Reaction of a flow where the initial rate is too fast.
     pub overload: Overload,
 }
 
@@ -119,7 +119,7 @@ pub enum ModelError {
     #[error("{0}")]
     File(String),
     /// The file has no network or trees for the requested arithmetic.
-    #[error("{file}: `inference` is {asked}; the file has {}", names(.has))]
+    #[error("{file}: `inference` is {asked}; the file has {}", join_names(.has))]
     Inference {
         /// The file.
         file: String,
@@ -143,7 +143,7 @@ pub enum ModelError {
     },
 }
 
-fn names(list: &[Inference]) -> String {
+fn join_names(list: &[Inference]) -> String {
     let names: Vec<&str> = list.iter().map(|one| one.name()).collect();
     names.join(", ")
 }
@@ -182,10 +182,10 @@ impl Model {
     /// # Errors
     /// The file does not allow the options.
     pub fn new(content: ModelFile, file: &Path, options: Options) -> Result<Self, ModelError> {
-        within("initial_fraction", options.initial_fraction, 1e-9..=1.0)?;
+        check_within("initial_fraction", options.initial_fraction, 1e-9..=1.0)?;
         let features = match options.target {
             None => content.features.clone(),
-            Some(target) => retarget(&content, file, target)?,
+            Some(target) => features_for_target(&content, file, target)?,
         };
         let has = match &content.policy {
             Policy::Mlp { integer: None, .. } | Policy::Lstm(_) => vec![Inference::Float],
@@ -225,7 +225,7 @@ impl Model {
     }
 
     /// The file.
-    pub fn file(&self) -> &Path {
+    pub fn file_path(&self) -> &Path {
         &self.file
     }
 
@@ -239,23 +239,28 @@ impl Model {
         self.inference
     }
 
-    /// Its features, in integers.
+    /// Features of the model, in integers.
     pub fn features(&self) -> &Features {
         &self.features
     }
 
-    fn recurrent(&self) -> bool {
+    fn is_recurrent(&self) -> bool {
         matches!(self.decides, Decides::Recurrent(_))
     }
 
-    fn restarts(&self) -> bool {
+    fn restarts_flows(&self) -> bool {
         self.options.overload == Overload::Restart
             && self.options.initial_fraction > INITIAL_FRACTION
     }
 
     /// The action, from −1 to 1, and the state of the flow after it.
     #[inline]
-    fn decide(&self, flow: &mut Flow, memory: &mut Option<Box<Memory>>, seen: &Seen) -> Action {
+    fn choose_action(
+        &self,
+        flow: &mut Flow,
+        memory: &mut Option<Box<Memory>>,
+        seen: &Seen,
+    ) -> Action {
         let inputs = match seen {
             Seen::Answer(seen) => self.features.observe(flow, seen),
             Seen::Loss(rate, line_rate) => self.features.observe_loss(flow, *rate, *line_rate),
@@ -266,19 +271,19 @@ impl Model {
                 let state = (memory.as_mut())
                     .and_then(|memory| memory.lstm.as_mut())
                     .expect("flows of a recurrent network have a state");
-                Action::Float(lstm.infer(&floats(inputs)[..inputs.len()], state))
+                Action::Float(lstm.infer(&inputs_as_floats(inputs)[..inputs.len()], state))
             }
             Decides::Integers(network) => Action::Q15(network.infer(inputs)),
             Decides::Trees(forest) => Action::Q15(forest.infer(inputs)),
         };
-        flow.acted(action.q15());
+        flow.store_action(action.to_q15());
         action
     }
 }
 
 /// Features in floating point.
 #[inline]
-fn floats(inputs: &[i16]) -> [f32; MAX_INPUTS] {
+fn inputs_as_floats(inputs: &[i16]) -> [f32; MAX_INPUTS] {
     let mut floats = [0.0; MAX_INPUTS];
     for (float, input) in floats.iter_mut().zip(inputs) {
         *float = f32::from(*input) / 32768.0;
@@ -287,8 +292,12 @@ fn floats(inputs: &[i16]) -> [f32; MAX_INPUTS] {
 }
 
 /// The file's features for another target.
-fn retarget(content: &ModelFile, file: &Path, target: f64) -> Result<Features, ModelError> {
-    within("target", target, 1e-6..=255.0)?;
+fn features_for_target(
+    content: &ModelFile,
+    file: &Path,
+    target: f64,
+) -> Result<Features, ModelError> {
+    check_within("target", target, 1e-6..=255.0)?;
     let fault = |fault| ModelError::Target {
         file: file.display().to_string(),
         target,
@@ -298,13 +307,13 @@ fn retarget(content: &ModelFile, file: &Path, target: f64) -> Result<Features, M
     document.target = target;
     // Of the targets in integers, so that models of equal targets are equal.
     let own = f64::from(content.features.target_q24());
-    let factor = own / f64::from(document.features().map_err(fault)?.target_q24());
+    let factor = own / f64::from(document.integer_features().map_err(fault)?.target_q24());
     for feature in &mut document.features {
         if matches!(feature.name.as_str(), "error" | "error_change") {
             feature.scale *= factor;
         }
     }
-    document.features().map_err(fault)
+    document.integer_features().map_err(fault)
 }
 
 /// The form of `--cc` and scenario files: the file, and the options that are not the default.
@@ -343,7 +352,7 @@ enum Action {
 
 impl Action {
     /// Q15 as in features, ties to even.
-    fn q15(self) -> i16 {
+    fn to_q15(self) -> i16 {
         // 1.5 * 2^23: floats of this size are whole, so adding it rounds without a call.
         const ROUNDER: f32 = 12_582_912.0;
         let one = f32::from(ONE_Q15);
@@ -354,7 +363,7 @@ impl Action {
     }
 }
 
-/// What few flows have, beside their cache line.
+/// State that few flows have, outside of their cache line.
 #[derive(Debug, Clone, Default)]
 struct Memory {
     /// State of a recurrent network.
@@ -381,8 +390,8 @@ pub struct Learned {
 impl Learned {
     /// A controller for one flow.
     pub fn new(model: Arc<Model>) -> Self {
-        let lstm = model.recurrent().then(LstmState::default);
-        let restart = model.restarts().then(Restart::default);
+        let lstm = model.is_recurrent().then(LstmState::default);
+        let restart = model.restarts_flows().then(Restart::default);
         let memory =
             (lstm.is_some() || restart.is_some()).then(|| Box::new(Memory { lstm, restart }));
         Self {
@@ -407,13 +416,18 @@ impl Learned {
 
     /// Rates are not negative.
     #[inline]
-    fn units(&self, rate_bps: f64) -> u64 {
+    fn rate_units(&self, rate_bps: f64) -> u64 {
         (rate_bps / self.unit_bps()) as i64 as u64
     }
 
     /// Whether the model decides about a response; else all is done.
     #[inline]
-    fn decides(&mut self, response: &Response<'_>, lost: bool, context: &mut Context<'_>) -> bool {
+    fn needs_decision(
+        &mut self,
+        response: &Response<'_>,
+        lost: bool,
+        context: &mut Context<'_>,
+    ) -> bool {
         self.memory.is_none() || self.decides_in_start(response, lost, context)
     }
 
@@ -434,7 +448,7 @@ impl Learned {
             base_rtt: crate::Time::from_ns(self.base_rtt_ns),
         };
         let rate_bps = &mut context.command.rate_bps;
-        match restart.take(&probe, *rate_bps, INITIAL_FRACTION * self.line_rate_bps) {
+        match restart.take_probe(&probe, *rate_bps, INITIAL_FRACTION * self.line_rate_bps) {
             Verdict::Fit => true,
             Verdict::Over => {
                 self.memory.take_if(|memory| {
@@ -452,12 +466,12 @@ impl Learned {
     }
 
     #[inline]
-    fn act(&mut self, seen: &Seen, context: &mut Context<'_>) {
+    fn apply_decision(&mut self, seen: &Seen, context: &mut Context<'_>) {
         let rate_bps = context.command.rate_bps;
-        let next = match (self.model).decide(&mut self.flow, &mut self.memory, seen) {
-            Action::Float(action) => rate_bps * multiplier(action.into()),
+        let next = match (self.model).choose_action(&mut self.flow, &mut self.memory, seen) {
+            Action::Float(action) => rate_bps * action_multiplier(action.into()),
             Action::Q15(action) => {
-                let next = thalweg_rate::next_rate(self.units(rate_bps), action, 0, u64::MAX);
+                let next = thalweg_rate::next_rate(self.rate_units(rate_bps), action, 0, u64::MAX);
                 next as f64 * self.unit_bps()
             }
         };
@@ -466,17 +480,17 @@ impl Learned {
 }
 
 /// To the nearest nanosecond.
-fn nanoseconds(time: crate::Time) -> u64 {
+fn to_nanoseconds(time: crate::Time) -> u64 {
     time.ps().saturating_add(500) / 1000
 }
 
 impl Controller for Learned {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::ROUND_TRIPS
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        self.base_rtt_ns = nanoseconds(setup.base_rtt);
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.base_rtt_ns = to_nanoseconds(setup.base_rtt);
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
         *context.command = Command {
@@ -486,25 +500,25 @@ impl Controller for Learned {
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        if !self.decides(response, false, context) {
+        if !self.needs_decision(response, false, context) {
             return;
         }
         let seen = Seen::Answer(Measurement {
-            rtt_ns: nanoseconds(response.rtt),
+            rtt_ns: to_nanoseconds(response.rtt),
             base_rtt_ns: self.base_rtt_ns,
-            rate: self.units(context.command.rate_bps),
-            line_rate: self.units(self.line_rate_bps),
+            rate: self.rate_units(context.command.rate_bps),
+            line_rate: self.rate_units(self.line_rate_bps),
         });
-        self.act(&seen, context);
+        self.apply_decision(&seen, context);
     }
 
     fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        if !self.decides(response, true, context) {
+        if !self.needs_decision(response, true, context) {
             return;
         }
-        let rate = self.units(context.command.rate_bps);
-        let seen = Seen::Loss(rate, self.units(self.line_rate_bps));
-        self.act(&seen, context);
+        let rate = self.rate_units(context.command.rate_bps);
+        let seen = Seen::Loss(rate, self.rate_units(self.line_rate_bps));
+        self.apply_decision(&seen, context);
     }
 }
 

@@ -225,10 +225,10 @@ pub struct Context<'a> {
 pub trait Controller: Send {
     /// Events that the controller wants. Asked once. Where controllers differ, each gets what any
     /// of them wants.
-    fn needs(&self) -> Needs;
+    fn required_signals(&self) -> Needs;
 
     /// The flow starts, at the time of its first packet. Sets the first command and timers.
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>);
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>);
 
     /// A probe response came back.
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {

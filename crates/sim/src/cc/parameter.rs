@@ -10,14 +10,14 @@ use crate::Time;
 pub struct ParameterError {
     /// Name of the parameter in scenario files.
     pub field: &'static str,
-    /// Its value.
+    /// Value of the parameter.
     pub found: String,
-    /// Its range.
+    /// Range of the parameter.
     pub expected: String,
 }
 
 /// Refuses a value outside of a range, and NaN.
-pub(super) fn within(
+pub(super) fn check_within(
     field: &'static str,
     value: f64,
     range: RangeInclusive<f64>,
@@ -33,7 +33,7 @@ pub(super) fn within(
 }
 
 /// Refuses a value that is not below another parameter's.
-pub(super) fn below(
+pub(super) fn check_below(
     field: &'static str,
     value: f64,
     other: &'static str,
@@ -50,6 +50,6 @@ pub(super) fn below(
 }
 
 /// A parameter in microseconds as simulated time.
-pub(super) fn time(microseconds: f64) -> Time {
+pub(super) fn time_from_us(microseconds: f64) -> Time {
     Time::from_secs(microseconds * 1e-6)
 }

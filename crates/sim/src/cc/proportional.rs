@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 use crate::Time;
 
@@ -41,16 +41,16 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("offset", self.offset, 0.0..=1e3)?;
-        within("target", self.target, 1e-6..=1e3)?;
-        within("gain", self.gain, 1e-6..=1e6)?;
-        within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
+        check_within("offset", self.offset, 0.0..=1e3)?;
+        check_within("target", self.target, 1e-6..=1e3)?;
+        check_within("gain", self.gain, 1e-6..=1e6)?;
+        check_within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
     }
 }
 
 /// Factor by which an action from −1 to 1 changes a rate: ·(1+0.2u) upwards, /(1−0.2u) downwards.
 /// So u and −u undo each other (0.83 to 1.2).
-pub fn multiplier(action: f64) -> f64 {
+pub fn action_multiplier(action: f64) -> f64 {
     let step = 1.0 + 0.2 * action.abs();
     // One division serves both signs. A branch would be hard to predict.
     let (above, below) = if action >= 0.0 {
@@ -89,8 +89,8 @@ impl Proportional {
         }
     }
 
-    fn act(&mut self, action: f64, context: &mut Context<'_>) {
-        self.rate_bps = (self.rate_bps * multiplier(action))
+    fn apply_action(&mut self, action: f64, context: &mut Context<'_>) {
+        self.rate_bps = (self.rate_bps * action_multiplier(action))
             .max(self.min_rate_bps)
             .min(self.line_rate_bps);
         context.command.rate_bps = self.rate_bps;
@@ -98,11 +98,11 @@ impl Proportional {
 }
 
 impl Controller for Proportional {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::ROUND_TRIPS
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.base_rtt_ps = setup.base_rtt.ps().max(1) as f64;
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
@@ -117,31 +117,31 @@ impl Controller for Proportional {
         let p = &self.parameters;
         let share = self.rate_bps / self.line_rate_bps;
         let error = p.target - scaled_inflation(response.rtt, self.base_rtt_ps, p.offset, share);
-        self.act((p.gain * error).clamp(-1.0, 1.0), context);
+        self.apply_action((p.gain * error).clamp(-1.0, 1.0), context);
     }
 
     /// The queue is longer than can be measured, so this is the largest decrease.
     fn on_probe_lost(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
-        self.act(-1.0, context);
+        self.apply_action(-1.0, context);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
 
     fn start(parameters: &Parameters) -> Flow<Proportional> {
-        Flow::start(Proportional::new(parameters), &setup())
+        Flow::start_at_zero(Proportional::new(parameters), &example_setup())
     }
 
     #[test]
     fn actions_undo_each_other_within_bounds() {
-        assert_near(multiplier(1.0), 1.2);
-        assert_near(multiplier(0.5), 1.1);
-        assert_near(multiplier(0.0), 1.0);
-        assert_near(multiplier(-0.5), 1.0 / 1.1);
-        assert_near(multiplier(-1.0), 1.0 / 1.2);
+        assert_near(action_multiplier(1.0), 1.2);
+        assert_near(action_multiplier(0.5), 1.1);
+        assert_near(action_multiplier(0.0), 1.0);
+        assert_near(action_multiplier(-0.5), 1.0 / 1.1);
+        assert_near(action_multiplier(-1.0), 1.0 / 1.2);
     }
 
     #[test]
@@ -154,15 +154,15 @@ mod tests {
         };
         let mut flow = start(&parameters);
         // Inflation 24/12 = 2, share 1: s = 0.5, error −0.25, action −0.5: / 1.1.
-        flow.respond(Time::from_us(24));
-        assert_near(flow.gbps(), 100.0 / 1.1);
+        flow.deliver_response(Time::from_us(24));
+        assert_near(flow.rate_gbps(), 100.0 / 1.1);
         // Inflation 1: below the offset, s = 0, error 0.25, action 0.5: · 1.1, the line rate.
-        flow.respond(Time::from_us(12));
-        assert_near(flow.gbps(), 100.0);
+        flow.deliver_response(Time::from_us(12));
+        assert_near(flow.rate_gbps(), 100.0);
         // Inflation 10: s = 8.5, action −1 at most: / 1.2, four times to 48.2….
         for round in 1..=4 {
-            flow.respond(Time::from_us(120));
-            assert_near(flow.gbps(), 100.0 / 1.2_f64.powi(round));
+            flow.deliver_response(Time::from_us(120));
+            assert_near(flow.rate_gbps(), 100.0 / 1.2_f64.powi(round));
         }
     }
 
@@ -170,9 +170,9 @@ mod tests {
     fn a_lost_probe_is_the_largest_step_down() {
         let mut flow = start(&Parameters::default());
         flow.lose_probe();
-        assert_near(flow.gbps(), 100.0 / 1.2);
+        assert_near(flow.rate_gbps(), 100.0 / 1.2);
         flow.lose_probe();
-        assert_near(flow.gbps(), 100.0 / 1.44);
+        assert_near(flow.rate_gbps(), 100.0 / 1.44);
     }
 
     #[test]
@@ -184,8 +184,8 @@ mod tests {
                 initial_fraction: gbps / 100.0,
                 ..Parameters::default()
             });
-            flow.respond(Time::from_ns(14_400));
-            let change = flow.gbps() / gbps - 1.0;
+            flow.deliver_response(Time::from_ns(14_400));
+            let change = flow.rate_gbps() / gbps - 1.0;
             let sign = if change.abs() < 1e-12 {
                 0
             } else {
@@ -200,7 +200,7 @@ mod tests {
         let mut flow = start(&Parameters::default());
         // ln(100e9/1e6)/ln 1.2 = 63.1 full decreases suffice.
         for _ in 0..64 {
-            flow.respond(Time::from_us(1_000_000));
+            flow.deliver_response(Time::from_us(1_000_000));
         }
         assert_near(flow.command.rate_bps, 1e6);
     }

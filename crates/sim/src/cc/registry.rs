@@ -28,7 +28,7 @@ macro_rules! controllers {
             /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            /// Its name in scenario files and `--cc`.
+            /// Name of the kind in scenario files and `--cc`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -53,7 +53,7 @@ macro_rules! controllers {
             fn with_all_parameters(self, table: toml::Table) -> Result<Spec, SpecError> {
                 match self {
                     $(Self::$kind => {
-                        self.checked(table, $module::Parameters::validate).map(Spec::$kind)
+                        self.parse_parameters(table, $module::Parameters::validate).map(Spec::$kind)
                     })*
                 }
             }
@@ -65,12 +65,12 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::Parameters),)*
             /// A model file's controller; flows share the model.
             Learned(Arc<learned::Model>),
-            /// The same with the kernel's rules around it.
+            /// A learned controller with the kernel's rules around it.
             ThalwegRl(Arc<thalweg_rl::Program>),
         }
 
         impl Spec {
-            /// Its kind; none for a model.
+            /// Kind of the controller; none for a model.
             fn kind(&self) -> Option<Kind> {
                 match self {
                     $(Self::$kind(_) => Some(Kind::$kind),)*
@@ -78,7 +78,7 @@ macro_rules! controllers {
                 }
             }
 
-            /// Its parameters, by name; none for a model.
+            /// Parameters of the controller, by name; none for a model.
             pub fn parameters(&self) -> toml::Table {
                 match self {
                     $(Self::$kind(parameters) => toml::Table::try_from(parameters)
@@ -109,7 +109,7 @@ macro_rules! controllers {
             $(#[doc = $description] $kind($module::$controller),)*
             /// A model file's controller.
             Learned(learned::Learned),
-            /// The same with the kernel's rules around it.
+            /// A learned controller with the kernel's rules around it.
             ThalwegRl(thalweg_rl::ThalwegRl),
         }
 
@@ -131,7 +131,7 @@ macro_rules! controllers {
 controllers! {
     Dcqcn, dcqcn::Dcqcn, "dcqcn", dcqcn::Parameters::default(),
         "rates that follow congestion notifications, as network cards do it";
-    DcqcnPaper, dcqcn::Dcqcn, "dcqcn-paper", dcqcn::Parameters::paper(),
+    DcqcnPaper, dcqcn::Dcqcn, "dcqcn-paper", dcqcn::Parameters::published_values(),
         "rates that follow congestion notifications, as first published";
     Hpcc, hpcc::Hpcc, "hpcc", hpcc::Parameters::default(),
         "windows from the telemetry of every link on the way";
@@ -151,13 +151,13 @@ controllers! {
 
 impl Controller for AnyController {
     #[inline]
-    fn needs(&self) -> Needs {
-        each!(self, one => one.needs())
+    fn required_signals(&self) -> Needs {
+        each!(self, one => one.required_signals())
     }
 
     #[inline]
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        each!(self, one => one.start(setup, context));
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        each!(self, one => one.start_flow(setup, context));
     }
 
     #[inline]
@@ -203,7 +203,7 @@ impl Controller for AnyController {
 
 /// Name of [`Spec::Learned`], the controller of a model file.
 pub const LEARNED: &str = "learned";
-/// Its parameters.
+/// Parameters of the controller `learned`.
 const LEARNED_PARAMETERS: [&str; 5] = [
     "inference",
     "initial_fraction",
@@ -213,7 +213,7 @@ const LEARNED_PARAMETERS: [&str; 5] = [
 ];
 /// Name of [`Spec::ThalwegRl`], as in the kernel.
 pub const THALWEG_RL: &str = "thalweg-rl";
-/// Its parameters.
+/// Parameters of the controller `thalweg-rl`.
 const THALWEG_RL_PARAMETERS: [&str; 4] = ["ecn", "model", "reference_rate", "reference_rtt"];
 
 /// Why a name or its parameters give no controller.
@@ -222,8 +222,8 @@ pub enum SpecError {
     /// No such controller.
     #[error(
         "no controller is called `{name}`; there are {}{}",
-        names(all_names()),
-        perhaps(name, all_names())
+        join_names(all_names()),
+        suggest_name(name, all_names())
     )]
     UnknownName {
         /// The requested name.
@@ -238,15 +238,15 @@ pub enum SpecError {
         /// The faulty part.
         text: String,
     },
-    /// The same parameter twice.
+    /// A parameter was given twice.
     #[error("`{field}` is given twice")]
     Twice {
         /// The parameter.
         field: String,
     },
     /// Unknown parameter.
-    #[error("{controller} has no parameter `{field}`; there are {}{}", names(known.iter().map(String::as_str)),
-        perhaps(field, known.iter().map(String::as_str)))]
+    #[error("{controller} has no parameter `{field}`; there are {}{}", join_names(known.iter().map(String::as_str)),
+        suggest_name(field, known.iter().map(String::as_str)))]
     UnknownParameter {
         /// Name of the controller.
         controller: &'static str,
@@ -306,7 +306,7 @@ pub enum SpecError {
         scenario: String,
         /// The sender of its hosts.
         found: &'static str,
-        /// What is expected.
+        /// Description of valid values.
         expected: &'static str,
     },
 }
@@ -322,12 +322,12 @@ fn all_names() -> impl Iterator<Item = &'static str> {
     (Kind::ALL.iter().map(|kind| kind.name())).chain([LEARNED, THALWEG_RL])
 }
 
-fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
 /// Suggests the word that was probably meant.
-fn perhaps<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     thalweg_units::nearest(word, known)
         .map_or_else(String::new, |near| format!("; perhaps `{near}`"))
 }
@@ -337,7 +337,7 @@ impl Kind {
     ///
     /// # Errors
     /// The name is unknown; the error lists the known ones.
-    pub fn named(name: &str) -> Result<Self, SpecError> {
+    pub fn from_name(name: &str) -> Result<Self, SpecError> {
         (Self::ALL.iter().copied())
             .find(|kind| kind.name() == name)
             .ok_or_else(|| SpecError::UnknownName {
@@ -379,7 +379,7 @@ impl Kind {
     }
 
     /// Parsed parameters, if they are in range.
-    fn checked<P: serde::de::DeserializeOwned>(
+    fn parse_parameters<P: serde::de::DeserializeOwned>(
         self,
         table: toml::Table,
         validate: fn(&P) -> Result<(), ParameterError>,
@@ -403,7 +403,7 @@ impl fmt::Display for Kind {
 }
 
 impl Spec {
-    /// Its name.
+    /// Name of the controller.
     pub fn name(&self) -> &'static str {
         match self {
             Self::ThalwegRl(_) => THALWEG_RL,
@@ -416,7 +416,7 @@ impl Spec {
     ///
     /// # Errors
     /// A name or a parameter is unknown, a value is out of range, or a file is not a model.
-    pub fn named(name: &str, given: toml::Table) -> Result<Self, SpecError> {
+    pub fn from_name(name: &str, given: toml::Table) -> Result<Self, SpecError> {
         if name == LEARNED {
             let (file, options) = model_of(&given)?;
             let model = learned::Model::read(&file, options)?;
@@ -427,14 +427,14 @@ impl Spec {
             let program = thalweg_rl::Program::read(&file, options).map_err(SpecError::Program)?;
             return Ok(Self::ThalwegRl(Arc::new(program)));
         }
-        Kind::named(name)?.with_parameters(given)
+        Kind::from_name(name)?.with_parameters(given)
     }
 
     /// Why this controller cannot work as meant where a path has this base RTT and so many links, if
     /// that is known. A run is possible nevertheless.
-    pub fn warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
+    pub fn path_warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
         match self {
-            Self::Swift(parameters) => parameters.warning(base_rtt, hops),
+            Self::Swift(parameters) => parameters.path_warning(base_rtt, hops),
             _ => None,
         }
     }
@@ -451,14 +451,14 @@ impl Spec {
 }
 
 /// A parameter of a controller with a model.
-struct Given<'a> {
+struct GivenParameter<'a> {
     controller: &'static str,
     field: &'a str,
     value: &'a toml::Value,
 }
 
-impl Given<'_> {
-    fn fault(&self, expected: &'static str, example: &str) -> SpecError {
+impl GivenParameter<'_> {
+    fn value_error(&self, expected: &'static str, example: &str) -> SpecError {
         SpecError::Type {
             controller: self.controller,
             field: self.field.to_owned(),
@@ -468,7 +468,7 @@ impl Given<'_> {
         }
     }
 
-    fn unknown(&self, known: &[&str]) -> SpecError {
+    fn unknown_parameter(&self, known: &[&str]) -> SpecError {
         SpecError::UnknownParameter {
             controller: self.controller,
             field: self.field.to_owned(),
@@ -476,24 +476,24 @@ impl Given<'_> {
         }
     }
 
-    fn number(&self, example: &str) -> Result<f64, SpecError> {
+    fn as_number(&self, example: &str) -> Result<f64, SpecError> {
         let whole = self.value.as_integer().map(|whole| whole as f64);
-        (self.value.as_float().or(whole)).ok_or_else(|| self.fault("a number", example))
+        (self.value.as_float().or(whole)).ok_or_else(|| self.value_error("a number", example))
     }
 
-    fn path(&self) -> Result<PathBuf, SpecError> {
+    fn as_path(&self) -> Result<PathBuf, SpecError> {
         let path = self.value.as_str();
         path.map(PathBuf::from)
-            .ok_or_else(|| self.fault("a path", "\"a.safetensors\""))
+            .ok_or_else(|| self.value_error("a path", "\"a.safetensors\""))
     }
 }
 
 /// The parameters of a controller with a model.
-fn parameters<'a>(
+fn given_parameters<'a>(
     controller: &'static str,
     given: &'a toml::Table,
-) -> impl Iterator<Item = Given<'a>> {
-    given.iter().map(move |(field, value)| Given {
+) -> impl Iterator<Item = GivenParameter<'a>> {
+    given.iter().map(move |(field, value)| GivenParameter {
         controller,
         field,
         value,
@@ -505,22 +505,22 @@ fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecErro
     let controller = LEARNED;
     let mut file = None;
     let mut options = learned::Options::default();
-    for one in parameters(controller, given) {
+    for one in given_parameters(controller, given) {
         match one.field {
-            "model" => file = Some(one.path()?),
+            "model" => file = Some(one.as_path()?),
             "inference" => {
-                let inference = one.value.as_str().and_then(learned::Inference::named);
-                let fault = || one.fault("float, int8 or tree", "\"int8\"");
+                let inference = one.value.as_str().and_then(learned::Inference::from_name);
+                let fault = || one.value_error("float, int8 or tree", "\"int8\"");
                 options.inference = Some(inference.ok_or_else(fault)?);
             }
-            "initial_fraction" => options.initial_fraction = one.number("0.001")?,
+            "initial_fraction" => options.initial_fraction = one.as_number("0.001")?,
             "overload" => {
-                let overload = one.value.as_str().and_then(learned::Overload::named);
-                let fault = || one.fault("restart or decide", "\"decide\"");
+                let overload = one.value.as_str().and_then(learned::Overload::from_name);
+                let fault = || one.value_error("restart or decide", "\"decide\"");
                 options.overload = overload.ok_or_else(fault)?;
             }
-            "target" => options.target = Some(one.number("0.05")?),
-            _ => return Err(one.unknown(&LEARNED_PARAMETERS)),
+            "target" => options.target = Some(one.as_number("0.05")?),
+            _ => return Err(one.unknown_parameter(&LEARNED_PARAMETERS)),
         }
     }
     Ok((file.ok_or(SpecError::NoModel { controller })?, options))
@@ -531,18 +531,18 @@ fn program_of(given: &toml::Table) -> Result<(PathBuf, thalweg_rl::Options), Spe
     let controller = THALWEG_RL;
     let mut file = None;
     let mut options = thalweg_rl::Options::default();
-    for one in parameters(controller, given) {
+    for one in given_parameters(controller, given) {
         match one.field {
-            "model" => file = Some(one.path()?),
+            "model" => file = Some(one.as_path()?),
             "reference_rate" => {
-                options.reference_rate_bps = one.number("10e9, in bits per second")?;
+                options.reference_rate_bps = one.as_number("10e9, in bits per second")?;
             }
-            "reference_rtt" => options.reference_rtt_us = one.number("2000, in microseconds")?,
+            "reference_rtt" => options.reference_rtt_us = one.as_number("2000, in microseconds")?,
             "ecn" => {
                 let switch = one.value.as_bool();
-                options.ecn = switch.ok_or_else(|| one.fault("true or false", "false"))?;
+                options.ecn = switch.ok_or_else(|| one.value_error("true or false", "false"))?;
             }
-            _ => return Err(one.unknown(&THALWEG_RL_PARAMETERS)),
+            _ => return Err(one.unknown_parameter(&THALWEG_RL_PARAMETERS)),
         }
     }
     Ok((file.ok_or(SpecError::NoModel { controller })?, options))
@@ -559,7 +559,7 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let (name, parameters) = name_and_parameters(text)?;
-        Self::named(name, parameters)
+        Self::from_name(name, parameters)
     }
 }
 
@@ -568,7 +568,7 @@ fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
     let name = name.trim();
     if !has_model(name) {
         // An unknown name is reported before faults of its parameters.
-        Kind::named(name)?;
+        Kind::from_name(name)?;
     }
     let mut table = toml::Table::new();
     for parameter in parameters
@@ -588,7 +588,7 @@ fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
                 field: field.to_owned(),
             });
         }
-        let value = match scalar(value.trim()) {
+        let value = match parse_scalar(value.trim()) {
             Some(value) => value,
             None if has_model(name) && !value.trim().is_empty() => value.trim().into(),
             None => return Err(syntax()),
@@ -599,7 +599,7 @@ fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
 }
 
 /// A number or a switch.
-fn scalar(text: &str) -> Option<toml::Value> {
+fn parse_scalar(text: &str) -> Option<toml::Value> {
     if let Ok(switch) = text.parse() {
         Some(toml::Value::Boolean(switch))
     } else if let Ok(whole) = text.parse() {
@@ -617,7 +617,7 @@ impl TryFrom<toml::Value> for Spec {
         match value {
             toml::Value::String(text) => text.parse(),
             toml::Value::Table(mut table) => match table.remove("name") {
-                Some(toml::Value::String(name)) => Self::named(&name, table),
+                Some(toml::Value::String(name)) => Self::from_name(&name, table),
                 _ => Err(SpecError::NoName),
             },
             _ => Err(SpecError::NoName),

@@ -36,7 +36,7 @@ pub(super) struct Probe {
     pub base_rtt: Time,
 }
 
-/// What follows from a probe.
+/// Conclusion from a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
     /// The model decides.
@@ -54,7 +54,7 @@ impl Restart {
     ///
     /// After a restart the queue still holds what was sent before. So only probes count that leave
     /// as much later as it took to learn of the overload.
-    pub(super) fn take(&mut self, probe: &Probe, rate_bps: f64, slow_bps: f64) -> Verdict {
+    pub(super) fn take_probe(&mut self, probe: &Probe, rate_bps: f64, slow_bps: f64) -> Verdict {
         if probe.sent_at < self.counts_from {
             return Verdict::Late;
         }

@@ -35,14 +35,14 @@ impl Decide for Answer<'_> {
         self.features
     }
 
-    fn act(&self, _: &mut Flow, measurement: &Measurement) -> i16 {
+    fn decide_action(&self, _: &mut Flow, measurement: &Measurement) -> i16 {
         self.measured.set(Some(*measurement));
         self.given.unwrap_or(0)
     }
 }
 
 /// The action, Q15, that multiplies a rate by `factor`, or comes closest.
-pub(crate) fn action(factor: f64) -> i16 {
+pub(crate) fn action_for_factor(factor: f64) -> i16 {
     let u = if factor >= 1.0 {
         (factor - 1.0) / STEP
     } else {
@@ -94,8 +94,11 @@ mod tests {
             } else {
                 1.0 / (1.0 - STEP * u)
             };
-            assert_eq!(action(f64::from(factor as f32)), one);
+            assert_eq!(action_for_factor(f64::from(factor as f32)), one);
         }
-        assert_eq!((action(7.0), action(0.1)), (32767, -32767));
+        assert_eq!(
+            (action_for_factor(7.0), action_for_factor(0.1)),
+            (32767, -32767)
+        );
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::{below, time, within};
+use super::parameter::{check_below, check_within, time_from_us};
 use super::{Ack, Command, Context, Controller, Loss, Needs, ParameterError, Setup};
 use crate::Time;
 
@@ -61,7 +61,7 @@ impl Default for Parameters {
 
 /// Least base target that follows the base RTT: the paper's order of magnitude.
 const BASE_TARGET: Time = Time::from_us(20);
-/// What it leaves for queues: as much as 20 µs leave where the base RTT is 12 µs.
+/// Delay left for queues: as much as 20 µs leave where the base RTT is 12 µs.
 const FOR_QUEUES: Time = Time::from_us(8);
 
 impl Parameters {
@@ -70,16 +70,16 @@ impl Parameters {
         if self.base_target_us == 0.0 {
             (BASE_TARGET.max(base_rtt + FOR_QUEUES), BASE_TARGET)
         } else {
-            let given = time(self.base_target_us);
+            let given = time_from_us(self.base_target_us);
             (given, given)
         }
     }
 
     /// Why flows with this base RTT and this many links cannot send at speed, if so: no delay is
     /// below the target before flow scaling.
-    pub(super) fn warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
+    pub(super) fn path_warning(&self, base_rtt: Time, hops: u8) -> Option<String> {
         let (base, _) = self.base_target(base_rtt);
-        let links = time(self.hop_us * f64::from(hops));
+        let links = time_from_us(self.hop_us * f64::from(hops));
         let target = base + links;
         (target <= base_rtt).then(|| {
             format!(
@@ -96,23 +96,23 @@ impl Parameters {
 
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("base_target_us", self.base_target_us, 0.0..=1e6)?;
-        within("hop_us", self.hop_us, 0.0..=1e6)?;
-        within("scaling_range", self.scaling_range, 0.0..=1e3)?;
-        within("scaling_min_cwnd", self.scaling_min_cwnd, 1e-6..=1e6)?;
-        within("scaling_max_cwnd", self.scaling_max_cwnd, 1e-6..=1e6)?;
-        below(
+        check_within("base_target_us", self.base_target_us, 0.0..=1e6)?;
+        check_within("hop_us", self.hop_us, 0.0..=1e6)?;
+        check_within("scaling_range", self.scaling_range, 0.0..=1e3)?;
+        check_within("scaling_min_cwnd", self.scaling_min_cwnd, 1e-6..=1e6)?;
+        check_within("scaling_max_cwnd", self.scaling_max_cwnd, 1e-6..=1e6)?;
+        check_below(
             "scaling_min_cwnd",
             self.scaling_min_cwnd,
             "scaling_max_cwnd",
             self.scaling_max_cwnd,
         )?;
-        within("additive", self.additive, 1e-6..=1e3)?;
-        within("beta", self.beta, 0.0..=1.0)?;
-        within("max_decrease", self.max_decrease, 0.0..=1.0)?;
-        within("min_cwnd", self.min_cwnd, 1e-6..=1.0)?;
-        within("initial_cwnd", self.initial_cwnd, 1e-6..=1e6)?;
-        within(
+        check_within("additive", self.additive, 1e-6..=1e3)?;
+        check_within("beta", self.beta, 0.0..=1.0)?;
+        check_within("max_decrease", self.max_decrease, 0.0..=1.0)?;
+        check_within("min_cwnd", self.min_cwnd, 1e-6..=1.0)?;
+        check_within("initial_cwnd", self.initial_cwnd, 1e-6..=1e6)?;
+        check_within(
             "timeouts_to_reset",
             self.timeouts_to_reset.into(),
             1.0..=1e3,
@@ -180,7 +180,7 @@ impl Swift {
     /// The paper's line 28 records the time where the window is not larger than before. With
     /// several ACKs a round trip, each would postpone the next decrease, and there would be no
     /// second one. So the time is recorded only where the window is smaller.
-    fn apply(&mut self, cwnd: f64, context: &mut Context<'_>) {
+    fn apply_window(&mut self, cwnd: f64, context: &mut Context<'_>) {
         let cwnd = cwnd.max(self.parameters.min_cwnd).min(self.max_cwnd);
         if cwnd < self.cwnd {
             self.last_decrease = Some(context.now);
@@ -201,7 +201,7 @@ impl Swift {
 }
 
 impl Controller for Swift {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs {
             acks: true,
             losses: true,
@@ -209,13 +209,14 @@ impl Controller for Swift {
         }
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.packet_bytes = f64::from(setup.packet_bytes);
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
         let p = &self.parameters;
         let (base_target, range_unit) = p.base_target(setup.base_rtt);
-        self.target_secs = base_target.secs() + time(p.hop_us).secs() * f64::from(setup.hops);
+        self.target_secs =
+            base_target.secs() + time_from_us(p.hop_us).secs() * f64::from(setup.hops);
         self.range_secs = p.scaling_range * range_unit.secs();
         // §3.5: α = fs_range/(1/√fs_min_cwnd − 1/√fs_max_cwnd), β = −α/√fs_max_cwnd.
         let least = 1.0 / p.scaling_max_cwnd.sqrt();
@@ -228,7 +229,7 @@ impl Controller for Swift {
         let packets = setup.line_rate_bps * longest / 8.0 / self.packet_bytes;
         self.max_cwnd = packets.max(1.0);
         self.rtt = setup.base_rtt;
-        self.apply(self.cwnd, context);
+        self.apply_window(self.cwnd, context);
         // Clamping the first window to the limits is not a decrease.
         self.last_decrease = None;
     }
@@ -247,7 +248,7 @@ impl Controller for Swift {
             let excess = (delay_secs - target_secs) / delay_secs;
             cwnd *= (1.0 - self.parameters.beta * excess).max(1.0 - self.parameters.max_decrease);
         }
-        self.apply(cwnd, context);
+        self.apply_window(cwnd, context);
     }
 
     /// Algorithm 1, lines 15 to 26; §3.6.
@@ -262,13 +263,13 @@ impl Controller for Swift {
         } else if self.can_decrease(context.now) {
             cwnd *= 1.0 - self.parameters.max_decrease;
         }
-        self.apply(cwnd, context);
+        self.apply_window(cwnd, context);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
 
     /// Target without scaling: 20 + 2 · 1 = 22 µs. Flow scaling: range 100 µs,
@@ -278,12 +279,12 @@ mod tests {
             initial_cwnd,
             ..Parameters::default()
         };
-        Flow::start(Swift::new(&parameters), &setup())
+        Flow::start_at_zero(Swift::new(&parameters), &example_setup())
     }
 
     fn ack(flow: &mut Flow<Swift>, rtt_us: f64, packets: u64) {
-        flow.ack(Ack {
-            rtt: time(rtt_us),
+        flow.deliver_ack(Ack {
+            rtt: time_from_us(rtt_us),
             acked_bytes: packets * 1000,
             marked: false,
             ack_bytes: 0,
@@ -323,21 +324,21 @@ mod tests {
         assert_near(cwnd(&flow), 100.5);
         ack(&mut flow, 21.9, 50);
         assert_near(cwnd(&flow), 100.5 + 50.0 / 100.5);
-        assert_near(flow.gbps(), 100.0);
+        assert_near(flow.rate_gbps(), 100.0);
     }
 
     #[test]
     fn above_the_target_once_a_round_trip() {
         let mut flow = start(200.0);
-        flow.advance(Time::from_us(100));
+        flow.advance_time(Time::from_us(100));
         // Delay 27.5, target 22: 1 − 0.8 · 5.5/27.5 = 0.84.
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 168.0);
-        flow.advance(Time::from_us(127));
+        flow.advance_time(Time::from_us(127));
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 168.0);
         // The next is allowed 27.5 µs after the first, whatever came between.
-        flow.advance(Time::from_ns(127_500));
+        flow.advance_time(Time::from_ns(127_500));
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 168.0 * 0.84);
     }
@@ -354,13 +355,13 @@ mod tests {
     fn less_than_a_packet_is_paced() {
         let mut flow = start(0.25);
         // Before the first delay is known: a quarter of a packet per 12 µs.
-        assert_near(flow.gbps(), 0.25 * 8_000.0 / 12e-6 / 1e9);
+        assert_near(flow.rate_gbps(), 0.25 * 8_000.0 / 12e-6 / 1e9);
         // Target: 22 + 2 · 32.65548 − 3.26555 = 84.045 µs. One packet acknowledged: + ai · 1.
         ack(&mut flow, 50.0, 1);
         assert_near(cwnd(&flow), 1.25);
-        assert_near(flow.gbps(), 100.0);
+        assert_near(flow.rate_gbps(), 100.0);
         // Above: 22 + 29.2080 − 3.2655 = 47.94 µs; at 400 µs half.
-        flow.advance(Time::from_us(400));
+        flow.advance_time(Time::from_us(400));
         ack(&mut flow, 400.0, 1);
         assert_near(cwnd(&flow), 0.625);
         // A packet per 400/0.625 = 640 µs is 12.5 Mbit/s.
@@ -370,17 +371,17 @@ mod tests {
     #[test]
     fn losses() {
         let mut flow = start(64.0);
-        flow.advance(Time::from_us(50));
+        flow.advance_time(Time::from_us(50));
         let gap = |flow: &mut Flow<Swift>| {
-            flow.call(|controller, context| controller.on_loss(Loss::Gap, context));
+            flow.call_controller(|controller, context| controller.on_loss(Loss::Gap, context));
         };
         let timeout = |flow: &mut Flow<Swift>| {
-            flow.call(|controller, context| controller.on_loss(Loss::Timeout, context));
+            flow.call_controller(|controller, context| controller.on_loss(Loss::Timeout, context));
         };
         gap(&mut flow);
         assert_near(cwnd(&flow), 32.0);
         // A second loss within the round trip (12 µs) does nothing.
-        flow.advance(Time::from_us(61));
+        flow.advance_time(Time::from_us(61));
         gap(&mut flow);
         timeout(&mut flow);
         assert_near(cwnd(&flow), 32.0);
@@ -388,7 +389,7 @@ mod tests {
         // 8 bit per 12 µs is less than the lowest rate.
         for expected in [16.0, 8.0, 4.0, 0.001] {
             let next = flow.now + Time::from_us(12);
-            flow.advance(next);
+            flow.advance_time(next);
             timeout(&mut flow);
             assert_near(cwnd(&flow), expected);
         }
@@ -399,8 +400,8 @@ mod tests {
     fn an_acknowledgement_ends_a_row_of_timeouts() {
         let mut flow = start(64.0);
         for round in 1..=8 {
-            flow.advance(Time::from_us(1_000 * round));
-            flow.call(|controller, context| controller.on_loss(Loss::Timeout, context));
+            flow.advance_time(Time::from_us(1_000 * round));
+            flow.call_controller(|controller, context| controller.on_loss(Loss::Timeout, context));
             if round == 4 {
                 ack(&mut flow, 12.0, 0);
             }
@@ -436,9 +437,9 @@ mod tests {
                 initial_cwnd: 0.1,
                 ..Parameters::default()
             };
-            let mut setup = setup();
+            let mut setup = example_setup();
             setup.base_rtt = Time::from_us(base_rtt_us);
-            let flow = Flow::start(Swift::new(&parameters), &setup);
+            let flow = Flow::start_at_zero(Swift::new(&parameters), &setup);
             let found = flow.controller.target_secs() * 1e6;
             assert_near(found, target_us + range_us);
         }
@@ -451,7 +452,7 @@ mod tests {
                 base_target_us,
                 ..Parameters::default()
             };
-            parameters.warning(Time::from_us(base_rtt_us), 2)
+            parameters.path_warning(Time::from_us(base_rtt_us), 2)
         };
         assert_eq!(
             warning(20.0, 50).unwrap(),

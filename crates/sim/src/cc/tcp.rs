@@ -70,13 +70,13 @@ pub struct Socket {
     pub prr_delivered: u32,
     #[allow(missing_docs)]
     pub prr_out: u32,
-    /// What connections between the same two hosts know of their path.
+    /// Knowledge that connections between the same two hosts have of their path.
     pub path: Option<Path>,
     /// The simulation's caller must decide by this before the connection goes on.
     pub asks: Option<Measurement>,
 }
 
-/// What is told with an ACK (`struct rate_sample`).
+/// Measurements that come with an ACK (`struct rate_sample`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Segments delivered when the newest acknowledged one was sent.

@@ -5,7 +5,7 @@ use crate::Time;
 
 /// 100 Gbit/s, packets of 1000 bytes, 12 µs, at least 1 Mbit/s. The base window is 150,000
 /// bytes, or 150 packets.
-pub fn setup() -> Setup {
+pub fn example_setup() -> Setup {
     Setup {
         line_rate_bps: 100e9,
         min_rate_bps: 1e6,
@@ -27,7 +27,7 @@ pub struct Flow<C> {
 
 impl<C: Controller> Flow<C> {
     /// Starts at time zero.
-    pub fn start(controller: C, setup: &Setup) -> Self {
+    pub fn start_at_zero(controller: C, setup: &Setup) -> Self {
         let mut flow = Self {
             controller,
             command: Command {
@@ -37,12 +37,12 @@ impl<C: Controller> Flow<C> {
             timers: [Time::MAX; TIMERS],
             now: Time::ZERO,
         };
-        flow.call(|controller, context| controller.start(setup, context));
+        flow.call_controller(|controller, context| controller.start_flow(setup, context));
         flow
     }
 
     /// Calls the controller at `now`.
-    pub fn call(&mut self, event: impl FnOnce(&mut C, &mut Context<'_>)) {
+    pub fn call_controller(&mut self, event: impl FnOnce(&mut C, &mut Context<'_>)) {
         event(
             &mut self.controller,
             &mut Context {
@@ -54,20 +54,20 @@ impl<C: Controller> Flow<C> {
     }
 
     /// Advances the time; timers expire in order, on a tie the lowest number first.
-    pub fn advance(&mut self, until: Time) {
+    pub fn advance_time(&mut self, until: Time) {
         while let Some((timer, at)) = (self.timers.iter().copied().enumerate())
             .filter(|(_, at)| *at <= until)
             .min_by_key(|(_, at)| *at)
         {
             self.now = at;
             self.timers[timer] = Time::MAX;
-            self.call(|controller, context| controller.on_timer(timer, context));
+            self.call_controller(|controller, context| controller.on_timer(timer, context));
         }
         self.now = until;
     }
 
     /// A probe response arrives at `now`.
-    pub fn respond(&mut self, rtt: Time) {
+    pub fn deliver_response(&mut self, rtt: Time) {
         let response = Response {
             rtt,
             sent_at: self.now.saturating_sub(rtt),
@@ -76,7 +76,7 @@ impl<C: Controller> Flow<C> {
             lost_bytes: 0,
             hops: &[],
         };
-        self.call(|controller, context| controller.on_response(&response, context));
+        self.call_controller(|controller, context| controller.on_response(&response, context));
     }
 
     /// The loss of a probe is known at `now`.
@@ -89,16 +89,16 @@ impl<C: Controller> Flow<C> {
             lost_bytes: 1000,
             hops: &[],
         };
-        self.call(|controller, context| controller.on_probe_lost(&response, context));
+        self.call_controller(|controller, context| controller.on_probe_lost(&response, context));
     }
 
     /// An ACK arrives at `now`.
-    pub fn ack(&mut self, ack: Ack<'_>) {
-        self.call(|controller, context| controller.on_ack(&ack, context));
+    pub fn deliver_ack(&mut self, ack: Ack<'_>) {
+        self.call_controller(|controller, context| controller.on_ack(&ack, context));
     }
 
     /// The commanded rate, Gbit/s.
-    pub fn gbps(&self) -> f64 {
+    pub fn rate_gbps(&self) -> f64 {
         self.command.rate_bps / 1e9
     }
 }

@@ -14,7 +14,7 @@ use thalweg_rate::kernel::{
 };
 use thalweg_rate::models::ModelFile;
 
-use super::parameter::within;
+use super::parameter::check_within;
 use super::tcp::{CaState, Event, Sample, Socket};
 use super::{Command, Context, Controller, Needs, ParameterError, Setup};
 
@@ -40,7 +40,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn settings<'a>(&self, model: &'a dyn Decide) -> Settings<'a> {
+    fn program_settings<'a>(&self, model: &'a dyn Decide) -> Settings<'a> {
         Settings {
             reference_rate: (self.reference_rate_bps / 8.0) as u64,
             reference_rtt_us: self.reference_rtt_us as u32,
@@ -75,7 +75,7 @@ impl Options {
         event: &Event,
         socket: &mut Socket,
     ) {
-        let set = self.settings(model);
+        let set = self.program_settings(model);
         let mut tp = self.tcp_sock(socket);
         match event {
             Event::Init => *ca = kernel::rate_init(&mut tp, &set, socket.tai_ns),
@@ -128,12 +128,15 @@ impl Program {
     /// # Errors
     /// The file cannot be read or has no model in integers, or an option is out of range.
     pub fn read(file: &Path, options: Options) -> Result<Self, ModelError> {
-        within("reference_rate", options.reference_rate_bps, 1e6..=8e12)?;
-        within("reference_rtt", options.reference_rtt_us, 1.0..=1e6)?;
+        check_within("reference_rate", options.reference_rate_bps, 1e6..=8e12)?;
+        check_within("reference_rtt", options.reference_rtt_us, 1.0..=1e6)?;
         let read = ModelFile::read(file).map_err(|error| ModelError::File(error.to_string()))?;
-        let model = read.policy.integer().ok_or_else(|| ModelError::Float {
-            file: file.display().to_string(),
-        })?;
+        let model = read
+            .policy
+            .integer_model()
+            .ok_or_else(|| ModelError::Float {
+                file: file.display().to_string(),
+            })?;
         Ok(Self {
             file: file.to_owned(),
             options,
@@ -193,11 +196,11 @@ fn rate_sample(sample: &Sample) -> RateSample {
 }
 
 impl Controller for ThalwegRl {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::TCP
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         *context.command = Command::of_line(setup);
     }
 
@@ -236,7 +239,7 @@ mod tests {
         let Spec::ThalwegRl(program) = &spec else {
             panic!("{spec}");
         };
-        let set = program.options.settings(&program.model);
+        let set = program.options.program_settings(&program.model);
         assert_eq!(set.reference_rate, 1_250_000_000);
         assert_eq!(set.reference_rtt_us, 2_000);
         for (text, words) in [

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parameter::{below, time, within};
+use super::parameter::{check_below, check_within, time_from_us};
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 use crate::Time;
 
@@ -54,16 +54,16 @@ impl Default for Parameters {
 impl Parameters {
     /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
-        within("alpha", self.alpha, 1e-6..=1.0)?;
-        within("beta", self.beta, 0.0..=1.0)?;
-        within("additive_mbps", self.additive_mbps, 0.0..=1e5)?;
-        within("low_us", self.low_us, 0.0..=1e6)?;
-        within("high_us", self.high_us, 0.1..=1e6)?;
-        below("low_us", self.low_us, "high_us", self.high_us)?;
-        within("min_rtt_us", self.min_rtt_us, 0.1..=1e6)?;
-        within("hyper_after", self.hyper_after.into(), 1.0..=1e3)?;
-        within("hyper_factor", self.hyper_factor, 1.0..=1e3)?;
-        within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
+        check_within("alpha", self.alpha, 1e-6..=1.0)?;
+        check_within("beta", self.beta, 0.0..=1.0)?;
+        check_within("additive_mbps", self.additive_mbps, 0.0..=1e5)?;
+        check_within("low_us", self.low_us, 0.0..=1e6)?;
+        check_within("high_us", self.high_us, 0.1..=1e6)?;
+        check_below("low_us", self.low_us, "high_us", self.high_us)?;
+        check_within("min_rtt_us", self.min_rtt_us, 0.1..=1e6)?;
+        check_within("hyper_after", self.hyper_after.into(), 1.0..=1e3)?;
+        check_within("hyper_factor", self.hyper_factor, 1.0..=1e3)?;
+        check_within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
     }
 }
 
@@ -87,8 +87,8 @@ impl Timely {
     /// A controller for one flow.
     pub fn new(parameters: &Parameters) -> Self {
         Self {
-            low: time(parameters.low_us),
-            high: time(parameters.high_us),
+            low: time_from_us(parameters.low_us),
+            high: time_from_us(parameters.high_us),
             parameters: parameters.clone(),
             min_rate_bps: 0.0,
             line_rate_bps: 0.0,
@@ -133,11 +133,11 @@ impl Timely {
 }
 
 impl Controller for Timely {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::ROUND_TRIPS
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
         self.rate_bps = setup.limit(self.parameters.initial_fraction * setup.line_rate_bps);
@@ -157,7 +157,7 @@ impl Controller for Timely {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Flow, assert_near, setup};
+    use super::super::testing::{Flow, assert_near, example_setup};
     use super::*;
 
     /// Starts at 40 Gbit/s.
@@ -166,7 +166,7 @@ mod tests {
             initial_fraction: 0.4,
             ..Parameters::default()
         };
-        Flow::start(Timely::new(&parameters), &setup())
+        Flow::start_at_zero(Timely::new(&parameters), &example_setup())
     }
 
     fn us(microseconds: u64) -> Time {
@@ -177,8 +177,8 @@ mod tests {
     fn below_the_low_threshold_it_grows_whatever_the_gradient() {
         let mut flow = start();
         for (rtt, expected) in [(12, 40.01), (49, 40.02), (12, 40.03)] {
-            flow.respond(us(rtt));
-            assert_near(flow.gbps(), expected);
+            flow.deliver_response(us(rtt));
+            assert_near(flow.rate_gbps(), expected);
         }
     }
 
@@ -186,62 +186,65 @@ mod tests {
     fn above_the_high_threshold_it_falls_whatever_the_gradient() {
         let mut flow = start();
         // 1 − 0.8 (1 − 500/1000) = 0.6; then a falling delay, 1 − 0.8 (1 − 500/625) = 0.84.
-        flow.respond(us(1000));
-        assert_near(flow.gbps(), 24.0);
-        flow.respond(us(625));
-        assert_near(flow.gbps(), 20.16);
+        flow.deliver_response(us(1000));
+        assert_near(flow.rate_gbps(), 24.0);
+        flow.deliver_response(us(625));
+        assert_near(flow.rate_gbps(), 20.16);
     }
 
     #[test]
     fn between_the_thresholds_the_gradient_decides() {
         let mut flow = start();
-        flow.respond(us(100));
-        assert_near(flow.gbps(), 40.01);
+        flow.deliver_response(us(100));
+        assert_near(flow.rate_gbps(), 40.01);
         // + 8 µs: difference 0.875 · 8 = 7, gradient 7/20 = 0.35: · (1 − 0.28).
-        flow.respond(us(108));
+        flow.deliver_response(us(108));
         let rate = 40.01 * 0.72;
-        assert_near(flow.gbps(), rate);
+        assert_near(flow.rate_gbps(), rate);
         // − 8 µs: 0.125 · 7 − 0.875 · 8 = −6.125: additive.
-        flow.respond(us(100));
-        assert_near(flow.gbps(), rate + 0.01);
+        flow.deliver_response(us(100));
+        assert_near(flow.rate_gbps(), rate + 0.01);
         // Unchanged: −6.125/8, still falling.
-        flow.respond(us(100));
-        assert_near(flow.gbps(), rate + 0.02);
+        flow.deliver_response(us(100));
+        assert_near(flow.rate_gbps(), rate + 0.02);
         // + 1 µs: −0.765625/8 + 0.875 = 0.779296875, gradient 0.03896484375.
-        flow.respond(us(101));
-        assert_near(flow.gbps(), (rate + 0.02) * (1.0 - 0.8 * 0.038_964_843_75));
+        flow.deliver_response(us(101));
+        assert_near(
+            flow.rate_gbps(),
+            (rate + 0.02) * (1.0 - 0.8 * 0.038_964_843_75),
+        );
     }
 
     #[test]
     fn hyperactive_increase_from_the_fifth_on() {
         let mut flow = start();
         for (event, step) in [1.0, 1.0, 1.0, 1.0, 5.0, 5.0].into_iter().enumerate() {
-            let before = flow.gbps();
-            flow.respond(us(100 - event as u64));
-            assert_near(flow.gbps(), before + 0.01 * step);
+            let before = flow.rate_gbps();
+            flow.deliver_response(us(100 - event as u64));
+            assert_near(flow.rate_gbps(), before + 0.01 * step);
         }
         // One positive gradient restarts the count.
-        flow.respond(us(200));
-        flow.respond(us(100));
-        let before = flow.gbps();
-        flow.respond(us(99));
-        assert_near(flow.gbps(), before + 0.01);
+        flow.deliver_response(us(200));
+        flow.deliver_response(us(100));
+        let before = flow.rate_gbps();
+        flow.deliver_response(us(99));
+        assert_near(flow.rate_gbps(), before + 0.01);
     }
 
     #[test]
     fn a_steep_gradient_leaves_the_lowest_rate() {
         let mut flow = start();
-        flow.respond(us(60));
+        flow.deliver_response(us(60));
         // 0.875 · 100/20 = 4.375: 1 − 3.5 is negative.
-        flow.respond(us(160));
+        flow.deliver_response(us(160));
         assert_near(flow.command.rate_bps, 1e6);
     }
 
     #[test]
     fn not_above_the_line_rate() {
-        let mut flow = Flow::start(Timely::new(&Parameters::default()), &setup());
-        flow.respond(us(12));
-        assert_near(flow.gbps(), 100.0);
+        let mut flow = Flow::start_at_zero(Timely::new(&Parameters::default()), &example_setup());
+        flow.deliver_response(us(12));
+        assert_near(flow.rate_gbps(), 100.0);
     }
 
     #[test]

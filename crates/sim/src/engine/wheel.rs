@@ -10,7 +10,7 @@
 
 use super::{Event, EventQueue, Heap};
 use crate::Time;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_lines;
 
 const SLOT_BITS: u32 = 18;
 const SLOTS: u64 = 1 << 14;
@@ -57,11 +57,11 @@ impl Head {
         Self(chunk << USED_BITS | used as u32)
     }
 
-    fn chunk(self) -> u32 {
+    fn newest_chunk(self) -> u32 {
         self.0 >> USED_BITS
     }
 
-    fn used(self) -> usize {
+    fn used_entries(self) -> usize {
         (self.0 & ((1 << USED_BITS) - 1)) as usize
     }
 }
@@ -103,25 +103,25 @@ fn part_of(time: Time) -> usize {
 
 impl Wheel {
     #[inline]
-    fn file(&mut self, event: Event) {
+    fn file_event(&mut self, event: Event) {
         let index = (slot_of(event.time) % SLOTS) as usize;
         let mut head = self.heads[index];
-        if head.used() == CHUNK {
-            head = self.grow(head.chunk());
+        if head.used_entries() == CHUNK {
+            head = self.append_chunk(head.newest_chunk());
             self.occupied[index / 64] |= 1 << (index % 64);
         }
-        self.chunks[head.chunk() as usize].events[head.used()] = Short {
+        self.chunks[head.newest_chunk() as usize].events[head.used_entries()] = Short {
             after: (event.time.ps() & ((1 << SLOT_BITS) - 1)) as u32,
             what: event.what,
             argument: event.argument,
         };
-        self.heads[index] = Head::new(head.chunk(), head.used() + 1);
+        self.heads[index] = Head::new(head.newest_chunk(), head.used_entries() + 1);
         self.waiting += 1;
     }
 
     /// A new, empty chunk for a slot whose newest chunk is `before`.
     #[inline]
-    fn grow(&mut self, before: u32) -> Head {
+    fn append_chunk(&mut self, before: u32) -> Head {
         let chunk = self.free;
         if chunk == NONE {
             // Fewer than 2^29 chunks are in use: more would take 34 GB.
@@ -138,10 +138,10 @@ impl Wheel {
 
     /// Moves events that now fit the wheel out of the overflow. This happens before a push can
     /// reach those slots directly, so equal times keep their order.
-    fn refill(&mut self) {
+    fn drain_overflow(&mut self) {
         while self.overflow_slot < self.slot + SLOTS {
             if let Some(event) = self.overflow.pop() {
-                self.file(event);
+                self.file_event(event);
             }
             self.overflow_slot = self.overflow.next_time().map_or(u64::MAX, slot_of);
         }
@@ -173,7 +173,7 @@ impl Wheel {
 
     /// Splits the events of the current slot.
     #[cold]
-    fn split(&mut self) {
+    fn split_slot(&mut self) {
         // The last push is the first of the list.
         for event in self.current.drain(..).rev() {
             self.parts[part_of(event.time)].push(event);
@@ -192,11 +192,11 @@ impl Wheel {
         std::mem::swap(&mut self.current, &mut self.parts[self.part]);
         self.parted -= self.current.len();
         self.current.reverse();
-        sort(&mut self.current);
+        sort_latest_first(&mut self.current);
     }
 
     /// Advances to the next part or slot that has events.
-    fn turn(&mut self, mut soon: impl FnMut(&Event)) -> bool {
+    fn advance_wheel(&mut self, mut soon: impl FnMut(&Event)) -> bool {
         if self.parted > 0 {
             self.take_part();
             self.current.iter().for_each(soon);
@@ -208,14 +208,14 @@ impl Wheel {
             None => return false,
         };
         self.slot = slot;
-        self.refill();
+        self.drain_overflow();
         let index = (slot % SLOTS) as usize;
         let mut head = std::mem::replace(&mut self.heads[index], EMPTY);
         self.occupied[index / 64] &= !(1 << (index % 64));
         let begin = slot << SLOT_BITS;
         while head != EMPTY {
-            let chunk = &mut self.chunks[head.chunk() as usize];
-            for short in chunk.events[..head.used()].iter().rev() {
+            let chunk = &mut self.chunks[head.newest_chunk() as usize];
+            for short in chunk.events[..head.used_entries()].iter().rev() {
                 let event = Event {
                     time: Time::from_ps(begin | u64::from(short.after)),
                     what: short.what,
@@ -224,20 +224,20 @@ impl Wheel {
                 soon(&event);
                 self.current.push(event);
             }
-            self.waiting -= head.used();
+            self.waiting -= head.used_entries();
             let before = std::mem::replace(&mut chunk.before, self.free);
-            self.free = head.chunk();
+            self.free = head.newest_chunk();
             head = Head::new(before, CHUNK);
         }
         if let Some(next) = self.next_occupied() {
             let head = self.heads[(next % SLOTS) as usize];
-            prefetch::<_, 1>(&self.chunks[head.chunk() as usize]);
+            prefetch_lines::<_, 1>(&self.chunks[head.newest_chunk() as usize]);
         }
         self.part = PARTS - 1;
         if self.current.len() > DENSE {
-            self.split();
+            self.split_slot();
         } else {
-            sort(&mut self.current);
+            sort_latest_first(&mut self.current);
         }
         true
     }
@@ -246,7 +246,7 @@ impl Wheel {
 /// Sorts latest first. The list begins with the last push, and the stable sort keeps it before its
 /// equals.
 #[inline]
-fn sort(events: &mut [Event]) {
+fn sort_latest_first(events: &mut [Event]) {
     if events.len() > 24 {
         events.sort_by_key(|event| std::cmp::Reverse(event.time));
         return;
@@ -297,7 +297,7 @@ impl EventQueue for Wheel {
                 .map_or(0, |place| place + 1);
             self.current.insert(place, event);
         } else if slot < self.slot + SLOTS {
-            self.file(event);
+            self.file_event(event);
         } else {
             self.overflow.push(event);
             self.overflow_slot = self.overflow_slot.min(slot);
@@ -311,7 +311,7 @@ impl EventQueue for Wheel {
             if let Some(event) = self.current.pop() {
                 return Some(event);
             }
-            if !self.turn(&mut soon) {
+            if !self.advance_wheel(&mut soon) {
                 return None;
             }
         }

@@ -13,13 +13,13 @@ pub(crate) struct Histogram {
 }
 
 /// Midpoint of a bucket, ns.
-fn midpoint((first, last): Bounds) -> f64 {
+fn bucket_midpoint((first, last): Bounds) -> f64 {
     first as f64 + (last - first) as f64 / 2.0
 }
 
 impl Histogram {
     #[inline]
-    pub fn record(&mut self, time: Time) {
+    pub fn record_time(&mut self, time: Time) {
         self.buckets.add(time.ps() / 1_000);
         self.sum_ps += u128::from(time.ps());
         self.max = self.max.max(time);
@@ -38,7 +38,7 @@ impl Histogram {
     }
 
     /// Each value that occurs, µs, and the share of values that do not exceed it.
-    pub fn distribution(&self) -> Vec<(f64, f64)> {
+    pub fn cumulative_shares(&self) -> Vec<(f64, f64)> {
         let total = self.buckets.total() as f64;
         let mut seen = 0;
         (self.buckets.filled())
@@ -57,7 +57,7 @@ impl Histogram {
     }
 
     fn value_us(&self, bounds: Bounds) -> f64 {
-        (midpoint(bounds) * 1e-3).min(self.max_us())
+        (bucket_midpoint(bounds) * 1e-3).min(self.max_us())
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     fn quantiles_of_known_values() {
         let mut histogram = Histogram::default();
         for us in 1..=1000 {
-            histogram.record(Time::from_us(us));
+            histogram.record_time(Time::from_us(us));
         }
         assert!((histogram.mean_us() - 500.5).abs() < 1e-9);
         for (share, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0)] {

@@ -122,7 +122,7 @@ impl Meter {
     }
 
     /// A new flow has arrived and has this slot.
-    pub fn offered(&mut self, flow: usize, packets: u32) {
+    pub fn flow_offered(&mut self, flow: usize, packets: u32) {
         if self.begun.len() <= flow {
             self.begun.resize(flow + 1, Time::ZERO);
         }
@@ -135,7 +135,7 @@ impl Meter {
     }
 
     /// A flow starts, or starts to send more.
-    pub fn started(&mut self, flow: usize, at: Time) {
+    pub fn flow_started(&mut self, flow: usize, at: Time) {
         self.begun[flow] = at;
         if let Some(interruptions) = &mut self.interruptions
             && flow > 0
@@ -148,7 +148,7 @@ impl Meter {
     }
 
     /// All data of a flow has arrived: a number of packets that take `alone` in an empty network.
-    pub fn completed(&mut self, flow: usize, at: Time, packets: u32, alone: Time) {
+    pub fn flow_completed(&mut self, flow: usize, at: Time, packets: u32, alone: Time) {
         let begun = self.begun[flow];
         if let Some(offered) = &mut self.offered {
             offered.unfinished -= 1;
@@ -172,10 +172,17 @@ impl Meter {
 
     /// A packet arrived at its receiver.
     #[inline]
-    pub fn delivered(&mut self, flow: usize, at: Time, new: bool, measured: bool, queued: Time) {
+    pub fn packet_delivered(
+        &mut self,
+        flow: usize,
+        at: Time,
+        new: bool,
+        measured: bool,
+        queued: Time,
+    ) {
         self.delivered += 1;
         if measured {
-            self.queued.record(queued);
+            self.queued.record_time(queued);
         }
         if !new {
             self.wasted += 1;
@@ -201,12 +208,12 @@ impl Meter {
         &self.last_ports
     }
 
-    pub fn sampled(&mut self, port: u32, at: Time, bytes: u64) {
+    pub fn queue_sampled(&mut self, port: u32, at: Time, bytes: u64) {
         self.queues.entry(port).or_default().push((at, bytes));
     }
 
     /// The report. `measured` has the packets of each flow that arrived within the measured time.
-    pub fn finish(
+    pub fn into_outcome(
         self,
         plan: &Plan,
         measured: &[u64],
@@ -216,7 +223,7 @@ impl Meter {
         let seconds = (self.duration - self.warmup).secs();
         let bits = f64::from(self.packet_bytes) * 8.0;
         let rate = |packets: u64| packets as f64 * bits / seconds;
-        let (flow_rates, host_rates) = compared(plan, measured, rate);
+        let (flow_rates, host_rates) = compared_rates(plan, measured, rate);
         let last: Vec<f64> = self
             .last_ports
             .iter()
@@ -237,16 +244,16 @@ impl Meter {
             duration_s: self.duration.secs(),
             warmup_s: self.warmup.secs(),
             utilisation_percent: last.iter().sum::<f64>() / last.len().max(1) as f64,
-            fairness_percent: fairness(&flow_rates),
-            host_fairness_percent: fairness(&host_rates),
-            jain: jain(&flow_rates),
-            queue_latency: self.latency(),
+            fairness_percent: min_max_fairness(&flow_rates),
+            host_fairness_percent: min_max_fairness(&host_rates),
+            jain: jain_index(&flow_rates),
+            queue_latency: self.latency_metrics(),
             dropped_gbps: rate(dropped_measured) * 1e-9,
             dropped_percent: match dropped_measured + left_measured {
                 0 => 0.0,
                 all => dropped_measured as f64 / all as f64 * 100.0,
             },
-            counts: self.counts(events),
+            counts: self.packet_counts(events),
             long_short: self.interruptions.as_ref().map(|interruptions| {
                 self.long_short(interruptions, ports[0].rate_bps, rate(measured[0]))
             }),
@@ -270,17 +277,21 @@ impl Meter {
                     dropped_packets: counts.dropped,
                 })
                 .collect(),
-            slowdowns: slowdown::slowdowns(&self.completions, self.warmup),
+            slowdowns: slowdown::slowdowns_by_size(&self.completions, self.warmup),
             offered: self.offered,
-            series: self.series(),
+            series: self.time_series(),
             smoothed_delay: None,
             completions: self.completions,
         };
-        debug_assert!(outcome.counts.conserved(), "{:?}", outcome.counts);
+        debug_assert!(
+            outcome.counts.all_packets_accounted(),
+            "{:?}",
+            outcome.counts
+        );
         outcome
     }
 
-    fn latency(&self) -> Latency {
+    fn latency_metrics(&self) -> Latency {
         Latency {
             mean_us: self.queued.mean_us(),
             p50_us: self.queued.quantile_us(0.5),
@@ -291,7 +302,7 @@ impl Meter {
         }
     }
 
-    fn counts(&self, events: u64) -> Counts {
+    fn packet_counts(&self, events: u64) -> Counts {
         Counts {
             packet_bytes: self.packet_bytes,
             sent_packets: self.sent,
@@ -306,7 +317,7 @@ impl Meter {
         }
     }
 
-    fn series(&self) -> Option<Series> {
+    fn time_series(&self) -> Option<Series> {
         let interval = self.interval?;
         let bits = f64::from(self.packet_bytes) * 8.0;
         let gbps = |packets: &u32| (f64::from(*packets) * bits / interval.secs()) * 1e-9;
@@ -317,7 +328,7 @@ impl Meter {
         });
         Some(Series {
             interval_us: interval.us(),
-            queue_latency: self.queued.distribution(),
+            queue_latency: self.queued.cumulative_shares(),
             flow_gbps: (self.arrivals.iter())
                 .map(|bins| bins.iter().map(gbps).collect())
                 .collect(),
@@ -373,7 +384,11 @@ impl Meter {
 
 /// Rates of flows and of hosts for the fairness indices. They are those of endless flows; without
 /// any, of all flows.
-fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f64>, Vec<f64>) {
+fn compared_rates(
+    plan: &Plan,
+    measured: &[u64],
+    rate: impl Fn(u64) -> f64,
+) -> (Vec<f64>, Vec<f64>) {
     let endless = plan.flows.iter().any(|flow| flow.packets.is_none());
     let mut by_flow = Vec::new();
     let mut by_host: BTreeMap<u32, f64> = BTreeMap::new();
@@ -389,7 +404,7 @@ fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f6
 
 /// Min/max fairness, percent; 100 without flows, 0 where nothing of any flow arrived: flows that
 /// starve alike are not fair.
-fn fairness(rates: &[f64]) -> f64 {
+fn min_max_fairness(rates: &[f64]) -> f64 {
     if rates.is_empty() {
         return 100.0;
     }
@@ -403,7 +418,7 @@ fn fairness(rates: &[f64]) -> f64 {
 
 /// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; 1 without flows, 0 where nothing of
 /// any flow arrived.
-fn jain(rates: &[f64]) -> f64 {
+fn jain_index(rates: &[f64]) -> f64 {
     if rates.is_empty() {
         return 1.0;
     }
@@ -433,47 +448,47 @@ mod tests {
             per_host: false,
             together: true,
         };
-        let plan = crate::workload::plan(&scenario, 1);
+        let plan = crate::workload::plan_flows(&scenario, 1);
         // In 10 µs the line carries 122.07 packets of 1 KiB; 95 % are 115.97.
         let arrive = |meter: &mut Meter, at_us: u64, packets: u32| {
             for _ in 0..packets {
-                meter.delivered(0, us(at_us), true, true, Time::ZERO);
+                meter.packet_delivered(0, us(at_us), true, true, Time::ZERO);
             }
         };
         let report = |arriving_at_455: u32| {
             let mut meter = Meter::new(&scenario, &plan, 1);
-            meter.started(0, us(0));
+            meter.flow_started(0, us(0));
             // Over before the measured time starts.
-            meter.started(1, us(10));
-            meter.completed(1, us(50), 1, us(1));
+            meter.flow_started(1, us(10));
+            meter.flow_completed(1, us(50), 1, us(1));
             arrive(&mut meter, 50, 122);
             // Two short flows that overlap are one interruption, until 203 µs. The bin from 200 µs
             // started before that. The bin from 210 µs has one packet too few. So it is 220 µs −
             // 203 µs.
-            meter.started(1, us(100));
-            meter.started(2, us(110));
-            meter.completed(1, us(150), 1, us(1));
+            meter.flow_started(1, us(100));
+            meter.flow_started(2, us(110));
+            meter.flow_completed(1, us(150), 1, us(1));
             arrive(&mut meter, 170, 122);
-            meter.completed(2, us(203), 1, us(1));
+            meter.flow_completed(2, us(203), 1, us(1));
             arrive(&mut meter, 205, 122);
             arrive(&mut meter, 215, 115);
             arrive(&mut meter, 229, 116);
             // Until 450 µs; the next starts at 465 µs. The bin from 460 µs was interrupted, so it is
             // no recovery.
-            meter.started(2, us(400));
-            meter.completed(2, us(450), 1, us(1));
+            meter.flow_started(2, us(400));
+            meter.flow_completed(2, us(450), 1, us(1));
             arrive(&mut meter, 455, arriving_at_455);
             arrive(&mut meter, 461, 122);
             // No whole bin from 476 to 484 µs: the interruption goes on.
-            meter.started(1, us(465));
-            meter.completed(1, us(476), 1, us(1));
-            meter.started(2, us(484));
+            meter.flow_started(1, us(465));
+            meter.flow_completed(1, us(476), 1, us(1));
+            meter.flow_started(2, us(484));
             // Until 500 µs, at the border of a bin: recovered at once, 0 µs.
-            meter.completed(2, us(500), 1, us(1));
+            meter.flow_completed(2, us(500), 1, us(1));
             arrive(&mut meter, 500, 116);
             // Over before the end, which comes before a recovery.
-            meter.started(1, us(900));
-            meter.completed(1, us(950), 1, us(1));
+            meter.flow_started(1, us(900));
+            meter.flow_completed(1, us(950), 1, us(1));
             let interruptions = meter.interruptions.as_ref().expect("long-short");
             meter.long_short(interruptions, 100e9, 42e9)
         };
@@ -499,21 +514,27 @@ mod tests {
 
     #[test]
     fn fairness_measures() {
-        assert_eq!(fairness(&[1.0, 2.0, 4.0]), 25.0);
-        assert_eq!(fairness(&[]), 100.0);
+        assert_eq!(min_max_fairness(&[1.0, 2.0, 4.0]), 25.0);
+        assert_eq!(min_max_fairness(&[]), 100.0);
         // (1+3)² / (2·(1+9)) = 16/20.
-        assert!((jain(&[1.0, 3.0]) - 0.8).abs() < 1e-12);
-        assert!((jain(&[5.0; 7]) - 1.0).abs() < 1e-12);
+        assert!((jain_index(&[1.0, 3.0]) - 0.8).abs() < 1e-12);
+        assert!((jain_index(&[5.0; 7]) - 1.0).abs() < 1e-12);
         // Where all starve nobody is better off than another, which is not fair.
-        assert_eq!((fairness(&[0.0; 3]), jain(&[0.0; 3])), (0.0, 0.0));
-        assert_eq!((fairness(&[0.0, 1.0]), jain(&[0.0, 1.0])), (0.0, 0.5));
-        assert_eq!(jain(&[]), 1.0);
+        assert_eq!(
+            (min_max_fairness(&[0.0; 3]), jain_index(&[0.0; 3])),
+            (0.0, 0.0)
+        );
+        assert_eq!(
+            (min_max_fairness(&[0.0, 1.0]), jain_index(&[0.0, 1.0])),
+            (0.0, 0.5)
+        );
+        assert_eq!(jain_index(&[]), 1.0);
     }
 
     #[test]
     fn run_in_which_nothing_arrived_has_no_queue_latency_and_is_not_fair() {
         let scenario = crate::sim::test_support::many_to_one(2);
-        let plan = crate::workload::plan(&scenario, 1);
+        let plan = crate::workload::plan_flows(&scenario, 1);
         // Port 0 leads to the receiver.
         let report = |packets: u64| {
             let ports = [PortCounts {
@@ -522,7 +543,7 @@ mod tests {
                 left: 2 * packets,
                 dropped: 0,
             }];
-            Meter::new(&scenario, &plan, 1).finish(&plan, &[packets; 2], &ports, 0)
+            Meter::new(&scenario, &plan, 1).into_outcome(&plan, &[packets; 2], &ports, 0)
         };
         let of = |outcome: &Outcome| {
             [
@@ -532,7 +553,7 @@ mod tests {
                 Statistic::QueueLatency,
                 Statistic::QueueLatencyP99,
             ]
-            .map(|statistic| statistic.of(outcome))
+            .map(|statistic| statistic.value_in(outcome))
         };
         let dead = report(0);
         let zero = Some(0.0);

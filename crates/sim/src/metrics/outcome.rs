@@ -64,8 +64,8 @@ pub struct SmoothedDelay {
 }
 
 impl SmoothedDelay {
-    /// Of these round-trip times, µs; none without any.
-    pub(crate) fn of(mut smoothed_us: Vec<u32>, shortest_us: u32) -> Option<Self> {
+    /// Delay of these round-trip times, µs; none without any.
+    pub(crate) fn from_samples(mut smoothed_us: Vec<u32>, shortest_us: u32) -> Option<Self> {
         smoothed_us.sort_unstable();
         let last = smoothed_us.len().checked_sub(1)?;
         let at = |share: f64| {
@@ -100,7 +100,7 @@ pub struct Counts {
     pub sent_packets: u64,
     /// Data packets that reached their receiver.
     pub delivered_packets: u64,
-    /// Of the delivered packets, those that the receiver discarded (go-back-N).
+    /// Delivered packets that the receiver discarded (go-back-N).
     pub wasted_packets: u64,
     /// Packets dropped at a full queue.
     pub dropped_packets: u64,
@@ -118,7 +118,7 @@ pub struct Counts {
 
 impl Counts {
     /// Whether every packet is accounted for.
-    pub fn conserved(&self) -> bool {
+    pub fn all_packets_accounted(&self) -> bool {
         self.sent_packets == self.delivered_packets + self.dropped_packets + self.underway_packets
     }
 }
@@ -139,7 +139,7 @@ pub struct FlowOutcome {
 pub struct PortOutcome {
     /// Number. Port n leads to host n; ports between switches follow.
     pub port: u32,
-    /// Its switch.
+    /// Switch of the port.
     pub switch: u32,
     /// Throughput, percent of the line rate.
     pub utilisation_percent: f64,
@@ -186,7 +186,7 @@ pub struct Completion {
 pub struct Offered {
     /// Flows.
     pub flows: u64,
-    /// Their data in whole packets, bytes.
+    /// Data of the flows in whole packets, bytes.
     pub bytes: u64,
     /// Flows that have not ended.
     pub unfinished: u64,

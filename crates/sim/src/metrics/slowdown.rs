@@ -34,7 +34,7 @@ const BOUNDS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 
 /// Slowdowns of the flows that started after the warm-up, by size; the last entry is all flows.
 /// Ranges without a flow are left out.
-pub(super) fn slowdowns(completions: &[Completion], warmup: Time) -> Vec<Slowdown> {
+pub(super) fn slowdowns_by_size(completions: &[Completion], warmup: Time) -> Vec<Slowdown> {
     let measured = || completions.iter().filter(|one| one.start_us >= warmup.us());
     let mut lows = vec![0];
     lows.extend(BOUNDS);
@@ -48,12 +48,12 @@ pub(super) fn slowdowns(completions: &[Completion], warmup: Time) -> Vec<Slowdow
                 .filter(|one| within(one.bytes))
                 .map(|one| one.slowdown)
                 .collect();
-            bucket(low, high, values)
+            size_range_slowdown(low, high, values)
         })
         .collect()
 }
 
-fn bucket(low: u64, high: Option<u64>, mut values: Vec<f64>) -> Option<Slowdown> {
+fn size_range_slowdown(low: u64, high: Option<u64>, mut values: Vec<f64>) -> Option<Slowdown> {
     values.sort_unstable_by(f64::total_cmp);
     let count = values.len();
     let max = *values.last()?;
@@ -90,7 +90,7 @@ mod tests {
             .collect();
         all.push(completion(10.0, 10_001, 7.0));
         all.push(completion(9.0, 1, 1e6));
-        let found = slowdowns(&all, Time::from_us(10));
+        let found = slowdowns_by_size(&all, Time::from_us(10));
         // Up to 10 kB, up to 100 kB, all.
         assert_eq!(found.len(), 3);
         assert_eq!(

@@ -47,12 +47,12 @@ fn measured_queue_latency(run: &Outcome) -> Option<&Latency> {
 
 impl Statistic {
     /// Heading of a column, with the unit.
-    pub fn short(self) -> &'static str {
+    pub fn column_heading(self) -> &'static str {
         self.definition().0
     }
 
     /// Unit, for use behind a number.
-    pub fn unit(self) -> &'static str {
+    pub fn unit_suffix(self) -> &'static str {
         self.definition().1
     }
 
@@ -61,8 +61,8 @@ impl Statistic {
         matches!(self, Self::SmoothedDelay | Self::SmoothedDelayP95)
     }
 
-    /// Its value in a run; none if nothing was measured.
-    pub fn of(self, outcome: &Outcome) -> Option<f64> {
+    /// Value of the statistic in a run; none if nothing was measured.
+    pub fn value_in(self, outcome: &Outcome) -> Option<f64> {
         self.definition().2(outcome)
     }
 }
@@ -84,7 +84,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summary of these values; none without values.
-    pub fn of(values: &[f64]) -> Option<Self> {
+    pub fn from_values(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
         }
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn summaries_by_hand() {
         // Mean 5, squares 9 + 1 + 1 + 9 = 20, over 3.
-        let summary = Summary::of(&[2.0, 4.0, 6.0, 8.0]).unwrap();
+        let summary = Summary::from_values(&[2.0, 4.0, 6.0, 8.0]).unwrap();
         assert_eq!((summary.mean, summary.least, summary.most), (5.0, 2.0, 8.0));
         assert!((summary.deviation - (20.0f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(Summary::of(&[7.0]).unwrap().deviation, 0.0);
-        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::from_values(&[7.0]).unwrap().deviation, 0.0);
+        assert_eq!(Summary::from_values(&[]), None);
     }
 }

@@ -5,7 +5,7 @@ use thalweg_units::{Rate, Span};
 
 use super::{INSPECTION, RECOVERY_BIN, Scenario, TimeFault, Topology, Workload};
 use crate::Time;
-use crate::topology::{Wiring, crossing, transmission};
+use crate::topology::{Wiring, crossing_time, transmission_time};
 use crate::workload;
 
 /// An event's fields hold no more flows.
@@ -30,7 +30,7 @@ pub(super) struct Tables<'t, 's> {
 }
 
 /// Checks that the network can exist. `table` is where its keys were taken from.
-pub(super) fn topology(table: &Table<'_>, topology: Topology) {
+pub(super) fn check_topology(table: &Table<'_>, topology: Topology) {
     let key = match topology {
         Topology::FatTree { ports } if ports < 2 || ports % 2 != 0 => {
             let expected = "an even number of at least 2: half of a switch's ports lead up";
@@ -69,18 +69,18 @@ pub(super) fn topology(table: &Table<'_>, topology: Topology) {
 }
 
 /// Checks the whole scenario once all parts are known. Sets the time-out where none is given.
-pub(super) fn scenario(tables: &Tables<'_, '_>, scenario: &mut Scenario) {
-    times(tables.root, scenario);
-    network(tables, scenario);
+pub(super) fn check_scenario(tables: &Tables<'_, '_>, scenario: &mut Scenario) {
+    check_times(tables.root, scenario);
+    check_network(tables, scenario);
     // The remaining checks walk through the network.
     if tables.root.is_sound() {
         let wiring = Wiring::new(scenario);
         round_trip(tables, scenario, &wiring);
-        flows(tables, scenario, &wiring);
+        check_flows(tables, scenario, &wiring);
     }
 }
 
-fn times(root: &Table<'_>, scenario: &Scenario) {
+fn check_times(root: &Table<'_>, scenario: &Scenario) {
     for fault in scenario.time_faults() {
         root.wrong(fault.key, fault.found, fault.expected);
     }
@@ -99,15 +99,15 @@ impl Scenario {
             return vec![fault("duration", "0".to_owned(), "more".to_owned())];
         }
         let mut faults = Vec::new();
-        let duration = span(self.duration);
+        let duration = to_span(self.duration);
         if self.warmup >= self.duration {
-            let found = span(self.warmup).to_string();
+            let found = to_span(self.warmup).to_string();
             let expected = format!("less than the duration of {duration}, or nothing is measured");
             faults.push(fault("warmup", found, expected));
         }
         // Packets of a flow are numbered with 32 bits.
         let network = &self.network;
-        let packet = transmission(network.packet_bytes, network.link.rate_bps);
+        let packet = transmission_time(network.packet_bytes, network.link.rate_bps);
         let packets = self.duration.ps() / packet.ps().max(1);
         if packets >= u64::from(u32::MAX) {
             let found = format!("{duration}, in which one flow could send {packets} packets");
@@ -116,7 +116,7 @@ impl Scenario {
         }
         let bins = self.duration.ps().div_ceil(RECOVERY_BIN.ps());
         if matches!(self.workload, Workload::LongShort { .. }) && bins > MOST_SAMPLES {
-            let width = span(RECOVERY_BIN);
+            let width = to_span(RECOVERY_BIN);
             let found = format!("{duration}, {bins} bins of {width} of the long flow's rate");
             let expected = format!("at most {MOST_SAMPLES} bins");
             faults.push(fault("duration", found, expected));
@@ -124,7 +124,7 @@ impl Scenario {
         let readings = self.duration.ps().div_ceil(INSPECTION.ps());
         let readings = readings.saturating_mul(self.flows());
         if self.hosts.linux.is_some() && readings > MOST_SAMPLES {
-            let (flows, every) = (self.flows(), span(INSPECTION));
+            let (flows, every) = (self.flows(), to_span(INSPECTION));
             let found = format!(
                 "{duration}, {readings} readings of round-trip times ({flows} flows every {every})"
             );
@@ -142,7 +142,7 @@ impl Scenario {
             };
             let samples = sampled.saturating_mul(self.duration.ps().div_ceil(series.ps()));
             if samples > MOST_SAMPLES {
-                let series = span(series);
+                let series = to_span(series);
                 let found =
                     format!("{samples} samples ({sampled} {what} every {series} for {duration})");
                 let expected = format!("at most {MOST_SAMPLES} samples");
@@ -153,7 +153,7 @@ impl Scenario {
     }
 }
 
-fn network(tables: &Tables<'_, '_>, scenario: &Scenario) {
+fn check_network(tables: &Tables<'_, '_>, scenario: &Scenario) {
     let network = &scenario.network;
     let packet = u64::from(network.packet_bytes);
     if network.answer_bytes > network.packet_bytes {
@@ -203,31 +203,31 @@ fn network(tables: &Tables<'_, '_>, scenario: &Scenario) {
     }
 }
 
-fn span(time: Time) -> Span {
+fn to_span(time: Time) -> Span {
     Span::from_ps(time.ps())
 }
 
 fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring) {
     let network = &scenario.network;
-    let links = wiring.longest();
-    let there = crossing(&links, network.packet_bytes);
-    let back = crossing(&links, network.answer_bytes);
+    let links = wiring.longest_path();
+    let there = crossing_time(&links, network.packet_bytes);
+    let back = crossing_time(&links, network.answer_bytes);
     if let Some(base) = network.base_rtt
         && base < there + back
     {
         let expected = format!(
             "at least {}: over the {} links of the longest path a packet of {} bytes takes {}, \
              an answer of {} bytes {}",
-            span(there + back),
+            to_span(there + back),
             links.len(),
             network.packet_bytes,
-            span(there),
+            to_span(there),
             network.answer_bytes,
-            span(back),
+            to_span(back),
         );
         tables
             .network
-            .wrong("base_rtt", span(base).to_string(), expected);
+            .wrong("base_rtt", to_span(base).to_string(), expected);
     }
     // The longest time of a packet that is not lost. Slow links may take longer to empty their
     // queues than a time holds; 26 days stand for more.
@@ -245,16 +245,16 @@ fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring)
         let expected = format!(
             "more than {}: a round trip takes up to {} + {} in full queues, and packets that \
              are not lost would time out",
-            span(longest),
-            span(base),
-            span(queues),
+            to_span(longest),
+            to_span(base),
+            to_span(queues),
         );
-        let found = span(scenario.hosts.timeout).to_string();
+        let found = to_span(scenario.hosts.timeout).to_string();
         tables.hosts.wrong("timeout", found, expected);
     }
 }
 
-fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
+fn check_flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
     let key = match &scenario.workload {
         Workload::ManyToOne { .. } | Workload::LongShort { .. } => "flows",
         Workload::AllToAll { .. } => "flows_per_pair",
@@ -264,7 +264,7 @@ fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
     if let Workload::Poisson { sizes, load, until } = scenario.workload {
         let count = until.secs() / workload::mean_gap_s(scenario, sizes, load);
         if count > MOST_ARRIVALS as f64 {
-            let found = format!("about {count:.0} flows in {}", span(until));
+            let found = format!("about {count:.0} flows in {}", to_span(until));
             let expected = format!("at most {MOST_ARRIVALS}");
             tables.workload.wrong("load", found, expected);
         }
@@ -279,12 +279,12 @@ fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
         return;
     }
     // Endless flows share links. None may be asked to send less than the lowest rate.
-    let plan = workload::plan(scenario, 0);
+    let plan = workload::plan_flows(scenario, 0);
     let mut sharing = vec![0u64; wiring.ports.len()];
     let mut sending = vec![0u64; wiring.hosts as usize];
     for (number, flow) in (0u64..).zip(&plan.flows) {
         sending[flow.from as usize] += 1;
-        for port in wiring.path(flow.from, flow.to, number) {
+        for port in wiring.flow_path(flow.from, flow.to, number) {
             sharing[port as usize] += 1;
         }
     }

@@ -36,15 +36,15 @@ impl Scenario {
     /// # Errors
     /// All faults, with their places.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
-        reader::parse(text, file, Self::read)
+        reader::parse(text, file, Self::from_table)
     }
 
     /// The form of scenario files.
-    pub fn schema() -> schema::Form {
-        reader::asked(|root| drop(Self::read(root)))
+    pub fn file_schema() -> schema::Form {
+        reader::asked(|root| drop(Self::from_table(root)))
     }
 
-    fn read(root: &mut Table<'_>) -> Option<Self> {
+    fn from_table(root: &mut Table<'_>) -> Option<Self> {
         let name = root.required(
             "name",
             "a name",
@@ -54,29 +54,29 @@ impl Scenario {
         );
         let description = root.value("description").unwrap_or_default();
         let only_bounds_harm = root.value("only_bounds_harm").unwrap_or_default();
-        let duration = root.needed("duration").map(time);
-        let warmup = root.value("warmup").map(time);
-        let series = root.value("series").map(time);
-        let topology = root.needed_sub("topology").and_then(kinds::topology);
+        let duration = root.needed("duration").map(to_time);
+        let warmup = root.value("warmup").map(to_time);
+        let series = root.value("series").map(to_time);
+        let topology = root.needed_sub("topology").and_then(kinds::read_topology);
         let mut link_table = root.needed_sub("link");
-        let link = link_table.as_mut().and_then(Link::read);
+        let link = link_table.as_mut().and_then(Link::from_table);
         let mut fabric_table = root.sub("fabric");
-        let fabric = fabric_table.as_mut().map(Link::read);
+        let fabric = fabric_table.as_mut().map(Link::from_table);
         if let (Some(Topology::Star { .. }), Some(table)) = (topology, &fabric_table) {
             let expected = "none: a star has no links between switches";
             table.fault_here("a table", expected);
         }
         let mut network_table = root.sub_or_empty("network");
-        let network = Network::read(&mut network_table);
+        let network = Network::from_table(&mut network_table);
         let mut hosts_table = root.sub_or_empty("hosts");
-        let hosts = Hosts::read(&mut hosts_table);
+        let hosts = Hosts::from_table(&mut hosts_table);
         let flows = root.tables("flow");
         let mut workload_table = root.needed_sub("workload");
         let workload = (workload_table.as_mut())
-            .and_then(|table| kinds::workload(table, flows, topology, duration));
+            .and_then(|table| kinds::read_workload(table, flows, topology, duration));
         let tables = root.tables("expect").into_iter();
         let expect: Vec<_> = tables
-            .map(|table| Expectation::read(table, workload.as_ref(), hosts.linux.is_some()))
+            .map(|table| Expectation::from_table(table, workload.as_ref(), hosts.linux.is_some()))
             .collect();
         let link = link?;
         let mut scenario = Self {
@@ -107,7 +107,7 @@ impl Scenario {
         };
         // Values are compared with each other once each is valid by itself.
         if root.is_sound() {
-            check::scenario(&tables, &mut scenario);
+            check::check_scenario(&tables, &mut scenario);
         }
         Some(scenario)
     }
@@ -117,9 +117,9 @@ impl Scenario {
 const DEFAULT_QUEUE: u64 = 10 << 20;
 
 impl Link {
-    fn read(table: &mut Table<'_>) -> Option<Self> {
+    fn from_table(table: &mut Table<'_>) -> Option<Self> {
         let rate = table.needed("rate").map(Rate::bps);
-        let delay = table.needed("delay").map(time);
+        let delay = table.needed("delay").map(to_time);
         let queue = table.value("queue").map(Size::bytes);
         let bucket = table.value("bucket").map(Size::bytes);
         table.finish();
@@ -134,7 +134,7 @@ impl Link {
 
 impl Network {
     /// Reads the table without the keys of links.
-    fn read(table: &mut Table<'_>) -> Self {
+    fn from_table(table: &mut Table<'_>) -> Self {
         let none = Link {
             rate_bps: 0,
             delay: Time::ZERO,
@@ -144,11 +144,11 @@ impl Network {
         let network = Self {
             link: none,
             fabric: none,
-            packet_bytes: packet(table, "packet").unwrap_or(1024),
-            answer_bytes: packet(table, "answer").unwrap_or(64),
-            base_rtt: table.value("base_rtt").map(time),
-            ecn: table.sub("ecn").and_then(Ecn::read),
-            pause: table.sub("pause").and_then(Pause::read),
+            packet_bytes: take_packet_size(table, "packet").unwrap_or(1024),
+            answer_bytes: take_packet_size(table, "answer").unwrap_or(64),
+            base_rtt: table.value("base_rtt").map(to_time),
+            ecn: table.sub("ecn").and_then(Ecn::from_table),
+            pause: table.sub("pause").and_then(Pause::from_table),
             explicit_queues: false,
         };
         table.finish();
@@ -157,7 +157,7 @@ impl Network {
 }
 
 /// Takes the size of a packet, bytes.
-fn packet(table: &mut Table<'_>, key: &'static str) -> Option<u32> {
+fn take_packet_size(table: &mut Table<'_>, key: &'static str) -> Option<u32> {
     let size: Size = table.value(key)?;
     let bytes = u32::try_from(size.bytes()).ok();
     let bytes = bytes.filter(|bytes| (64..=65_535).contains(bytes));
@@ -168,7 +168,7 @@ fn packet(table: &mut Table<'_>, key: &'static str) -> Option<u32> {
 }
 
 impl Ecn {
-    fn read(mut table: Table<'_>) -> Option<Self> {
+    fn from_table(mut table: Table<'_>) -> Option<Self> {
         let min = table.needed("min").map(Size::bytes);
         let max = table.needed("max").map(Size::bytes);
         let probability = table.needed("probability").map(Probability::fraction);
@@ -188,7 +188,7 @@ impl Ecn {
 }
 
 impl Pause {
-    fn read(mut table: Table<'_>) -> Option<Self> {
+    fn from_table(mut table: Table<'_>) -> Option<Self> {
         let stop = table.needed("stop").map(Size::bytes);
         let go = table.needed("go").map(Size::bytes);
         table.finish();
@@ -214,20 +214,20 @@ enum RecoveryWord {
 
 impl Hosts {
     /// A missing time-out is zero.
-    fn read(table: &mut Table<'_>) -> Self {
+    fn from_table(table: &mut Table<'_>) -> Self {
         let hosts = Self {
             burst_packets: table.count("burst", 1..=1024).unwrap_or(1),
             start_spread: table
                 .value("start_spread")
-                .map_or(Time::from_us(1_000), time),
-            reaction: table.value("reaction").map_or(Time::from_us(1), time),
+                .map_or(Time::from_us(1_000), to_time),
+            reaction: table.value("reaction").map_or(Time::from_us(1), to_time),
             min_rate_bps: table.value("min_rate").map_or(1_000_000, Rate::bps),
             recovery: match table.value("recovery") {
                 Some(RecoveryWord::GoBackN) => Recovery::GoBackN,
                 Some(RecoveryWord::SelectiveRepeat) | None => Recovery::SelectiveRepeat,
             },
-            timeout: table.value("timeout").map_or(Time::ZERO, time),
-            linux: Linux::of(table),
+            timeout: table.value("timeout").map_or(Time::ZERO, to_time),
+            linux: Linux::take_sender(table),
         };
         table.finish();
         hosts
@@ -236,12 +236,12 @@ impl Hosts {
 
 impl Expectation {
     /// One `[[expect]]` table; none if it is faulty.
-    fn read(
+    fn from_table(
         mut table: Table<'_>,
         workload: Option<&super::Workload>,
         has_tcp: bool,
     ) -> Option<Self> {
-        let cc = controller(&mut table);
+        let cc = take_controller(&mut table);
         let statistic: Option<Statistic> = table.needed("statistic");
         let finite = |value: &DeValue<'_>| reader::number(value).filter(|it| it.is_finite());
         let at_least = table.optional("at_least", finite, "a finite number", schema::any_number);
@@ -275,7 +275,7 @@ impl Expectation {
 }
 
 /// Takes `cc`: a name with parameters, or a table of them.
-fn controller(table: &mut Table<'_>) -> Option<Spec> {
+fn take_controller(table: &mut Table<'_>) -> Option<Spec> {
     table.tell("cc", || {
         let name = ("name".to_owned(), schema::text());
         let mut parameters = schema::table([name], &["name"]);
@@ -296,7 +296,7 @@ fn controller(table: &mut Table<'_>) -> Option<Spec> {
         .ok()
 }
 
-pub(super) fn time(span: Span) -> Time {
+pub(super) fn to_time(span: Span) -> Time {
     Time::from_ps(span.ps())
 }
 

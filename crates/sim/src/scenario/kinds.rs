@@ -4,7 +4,7 @@ use serde::Deserialize;
 use thalweg_units::reader::Table;
 use thalweg_units::{Probability, Size, Span};
 
-use super::file::time;
+use super::file::to_time;
 use super::{FlowPlan, Topology, Workload, check};
 use crate::Time;
 
@@ -34,7 +34,7 @@ enum BurstPer {
 }
 
 /// How hosts and switches are connected; none if the table is faulty.
-pub(super) fn topology(mut table: Table<'_>) -> Option<Topology> {
+pub(super) fn read_topology(mut table: Table<'_>) -> Option<Topology> {
     let kind = table.kind(None)?;
     let mut number = |key| table.needed_count(key, 0..=u32::MAX).unwrap_or_default();
     let topology = match kind {
@@ -52,13 +52,13 @@ pub(super) fn topology(mut table: Table<'_>) -> Option<Topology> {
     };
     table.finish();
     if table.is_sound() {
-        check::topology(&table, topology);
+        check::check_topology(&table, topology);
     }
     table.is_sound().then_some(topology)
 }
 
 /// The flows of a scenario in a network of that shape; none if the table is faulty.
-pub(super) fn workload(
+pub(super) fn read_workload(
     table: &mut Table<'_>,
     flows: Vec<Table<'_>>,
     topology: Option<Topology>,
@@ -73,7 +73,7 @@ pub(super) fn workload(
     }
     let workload = match kind {
         WorkloadKind::ManyToOne => Workload::ManyToOne {
-            senders: senders(table, hosts, 1),
+            senders: take_senders(table, hosts, 1),
             flows: (table.needed_count("flows", 1..=check::MOST_FLOWS)).unwrap_or_default(),
         },
         WorkloadKind::AllToAll => Workload::AllToAll {
@@ -81,12 +81,14 @@ pub(super) fn workload(
                 .unwrap_or_default(),
         },
         WorkloadKind::LongShort => long_short(table, hosts),
-        WorkloadKind::Poisson => poisson(table, duration).unwrap_or(Workload::Flows(Vec::new())),
+        WorkloadKind::Poisson => {
+            read_poisson(table, duration).unwrap_or(Workload::Flows(Vec::new()))
+        }
         WorkloadKind::Flows => {
             if flows.is_empty() {
                 table.wrong("kind", "\"flows\" without any", "at least one [[flow]]");
             }
-            Workload::Flows(listed(flows, hosts))
+            Workload::Flows(read_listed_flows(flows, hosts))
         }
     };
     table.finish();
@@ -95,16 +97,16 @@ pub(super) fn workload(
 
 fn long_short(table: &mut Table<'_>, hosts: Option<u32>) -> Workload {
     Workload::LongShort {
-        senders: senders(table, hosts, 2),
+        senders: take_senders(table, hosts, 2),
         flows: (table.needed_count("flows", 2..=check::MOST_FLOWS)).unwrap_or_default(),
         burst_bytes: table.needed("burst").map_or(0, Size::bytes),
         per_host: table.value("burst_per") == Some(BurstPer::Host),
-        idle: table.needed("idle").map_or(Time::ZERO, time),
+        idle: table.needed("idle").map_or(Time::ZERO, to_time),
         together: table.value("together").unwrap_or(true),
     }
 }
 
-fn poisson(table: &mut Table<'_>, duration: Option<Time>) -> Option<Workload> {
+fn read_poisson(table: &mut Table<'_>, duration: Option<Time>) -> Option<Workload> {
     let sizes = table.needed("sizes");
     let load = table.needed("load").map(Probability::fraction);
     if load == Some(0.0) {
@@ -121,12 +123,12 @@ fn poisson(table: &mut Table<'_>, duration: Option<Time>) -> Option<Workload> {
     Some(Workload::Poisson {
         sizes: sizes?,
         load: load?,
-        until: until.map(time).or(duration)?,
+        until: until.map(to_time).or(duration)?,
     })
 }
 
 /// Number of sending hosts; by default all but one.
-fn senders(table: &mut Table<'_>, hosts: Option<u32>, least: u32) -> u32 {
+fn take_senders(table: &mut Table<'_>, hosts: Option<u32>, least: u32) -> u32 {
     let most = hosts.map_or(u32::MAX, |hosts| hosts - 1);
     let Some(given) = table.count("senders", 0..=u32::MAX) else {
         if most < least {
@@ -142,14 +144,14 @@ fn senders(table: &mut Table<'_>, hosts: Option<u32>, least: u32) -> u32 {
     given
 }
 
-fn listed(flows: Vec<Table<'_>>, hosts: Option<u32>) -> Vec<FlowPlan> {
+fn read_listed_flows(flows: Vec<Table<'_>>, hosts: Option<u32>) -> Vec<FlowPlan> {
     let last = hosts.map_or(u32::MAX, |hosts| hosts - 1);
     let mut list = Vec::new();
     for mut flow in flows {
         let from = flow.needed_count("from", 0..=last);
         let to = flow.needed_count("to", 0..=last);
         let bytes = flow.value("size").map(Size::bytes);
-        let start = flow.value("start").map(time);
+        let start = flow.value("start").map(to_time);
         let count = flow.count("count", 0..=check::MOST_FLOWS).unwrap_or(1);
         flow.finish();
         let (Some(from), Some(to)) = (from, to) else {

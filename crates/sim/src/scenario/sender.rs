@@ -5,7 +5,7 @@ use thalweg_units::reader::Table;
 use thalweg_units::{Rate, Size};
 
 use super::Linux;
-use super::file::time;
+use super::file::to_time;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -19,11 +19,11 @@ const OF_NICS: [&str; 3] = ["burst", "reaction", "recovery"];
 
 impl Linux {
     /// Takes `sender` and `linux` from `[hosts]`; none for network cards.
-    pub(super) fn of(hosts: &mut Table<'_>) -> Option<Self> {
+    pub(super) fn take_sender(hosts: &mut Table<'_>) -> Option<Self> {
         let sender: Option<Sender> = hosts.value("sender");
         let is_linux = sender == Some(Sender::Linux);
         let options = hosts.sub("linux").map(|mut table| {
-            let options = Self::read(&mut table);
+            let options = Self::from_table(&mut table);
             table.finish();
             if !is_linux {
                 table.fault_here("a table", "none without `sender = \"linux\"`");
@@ -39,7 +39,7 @@ impl Linux {
         is_linux.then(|| options.unwrap_or_default())
     }
 
-    fn read(table: &mut Table<'_>) -> Self {
+    fn from_table(table: &mut Table<'_>) -> Self {
         let default = Self::default();
         let headers = table.value("headers").map(|size: Size| {
             let bytes = u32::try_from(size.bytes()).unwrap_or(u32::MAX);
@@ -51,14 +51,18 @@ impl Linux {
         Self {
             header_bytes: headers.unwrap_or(default.header_bytes),
             offload: table.value("offload").unwrap_or(default.offload),
-            gro: table.value("gro").map_or(default.gro, time),
-            delayed_ack: table.value("delayed_ack").map_or(default.delayed_ack, time),
+            gro: table.value("gro").map_or(default.gro, to_time),
+            delayed_ack: table
+                .value("delayed_ack")
+                .map_or(default.delayed_ack, to_time),
             flag_delayed: table.value("flag_delayed").unwrap_or(default.flag_delayed),
             rtt: table.value("rtt").unwrap_or(default.rtt),
             rounds: table.value("rounds").unwrap_or(default.rounds),
             window: table.value("window").unwrap_or(default.window),
             pacing: table.value("pacing").unwrap_or(default.pacing),
-            timer_slack: table.value("timer_slack").map_or(default.timer_slack, time),
+            timer_slack: table
+                .value("timer_slack")
+                .map_or(default.timer_slack, to_time),
             nic_bps: table.value("nic").map(Rate::bps),
         }
     }

@@ -43,7 +43,7 @@ impl FromStr for Setting {
 
 impl Setting {
     /// Puts the value into a file's root table; tables on the way are made.
-    fn put(&self, root: &mut toml::Table) {
+    fn insert_into(&self, root: &mut toml::Table) {
         let mut table = root;
         let Some((key, tables)) = self.path.split_last() else {
             return;
@@ -93,7 +93,7 @@ pub fn with_settings(text: &str, file: &Path, settings: &[Setting]) -> (String, 
         return unchanged();
     };
     for setting in settings {
-        setting.put(&mut root);
+        setting.insert_into(&mut root);
     }
     let name = format!("{} with other values", file.display());
     (root.to_string(), name.into())

@@ -484,7 +484,7 @@ fn bursts_of_flows_and_of_hosts() {
         "kind = \"long-short\"\nsenders = 8\nflows = 21\nburst = \"60kib\"\nidle = \"1ms\"\n",
     );
     let packets = |text: &str| -> Vec<(u32, Option<u32>)> {
-        let flows = crate::workload::plan(&parse(text).unwrap(), 1).flows;
+        let flows = crate::workload::plan_flows(&parse(text).unwrap(), 1).flows;
         assert_eq!(flows.len(), 21);
         flows.iter().map(|flow| (flow.from, flow.packets)).collect()
     };

@@ -7,13 +7,13 @@
 use crate::Time;
 use crate::cc::{Ack, Context, Controller, Loss, Response, Setup, TIMERS};
 use crate::engine::EventQueue;
-use crate::rng::stream;
-use crate::topology::{Wiring, transmission};
+use crate::rng::random_stream;
+use crate::topology::{Wiring, transmission_time};
 
 use super::fabric::Fabric;
 use super::outside::Pending;
-use super::state::{Flow, Probe, put};
-use super::{Kind, Settings, Simulation};
+use super::state::{Flow, Probe, put_in_slot};
+use super::{EventKind, Settings, Simulation};
 
 const NO_TIMERS: [Time; TIMERS] = [Time::MAX; TIMERS];
 
@@ -44,22 +44,22 @@ impl<C> Control<C> {
             mixed: false,
         };
         for (flow, setup) in setups.into_iter().enumerate() {
-            control.admit(flow, factory(flow as u32, &setup), setup);
+            control.admit_flow(flow, factory(flow as u32, &setup), setup);
         }
         control
     }
 
     /// Gives the flow in this slot a controller.
-    pub fn admit(&mut self, place: usize, controller: C, setup: Setup) {
-        put(&mut self.controllers, place, controller);
-        put(&mut self.setups, place, setup);
-        put(&mut self.timers, place, NO_TIMERS);
-        put(&mut self.timer_events, place, NO_TIMERS);
+    pub fn admit_flow(&mut self, place: usize, controller: C, setup: Setup) {
+        put_in_slot(&mut self.controllers, place, controller);
+        put_in_slot(&mut self.setups, place, setup);
+        put_in_slot(&mut self.timers, place, NO_TIMERS);
+        put_in_slot(&mut self.timer_events, place, NO_TIMERS);
     }
 }
 
 /// The setup of each flow's controller.
-pub(super) fn setups(
+pub(super) fn controller_setups(
     set: &Settings,
     wiring: &Wiring,
     flows: &[Flow],
@@ -70,14 +70,14 @@ pub(super) fn setups(
     let mut sending = vec![0u32; wiring.hosts as usize];
     for flow in flows {
         sending[flow.host as usize] += 1;
-        for port in fabric.path(flow) {
+        for port in fabric.flow_path(flow) {
             sharing[*port as usize] += 1;
         }
     }
     (0u64..)
         .zip(flows)
         .map(|(number, flow)| {
-            let path = fabric.path(flow);
+            let path = fabric.flow_path(flow);
             let links = wiring.links_of(flow.host, path);
             let ports = path.iter().map(|port| sharing[*port as usize]);
             let flows = std::iter::once(sending[flow.host as usize]).chain(ports);
@@ -85,7 +85,12 @@ pub(super) fn setups(
             let expected = (links.iter().zip(flows))
                 .min_by_key(|(link, flows)| link.rate_bps / u64::from((*flows).max(1)))
                 .map_or(1, |(_, flows)| flows);
-            set.setup(&links, flow.back, expected, stream(seed, number).u64())
+            set.flow_setup(
+                &links,
+                flow.back,
+                expected,
+                random_stream(seed, number).u64(),
+            )
         })
         .collect()
 }
@@ -93,7 +98,7 @@ pub(super) fn setups(
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Calls a flow's controller and applies its command.
     #[inline]
-    pub(super) fn call(
+    pub(super) fn call_controller(
         &mut self,
         index: usize,
         now: Time,
@@ -129,38 +134,38 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     let due = (timer + self.set.reaction).max(self.now);
                     if due < self.control.timer_events[index][number] {
                         self.control.timer_events[index][number] = due;
-                        self.schedule(due, Kind::Timer, index as u32, number as u32);
+                        self.schedule_event(due, EventKind::Timer, index as u32, number as u32);
                     }
                 }
             }
         }
-        self.reschedule(index);
+        self.reschedule_turn(index);
     }
 
     /// Time of the event that the controller hears of now.
-    fn happened(&self) -> Time {
+    fn event_time(&self) -> Time {
         self.now.saturating_sub(self.set.reaction)
     }
 
-    pub(super) fn begin(&mut self, index: usize) {
+    pub(super) fn start_controller(&mut self, index: usize) {
         if self.linux.is_some() {
             self.tcp_begin(index);
         }
         let setup = self.control.setups[index].clone();
         let line = setup.line_rate_bps;
         let flow = &mut self.transport.flows[index];
-        flow.gap = transmission(self.set.packet_bytes, line as u64);
-        self.call(index, self.now, |controller, context| {
-            controller.start(&setup, context);
+        flow.gap = transmission_time(self.set.packet_bytes, line as u64);
+        self.call_controller(index, self.now, |controller, context| {
+            controller.start_flow(&setup, context);
         });
     }
 
-    pub(super) fn response(&mut self, index: usize) {
+    pub(super) fn deliver_response(&mut self, index: usize) {
         let bytes = u64::from(self.set.packet_bytes);
-        let now = self.happened();
+        let now = self.event_time();
         let flow = &mut self.transport.flows[index];
         let probe_lost = flow.probe == Probe::Lost;
-        let [acked, marked, lost] = flow.told();
+        let [acked, marked, lost] = flow.reported_counts();
         flow.probe = Probe::Idle;
         self.meter.decisions += 1;
         let hops = if self.set.needs.telemetry && !probe_lost {
@@ -180,7 +185,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 &[]
             },
         };
-        self.call(index, now, |controller, context| {
+        self.call_controller(index, now, |controller, context| {
             if probe_lost {
                 controller.on_probe_lost(&response, context);
             } else {
@@ -189,7 +194,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         });
     }
 
-    pub(super) fn acked(&mut self, index: usize, place: u32) {
+    pub(super) fn deliver_ack(&mut self, index: usize, place: u32) {
         let packet = self.fabric.packets.remove(place);
         let bytes = u64::from(self.set.packet_bytes);
         let hops = if self.set.needs.telemetry {
@@ -209,8 +214,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 &[]
             },
         };
-        let now = self.happened();
-        self.call(index, now, |controller, context| {
+        let now = self.event_time();
+        self.call_controller(index, now, |controller, context| {
             controller.on_ack(&ack, context);
         });
     }
@@ -221,45 +226,45 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         let argument = u32::from(loss == Loss::Timeout);
         if self.set.reaction == Time::ZERO {
-            self.lost(index, argument);
+            self.deliver_loss(index, argument);
         } else {
-            self.schedule(
+            self.schedule_event(
                 self.now + self.set.reaction,
-                Kind::Lost,
+                EventKind::Lost,
                 index as u32,
                 argument,
             );
         }
     }
 
-    pub(super) fn lost(&mut self, index: usize, argument: u32) {
+    pub(super) fn deliver_loss(&mut self, index: usize, argument: u32) {
         let loss = if argument == 0 {
             Loss::Gap
         } else {
             Loss::Timeout
         };
-        let now = self.happened();
-        self.call(index, now, |controller, context| {
+        let now = self.event_time();
+        self.call_controller(index, now, |controller, context| {
             controller.on_loss(loss, context);
         });
     }
 
-    pub(super) fn notify(&mut self, index: usize) {
-        let now = self.happened();
-        self.call(index, now, |controller, context| {
+    pub(super) fn deliver_notification(&mut self, index: usize) {
+        let now = self.event_time();
+        self.call_controller(index, now, |controller, context| {
             controller.on_notification(context);
         });
     }
 
-    pub(super) fn sent(&mut self, index: usize) {
-        let now = self.happened();
+    pub(super) fn report_sent(&mut self, index: usize) {
+        let now = self.event_time();
         let bytes = self.set.packet_bytes;
-        self.call(index, now, |controller, context| {
+        self.call_controller(index, now, |controller, context| {
             controller.on_sent(bytes, context);
         });
     }
 
-    pub(super) fn timer(&mut self, index: usize, number: usize) {
+    pub(super) fn expire_timer(&mut self, index: usize, number: usize) {
         if self.control.timer_events[index][number] != self.now {
             return;
         }
@@ -272,12 +277,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if due > self.now {
             // The timer was postponed.
             self.control.timer_events[index][number] = due;
-            self.schedule(due, Kind::Timer, index as u32, number as u32);
+            self.schedule_event(due, EventKind::Timer, index as u32, number as u32);
             return;
         }
         self.control.timers[index][number] = Time::MAX;
-        let now = self.happened();
-        self.call(index, now, |controller, context| {
+        let now = self.event_time();
+        self.call_controller(index, now, |controller, context| {
             controller.on_timer(number, context);
         });
     }

@@ -14,7 +14,7 @@ use crate::engine::EventQueue;
 use crate::scenario::Pause;
 
 use super::state::Packet;
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 /// A sender on one link: an output port or a host.
 #[derive(Debug, Clone, Default)]
@@ -38,13 +38,13 @@ pub(super) struct Links {
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A flow with a burst joins its host's queue.
-    pub(super) fn join(&mut self, flow: u32) {
+    pub(super) fn join_host_queue(&mut self, flow: u32) {
         let host = self.transport.flows[flow as usize].host;
         let link = self.fabric.ports.len() + host as usize;
         if let Some(links) = &mut self.fabric.links {
             links.senders[link].line.push_back(flow);
         }
-        self.serve(link);
+        self.serve_link(link);
     }
 
     /// The first in a link's queue, if the link may start to send it.
@@ -65,7 +65,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// Starts to send on a link if it can.
-    fn serve(&mut self, link: usize) {
+    fn serve_link(&mut self, link: usize) {
         let Some(first) = self.next_in_line(link) else {
             return;
         };
@@ -76,7 +76,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 let packet = self.fabric.packets.get_mut(first);
                 packet.queued += self.now - packet.arrived;
                 self.fabric.ports[link].busy = self.now + tx;
-                self.schedule(self.now + tx, Kind::Leave, link as u32, first);
+                self.schedule_event(self.now + tx, EventKind::Leave, link as u32, first);
             }
             Some(host) => {
                 let flow = &mut self.transport.flows[first as usize];
@@ -84,8 +84,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     flow.paced_from = self.now;
                 }
                 let left = self.now + self.transport.hosts[host].tx;
-                self.schedule(left, Kind::Free, link as u32, 0);
-                self.depart(first as usize);
+                self.schedule_event(left, EventKind::Free, link as u32, 0);
+                self.packet_departs(first as usize);
                 if self.transport.flows[first as usize].burst_left == 0 {
                     self.leave_line(link);
                 }
@@ -94,15 +94,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// A host has sent a packet.
-    pub(super) fn free(&mut self, link: usize) {
+    pub(super) fn host_sent(&mut self, link: usize) {
         if let Some(links) = &mut self.fabric.links {
             links.senders[link].sending = false;
         }
-        self.serve(link);
+        self.serve_link(link);
     }
 
     /// A packet arrives at a port.
-    pub(super) fn queue(&mut self, index: usize, mut packet: Packet, place: Option<u32>) {
+    pub(super) fn queue_packet(&mut self, index: usize, mut packet: Packet, place: Option<u32>) {
         let now = self.now;
         let came_by = self.came_by(&packet);
         let Some(links) = &mut self.fabric.links else {
@@ -113,14 +113,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             links.senders[index].line.len() as u64 * port.tx.ps()
                 + port.busy.saturating_sub(now).ps(),
         );
-        if !port.admits(waiting, now >= self.set.warmup && now < self.set.end) {
+        if !port.admits_packet(waiting, now >= self.set.warmup && now < self.set.end) {
             self.fabric.packets.discard(place);
-            self.dropped(packet);
+            self.packet_dropped(packet);
             return;
         }
-        packet.marked |= port.marks(waiting);
+        packet.marked |= port.marks_packet(waiting);
         packet.arrived = now;
-        let place = self.fabric.packets.keep(place, packet);
+        let place = self.fabric.packets.store_packet(place, packet);
         links.senders[index].line.push_back(place);
         let sender = &mut links.senders[came_by];
         sender.behind += 1;
@@ -129,9 +129,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             && sender.behind * u64::from(self.set.packet_bytes) > pause.stop_bytes
         {
             sender.asked = true;
-            self.ask(came_by, 1);
+            self.send_pause_frame(came_by, 1);
         }
-        self.serve(index);
+        self.serve_link(index);
     }
 
     /// The link over which a packet reached the switch where it is.
@@ -144,25 +144,25 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// Sends an XOFF or XON frame back over a link.
-    fn ask(&mut self, link: usize, stop: u32) {
+    fn send_pause_frame(&mut self, link: usize, stop: u32) {
         let delay = match link.checked_sub(self.fabric.ports.len()) {
             None => self.fabric.ports[link].delay,
             Some(host) => self.transport.hosts[host].delay,
         };
         self.meter.pauses += u64::from(stop);
-        self.schedule(self.now + delay, Kind::Pause, link as u32, stop);
+        self.schedule_event(self.now + delay, EventKind::Pause, link as u32, stop);
     }
 
     /// A pause frame arrives.
-    pub(super) fn pause(&mut self, link: usize, stop: bool) {
+    pub(super) fn receive_pause_frame(&mut self, link: usize, stop: bool) {
         if let Some(links) = &mut self.fabric.links {
             links.senders[link].paused = stop;
         }
-        self.serve(link);
+        self.serve_link(link);
     }
 
     /// A packet has left a port with an explicit queue.
-    pub(super) fn served(&mut self, index: usize, place: u32) {
+    pub(super) fn packet_served(&mut self, index: usize, place: u32) {
         let packet = self.fabric.packets.get(place);
         let came_by = self.came_by(&packet);
         let Some(links) = &mut self.fabric.links else {
@@ -177,7 +177,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             && sender.behind * u64::from(self.set.packet_bytes) <= pause.go_bytes
         {
             sender.asked = false;
-            self.ask(came_by, 0);
+            self.send_pause_frame(came_by, 0);
         }
         let bytes = u64::from(self.set.packet_bytes);
         let port = &mut self.fabric.ports[index];
@@ -194,7 +194,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             };
         }
         let next = self.now + port.delay;
-        self.onward(packet, Some(place), next);
-        self.serve(index);
+        self.send_onward(packet, Some(place), next);
+        self.serve_link(index);
     }
 }

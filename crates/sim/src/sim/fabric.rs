@@ -2,9 +2,9 @@
 
 use crate::Time;
 use crate::cc::Hop;
-use crate::rng::stream;
+use crate::rng::random_stream;
 use crate::scenario::{Scenario, Workload};
-use crate::topology::{Wiring, transmission};
+use crate::topology::{Wiring, transmission_time};
 
 use super::explicit::{Links, Sender};
 use super::network;
@@ -31,7 +31,7 @@ impl Fabric {
         seed: u64,
     ) -> Self {
         let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
-        let ports = ports(scenario, wiring, transport, &paths, listed, seed);
+        let ports = build_ports(scenario, wiring, transport, &paths, listed, seed);
         Self {
             links: listed.then(|| Links {
                 senders: vec![Sender::default(); ports.len() + transport.hosts.len()],
@@ -45,7 +45,7 @@ impl Fabric {
     }
 
     /// The ports on a flow's path, in order.
-    pub fn path(&self, flow: &Flow) -> &[u32] {
+    pub fn flow_path(&self, flow: &Flow) -> &[u32] {
         let first = flow.path as usize;
         &self.paths[first..first + usize::from(flow.hops)]
     }
@@ -63,7 +63,7 @@ impl Fabric {
     }
 }
 
-fn ports(
+fn build_ports(
     scenario: &Scenario,
     wiring: &Wiring,
     transport: &Transport,
@@ -77,12 +77,12 @@ fn ports(
     } else if matches!(scenario.workload, Workload::Poisson { .. }) {
         network::even_shifts(wiring, &transport.hosts)
     } else {
-        network::shifts(wiring, &transport.hosts, &transport.flows, paths)
+        network::arrival_shifts(wiring, &transport.hosts, &transport.flows, paths)
     };
     (0u64..)
         .zip(wiring.ports.iter().zip(shifts))
         .map(|(number, (plan, shift))| {
-            let tx = transmission(packet_bytes, plan.link.rate_bps);
+            let tx = transmission_time(packet_bytes, plan.link.rate_bps);
             let waiting = |bytes: u64| {
                 let ps = u128::from(bytes) * u128::from(tx.ps()) / u128::from(packet_bytes);
                 Time::from_ps(ps as u64)
@@ -110,7 +110,7 @@ fn ports(
                 accepted: 0,
                 measured: 0,
                 dropped: 0,
-                rng: stream(seed, (1 << 40) + number),
+                rng: random_stream(seed, (1 << 40) + number),
                 switch: plan.switch,
             }
         })

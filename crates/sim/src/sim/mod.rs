@@ -18,9 +18,9 @@ use crate::Time;
 use crate::cc::{Controller, Needs, Setup};
 use crate::engine::{Event, EventQueue, Wheel};
 use crate::metrics::{Meter, Outcome, PortCounts, SmoothedDelay};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_lines;
 use crate::scenario::{Link, Recovery, Scenario};
-use crate::topology::{Wiring, crossing};
+use crate::topology::{Wiring, crossing_time};
 use crate::workload::{self, Plan};
 
 use control::Control;
@@ -33,7 +33,7 @@ pub use outside::{Decision, External, Pending};
 /// Kind of an event, in the upper bits of [`Event::what`]. The lower bits name its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-enum Kind {
+enum EventKind {
     /// A flow starts, or goes on after a pause.
     Start,
     /// A flow may send.
@@ -84,31 +84,31 @@ enum Kind {
     Inspect,
 }
 
-const KINDS: [Kind; 24] = [
-    Kind::Start,
-    Kind::Turn,
-    Kind::Depart,
-    Kind::Arrive,
-    Kind::Leave,
-    Kind::Response,
-    Kind::Ack,
-    Kind::Acked,
-    Kind::Gap,
-    Kind::Timeout,
-    Kind::Lost,
-    Kind::Notify,
-    Kind::Timer,
-    Kind::Sent,
-    Kind::Complete,
-    Kind::Sample,
-    Kind::Arrival,
-    Kind::Release,
-    Kind::Free,
-    Kind::Pause,
-    Kind::Pace,
-    Kind::Settle,
-    Kind::TcpAck,
-    Kind::Inspect,
+const KINDS: [EventKind; 24] = [
+    EventKind::Start,
+    EventKind::Turn,
+    EventKind::Depart,
+    EventKind::Arrive,
+    EventKind::Leave,
+    EventKind::Response,
+    EventKind::Ack,
+    EventKind::Acked,
+    EventKind::Gap,
+    EventKind::Timeout,
+    EventKind::Lost,
+    EventKind::Notify,
+    EventKind::Timer,
+    EventKind::Sent,
+    EventKind::Complete,
+    EventKind::Sample,
+    EventKind::Arrival,
+    EventKind::Release,
+    EventKind::Free,
+    EventKind::Pause,
+    EventKind::Pace,
+    EventKind::Settle,
+    EventKind::TcpAck,
+    EventKind::Inspect,
 ];
 
 const SUBJECT_BITS: u32 = 27;
@@ -154,12 +154,12 @@ impl Settings {
     }
 
     /// The setup of a flow's controller, over these links; responses take `back`.
-    fn setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
+    fn flow_setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
         Setup {
             line_rate_bps: links[0].rate_bps as f64,
             min_rate_bps: self.min_rate_bps,
             packet_bytes: self.packet_bytes,
-            base_rtt: crossing(links, self.packet_bytes) + back,
+            base_rtt: crossing_time(links, self.packet_bytes) + back,
             hops: links.len() as u8,
             expected_flows,
             seed,
@@ -170,10 +170,10 @@ impl Settings {
 /// The base RTT of a scenario's longest path, and the number of its links.
 pub fn longest_round_trip(scenario: &Scenario) -> (Time, u8) {
     let wiring = Wiring::new(scenario);
-    let longest = wiring.longest();
+    let longest = wiring.longest_path();
     let network = &scenario.network;
-    let base_rtt = crossing(&longest, network.packet_bytes)
-        + crossing(&longest, network.answer_bytes)
+    let base_rtt = crossing_time(&longest, network.packet_bytes)
+        + crossing_time(&longest, network.answer_bytes)
         + transport::answer_delay(scenario, &wiring);
     (base_rtt, longest.len() as u8)
 }
@@ -234,7 +234,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         seed: u64,
     ) -> Self {
         let mut simulation = Self::assemble(scenario, &mut factory, seed);
-        simulation.renew(factory);
+        simulation.replace_factory(factory);
         simulation
     }
 
@@ -242,17 +242,17 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     fn assemble(scenario: &Scenario, factory: &mut dyn FnMut(u32, &Setup) -> C, seed: u64) -> Self {
         let mut set = Settings::new(scenario);
         let wiring = Wiring::new(scenario);
-        let plan = workload::plan(scenario, seed);
+        let plan = workload::plan_flows(scenario, seed);
         let (mut transport, paths) = Transport::new(scenario, &wiring, &plan);
         let fabric = Fabric::new(scenario, &wiring, &transport, paths, seed);
-        let setups = control::setups(&set, &wiring, &transport.flows, &fabric, seed);
+        let setups = control::controller_setups(&set, &wiring, &transport.flows, &fabric, seed);
         let control = Control::new(setups, factory);
-        let needs = control.controllers.iter().map(Controller::needs);
+        let needs = control.controllers.iter().map(Controller::required_signals);
         set.needs = match needs.reduce(Needs::and) {
             Some(needs) => needs,
             None => {
-                let (links, expected) = (wiring.longest(), open::EXPECTED_FLOWS);
-                factory(0, &set.setup(&links, Time::ZERO, expected, seed)).needs()
+                let (links, expected) = (wiring.longest_path(), open::EXPECTED_FLOWS);
+                factory(0, &set.flow_setup(&links, Time::ZERO, expected, seed)).required_signals()
             }
         };
         // Linux's TCP itself repairs losses.
@@ -280,7 +280,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         for flow in 0..count {
             let start = simulation.plan.flows[flow].start;
-            simulation.schedule(start, Kind::Start, flow as u32, 0);
+            simulation.schedule_event(start, EventKind::Start, flow as u32, 0);
         }
         simulation.schedule_arrival();
         simulation.schedule_samples();
@@ -290,8 +290,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Runs to the end.
     pub fn run(mut self) -> Outcome {
-        while self.step() {}
-        self.outcome()
+        while self.handle_next() {}
+        self.into_outcome()
     }
 
     /// Runs to the end while `go_on` returns true; none otherwise. `go_on` hears how far the run is,
@@ -301,8 +301,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         const EVENTS: u32 = 1 << 16;
         loop {
             for _ in 0..EVENTS {
-                if !self.step() {
-                    return Some(self.outcome());
+                if !self.handle_next() {
+                    return Some(self.into_outcome());
                 }
             }
             let progress = Progress {
@@ -322,10 +322,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// Handles the next event. False if there was none before the end.
-    fn step(&mut self) -> bool {
+    fn handle_next(&mut self) -> bool {
         match self.next() {
             Some(event) if event.time < self.set.end => {
-                self.handle(event);
+                self.handle_event(event);
                 true
             }
             other => {
@@ -342,54 +342,54 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.events.pop_hinting(|event| {
             let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
             let kind = event.what >> SUBJECT_BITS;
-            if kind <= Kind::Depart as u32 || kind == Kind::Response as u32 {
-                prefetch::<_, 2>(&flows[subject]);
-                if kind == Kind::Response as u32 {
+            if kind <= EventKind::Depart as u32 || kind == EventKind::Response as u32 {
+                prefetch_lines::<_, 2>(&flows[subject]);
+                if kind == EventKind::Response as u32 {
                     // A controller of several kinds has its kind before it, in another line.
                     if size_of::<C>() > 64 {
-                        prefetch::<_, 2>(&controllers[subject]);
+                        prefetch_lines::<_, 2>(&controllers[subject]);
                     } else {
-                        prefetch::<_, 1>(&controllers[subject]);
+                        prefetch_lines::<_, 1>(&controllers[subject]);
                     }
                 }
             }
         })
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         self.now = event.time;
         self.handled += 1;
         let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
         match KINDS[(event.what >> SUBJECT_BITS) as usize] {
-            Kind::Start => self.start(subject),
-            Kind::Turn => self.turn(subject),
-            Kind::Depart => self.depart(subject),
-            Kind::Arrive => self.arrive(subject, event.argument),
-            Kind::Leave => self.leave(subject, event.argument),
-            Kind::Response => self.response(subject),
-            Kind::Ack => self.ack(subject, event.argument),
-            Kind::Acked => self.acked(subject, event.argument),
-            Kind::Gap => self.gap(subject, event.argument),
-            Kind::Timeout => self.timed_out(subject, event.argument),
-            Kind::Lost => self.lost(subject, event.argument),
-            Kind::Notify => self.notify(subject),
-            Kind::Timer => self.timer(subject, event.argument as usize),
-            Kind::Sent => self.sent(subject),
-            Kind::Complete => self.complete(subject),
-            Kind::Sample => self.sample(subject),
-            Kind::Arrival => self.arrival(),
-            Kind::Release => self.release(subject),
-            Kind::Free => self.free(subject),
-            Kind::Pause => self.pause(subject, event.argument != 0),
-            Kind::Pace => self.tcp_paced(subject),
-            Kind::Settle => self.tcp_settle(subject, self.now),
-            Kind::TcpAck => self.tcp_ack(subject),
-            Kind::Inspect => self.inspect(),
+            EventKind::Start => self.start_sending(subject),
+            EventKind::Turn => self.take_turn(subject),
+            EventKind::Depart => self.packet_departs(subject),
+            EventKind::Arrive => self.packet_arrives(subject, event.argument),
+            EventKind::Leave => self.packet_leaves(subject, event.argument),
+            EventKind::Response => self.deliver_response(subject),
+            EventKind::Ack => self.receive_ack(subject, event.argument),
+            EventKind::Acked => self.deliver_ack(subject, event.argument),
+            EventKind::Gap => self.receive_gap_report(subject, event.argument),
+            EventKind::Timeout => self.timed_out(subject, event.argument),
+            EventKind::Lost => self.deliver_loss(subject, event.argument),
+            EventKind::Notify => self.deliver_notification(subject),
+            EventKind::Timer => self.expire_timer(subject, event.argument as usize),
+            EventKind::Sent => self.report_sent(subject),
+            EventKind::Complete => self.complete_flow(subject),
+            EventKind::Sample => self.sample_queue(subject),
+            EventKind::Arrival => self.admit_arrival(),
+            EventKind::Release => self.release_slot(subject),
+            EventKind::Free => self.host_sent(subject),
+            EventKind::Pause => self.receive_pause_frame(subject, event.argument != 0),
+            EventKind::Pace => self.tcp_paced(subject),
+            EventKind::Settle => self.tcp_settle(subject, self.now),
+            EventKind::TcpAck => self.tcp_ack(subject),
+            EventKind::Inspect => self.inspect(),
         }
     }
 
     #[inline]
-    fn schedule(&mut self, time: Time, kind: Kind, subject: u32, argument: u32) {
+    fn schedule_event(&mut self, time: Time, kind: EventKind, subject: u32, argument: u32) {
         self.events.push(Event {
             time,
             what: ((kind as u32) << SUBJECT_BITS) | subject,
@@ -398,26 +398,26 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// All data of a flow has arrived: it may have to send again.
-    fn complete(&mut self, flow: usize) {
+    fn complete_flow(&mut self, flow: usize) {
         let packets = match self.plan.flows.get(flow) {
             Some(planned) => planned.packets.unwrap_or(0),
             None => self.transport.flows[flow].end,
         };
-        let alone = self.alone(flow, packets);
-        self.meter.completed(flow, self.now, packets, alone);
+        let alone = self.unloaded_time(flow, packets);
+        self.meter.flow_completed(flow, self.now, packets, alone);
         if self.open.is_some() {
-            self.gone(flow);
+            self.end_flow(flow);
         }
-        for (flow, at) in self.plan.completed(flow as u32, self.now) {
-            self.schedule(at, Kind::Start, flow, 1);
+        for (flow, at) in self.plan.flow_completed(flow as u32, self.now) {
+            self.schedule_event(at, EventKind::Start, flow, 1);
         }
     }
 
     /// Time of a flow's packets through an empty network. The first packet crosses all links; the
     /// others follow at the rate of the narrowest.
-    fn alone(&self, index: usize, packets: u32) -> Time {
+    fn unloaded_time(&self, index: usize, packets: u32) -> Time {
         let flow = &self.transport.flows[index];
-        let slowest = (self.fabric.path(flow).iter())
+        let slowest = (self.fabric.flow_path(flow).iter())
             .map(|port| self.fabric.ports[*port as usize].tx)
             .fold(self.transport.hosts[flow.host as usize].tx, Time::max);
         let others = u64::from(packets.saturating_sub(1)) * slowest.ps();
@@ -435,29 +435,29 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 at += interval;
             }
             let shift = self.fabric.ports[port as usize].shift;
-            self.schedule(at - shift, Kind::Sample, port, 0);
+            self.schedule_event(at - shift, EventKind::Sample, port, 0);
         }
     }
 
-    fn sample(&mut self, port: usize) {
+    fn sample_queue(&mut self, port: usize) {
         let Some(interval) = self.meter.sample_interval() else {
             return;
         };
         let at = self.now + self.fabric.ports[port].shift;
-        let mut waiting = self.fabric.ports[port].waiting(at);
+        let mut waiting = self.fabric.ports[port].queueing_delay(at);
         if let Some(links) = &self.fabric.links {
             let line = links.senders[port].line.len() as u64;
             waiting += Time::from_ps(line * self.fabric.ports[port].tx.ps());
         }
         let bytes =
             waiting.ps() * u64::from(self.set.packet_bytes) / self.fabric.ports[port].tx.ps();
-        self.meter.sampled(port as u32, at, bytes);
+        self.meter.queue_sampled(port as u32, at, bytes);
         if at + interval < self.set.end {
-            self.schedule(self.now + interval, Kind::Sample, port as u32, 0);
+            self.schedule_event(self.now + interval, EventKind::Sample, port as u32, 0);
         }
     }
 
-    fn outcome(mut self) -> Outcome {
+    fn into_outcome(mut self) -> Outcome {
         // Packets in flight are counted, not inferred: none may disappear without a trace.
         let mut underway = match &self.fabric.links {
             Some(links) => links.senders[..self.fabric.ports.len()]
@@ -468,7 +468,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         while let Some(event) = self.held.take().or_else(|| self.events.pop()) {
             let kind = KINDS[(event.what >> SUBJECT_BITS) as usize];
-            underway += u64::from(matches!(kind, Kind::Arrive | Kind::Leave));
+            underway += u64::from(matches!(kind, EventKind::Arrive | EventKind::Leave));
         }
         self.meter.underway = underway + self.meter.late;
         let ports: Vec<_> = self
@@ -489,10 +489,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             .map(|flow| u64::from(flow.received - flow.unmeasured))
             .collect();
         let smoothed_delay = (self.linux.take())
-            .and_then(|hosts| SmoothedDelay::of(hosts.smoothed_us, hosts.shortest_us));
+            .and_then(|hosts| SmoothedDelay::from_samples(hosts.smoothed_us, hosts.shortest_us));
         Outcome {
             smoothed_delay,
-            ..self.meter.finish(&self.plan, &rates, &ports, self.handled)
+            ..self
+                .meter
+                .into_outcome(&self.plan, &rates, &ports, self.handled)
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A port that serves in order and is never paused needs no list of queued packets. A packet that
 //! arrives at `t` waits `w = max(0, busy − t)` and leaves at `t + w + tx`, which is the new `busy`.
-//! So a packet costs one event per port, and none at the first: see [`shifts`].
+//! So a packet costs one event per port, and none at the first: see [`arrival_shifts`].
 
 use crate::Time;
 use crate::cc::{Controller, Hop};
@@ -10,7 +10,7 @@ use crate::engine::EventQueue;
 use crate::topology::{Node, Wiring};
 
 use super::state::{Flow, Host, Packet};
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 /// How long in advance each port's arrivals are handled.
 ///
@@ -20,7 +20,12 @@ use super::{Kind, Simulation};
 /// departure, without an event of its own. The shift of a port is the minimum over its
 /// predecessors. A port before it gives its shift plus the delay of its link. A host gives its
 /// packet time plus the delay.
-pub(super) fn shifts(wiring: &Wiring, hosts: &[Host], flows: &[Flow], paths: &[u32]) -> Vec<Time> {
+pub(super) fn arrival_shifts(
+    wiring: &Wiring,
+    hosts: &[Host],
+    flows: &[Flow],
+    paths: &[u32],
+) -> Vec<Time> {
     let mut shifts = vec![Time::MAX; wiring.ports.len()];
     // Shifts only shrink and paths have few ports, so the loop ends.
     loop {
@@ -54,7 +59,7 @@ pub(super) fn shifts(wiring: &Wiring, hosts: &[Host], flows: &[Flow], paths: &[u
     shifts
 }
 
-/// The same where flows may take any path: for every port, the value that the nearest host allows.
+/// The advance of each port where flows may take any path: the value that the nearest host allows.
 pub(super) fn even_shifts(wiring: &Wiring, hosts: &[Host]) -> Vec<Time> {
     let nearest = hosts.iter().map(|host| host.tx + host.delay).min();
     vec![nearest.unwrap_or(Time::ZERO); wiring.ports.len()]
@@ -63,44 +68,44 @@ pub(super) fn even_shifts(wiring: &Wiring, hosts: &[Host]) -> Vec<Time> {
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A packet is in flight to its next port, where it arrives at `at`.
     #[inline]
-    pub(super) fn forward(&mut self, packet: Packet, place: Option<u32>, at: Time) {
+    pub(super) fn forward_packet(&mut self, packet: Packet, place: Option<u32>, at: Time) {
         let flow = &self.transport.flows[packet.flow as usize];
         let port = self.fabric.paths[flow.path as usize + usize::from(packet.hop)];
         let due = at - self.fabric.ports[port as usize].shift;
         if due <= self.now && self.fabric.links.is_none() {
-            self.pass(port as usize, packet, place, at);
+            self.pass_port(port as usize, packet, place, at);
             return;
         }
-        let place = self.fabric.packets.keep(place, packet);
-        self.schedule(due, Kind::Arrive, port, place);
+        let place = self.fabric.packets.store_packet(place, packet);
+        self.schedule_event(due, EventKind::Arrive, port, place);
     }
 
     /// A packet arrives at a port.
-    pub(super) fn arrive(&mut self, port: usize, place: u32) {
+    pub(super) fn packet_arrives(&mut self, port: usize, place: u32) {
         let at = self.now + self.fabric.ports[port].shift;
         if self.set.needs.telemetry {
-            self.pass(port, self.fabric.packets.get(place), Some(place), at);
+            self.pass_port(port, self.fabric.packets.get(place), Some(place), at);
         } else {
             let packet = self.fabric.packets.remove(place);
-            self.pass(port, packet, None, at);
+            self.pass_port(port, packet, None, at);
         }
     }
 
     #[inline]
-    fn pass(&mut self, index: usize, mut packet: Packet, place: Option<u32>, at: Time) {
+    fn pass_port(&mut self, index: usize, mut packet: Packet, place: Option<u32>, at: Time) {
         if self.fabric.links.is_some() {
-            self.queue(index, packet, place);
+            self.queue_packet(index, packet, place);
             return;
         }
         let port = &mut self.fabric.ports[index];
-        let waiting = port.waiting(at);
-        if !port.admits(waiting, at >= self.set.warmup && at < self.set.end) {
+        let waiting = port.queueing_delay(at);
+        if !port.admits_packet(waiting, at >= self.set.warmup && at < self.set.end) {
             self.fabric.packets.discard(place);
-            self.dropped(packet);
+            self.packet_dropped(packet);
             return;
         }
-        packet.marked |= port.marks(waiting);
-        let left = port.serve(at, waiting);
+        packet.marked |= port.marks_packet(waiting);
+        let left = port.serve_packet(at, waiting);
         port.accepted += 1;
         if left >= self.set.warmup && left < self.set.end {
             port.measured += 1;
@@ -108,7 +113,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         packet.queued += waiting;
         let next = left + port.delay;
         match place {
-            None => self.onward(packet, None, next),
+            None => self.send_onward(packet, None, next),
             Some(place) => {
                 // The queue behind the packet is known only when it leaves.
                 let hop = Hop {
@@ -120,34 +125,34 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 let due = left - port.shift;
                 self.fabric.telemetry[place as usize][usize::from(packet.hop) + 1] = hop;
                 *self.fabric.packets.get_mut(place) = packet;
-                self.schedule(due, Kind::Leave, index as u32, place);
+                self.schedule_event(due, EventKind::Leave, index as u32, place);
             }
         }
     }
 
     /// A packet leaves a port.
-    pub(super) fn leave(&mut self, index: usize, place: u32) {
+    pub(super) fn packet_leaves(&mut self, index: usize, place: u32) {
         if self.fabric.links.is_some() {
-            self.served(index, place);
+            self.packet_served(index, place);
             return;
         }
         let port = &self.fabric.ports[index];
         let left = self.now + port.shift;
-        let waiting = port.waiting(left);
+        let waiting = port.queueing_delay(left);
         let behind = waiting.ps() * u64::from(self.set.packet_bytes) / port.tx.ps();
         let next = left + port.delay;
         let packet = self.fabric.packets.get(place);
         self.fabric.telemetry[place as usize][usize::from(packet.hop) + 1].queue_bytes = behind;
-        self.onward(packet, Some(place), next);
+        self.send_onward(packet, Some(place), next);
     }
 
     #[inline]
-    pub(super) fn onward(&mut self, mut packet: Packet, place: Option<u32>, at: Time) {
+    pub(super) fn send_onward(&mut self, mut packet: Packet, place: Option<u32>, at: Time) {
         packet.hop += 1;
         if packet.hop == self.transport.flows[packet.flow as usize].hops {
-            self.deliver(packet, place, at);
+            self.deliver_packet(packet, place, at);
         } else {
-            self.forward(packet, place, at);
+            self.forward_packet(packet, place, at);
         }
     }
 }

@@ -8,14 +8,14 @@
 use crate::Time;
 use crate::cc::{Controller, Setup, TIMERS};
 use crate::engine::EventQueue;
-use crate::rng::stream;
+use crate::rng::random_stream;
 use crate::scenario::Scenario;
-use crate::topology::{Wiring, crossing};
+use crate::topology::{Wiring, crossing_time};
 use crate::workload::Arrival;
 
 use super::state::{Flow, MAX_HOPS};
 use super::transport::answer_delay;
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 /// Ports of the longest path.
 const MAX_PORTS: usize = MAX_HOPS - 1;
@@ -64,7 +64,10 @@ impl<C> Open<C> {
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Makes the controllers of later flows with this factory.
-    pub(super) fn renew(&mut self, factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static) {
+    pub(super) fn replace_factory(
+        &mut self,
+        factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static,
+    ) {
         if let Some(open) = &mut self.open {
             open.factory = Some(Box::new(factory));
         }
@@ -77,12 +80,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         if let Some(open) = &mut self.open {
             open.next = Some(arrival);
-            self.schedule(arrival.at, Kind::Arrival, 0, 0);
+            self.schedule_event(arrival.at, EventKind::Arrival, 0, 0);
         }
     }
 
     /// A flow arrives.
-    pub(super) fn arrival(&mut self) {
+    pub(super) fn admit_arrival(&mut self) {
         let Some(open) = &mut self.open else { return };
         let (Some(arrival), Some(factory)) = (open.next.take(), &mut open.factory) else {
             return;
@@ -92,12 +95,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let Arrival {
             from, to, packets, ..
         } = arrival;
-        let path = open.wiring.path(from, to, number);
+        let path = open.wiring.flow_path(from, to, number);
         let links = open.wiring.links_of(from, &path);
-        let returned = crossing(&open.wiring.links(to, from), open.answer_bytes);
+        let returned = crossing_time(&open.wiring.path_links(to, from), open.answer_bytes);
         let back = returned + open.answer_delay;
-        let seed = stream(open.seed, number).u64();
-        let setup = self.set.setup(&links, back, EXPECTED_FLOWS, seed);
+        let seed = random_stream(open.seed, number).u64();
+        let setup = self.set.flow_setup(&links, back, EXPECTED_FLOWS, seed);
         let place = open
             .free
             .pop()
@@ -112,16 +115,16 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 self.transport.answer_telemetry.push(Default::default());
             }
         }
-        self.transport.admit(place, flow);
-        self.control.admit(place, controller, setup);
+        self.transport.admit_flow(place, flow);
+        self.control.admit_flow(place, controller, setup);
         self.fabric.paths[first..first + path.len()].copy_from_slice(&path);
-        self.meter.offered(place, packets);
-        self.start(place);
+        self.meter.flow_offered(place, packets);
+        self.start_sending(place);
         self.schedule_arrival();
     }
 
     /// All data of a flow has arrived: the flow ends.
-    pub(super) fn gone(&mut self, place: usize) {
+    pub(super) fn end_flow(&mut self, place: usize) {
         let Some(open) = &self.open else { return };
         let rest = open.rest;
         let flow = &mut self.transport.flows[place];
@@ -132,17 +135,17 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.transport.losses[place].drops.clear();
         self.transport.losses[place].repairs.clear();
         self.control.timers[place] = [Time::MAX; TIMERS];
-        self.schedule(self.now + rest, Kind::Release, place as u32, 0);
+        self.schedule_event(self.now + rest, EventKind::Release, place as u32, 0);
     }
 
     /// Frees the slot of an ended flow, unless a turn of the flow is still due on its busy host.
-    pub(super) fn release(&mut self, place: usize) {
+    pub(super) fn release_slot(&mut self, place: usize) {
         // The last responses may have set timers again.
         self.control.timers[place] = [Time::MAX; TIMERS];
         let Some(open) = &mut self.open else { return };
         if self.transport.flows[place].burst_left > 0 {
             let rest = open.rest;
-            self.schedule(self.now + rest, Kind::Release, place as u32, 0);
+            self.schedule_event(self.now + rest, EventKind::Release, place as u32, 0);
         } else {
             open.free.push(place as u32);
         }
@@ -204,7 +207,7 @@ mod tests {
             );
             let mut listed = open.clone();
             listed.workload = Workload::Flows(
-                workload::plan(&open, 3)
+                workload::plan_flows(&open, 3)
                     .arrivals
                     .unwrap()
                     .map(|arrival| FlowPlan {
@@ -237,7 +240,7 @@ mod tests {
                 let heap: Simulation<_, Heap> =
                     Simulation::with_queue(&scenario, move |_, _| spec.build(), 5);
                 assert_eq!(wheel, heap.run(), "{controller} {recovery:?}");
-                assert!(wheel.counts.conserved());
+                assert!(wheel.counts.all_packets_accounted());
                 assert!(
                     wheel.counts.dropped_packets > 100,
                     "{controller} {recovery:?}"
@@ -260,7 +263,7 @@ mod tests {
         let (mut flows, mut bytes) = (0.0, 0.0);
         let seeds = 20;
         for seed in 1..=seeds {
-            for arrival in workload::plan(&scenario(0.5), seed).arrivals.unwrap() {
+            for arrival in workload::plan_flows(&scenario(0.5), seed).arrivals.unwrap() {
                 flows += 1.0;
                 bytes += f64::from(arrival.packets) * 1024.0;
                 assert!(arrival.from != arrival.to && arrival.from.max(arrival.to) < 16);

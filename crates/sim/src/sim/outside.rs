@@ -13,7 +13,7 @@ use crate::metrics::Outcome;
 use crate::scenario::Scenario;
 
 use super::state::{Flow, Probe};
-use super::{KINDS, Kind, SUBJECT_BITS, Simulation};
+use super::{EventKind, KINDS, SUBJECT_BITS, Simulation};
 
 /// A decision that the caller must make. A flow's probe response has arrived, or its arrival is
 /// already certain, or the probe's loss is known. With Linux's TCP: a round has ended in which the
@@ -46,9 +46,15 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub(super) fn of(number: u32, flow: &Flow, rtt: Time, packet_bytes: u32, at: Time) -> Self {
+    pub(super) fn for_flow(
+        number: u32,
+        flow: &Flow,
+        rtt: Time,
+        packet_bytes: u32,
+        at: Time,
+    ) -> Self {
         let bytes = |packets: u32| u64::from(packets) * u64::from(packet_bytes);
-        let [acked, marked, lost] = flow.told();
+        let [acked, marked, lost] = flow.reported_counts();
         Self {
             flow: number,
             at,
@@ -77,7 +83,7 @@ pub enum Decision {
 }
 
 /// Controller of a flow whose decisions are made outside, or of another beside such flows; see
-/// [`Simulation::outside`] and [`Simulation::among`].
+/// [`Simulation::with_outside_decisions`] and [`Simulation::with_one_outside_flow`].
 #[derive(Debug, Clone)]
 pub struct External {
     initial_bps: f64,
@@ -98,7 +104,7 @@ impl External {
         }
     }
 
-    fn decide(&mut self, command: &mut Command) {
+    fn take_decision(&mut self, command: &mut Command) {
         match self.decision.take() {
             None | Some(Decision::Keep) => {}
             Some(Decision::Multiply(factor)) => command.rate_bps *= factor,
@@ -108,31 +114,31 @@ impl External {
 }
 
 impl Controller for External {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         match (&self.inside, &self.rules) {
-            (Some(inside), _) => inside.needs(),
+            (Some(inside), _) => inside.required_signals(),
             (None, Some(_)) => Needs::TCP,
             (None, None) => Needs::PROBES,
         }
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         match &mut self.inside {
             None => context.command.rate_bps = self.initial_bps,
-            Some(inside) => inside.start(setup, context),
+            Some(inside) => inside.start_flow(setup, context),
         }
     }
 
     fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         match &mut self.inside {
-            None => self.decide(context.command),
+            None => self.take_decision(context.command),
             Some(inside) => inside.on_probe_lost(response, context),
         }
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         match &mut self.inside {
-            None => self.decide(context.command),
+            None => self.take_decision(context.command),
             Some(inside) => inside.on_response(response, context),
         }
     }
@@ -150,8 +156,8 @@ impl Controller for External {
             let rate = socket.asks.map_or(0, |asked| asked.rate) as f64;
             let given = self.decision.take().map(|decision| match decision {
                 Decision::Keep => 0,
-                Decision::Multiply(factor) => rules::action(factor),
-                Decision::Rate(rate_bps) => rules::action(rate_bps / 8.0 / rate),
+                Decision::Multiply(factor) => rules::action_for_factor(factor),
+                Decision::Rate(rate_bps) => rules::action_for_factor(rate_bps / 8.0 / rate),
             });
             kernel.on_tcp(given, event, socket);
         }
@@ -186,21 +192,21 @@ impl Simulation<External> {
     /// A simulation with decisions by the caller: [`Simulation::advance`] returns pending
     /// decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate; where
     /// flows come and go it is the line rate.
-    pub fn outside(
+    pub fn with_outside_decisions(
         scenario: &Scenario,
         mut initial_bps: impl FnMut(u32, &Setup) -> f64,
         seed: u64,
     ) -> Self {
         let mut first = |flow, setup: &Setup| External::new(initial_bps(flow, setup));
         let mut simulation = Self::assemble(scenario, &mut first, seed);
-        simulation.renew(move |_, setup| External::new(setup.line_rate_bps));
+        simulation.replace_factory(move |_, setup| External::new(setup.line_rate_bps));
         simulation.control.pending = Some(Vec::new());
         simulation
     }
 
-    /// As [`Simulation::outside`], but the caller decides for flow 0 alone. All others, those that
+    /// As [`Simulation::with_outside_decisions`], but the caller decides for flow 0 alone. All others, those that
     /// come later too, have a controller of `others`.
-    pub fn among(
+    pub fn with_one_outside_flow(
         scenario: &Scenario,
         initial_bps: impl FnOnce(&Setup) -> f64,
         others: &Spec,
@@ -217,7 +223,7 @@ impl Simulation<External> {
         };
         let mut simulation = Self::assemble(scenario, &mut first, seed);
         let others = others.clone();
-        simulation.renew(move |_, _| other(&others));
+        simulation.replace_factory(move |_, _| other(&others));
         simulation.control.pending = Some(Vec::new());
         simulation.control.mixed = true;
         simulation
@@ -267,7 +273,7 @@ impl Simulation<External> {
         self.tcp_go_on();
         let mut next = self.held.take();
         if let Some(event) = next
-            && let Some(flow) = self.undecided(event.what)
+            && let Some(flow) = self.undecided_flow(event.what)
         {
             // The caller made no decision.
             self.control.controllers[flow].decision = Some(Decision::Keep);
@@ -284,7 +290,7 @@ impl Simulation<External> {
                     return false;
                 }
             };
-            if let Some(flow) = self.undecided(event.what) {
+            if let Some(flow) = self.undecided_flow(event.what) {
                 let mut fresh = match &mut self.control.pending {
                     Some(pending) => std::mem::take(pending),
                     None => Vec::new(),
@@ -304,7 +310,7 @@ impl Simulation<External> {
                     return true;
                 }
             }
-            self.handle(event);
+            self.handle_event(event);
             if let Some(pending) = self.tcp_pending() {
                 decisions.push(pending);
                 return true;
@@ -322,13 +328,13 @@ impl Simulation<External> {
     }
 
     /// The measurements up to now.
-    pub fn finish(self) -> Outcome {
-        self.outcome()
+    pub fn outcome_so_far(self) -> Outcome {
+        self.into_outcome()
     }
 
     /// The flow of a probe response or loss that has no decision yet.
-    fn undecided(&self, what: u32) -> Option<usize> {
-        if KINDS[(what >> SUBJECT_BITS) as usize] != Kind::Response {
+    fn undecided_flow(&self, what: u32) -> Option<usize> {
+        if KINDS[(what >> SUBJECT_BITS) as usize] != EventKind::Response {
             return None;
         }
         let flow = (what & ((1 << SUBJECT_BITS) - 1)) as usize;

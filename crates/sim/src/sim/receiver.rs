@@ -10,7 +10,7 @@ use crate::scenario::Recovery;
 
 use super::outside::Pending;
 use super::state::{ENDLESS, Packet, Probe};
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 /// The receiver's handling of a packet.
 struct Kept {
@@ -18,13 +18,13 @@ struct Kept {
     new: bool,
     /// Whether an ACK follows; not for packets behind a gap (go-back-N).
     in_order: bool,
-    /// Report of a gap, as [`Simulation::gap`] takes it.
+    /// Report of a gap, as [`Simulation::receive_gap_report`] takes it.
     gap: Option<u32>,
 }
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A packet reaches its receiver at `at`, which may be somewhat later than now.
-    pub(super) fn deliver(&mut self, packet: Packet, place: Option<u32>, at: Time) {
+    pub(super) fn deliver_packet(&mut self, packet: Packet, place: Option<u32>, at: Time) {
         if at >= self.set.end {
             self.meter.late += 1;
             self.fabric.packets.discard(place);
@@ -35,7 +35,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         }
         let index = packet.flow as usize;
-        let Kept { new, in_order, gap } = self.keep(&packet);
+        let Kept { new, in_order, gap } = self.count_packet(&packet);
         let measured = at >= self.set.warmup;
         let flow = &mut self.transport.flows[index];
         if new && !measured {
@@ -54,20 +54,20 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let answered = at + flow.back;
         let rtt = answered - packet.sent;
         if packet.probe {
-            self.answer(&packet, place, answered);
+            self.answer_probe(&packet, place, answered);
         }
         self.meter
-            .delivered(index, at, new, measured, packet.queued);
+            .packet_delivered(index, at, new, measured, packet.queued);
         if let Some(argument) = gap {
-            self.schedule(answered, Kind::Gap, packet.flow, argument);
+            self.schedule_event(answered, EventKind::Gap, packet.flow, argument);
         }
         if notify {
             self.meter.notifications += 1;
             let due = answered + self.set.reaction;
-            self.schedule(due, Kind::Notify, packet.flow, 0);
+            self.schedule_event(due, EventKind::Notify, packet.flow, 0);
         }
         if complete {
-            self.schedule(at, Kind::Complete, packet.flow, 0);
+            self.schedule_event(at, EventKind::Complete, packet.flow, 0);
         }
         if self.set.needs.acks && in_order {
             let acknowledgement = Packet {
@@ -75,8 +75,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 index: received,
                 ..packet
             };
-            let place = self.fabric.packets.keep(place, acknowledgement);
-            self.schedule(answered, Kind::Ack, packet.flow, place);
+            let place = self.fabric.packets.store_packet(place, acknowledgement);
+            self.schedule_event(answered, EventKind::Ack, packet.flow, place);
         } else {
             self.fabric.packets.discard(place);
         }
@@ -84,7 +84,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Counts a packet and the gap before it.
     #[inline(always)]
-    fn keep(&mut self, packet: &Packet) -> Kept {
+    fn count_packet(&mut self, packet: &Packet) -> Kept {
         let index = packet.flow as usize;
         let recovery = self.set.recovery;
         let flow = &mut self.transport.flows[index];
@@ -138,7 +138,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Responds to a probe; the response is back at `answered`.
     #[inline(always)]
-    fn answer(&mut self, packet: &Packet, place: Option<u32>, answered: Time) {
+    fn answer_probe(&mut self, packet: &Packet, place: Option<u32>, answered: Time) {
         let index = packet.flow as usize;
         let flow = &mut self.transport.flows[index];
         flow.answer_acked = std::mem::take(&mut flow.acked);
@@ -148,7 +148,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         flow.answer_at = due;
         if let Some(pending) = &mut self.control.pending {
             let rtt = answered - packet.sent;
-            pending.push(Pending::of(
+            pending.push(Pending::for_flow(
                 packet.flow,
                 flow,
                 rtt,
@@ -161,6 +161,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         {
             self.transport.answer_telemetry[index] = self.fabric.telemetry[place as usize];
         }
-        self.schedule(due, Kind::Response, packet.flow, 0);
+        self.schedule_event(due, EventKind::Response, packet.flow, 0);
     }
 }

@@ -11,25 +11,25 @@ use crate::scenario::Recovery;
 
 use super::outside::Pending;
 use super::state::{Drop, Flow, Packet, Probe};
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A flow starts, or gets more to send.
-    pub(super) fn start(&mut self, flow: usize) {
-        self.meter.started(flow, self.now);
+    pub(super) fn start_sending(&mut self, flow: usize) {
+        self.meter.flow_started(flow, self.now);
         if self.transport.flows[flow].started {
             let more = self.plan.flows[flow].packets.unwrap_or(0);
             self.transport.flows[flow].end += more;
-            self.reschedule(flow);
+            self.reschedule_turn(flow);
         } else {
             self.transport.flows[flow].started = true;
-            self.begin(flow);
+            self.start_controller(flow);
         }
     }
 
     /// How many packets the flow may send now.
-    fn allowed(&self, flow: &Flow) -> u32 {
-        let data = flow.data();
+    fn packets_allowed(&self, flow: &Flow) -> u32 {
+        let data = flow.packets_ready();
         if flow.command.window_bytes == f64::INFINITY || !self.set.needs.acks {
             return data;
         }
@@ -44,40 +44,40 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Schedules the flow's turn for when it may send.
     #[inline]
-    pub(super) fn reschedule(&mut self, index: usize) {
+    pub(super) fn reschedule_turn(&mut self, index: usize) {
         if self.linux.is_some() {
             self.tcp_push(index);
             return;
         }
         let flow = &self.transport.flows[index];
-        if flow.burst_left > 0 || !flow.started || self.allowed(flow) == 0 {
+        if flow.burst_left > 0 || !flow.started || self.packets_allowed(flow) == 0 {
             return;
         }
-        let at = flow.eligible().max(self.now);
+        let at = flow.next_departure().max(self.now);
         // The probe response comes first, and this is called again then.
         if flow.answer_at > self.now && flow.answer_at <= at {
             return;
         }
         if at < flow.turn_at {
             self.transport.flows[index].turn_at = at;
-            self.schedule(at, Kind::Turn, index as u32, 0);
+            self.schedule_event(at, EventKind::Turn, index as u32, 0);
         }
     }
 
     /// The flow joins its host's queue, if it still may send.
-    pub(super) fn turn(&mut self, index: usize) {
+    pub(super) fn take_turn(&mut self, index: usize) {
         let now = self.now;
         let flow = &mut self.transport.flows[index];
         if flow.turn_at != now {
             return;
         }
         flow.turn_at = Time::MAX;
-        if now < flow.eligible() {
-            self.reschedule(index);
+        if now < flow.next_departure() {
+            self.reschedule_turn(index);
             return;
         }
         let flow = &self.transport.flows[index];
-        let packets = self.allowed(flow).min(self.set.burst);
+        let packets = self.packets_allowed(flow).min(self.set.burst);
         if packets == 0 {
             return;
         }
@@ -91,19 +91,19 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         flow.burst_left = packets;
         if listed {
             // The time of its turn depends on pauses.
-            self.join(index as u32);
+            self.join_host_queue(index as u32);
         } else if begin == now {
-            self.depart(index);
+            self.packet_departs(index);
         } else {
-            self.schedule(begin, Kind::Depart, index as u32, 0);
+            self.schedule_event(begin, EventKind::Depart, index as u32, 0);
         }
     }
 
     /// The next packet of a burst starts to leave.
-    pub(super) fn depart(&mut self, index: usize) {
+    pub(super) fn packet_departs(&mut self, index: usize) {
         let now = self.now;
         let flow = &mut self.transport.flows[index];
-        if flow.data() == 0 {
+        if flow.packets_ready() == 0 {
             // All data of the burst has been acknowledged meanwhile.
             flow.burst_left = 0;
             return;
@@ -122,7 +122,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             flow.underway += 1;
         }
         // Less data may be left than at the start of the burst, because ACKs came meanwhile.
-        flow.burst_left = (flow.burst_left - 1).min(flow.data());
+        flow.burst_left = (flow.burst_left - 1).min(flow.packets_ready());
         let more = flow.burst_left > 0;
         let probe = self.set.needs.probes && flow.probe == Probe::Idle;
         if probe {
@@ -157,28 +157,28 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 rate_bps: host.rate_bps,
             };
             let place = self.fabric.insert_with_telemetry(packet, own);
-            self.forward(packet, Some(place), arrival);
+            self.forward_packet(packet, Some(place), arrival);
         } else {
-            self.forward(packet, None, arrival);
+            self.forward_packet(packet, None, arrival);
         }
         if more && self.fabric.links.is_some() {
             // The host continues the burst.
         } else if more {
-            self.schedule(left, Kind::Depart, index as u32, 0);
+            self.schedule_event(left, EventKind::Depart, index as u32, 0);
         } else {
-            self.reschedule(index);
+            self.reschedule_turn(index);
         }
         if self.set.needs.sent {
             if self.set.reaction == Time::ZERO {
-                self.sent(index);
+                self.report_sent(index);
             } else {
-                self.schedule(now + self.set.reaction, Kind::Sent, index as u32, 0);
+                self.schedule_event(now + self.set.reaction, EventKind::Sent, index as u32, 0);
             }
         }
     }
 
     /// A full queue dropped a packet.
-    pub(super) fn dropped(&mut self, packet: Packet) {
+    pub(super) fn packet_dropped(&mut self, packet: Packet) {
         self.meter.dropped += 1;
         let index = packet.flow as usize;
         let flow = &mut self.transport.flows[index];
@@ -191,7 +191,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if packet.probe || !forgotten {
             self.events.push(crate::engine::Event {
                 time: timeout,
-                what: ((Kind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
+                what: ((EventKind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
                 argument: packet.number,
             });
         }
@@ -226,7 +226,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A receiver's report. Selective repeat: packets that left before number `argument` have
     /// arrived or are lost. Go-back-N: packet `argument` is missing.
-    pub(super) fn gap(&mut self, index: usize, argument: u32) {
+    pub(super) fn receive_gap_report(&mut self, index: usize, argument: u32) {
         match self.set.recovery {
             Recovery::SelectiveRepeat => {
                 let flow = &mut self.transport.flows[index];
@@ -269,7 +269,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
         }
         self.tell_loss(index, Loss::Gap);
-        self.reschedule(index);
+        self.reschedule_turn(index);
     }
 
     /// A dropped packet has timed out.
@@ -325,7 +325,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
         }
         self.tell_loss(index, Loss::Timeout);
-        self.reschedule(index);
+        self.reschedule_turn(index);
     }
 
     /// Goes back: sends from this packet on again.
@@ -349,7 +349,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if let Some(pending) = &mut self.control.pending {
             let known_after = self.now - flow.probe_sent;
             let number = index as u32;
-            pending.push(Pending::of(
+            pending.push(Pending::for_flow(
                 number,
                 flow,
                 known_after,
@@ -357,11 +357,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 due,
             ));
         }
-        self.schedule(due, Kind::Response, index as u32, 0);
+        self.schedule_event(due, EventKind::Response, index as u32, 0);
     }
 
     /// An ACK reaches the sender.
-    pub(super) fn ack(&mut self, index: usize, place: u32) {
+    pub(super) fn receive_ack(&mut self, index: usize, place: u32) {
         let flow = &mut self.transport.flows[index];
         let packet = self.fabric.packets.get_mut(place);
         match self.set.recovery {
@@ -376,15 +376,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
         }
         if self.set.reaction == Time::ZERO {
-            self.acked(index, place);
+            self.deliver_ack(index, place);
         } else {
-            self.schedule(
+            self.schedule_event(
                 self.now + self.set.reaction,
-                Kind::Acked,
+                EventKind::Acked,
                 index as u32,
                 place,
             );
-            self.reschedule(index);
+            self.reschedule_turn(index);
         }
     }
 }

@@ -12,7 +12,7 @@ pub(super) const MAX_HOPS: usize = 6;
 pub(super) const ENDLESS: u32 = u32::MAX;
 
 /// Puts a value into an existing slot or the next one.
-pub(super) fn put<T>(list: &mut Vec<T>, place: usize, value: T) {
+pub(super) fn put_in_slot<T>(list: &mut Vec<T>, place: usize, value: T) {
     if place == list.len() {
         list.push(value);
     } else {
@@ -73,7 +73,7 @@ pub(super) struct Flow {
     pub acked: u32,
     pub marked: u32,
     pub lost: u32,
-    /// The same counts as in the response in flight.
+    /// Acknowledged, marked and lost packets in the response in flight.
     pub answer_acked: u32,
     pub answer_marked: u32,
     pub answer_lost: u32,
@@ -156,7 +156,7 @@ impl Flow {
     }
 
     /// When the next packet may start to leave.
-    pub fn eligible(&self) -> Time {
+    pub fn next_departure(&self) -> Time {
         Time::from_ps(
             self.paced_from
                 .ps()
@@ -166,7 +166,7 @@ impl Flow {
 
     /// Acknowledged, marked and lost packets that the sender learns with a probe's response or
     /// loss. Without a response it knows of the probe alone.
-    pub fn told(&self) -> [u32; 3] {
+    pub fn reported_counts(&self) -> [u32; 3] {
         match self.probe {
             Probe::Lost => [0, 0, 1],
             _ => [self.answer_acked, self.answer_marked, self.answer_lost],
@@ -174,7 +174,7 @@ impl Flow {
     }
 
     /// Packets ready to be sent.
-    pub fn data(&self) -> u32 {
+    pub fn packets_ready(&self) -> u32 {
         if self.end == ENDLESS {
             return ENDLESS;
         }
@@ -230,7 +230,7 @@ impl Port {
     /// Queueing delay of a packet that arrives at this time. Behind a shaper it is the time until
     /// the tokens suffice; `busy` is then when the bucket will be full again.
     #[inline]
-    pub fn waiting(&self, at: Time) -> Time {
+    pub fn queueing_delay(&self, at: Time) -> Time {
         let waiting = self.busy.saturating_sub(at);
         if self.bucket == Time::ZERO {
             return waiting;
@@ -240,7 +240,7 @@ impl Port {
 
     /// Takes a packet that arrives at `at` and waits so long; returns when it has left.
     #[inline]
-    pub fn serve(&mut self, at: Time, waiting: Time) -> Time {
+    pub fn serve_packet(&mut self, at: Time, waiting: Time) -> Time {
         if self.bucket == Time::ZERO {
             self.busy = at + waiting + self.tx;
             return self.busy;
@@ -251,7 +251,7 @@ impl Port {
 
     /// Whether a packet with this queueing delay fits into the queue.
     #[inline]
-    pub fn admits(&mut self, waiting: Time, measured: bool) -> bool {
+    pub fn admits_packet(&mut self, waiting: Time, measured: bool) -> bool {
         let room = waiting + self.tx <= self.limit;
         self.dropped += u64::from(!room && measured);
         room
@@ -259,7 +259,7 @@ impl Port {
 
     /// Whether a packet with this queueing delay is marked.
     #[inline]
-    pub fn marks(&mut self, waiting: Time) -> bool {
+    pub fn marks_packet(&mut self, waiting: Time) -> bool {
         // The share of marked packets grows linearly between the thresholds.
         waiting > self.mark_from
             && (waiting >= self.mark_all
@@ -272,7 +272,7 @@ impl Port {
 pub(super) struct Packet {
     /// When it started to leave its host; in an ACK the round-trip time.
     pub sent: Time,
-    /// Its queueing delay in switches so far.
+    /// Queueing delay of the packet in switches so far.
     pub queued: Time,
     /// When it reached the port where it is queued; only in ports with explicit queues.
     pub arrived: Time,
@@ -317,7 +317,7 @@ impl Slab {
     }
 
     /// Stores the current state of a packet, in its slot or in a new one.
-    pub fn keep(&mut self, place: Option<u32>, packet: Packet) -> u32 {
+    pub fn store_packet(&mut self, place: Option<u32>, packet: Packet) -> u32 {
         let Some(place) = place else {
             return self.insert(packet);
         };

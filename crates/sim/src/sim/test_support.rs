@@ -45,7 +45,7 @@ pub(crate) fn many_to_one(flows: u32) -> Scenario {
 }
 
 /// Listed flows: from, to, packets, start.
-pub(crate) fn listed(flows: &[(u32, u32, Option<u64>, Time)]) -> Scenario {
+pub(crate) fn listed_flows(flows: &[(u32, u32, Option<u64>, Time)]) -> Scenario {
     let mut scenario = many_to_one(1);
     scenario.warmup = Time::ZERO;
     scenario.workload = Workload::Flows(
@@ -67,11 +67,11 @@ pub(crate) fn listed(flows: &[(u32, u32, Option<u64>, Time)]) -> Scenario {
 pub(crate) struct Constant(pub f64);
 
 impl Controller for Constant {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::default()
     }
 
-    fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = self.0;
     }
 }
@@ -93,7 +93,7 @@ impl Proportional {
         }
     }
 
-    pub fn multiplier(&self, rtt: Time, rate_bps: f64) -> f64 {
+    pub fn rate_multiplier(&self, rtt: Time, rate_bps: f64) -> f64 {
         let signal = rtt.secs() / self.base_rtt * (rate_bps / self.line).sqrt();
         1.0 + 0.2 * (self.target - signal).clamp(-1.0, 1.0)
     }
@@ -107,17 +107,17 @@ impl Proportional {
 }
 
 impl Controller for Proportional {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::PROBES
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = setup.line_rate_bps / 20.0;
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         let rate = &mut context.command.rate_bps;
-        *rate *= self.multiplier(response.rtt, *rate);
+        *rate *= self.rate_multiplier(response.rtt, *rate);
     }
 
     fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {

@@ -3,7 +3,7 @@ use crate::cc::{Ack, Context, Controller, Loss, Needs, Response, Setup};
 use crate::engine::{Event, EventQueue, Heap, Wheel};
 use crate::scenario::{Ecn, Recovery, Scenario, Topology, Workload};
 
-use super::test_support::{Constant, Proportional, listed, many_to_one};
+use super::test_support::{Constant, Proportional, listed_flows, many_to_one};
 use super::{Decision, Simulation};
 
 mod outside;
@@ -54,7 +54,7 @@ fn trace<Q: EventQueue>(scenario: &Scenario, seed: u64) -> (u64, u64) {
         |_, setup: &Setup| Proportional::new(setup),
         seed,
     );
-    while simulation.step() {}
+    while simulation.handle_next() {}
     (simulation.events.hash, simulation.handled)
 }
 
@@ -113,7 +113,7 @@ fn two_flows_by_hand() {
     //           leaves at 1163.84 ns, arrives at 2163.84 ns.
     //   second: arrives at the switch at 1091.92 ns, waits until 1163.84 ns (71.92 ns),
     //           leaves at 1245.76 ns, arrives at 2245.76 ns: 2235.76 ns after its start.
-    let scenario = listed(&[
+    let scenario = listed_flows(&[
         (1, 0, Some(1), Time::ZERO),
         (2, 0, Some(1), Time::from_ns(10)),
     ]);
@@ -134,7 +134,7 @@ fn two_flows_by_hand() {
 fn pacing_by_hand() {
     // At 10 Gbit/s a packet may start every 819.2 ns. The last of ten packets starts after 9 ·
     // 819.2 = 7372.8 ns and arrives 2163.84 ns later.
-    let one = listed(&[(1, 0, Some(10), Time::ZERO)]);
+    let one = listed_flows(&[(1, 0, Some(10), Time::ZERO)]);
     let outcome = Simulation::new(&one, |_, _| Constant(LINE / 10.0), 1).run();
     assert!((outcome.completions[0].time_us - 9.53664).abs() < 1e-9);
 
@@ -151,7 +151,7 @@ fn pacing_by_hand() {
 fn flows_of_a_host_take_turns() {
     // Two flows of one host at line rate, bursts of two packets, six packets each: the host sends
     // AABBAABBAABB. A's last packet is the 10th to leave, B's the 12th. The switch queues none.
-    let mut scenario = listed(&[(1, 0, Some(6), Time::ZERO), (1, 0, Some(6), Time::ZERO)]);
+    let mut scenario = listed_flows(&[(1, 0, Some(6), Time::ZERO), (1, 0, Some(6), Time::ZERO)]);
     scenario.hosts.burst_packets = 2;
     let outcome = Simulation::new(&scenario, |_, _| Constant(LINE), 1).run();
     let end = |flow: usize| outcome.completions[flow].time_us;
@@ -165,10 +165,10 @@ fn probe_sees_the_base_round_trip() {
     #[derive(Clone)]
     struct Watch(Time);
     impl Controller for Watch {
-        fn needs(&self) -> Needs {
+        fn required_signals(&self) -> Needs {
             Needs::PROBES
         }
-        fn start(&mut self, setup: &Setup, _: &mut Context<'_>) {
+        fn start_flow(&mut self, setup: &Setup, _: &mut Context<'_>) {
             self.0 = setup.base_rtt;
         }
         fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
@@ -177,7 +177,7 @@ fn probe_sees_the_base_round_trip() {
             assert_eq!(response.acked_bytes, 1024);
         }
     }
-    let scenario = listed(&[(1, 0, Some(1), Time::from_us(7))]);
+    let scenario = listed_flows(&[(1, 0, Some(1), Time::from_us(7))]);
     let setup = |_: u32, setup: &Setup| {
         assert_eq!(setup.base_rtt, Time::from_us(12));
         assert_eq!(setup.hops, 2);
@@ -243,13 +243,13 @@ fn marks_grow_with_the_queue() {
     #[derive(Clone)]
     struct Marks(std::sync::Arc<std::sync::atomic::AtomicU64>);
     impl Controller for Marks {
-        fn needs(&self) -> Needs {
+        fn required_signals(&self) -> Needs {
             Needs {
                 acks: true,
                 ..Needs::default()
             }
         }
-        fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+        fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
             context.command.rate_bps = 60e9;
         }
         fn on_ack(&mut self, ack: &Ack<'_>, _: &mut Context<'_>) {
@@ -257,7 +257,7 @@ fn marks_grow_with_the_queue() {
                 .fetch_add(u64::from(ack.marked), std::sync::atomic::Ordering::Relaxed);
         }
     }
-    let mut scenario = listed(&[(1, 0, None, Time::ZERO), (2, 0, None, Time::from_ns(100))]);
+    let mut scenario = listed_flows(&[(1, 0, None, Time::ZERO), (2, 0, None, Time::from_ns(100))]);
     scenario.network.ecn = Some(Ecn {
         min_bytes: 1_000_000,
         max_bytes: 5_000_000,
@@ -296,13 +296,13 @@ struct Losses {
 }
 
 impl Controller for Losses {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs {
             losses: true,
             ..Needs::default()
         }
     }
-    fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = self.rate_bps;
     }
     fn on_loss(&mut self, loss: Loss, _: &mut Context<'_>) {
@@ -323,7 +323,7 @@ fn what_is_lost_is_repeated() {
             let flows: Vec<_> = (1..5)
                 .map(|host| (host, 0, Some(500), Time::from_ns(u64::from(host) * 13)))
                 .collect();
-            let mut scenario = listed(&flows);
+            let mut scenario = listed_flows(&flows);
             scenario.duration = Time::from_us(200_000);
             scenario.network.link.queue_bytes = 20 * 1024;
             scenario.hosts.recovery = recovery;
@@ -367,16 +367,16 @@ struct Curious {
 }
 
 impl Controller for Curious {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs {
             losses: self.losses,
             lost_bytes: self.lost_bytes,
-            ..self.inner.needs()
+            ..self.inner.required_signals()
         }
     }
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
         self.seed = setup.seed;
-        self.inner.start(setup, context);
+        self.inner.start_flow(setup, context);
     }
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         let heard = (self.seed, context.now, response.lost_bytes);
@@ -462,7 +462,7 @@ fn a_lost_tail_times_out() {
     // From the second pair on, the first sender's packet has just filled the queue. So five of the
     // second sender's packets are lost. No later packet shows the gap, and each times out by
     // itself.
-    let mut scenario = listed(&[
+    let mut scenario = listed_flows(&[
         (1, 0, Some(6), Time::ZERO),
         (2, 0, Some(6), Time::from_ns(1)),
     ]);
@@ -493,10 +493,10 @@ struct Probes {
 }
 
 impl Controller for Probes {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::PROBES
     }
-    fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+    fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = LINE;
     }
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
@@ -521,7 +521,7 @@ fn a_lost_probe_is_heard_of_when_its_loss_is_known() {
             // All are lost: a time-out after 100 µs.
             (6, Time::from_ps(100_001_000)),
         ] {
-            let mut scenario = listed(&[
+            let mut scenario = listed_flows(&[
                 (1, 0, Some(6), Time::ZERO),
                 (2, 0, Some(packets), Time::from_ns(1)),
             ]);
@@ -547,13 +547,13 @@ fn windows_limit_what_is_under_way() {
     // within it. 8·8192 bit / 12 µs = 5.461 Gbit/s.
     struct Window;
     impl Controller for Window {
-        fn needs(&self) -> Needs {
+        fn required_signals(&self) -> Needs {
             Needs {
                 acks: true,
                 ..Needs::default()
             }
         }
-        fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+        fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
             context.command.window_bytes = 8.5 * 1024.0;
         }
         fn on_ack(&mut self, ack: &Ack<'_>, _: &mut Context<'_>) {
@@ -562,7 +562,7 @@ fn windows_limit_what_is_under_way() {
         }
     }
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
-        let mut scenario = listed(&[(1, 0, None, Time::ZERO)]);
+        let mut scenario = listed_flows(&[(1, 0, None, Time::ZERO)]);
         scenario.hosts.recovery = recovery;
         // Later the controller would count what the ACK itself let go.
         scenario.hosts.reaction = Time::ZERO;
@@ -581,7 +581,7 @@ fn decisions_outside_are_those_inside() {
             scenario.hosts.reaction = reaction;
             let inside = Simulation::new(&scenario, |_, setup| Proportional::new(setup), 9).run();
             let mut policies = Vec::new();
-            let mut simulation = Simulation::outside(
+            let mut simulation = Simulation::with_outside_decisions(
                 &scenario,
                 |_, setup| {
                     policies.push(Proportional::new(setup));
@@ -600,12 +600,13 @@ fn decisions_outside_are_those_inside() {
                         lost += 1;
                         Proportional::after_loss(decision.rtt)
                     } else {
-                        policies[decision.flow as usize].multiplier(decision.rtt, decision.rate_bps)
+                        policies[decision.flow as usize]
+                            .rate_multiplier(decision.rtt, decision.rate_bps)
                     };
                     simulation.decide(decision.flow, Decision::Multiply(factor));
                 }
             }
-            let outside = simulation.finish();
+            let outside = simulation.outcome_so_far();
             assert_eq!(inside, outside, "{} {reaction}", scenario.name);
             assert!(batches > 10 && decided > batches, "{decided} in {batches}");
             assert!(lost > 10 || scenario.name != "lossy", "{lost} of {decided}");
@@ -652,10 +653,10 @@ fn reaction_time_delays_what_is_decided() {
     // started. With 4 µs, the command takes effect at 16 µs: the third packet leaves then.
     struct Double;
     impl Controller for Double {
-        fn needs(&self) -> Needs {
+        fn required_signals(&self) -> Needs {
             Needs::PROBES
         }
-        fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+        fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
             context.command.rate_bps = 1e9;
         }
         fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
@@ -664,7 +665,7 @@ fn reaction_time_delays_what_is_decided() {
         }
     }
     for (reaction_us, third_us) in [(0, 12.288), (4, 16.0)] {
-        let mut scenario = listed(&[(1, 0, Some(3), Time::ZERO)]);
+        let mut scenario = listed_flows(&[(1, 0, Some(3), Time::ZERO)]);
         scenario.hosts.reaction = Time::from_us(reaction_us);
         let outcome = Simulation::new(&scenario, |_, _| Double, 1).run();
         let found = outcome.completions[0].time_us;
@@ -678,13 +679,13 @@ fn a_late_controller_knows_what_has_been_sent_meanwhile() {
     // with 14 more packets behind it; 40 µs later 63 have left.
     struct Paced(u64);
     impl Controller for Paced {
-        fn needs(&self) -> Needs {
+        fn required_signals(&self) -> Needs {
             Needs {
                 acks: true,
                 ..Needs::default()
             }
         }
-        fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
+        fn start_flow(&mut self, _: &Setup, context: &mut Context<'_>) {
             context.command.rate_bps = 10e9;
         }
         fn on_ack(&mut self, ack: &Ack<'_>, _: &mut Context<'_>) {
@@ -692,7 +693,7 @@ fn a_late_controller_knows_what_has_been_sent_meanwhile() {
         }
     }
     for (reaction_us, behind) in [(0, 14), (40, 63)] {
-        let mut scenario = listed(&[(1, 0, None, Time::ZERO)]);
+        let mut scenario = listed_flows(&[(1, 0, None, Time::ZERO)]);
         scenario.hosts.reaction = Time::from_us(reaction_us);
         scenario.duration = Time::from_us(1_200);
         let outcome = Simulation::new(&scenario, move |_, _| Paced(behind), 1).run();

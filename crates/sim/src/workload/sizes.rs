@@ -55,7 +55,7 @@ const HADOOP: &[(f64, f64)] = &[
 ];
 
 impl Sizes {
-    fn points(self) -> &'static [(f64, f64)] {
+    fn distribution_points(self) -> &'static [(f64, f64)] {
         match self {
             Self::Websearch => WEBSEARCH,
             Self::Hadoop => HADOOP,
@@ -63,9 +63,9 @@ impl Sizes {
     }
 
     /// The size that this share of flows does not exceed, whole bytes, at least 1.
-    pub fn quantile(self, share: f64) -> u64 {
+    pub fn size_quantile(self, share: f64) -> u64 {
         let percent = share * 100.0;
-        let points = self.points();
+        let points = self.distribution_points();
         let above = points
             .partition_point(|(_, below)| *below <= percent)
             .clamp(1, points.len() - 1);
@@ -76,7 +76,7 @@ impl Sizes {
 
     /// The share of flows of at most this many bytes.
     pub fn share_up_to(self, bytes: f64) -> f64 {
-        let points = self.points();
+        let points = self.distribution_points();
         let above = points.partition_point(|(size, _)| *size <= bytes);
         if above == 0 {
             return 0.0;
@@ -100,7 +100,7 @@ impl Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::stream;
+    use crate::rng::random_stream;
 
     #[test]
     fn means_by_hand() {
@@ -121,10 +121,11 @@ mod tests {
     #[test]
     fn samples_follow_the_distribution() {
         for sizes in [Sizes::Websearch, Sizes::Hadoop] {
-            let mut rng = stream(11, 5);
+            let mut rng = random_stream(11, 5);
             let count = 100_000;
-            let mut samples: Vec<u64> =
-                (0..count).map(|_| sizes.quantile(rng.fraction())).collect();
+            let mut samples: Vec<u64> = (0..count)
+                .map(|_| sizes.size_quantile(rng.fraction()))
+                .collect();
             samples.sort_unstable();
             let mut worst: f64 = 0.0;
             for (below, size) in samples.iter().enumerate() {
@@ -142,9 +143,9 @@ mod tests {
 
     #[test]
     fn extremes() {
-        assert_eq!(Sizes::Websearch.quantile(0.0), 1);
-        assert_eq!(Sizes::Websearch.quantile(1.0), 30_000_000);
-        assert_eq!(Sizes::Hadoop.quantile(0.5), 700);
+        assert_eq!(Sizes::Websearch.size_quantile(0.0), 1);
+        assert_eq!(Sizes::Websearch.size_quantile(1.0), 30_000_000);
+        assert_eq!(Sizes::Hadoop.size_quantile(0.5), 700);
         assert_eq!(Sizes::Websearch.share_up_to(-1.0), 0.0);
         assert_eq!(Sizes::Websearch.share_up_to(4e7), 1.0);
     }

@@ -154,7 +154,7 @@ impl Clamps {
             || is_control(kernel.setup(), remote, now_ns)
         {
             true => None,
-            false => entry.path.segments(),
+            false => entry.path.clamp_segments(),
         };
         let changed = known.change(programs.sets.then_some(kernel), now_ns, wanted);
         known.faults.note_outcome(CHANGE, changed);
@@ -222,7 +222,7 @@ impl Known {
             entry.connections = found.connections;
             entry.clamped = found.clamped;
             entry.left = found.left;
-            entry.path.look(now_ns, found.readings);
+            entry.path.poll_readings(now_ns, found.readings);
         }
     }
 
@@ -256,7 +256,7 @@ impl Known {
 fn is_control(setup: &Setup, remote: &Remote, now_ns: u64) -> bool {
     let (v4, v6) = setup.cluster;
     let key = HostKey::new(remote.netns, remote.address(), v4, v6);
-    key.is_ok_and(|key| setup.control.holds(key.tag(), now_ns))
+    key.is_ok_and(|key| setup.control.contains_cluster(key.tag(), now_ns))
 }
 
 /// Whether a new clamp is worth a change.
@@ -311,7 +311,7 @@ mod tests {
         let first = Remote::from(&report(1, 1, 0).host);
         assert_eq!(first.address().to_string(), "10.0.0.1");
         let path = &known.hosts[&first].path;
-        assert_eq!((path.rate(), path.min_rtt_us()), (100_000_000, 50));
+        assert_eq!((path.largest_rate(), path.min_rtt_us()), (100_000_000, 50));
         known.files = HashMap::from([(1, "/proc/1/ns/net".into()), (2, "/proc/2/ns/net".into())]);
         let files = known.files_with_connections();
         assert_eq!(files.into_keys().collect::<Vec<_>>(), [1]);

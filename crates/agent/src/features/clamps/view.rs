@@ -67,7 +67,7 @@ impl HostClamp {
             netns: remote.netns,
             container: containers.get(&remote.netns).cloned(),
             segments: entry.segments,
-            max_rate_bytes_per_s: entry.path.rate(),
+            max_rate_bytes_per_s: entry.path.largest_rate(),
             min_rtt_us: entry.path.min_rtt_us(),
             connections: entry.connections,
             clamped: entry.clamped,

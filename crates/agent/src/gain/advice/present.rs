@@ -1,7 +1,8 @@
 //! Advice in words and numbers.
 
 use thalweg_gain::{
-    Advised, Arm, Choice, Comparison, Conclusion, Found, Group, Row, Scope, Side, Verdict, advise,
+    Advised, Arm, Choice, Comparison, Conclusion, Finding, Group, Row, Scope, Side, Verdict,
+    advise_group,
 };
 use thalweg_units::prefix::Prefix;
 
@@ -72,7 +73,7 @@ pub(super) fn view(
     question: &Question,
 ) -> view::Advice {
     let age_s = seconds(question.now_ms - kept.since_ms);
-    let groups = kept.ledger.groups();
+    let groups = kept.ledger.current_groups();
     let wanted = sorted(&groups).into_iter().filter(|((scope, name), _)| {
         *scope == Scope::All || (*scope == question.scope && question.has(name))
     });
@@ -127,7 +128,7 @@ struct Table<'a> {
 
 impl Table<'_> {
     fn group(&self, scope: Scope, name: &str, group: &Group) -> AdviceGroup {
-        let advised = advise(group, scope, self.system);
+        let advised = advise_group(group, scope, self.system);
         let best = match advised.conclusion {
             Conclusion::Take(index) => advised.choices.get(index),
             _ => None,
@@ -162,7 +163,7 @@ impl Table<'_> {
     fn choice(&self, choice: &Choice, scope: Scope, name: &str) -> AdviceChoice {
         let measures = Row::MEASURES.into_iter().zip(&choice.comparisons);
         let growth = match choice.found {
-            Found::Unknown(growth) => growth,
+            Finding::Unknown(growth) => growth,
             _ => None,
         };
         let arm = arm(choice, scope, name);
@@ -177,18 +178,18 @@ impl Table<'_> {
                 && arm.as_deref().is_some_and(|arm| self.ended.contains(&arm)),
             arm,
             verdict: match choice.found {
-                Found::Better => "better",
-                Found::AtAPrice(_) => "price",
-                Found::Worse => "worse",
-                Found::Same => "same",
-                Found::Unknown(_) => "unknown",
+                Finding::Better => "better",
+                Finding::AtAPrice(_) => "price",
+                Finding::Worse => "worse",
+                Finding::Same => "same",
+                Finding::Unknown(_) => "unknown",
             }
             .to_owned(),
             words: said(choice, scope, name, self.system.name()),
             known_in_s: known_in(growth, self.age_s),
             rows: measures
                 .filter(|(_, it)| it.control + it.treated > 0)
-                .map(|(row, it)| presented_row(row, it, Verdict::of(it, row), self.age_s))
+                .map(|(row, it)| presented_row(row, it, Verdict::judge_row(it, row), self.age_s))
                 .collect(),
         }
     }
@@ -275,8 +276,8 @@ impl Table<'_> {
     }
 }
 
-fn is_price(found: Found) -> bool {
-    matches!(found, Found::AtAPrice(_))
+fn is_price(found: Finding) -> bool {
+    matches!(found, Finding::AtAPrice(_))
 }
 
 /// The arm of a choice; `None`: any that the learner chose.
@@ -310,14 +311,14 @@ fn said(choice: &Choice, scope: Scope, name: &str, system: &str) -> String {
     let time = &choice.comparisons[0];
     let much = compared(time, system, &with);
     match choice.found {
-        Found::Better | Found::Worse => format!("{who} {much}"),
-        Found::AtAPrice(row) => format!("{who} {much}, but {}", price(row, choice)),
-        Found::Same => {
+        Finding::Better | Finding::Worse => format!("{who} {much}"),
+        Finding::AtAPrice(row) => format!("{who} {much}, but {}", price(row, choice)),
+        Finding::Same => {
             let (low, high) = time.interval().unwrap_or_default();
             let within = amount(Row::Time, low.abs().max(high.abs()));
             format!("{who} as long as {system}{with}, within {within}")
         }
-        Found::Unknown(_) => match time.interval() {
+        Finding::Unknown(_) => match time.interval() {
             Some((low, high)) => format!(
                 "{who} between {} {} and {} {} time than {system}{with}",
                 amount(Row::Time, low),

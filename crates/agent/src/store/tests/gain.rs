@@ -39,7 +39,7 @@ fn fill(kept: &mut KeptGain) {
                     source: (hour != HOUR).then_some(Source::Fleet),
                 };
                 kept.ledger
-                    .add(part(hour, tag), &connection(seconds), first);
+                    .add_connection(part(hour, tag), &connection(seconds), first);
             }
         }
     }
@@ -64,28 +64,28 @@ fn sums_come_back_whether_their_hour_is_over_or_not() {
     let mut store = open(directory.path());
     let mut kept = store.gain("", NOW).unwrap();
     assert_eq!(kept.since_ms, store.now_ms(NOW));
-    assert!(kept.ledger.groups().is_empty() && kept.reverts.is_empty());
+    assert!(kept.ledger.current_groups().is_empty() && kept.reverts.is_empty());
     fill(&mut kept);
     kept.reverts = vec![revert(None), revert(Some("bbr"))];
     (kept.ledger.left_out, kept.ledger.overridden) = (3, 5);
     save(&mut store, &mut kept);
     // The first hour is over, the second is not.
-    kept.ledger.close(HOUR + 2);
+    kept.ledger.close_hours(HOUR + 2);
     save(&mut store, &mut kept);
     drop(store);
 
     let later = moment(7_200_000);
     let store = open_at(directory.path(), BOOT, later);
     let again = store.gain("", later).unwrap();
-    assert_eq!(again.ledger.groups(), kept.ledger.groups());
+    assert_eq!(again.ledger.current_groups(), kept.ledger.current_groups());
     assert_eq!(again.ledger.closed_groups(), kept.ledger.closed_groups());
     assert_eq!(again.ledger.baseline(), kept.ledger.baseline());
     assert_eq!(again.since_ms, kept.since_ms);
     assert_eq!((again.ledger.left_out, again.ledger.overridden), (3, 5));
     assert_eq!(again.reverts, kept.reverts);
-    let group = &again.ledger.groups()[&(Scope::Arm, "bbr".to_owned())];
+    let group = &again.ledger.current_groups()[&(Scope::Arm, "bbr".to_owned())];
     assert_eq!(group.treated()[Row::Time.index()].connections, 3);
-    let group = &again.ledger.groups()[&(Scope::Source, "fleet".to_owned())];
+    let group = &again.ledger.current_groups()[&(Scope::Source, "fleet".to_owned())];
     assert_eq!(group.treated()[Row::Time.index()].connections, 3);
 }
 
@@ -96,18 +96,18 @@ fn host_hour_that_was_closed_is_booked_once_after_a_restart() {
     let mut store = open_at(directory.path(), BOOT, at(HOUR + 2));
     let mut kept = store.gain("", at(HOUR + 2)).unwrap();
     fill(&mut kept);
-    kept.ledger.close(HOUR + 2);
+    kept.ledger.close_hours(HOUR + 2);
     save(&mut store, &mut kept);
     drop(store);
 
     let store = open_at(directory.path(), BOOT, at(HOUR + 2));
     let mut again = store.gain("", at(HOUR + 2)).unwrap();
     // Its event waited in the ring: it ended in the hour before, and began in the one that is over.
-    again.ledger.reach(HOUR + 1);
+    again.ledger.reach_hour(HOUR + 1);
     let prefix = || "192.0.2.0/24".to_owned();
     let late = part(HOUR, 7);
-    again.ledger.add(late, &connection(1), prefix);
-    let all = &again.ledger.groups()[&(Scope::All, String::new())];
+    again.ledger.add_connection(late, &connection(1), prefix);
+    let all = &again.ledger.current_groups()[&(Scope::All, String::new())];
     let time = &all.treated()[Row::Time.index()];
     // The very first one has nothing to be compared with.
     assert_eq!((time.clusters, time.connections), (2, 6));
@@ -120,7 +120,7 @@ fn groups_of_another_boot_lose_their_hours_in_the_store() {
     let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
     // Nothing is open when the machine restarts.
-    kept.ledger.close(HOUR + 3);
+    kept.ledger.close_hours(HOUR + 3);
     save(&mut store, &mut kept);
     drop(store);
     let mut store = open_at(directory.path(), "another", moment(1000));
@@ -155,7 +155,7 @@ fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
             };
             for seconds in [1, 2] {
                 let connection = held_up(held, seconds);
-                kept.ledger.add(part, &connection, String::new);
+                kept.ledger.add_connection(part, &connection, String::new);
             }
         }
         // Beside none that kept the default: no pair, but limits.
@@ -165,22 +165,29 @@ fn sides_and_limits_come_back_whether_their_hour_is_over_or_not() {
             ..part(hour, 8)
         };
         let prefix = || "203.0.113.0/24".to_owned();
-        kept.ledger.add(alone, &held_up(held, 1), prefix);
+        kept.ledger.add_connection(alone, &held_up(held, 1), prefix);
     }
-    kept.ledger.close(HOUR + 2);
+    kept.ledger.close_hours(HOUR + 2);
     let changed = kept.take_changes("advise:cubic".to_owned());
     store.save_gain(&changed).unwrap();
     drop(store);
 
     let store = open(directory.path());
-    assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
+    assert!(
+        store
+            .gain("", NOW)
+            .unwrap()
+            .ledger
+            .current_groups()
+            .is_empty()
+    );
     let again = store.gain("advise:cubic", NOW).unwrap();
-    assert_eq!(again.ledger.groups(), kept.ledger.groups());
+    assert_eq!(again.ledger.current_groups(), kept.ledger.current_groups());
     assert_eq!(again.ledger.closed_groups(), kept.ledger.closed_groups());
-    let groups = again.ledger.groups();
+    let groups = again.ledger.current_groups();
     let all = &groups[&(Scope::All, String::new())];
     assert_eq!((all.sides.len(), all.limits.connections), (3, 14));
-    assert!(all.limits.binds(Limit::Receiver) && !all.limits.binds(Limit::Buffer));
+    assert!(all.limits.is_binding(Limit::Receiver) && !all.limits.is_binding(Limit::Buffer));
     let alone = &groups[&(Scope::Prefix, "203.0.113.0/24".to_owned())];
     assert_eq!((alone.sides.len(), alone.limits.connections), (0, 2));
 }
@@ -221,7 +228,7 @@ fn a_store_of_two_sides_is_taken_up() {
         (2, 4)
     );
     // Clusters without a connection, which count for nothing, and both sides' groups.
-    let groups = kept.ledger.groups();
+    let groups = kept.ledger.current_groups();
     assert!(groups.contains_key(&(Scope::Arm, "bbr".to_owned())));
     assert_eq!(groups[&(Scope::Port, "443".to_owned())].sides.len(), 2);
 }
@@ -237,7 +244,7 @@ fn after_a_reboot_the_hours_are_over() {
 
     let mut store = open_at(directory.path(), "another", moment(1000));
     let mut again = store.gain("", moment(1000)).unwrap();
-    let before: Vec<_> = kept.ledger.groups().into_keys().collect();
+    let before: Vec<_> = kept.ledger.current_groups().into_keys().collect();
     assert_eq!(
         again
             .ledger
@@ -251,7 +258,7 @@ fn after_a_reboot_the_hours_are_over() {
     fill(&mut again);
     save(&mut store, &mut again);
     let third = store.gain("", moment(1000)).unwrap();
-    let all = &third.ledger.groups()[&(Scope::All, String::new())];
+    let all = &third.ledger.current_groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
         (all.control()[time].clusters, all.treated()[time].clusters),
@@ -265,18 +272,25 @@ fn what_cannot_be_saved_is_saved_later() {
     let mut store = open(directory.path());
     let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
-    kept.ledger.close(HOUR + 2);
-    let groups = kept.ledger.groups();
+    kept.ledger.close_hours(HOUR + 2);
+    let groups = kept.ledger.current_groups();
     let refuse =
         "CREATE TRIGGER full BEFORE INSERT ON gain_parts BEGIN SELECT RAISE(ABORT, 'full'); END";
     store.connection.execute_batch(refuse).unwrap();
     let changed = kept.take_changes(String::new());
     assert!(store.save_gain(&changed).is_err());
     kept.put_back(changed);
-    assert!(store.gain("", NOW).unwrap().ledger.groups().is_empty());
+    assert!(
+        store
+            .gain("", NOW)
+            .unwrap()
+            .ledger
+            .current_groups()
+            .is_empty()
+    );
     store.connection.execute_batch("DROP TRIGGER full").unwrap();
     save(&mut store, &mut kept);
-    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
+    assert_eq!(store.gain("", NOW).unwrap().ledger.current_groups(), groups);
 }
 
 #[test]
@@ -290,10 +304,17 @@ fn a_store_without_a_gain_begins_one() {
     drop(old);
     let mut store = open(directory.path());
     let mut kept = store.gain("", NOW).unwrap();
-    assert!(kept.ledger.groups().is_empty());
+    assert!(kept.ledger.current_groups().is_empty());
     fill(&mut kept);
     save(&mut store, &mut kept);
-    assert!(!store.gain("", NOW).unwrap().ledger.groups().is_empty());
+    assert!(
+        !store
+            .gain("", NOW)
+            .unwrap()
+            .ledger
+            .current_groups()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -306,7 +327,7 @@ fn sums_that_are_none_are_left_out() {
     let spoil = "UPDATE gain_parts SET sums = x'00' WHERE tag = 7";
     store.connection.execute_batch(spoil).unwrap();
     let again = store.gain("", NOW).unwrap();
-    let all = &again.ledger.groups()[&(Scope::All, String::new())];
+    let all = &again.ledger.current_groups()[&(Scope::All, String::new())];
     let time = Row::Time.index();
     assert_eq!(
         (all.control()[time].clusters, all.treated()[time].clusters),
@@ -320,32 +341,32 @@ fn rules_are_kept_apart_from_the_learner_and_forgotten() {
     let mut store = open(directory.path());
     let mut kept = store.gain("", NOW).unwrap();
     fill(&mut kept);
-    let groups = kept.ledger.groups();
+    let groups = kept.ledger.current_groups();
     save(&mut store, &mut kept);
     for (rule, since_ms) in [("a", 10), ("b", 20)] {
         let mut kept = store.gain(rule, NOW).unwrap();
-        assert!(kept.ledger.groups().is_empty());
+        assert!(kept.ledger.current_groups().is_empty());
         kept.since_ms = since_ms;
         kept.reverts.push(revert(None));
         let (part, host) = (part(HOUR, 3), || String::new());
-        kept.ledger.add(part, &connection(1), host);
-        kept.ledger.add(part, &connection(2), host);
+        kept.ledger.add_connection(part, &connection(1), host);
+        kept.ledger.add_connection(part, &connection(2), host);
         store
             .save_gain(&kept.take_changes(rule.to_owned()))
             .unwrap();
     }
-    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
+    assert_eq!(store.gain("", NOW).unwrap().ledger.current_groups(), groups);
     assert!(store.gain("", NOW).unwrap().reverts.is_empty());
     // The learner's own began before, and stays.
     store.forget_rules(15).unwrap();
-    assert_eq!(store.gain("", NOW).unwrap().ledger.groups(), groups);
+    assert_eq!(store.gain("", NOW).unwrap().ledger.current_groups(), groups);
     let [gone, here] = ["a", "b"].map(|rule| store.gain(rule, NOW).unwrap());
-    assert!(gone.ledger.groups().is_empty() && gone.reverts.is_empty());
+    assert!(gone.ledger.current_groups().is_empty() && gone.reverts.is_empty());
     assert_eq!(
         (here.since_ms, &here.reverts[..]),
         (20, &[revert(None)][..])
     );
-    assert_eq!(here.ledger.groups().len(), 3);
+    assert_eq!(here.ledger.current_groups().len(), 3);
 }
 
 #[test]
@@ -369,7 +390,7 @@ fn the_learners_gain_of_the_version_before_is_taken_up() {
     let kept = store.gain("", NOW).unwrap();
     assert_eq!((kept.since_ms, kept.ledger.left_out), (7, 3));
     assert_eq!(kept.reverts, [revert(Some("bbr"))]);
-    let group = &kept.ledger.groups()[&(Scope::Port, "443".to_owned())];
+    let group = &kept.ledger.current_groups()[&(Scope::Port, "443".to_owned())];
     let time = &group.control()[Row::Time.index()];
     assert_eq!((time.clusters, time.score3), (2, 0.125));
     assert_eq!(kept.ledger.baseline().strata().count(), 1);

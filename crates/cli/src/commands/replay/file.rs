@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
             propensity,
             cost_bits,
         } = window;
-        let Some(arm) = window::arm(segments) else {
+        let Some(arm) = window::window_arm(segments) else {
             bail!(
                 "segments: found {segments}, expected an even number from {} to {}",
                 window::LEAST,

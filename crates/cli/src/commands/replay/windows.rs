@@ -19,8 +19,8 @@ pub fn judged(log: &[First], mask: u16) -> Option<Section> {
         return None;
     }
     let mut known = Windows::default();
-    log.iter().for_each(|first| known.add(first));
-    let windows = known.outcomes(mask);
+    log.iter().for_each(|first| known.add_connection(first));
+    let windows = known.window_outcomes(mask);
     Some(Section { known, windows })
 }
 
@@ -35,9 +35,9 @@ impl Section {
         let windows = self.windows.iter().map(|of| {
             let mut document = match &of.judged {
                 Ok(judged) => sample(&judged.size),
-                Err(untold) => untold.size().map_or(json!({}), sample),
+                Err(untold) => untold.sample_size().map_or(json!({}), sample),
             };
-            document["segments"] = window::segments(of.arm).into();
+            document["segments"] = window::arm_segments(of.arm).into();
             document["had"] = of.had.into();
             match &of.judged {
                 Ok(judged) => {
@@ -49,8 +49,8 @@ impl Section {
             document
         });
         json!({
-            "connections": self.known.connections(),
-            "control": self.known.control(),
+            "connections": self.known.connection_count(),
+            "control": self.known.control_count(),
             "without_cost": self.known.without_cost(),
             "windows": windows.collect::<Vec<_>>(),
         })
@@ -83,17 +83,20 @@ impl Section {
             let table = output::table(&header, &[1, 2, 3, 4, 5, 6], rows);
             text += &format!(
                 "\n{table}Doubly robust. Counted: where the log gave the window a chance, of {}.\n",
-                counted(self.known.connections()),
+                counted(self.known.connection_count()),
             );
         }
         for of in &self.windows {
             if let Err(untold) = &of.judged {
-                let segments = window::segments(of.arm);
+                let segments = window::arm_segments(of.arm);
                 text += &format!("Not known of {segments} segments: {untold}.\n");
             }
         }
         for (count, what) in [
-            (self.known.control(), "control group, always 10 segments"),
+            (
+                self.known.control_count(),
+                "control group, always 10 segments",
+            ),
             (
                 self.known.without_cost(),
                 "they tell nothing of their window",
@@ -126,7 +129,7 @@ fn row((arm, had, judged): &(usize, u64, Judged)) -> Vec<String> {
         format!("{} to {}", words(it.low), words(it.high))
     };
     vec![
-        format!("{} segments", window::segments(*arm)),
+        format!("{} segments", window::arm_segments(*arm)),
         time(judged.time.robust.mean),
         between(&judged.time.robust, &time),
         bits(judged.cost.robust.mean),

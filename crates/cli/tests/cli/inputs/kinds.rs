@@ -447,9 +447,9 @@ fn comparison(bytes: &[u8]) -> Result<(), Vec<String>> {
         resamples: 100,
         ..compare::Options::default()
     };
-    let comparison = compare::compare(&a, &b, &options).map_err(one)?;
-    compare::tables(&comparison);
-    compare::remarks(&comparison);
+    let comparison = compare::compare_runs(&a, &b, &options).map_err(one)?;
+    compare::comparison_tables(&comparison);
+    compare::comparison_remarks(&comparison);
     Ok(())
 }
 

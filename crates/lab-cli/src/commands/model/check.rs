@@ -34,7 +34,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         let other = kinds::expect(file, Kind::Model).err();
         let (fault, integer) = match (other, ModelFile::read(file)) {
             (Some(other), _) => (Some(other.to_string()), false),
-            (None, Ok(model)) => (None, model.policy.integer().is_some()),
+            (None, Ok(model)) => (None, model.policy.integer_model().is_some()),
             (None, Err(error)) => (Some(error.to_string()), false),
         };
         let file = file.display().to_string();

@@ -31,7 +31,7 @@ struct Report<'a> {
     size: usize,
     /// Whether the model can run in the kernel.
     integer: bool,
-    /// Its results in the simulator; also in `evaluation`.
+    /// Results of the model in the simulator; also in `evaluation`.
     #[serde(skip)]
     runs: Vec<Run>,
 }
@@ -42,32 +42,32 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
     let file = ModelFile::read(&options.file)?;
     let report = Report {
         document: &file.document,
-        inputs: file.features.inputs(),
-        size: size(&file.policy),
-        integer: file.policy.integer().is_some(),
+        inputs: file.features.input_count(),
+        size: model_size(&file.policy),
+        integer: file.policy.integer_model().is_some(),
         // A file with unreadable runs was refused.
-        runs: file.document.runs().unwrap_or_default(),
+        runs: file.document.evaluation_runs().unwrap_or_default(),
     };
     if format.json {
         return output::print_json(&report);
     }
-    output::print(&output::pairs(rows(&file, &report)))?;
+    output::print(&output::pairs(model_rows(&file, &report)))?;
     if report.runs.is_empty() {
         return Ok(());
     }
-    output::print(&format!("\n{}", results(&report.runs)))
+    output::print(&format!("\n{}", results_text(&report.runs)))
 }
 
-fn size(policy: &Policy) -> usize {
+fn model_size(policy: &Policy) -> usize {
     match policy {
         Policy::Mlp { float, .. } => {
             let layers = float.layers().iter();
             layers
-                .map(|layer| layer.rows() * (layer.columns() + 1))
+                .map(|layer| layer.row_count() * (layer.column_count() + 1))
                 .sum()
         }
         // Four gates of 16 units with 32 inputs each, an output, and the layer before them.
-        Policy::Lstm(lstm) => 16 * (lstm.inputs() + 1) + 4 * 16 * 33 + 17,
+        Policy::Lstm(lstm) => 16 * (lstm.input_count() + 1) + 4 * 16 * 33 + 17,
         Policy::Tree(model) => match model.decider() {
             Decider::Forest(forest) => forest.nodes().len(),
             Decider::Network(_) => 0,
@@ -75,7 +75,7 @@ fn size(policy: &Policy) -> usize {
     }
 }
 
-fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
+fn model_rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
     let document = report.document;
     let what = match &file.policy {
         Policy::Mlp { .. } => {
@@ -143,7 +143,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// The model's results in the simulator.
-fn results(runs: &[Run]) -> String {
+fn results_text(runs: &[Run]) -> String {
     let header = [
         "Scenario",
         "Inference",

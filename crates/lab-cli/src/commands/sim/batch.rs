@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use thalweg_process::interrupt;
 use thalweg_sim::cc::{Spec, SpecError};
 use thalweg_sim::metrics::Summary;
-use thalweg_sim::sweep::{Job, sweep};
+use thalweg_sim::sweep::{Job, run_sweep};
 use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
 use thalweg_terminal::{Failure, output, whole};
@@ -49,11 +49,11 @@ pub struct ControllerRuns {
 
 impl ControllerRuns {
     /// Mean and spread over the seeds; none if no run has the statistic.
-    pub fn summary(&self, statistic: Statistic) -> Option<Summary> {
+    pub fn statistic_summary(&self, statistic: Statistic) -> Option<Summary> {
         let values: Vec<f64> = (self.runs.iter())
-            .filter_map(|run| statistic.of(run))
+            .filter_map(|run| statistic.value_in(run))
             .collect();
-        Summary::of(&values)
+        Summary::from_values(&values)
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Batch {
 }
 
 /// A controller in the form of `--cc`.
-fn controller(text: &str) -> Result<Spec> {
+fn parse_controller(text: &str) -> Result<Spec> {
     text.parse().map_err(|error| match error {
         // The file is faulty, not the command line.
         SpecError::Model(_) | SpecError::Program(_) => anyhow::Error::from(error),
@@ -80,7 +80,7 @@ const POINTS: u64 = 400;
 /// Runs every scenario with every controller and seed. With `series` the first seed's runs have
 /// time series even if the scenario requests none. After SIGINT or SIGTERM no further run starts,
 /// running ones are abandoned, and the completed ones are returned.
-pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
+pub fn run_batch(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
     let controllers: Vec<Spec> = if common.cc.is_empty() {
         let names = ["dcqcn", "hpcc", "swift", "proportional"];
         names
@@ -88,13 +88,13 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
             .into_iter()
             .collect::<Result<_, _>>()?
     } else {
-        let named = common.cc.iter().map(|text| controller(text));
+        let named = common.cc.iter().map(|text| parse_controller(text));
         named.collect::<Result<_>>()?
     };
     for scenario in &scenarios {
         let (base_rtt, hops) = longest_round_trip(scenario);
         for controller in &controllers {
-            if let Some(warning) = controller.warning(base_rtt, hops) {
+            if let Some(warning) = controller.path_warning(base_rtt, hops) {
                 output::warn(&format!("{}: {controller}: {warning}", scenario.name));
             }
         }
@@ -124,7 +124,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         }
     }
     for job in &jobs {
-        job.check()
+        job.check_hosts()
             .map_err(|error| Failure::Usage(error.to_string()))?;
     }
     let threads = match common.jobs {
@@ -132,12 +132,12 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
     let stop = interrupt::flag()?;
-    let bar = bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
+    let bar = progress_bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
     bar.tick();
     let mut reached = vec![Progress::default(); jobs.len()];
-    let outcomes = sweep(&jobs, threads, stop, |place, progress| {
+    let outcomes = run_sweep(&jobs, threads, stop, |place, progress| {
         let before = std::mem::replace(&mut reached[place], progress);
-        bar.set_message(message(&jobs[place], before, progress));
+        bar.set_message(progress_message(&jobs[place], before, progress));
         bar.inc(progress.now.ps() - before.now.ps());
     });
     bar.finish_and_clear();
@@ -171,8 +171,8 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
 /// Drops of this share of the packets are worth a word: they are what takes the time.
 const OVERLOAD_PERCENT: u64 = 50;
 
-/// What runs, and whether it is slow because queues drop most of what is sent.
-fn message(job: &Job<'_>, before: Progress, now: Progress) -> String {
+/// The running job, and whether it is slow because queues drop most of the packets.
+fn progress_message(job: &Job<'_>, before: Progress, now: Progress) -> String {
     let mut text = format!("{} {} {}", job.scenario.name, job.controller, job.seed);
     let sent = now.sent_packets - before.sent_packets;
     let dropped = now.dropped_packets - before.dropped_packets;
@@ -184,7 +184,7 @@ fn message(job: &Job<'_>, before: Progress, now: Progress) -> String {
 }
 
 /// A bar of simulated time, so that a single long run has an estimate of its end, too.
-fn bar(length: u64) -> ProgressBar {
+fn progress_bar(length: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

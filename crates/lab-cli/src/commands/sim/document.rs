@@ -32,8 +32,8 @@ pub struct Check {
 }
 
 impl Check {
-    pub fn sentence(&self) -> String {
-        let measured = match self.measured_text(self.expectation.statistic.unit()) {
+    pub fn as_sentence(&self) -> String {
+        let measured = match self.measured_text(self.expectation.statistic.unit_suffix()) {
             Some(measured) => format!(", measured {measured}"),
             None => String::new(),
         };
@@ -44,12 +44,12 @@ impl Check {
     pub fn measured_text(&self, unit: &str) -> Option<String> {
         let summary = self.measured.as_ref()?;
         let coverage = seed_coverage(summary, self.seeds);
-        Some(format!("{}{unit}{coverage}", cell(summary)))
+        Some(format!("{}{unit}{coverage}", summary_cell(summary)))
     }
 }
 
 /// The scenario's expectations against its runs.
-pub fn checks(runs: &Runs) -> Vec<Check> {
+pub fn check_expectations(runs: &Runs) -> Vec<Check> {
     (runs.scenario.expect.iter())
         .map(|expectation| check_one(expectation, runs_of(runs, &expectation.cc)))
         .collect()
@@ -73,13 +73,13 @@ fn runs_of<'a>(runs: &'a Runs, controller: &str) -> Option<&'a ControllerRuns> {
 }
 
 fn check_one(expectation: &Expectation, found: Option<&ControllerRuns>) -> Check {
-    let measured = found.map(|one| one.summary(expectation.statistic));
+    let measured = found.map(|one| one.statistic_summary(expectation.statistic));
     let runs = found.map(|one| one.runs.as_slice()).unwrap_or_default();
     let verdict = if runs.iter().any(|run| did_worst(expectation.statistic, run)) {
         // The mean of the other seeds keeps no bound.
         Verdict::Missed
     } else {
-        expectation.verdict(measured.as_ref().map(Option::as_ref))
+        expectation.judge_summary(measured.as_ref().map(Option::as_ref))
     };
     Check {
         text: expectation.to_string(),
@@ -100,7 +100,7 @@ fn did_worst(statistic: Statistic, run: &Outcome) -> bool {
         }
         _ => true,
     };
-    is_worst && statistic.of(run).is_none()
+    is_worst && statistic.value_in(run).is_none()
 }
 
 /// A sentence about the bounds that a controller that does nothing misses; none unless that one ran.
@@ -138,13 +138,13 @@ fn met_by_null<'a>(runs: &Runs, checks: &'a [Check]) -> Vec<&'a str> {
 
 /// Whether no expectation was missed, and each controller with some is told from one that does
 /// nothing.
-pub fn passed(runs: &Runs) -> bool {
-    (checks(runs).iter()).all(|check| check.verdict != Verdict::Missed)
+pub fn all_passed(runs: &Runs) -> bool {
+    (check_expectations(runs).iter()).all(|check| check.verdict != Verdict::Missed)
         && met_by_null(runs, &null_checks(runs)).is_empty()
 }
 
 /// The statistics that a scenario's runs have.
-pub fn statistics(runs: &Runs) -> Vec<Statistic> {
+pub fn measured_statistics(runs: &Runs) -> Vec<Statistic> {
     (Statistic::ALL.iter().copied())
         .filter(|statistic| runs.scenario.gives(*statistic))
         .collect()
@@ -152,21 +152,21 @@ pub fn statistics(runs: &Runs) -> Vec<Statistic> {
 
 /// Mean and, for several runs, standard deviation. The mean has three digits, the deviation the
 /// same decimals.
-fn cell(summary: &Summary) -> String {
-    let mean = figure(summary.mean);
+fn summary_cell(summary: &Summary) -> String {
+    let mean = format_number(summary.mean);
     if summary.runs == 1 {
         return mean;
     }
-    match decimals(summary.mean) {
+    match decimals_for(summary.mean) {
         Some(decimals) if summary.mean != 0.0 => {
             format!("{mean} ± {:.*}", decimals.max(1), summary.deviation)
         }
-        _ => format!("{mean} ± {}", figure(summary.deviation)),
+        _ => format!("{mean} ± {}", format_number(summary.deviation)),
     }
 }
 
-fn figure(value: f64) -> String {
-    match decimals(value) {
+fn format_number(value: f64) -> String {
+    match decimals_for(value) {
         _ if value == 0.0 => "0".into(),
         Some(decimals) => format!("{value:.decimals$}"),
         None => format!("{value:.1e}"),
@@ -174,7 +174,7 @@ fn figure(value: f64) -> String {
 }
 
 /// Number of decimals for three digits; none if a power of ten is written instead.
-fn decimals(value: f64) -> Option<usize> {
+fn decimals_for(value: f64) -> Option<usize> {
     match value.abs() {
         v if v > 0.0 && v < 1e-3 => None,
         v if v < 0.0995 => Some(4),
@@ -193,25 +193,25 @@ fn seed_coverage(summary: &Summary, seeds: usize) -> String {
 }
 
 /// Figures by controller, and slowdowns by size if flows end.
-pub fn tables(runs: &Runs) -> Vec<Table> {
-    let statistics = statistics(runs);
+pub fn result_tables(runs: &Runs) -> Vec<Table> {
+    let statistics = measured_statistics(runs);
     let mut header = vec!["controller".to_owned()];
     header.extend(
         statistics
             .iter()
-            .map(|statistic| statistic.short().to_owned()),
+            .map(|statistic| statistic.column_heading().to_owned()),
     );
     let rows = (runs.controllers.iter())
         .map(|one| {
             let mut row = vec![one.controller.to_string()];
-            row.extend(
-                statistics
-                    .iter()
-                    .map(|statistic| match one.summary(*statistic) {
-                        None => "–".to_owned(),
-                        Some(summary) => cell(&summary) + &seed_coverage(&summary, one.runs.len()),
-                    }),
-            );
+            row.extend(statistics.iter().map(
+                |statistic| match one.statistic_summary(*statistic) {
+                    None => "–".to_owned(),
+                    Some(summary) => {
+                        summary_cell(&summary) + &seed_coverage(&summary, one.runs.len())
+                    }
+                },
+            ));
             row
         })
         .collect();
@@ -221,19 +221,20 @@ pub fn tables(runs: &Runs) -> Vec<Table> {
         rows,
     }];
     if runs.scenario.workload.gives(Statistic::SlowdownP50) {
-        tables.push(slowdowns(runs));
+        tables.push(slowdown_table(runs));
     }
     tables
 }
 
-fn slowdowns(runs: &Runs) -> Table {
+fn slowdown_table(runs: &Runs) -> Table {
     let mut rows = Vec::new();
     for one in &runs.controllers {
         for (key, buckets) in by_size(&one.runs) {
             let flows: u64 = buckets.iter().map(|bucket| bucket.flows).sum();
             let mean = |of: fn(&Slowdown) -> f64| {
                 let values: Vec<f64> = buckets.iter().map(|bucket| of(bucket)).collect();
-                Summary::of(&values).map_or_else(String::new, |summary| cell(&summary))
+                Summary::from_values(&values)
+                    .map_or_else(String::new, |summary| summary_cell(&summary))
             };
             rows.push(vec![
                 one.controller.to_string(),
@@ -289,11 +290,11 @@ fn size_name((above, up_to): (u64, Option<u64>)) -> String {
 
 /// The machine-readable document. It has no data on this machine or on time, so that the same runs
 /// give the same bytes.
-pub fn document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Value> {
+pub fn results_document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Value> {
     let statistics: Map<String, Value> = (Statistic::ALL.iter())
         .map(|one| {
             let definition = json!({
-                "title": one.short(), "unit": one.unit().trim(), "description": one.description(),
+                "title": one.column_heading(), "unit": one.unit_suffix().trim(), "description": one.description(),
             });
             (one.key().to_owned(), definition)
         })
@@ -301,20 +302,20 @@ pub fn document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Val
     Ok(json!({
         "schema": SCHEMA,
         "format": FORMAT,
-        "passed": done == total && scenarios.iter().all(passed),
+        "passed": done == total && scenarios.iter().all(all_passed),
         "interrupted": done < total,
         "statistics": statistics,
-        "scenarios": scenarios.iter().map(scenario).collect::<Result<Vec<_>>>()?,
+        "scenarios": scenarios.iter().map(scenario_document).collect::<Result<Vec<_>>>()?,
     }))
 }
 
-fn scenario(runs: &Runs) -> Result<Value> {
+fn scenario_document(runs: &Runs) -> Result<Value> {
     let controllers = (runs.controllers.iter())
-        .map(|one| controller(runs, one))
+        .map(|one| controller_document(runs, one))
         .collect::<Result<Vec<_>>>()?;
     let mut value = json!({
         "scenario": runs.scenario,
-        "checks": checks(runs),
+        "checks": check_expectations(runs),
         "controllers": controllers,
     });
     let null = null_checks(runs);
@@ -324,13 +325,13 @@ fn scenario(runs: &Runs) -> Result<Value> {
     Ok(value)
 }
 
-fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
-    let summary: Map<String, Value> = statistics(runs)
+fn controller_document(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
+    let summary: Map<String, Value> = measured_statistics(runs)
         .into_iter()
         .map(|statistic| {
             Ok((
                 statistic.key().to_owned(),
-                serde_json::to_value(one.summary(statistic))?,
+                serde_json::to_value(one.statistic_summary(statistic))?,
             ))
         })
         .collect::<Result<_>>()?;
@@ -368,15 +369,15 @@ mod tests {
             most: mean,
             runs: 5,
         };
-        assert_eq!(cell(&summary(99.99, 3.7e-6)), "100 ± 0.0");
-        assert_eq!(cell(&summary(83.27, 1.449)), "83.3 ± 1.4");
-        assert_eq!(cell(&summary(0.6123, 3.2e-7)), "0.61 ± 0.00");
-        assert_eq!(cell(&summary(8e-7, 1.25e-8)), "8.0e-7 ± 1.2e-8");
-        assert_eq!(cell(&summary(0.0, 0.0)), "0 ± 0");
+        assert_eq!(summary_cell(&summary(99.99, 3.7e-6)), "100 ± 0.0");
+        assert_eq!(summary_cell(&summary(83.27, 1.449)), "83.3 ± 1.4");
+        assert_eq!(summary_cell(&summary(0.6123, 3.2e-7)), "0.61 ± 0.00");
+        assert_eq!(summary_cell(&summary(8e-7, 1.25e-8)), "8.0e-7 ± 1.2e-8");
+        assert_eq!(summary_cell(&summary(0.0, 0.0)), "0 ± 0");
         let one = Summary {
             runs: 1,
             ..summary(12.34, 0.0)
         };
-        assert_eq!(cell(&one), "12.3");
+        assert_eq!(summary_cell(&one), "12.3");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use thalweg_report::sample::nearest;
-use thalweg_report::{Chart, FOOT, Line, Scale, Table, escape, head, html_table};
+use thalweg_report::sample::nearest_rank;
+use thalweg_report::{Chart, FOOT, Line, Scale, Table, escape_html, html_table, page_head};
 use thalweg_sim::Outcome;
 use thalweg_sim::metrics::Series;
 
@@ -16,22 +16,22 @@ const FLOWS: usize = 8;
 const POINTS: usize = 400;
 
 /// The whole page.
-pub fn page(runs: &Runs) -> String {
+pub fn report_page(runs: &Runs) -> String {
     let scenario = &runs.scenario;
-    let mut page = head(&format!("Thalweg simulator: {}", scenario.name));
+    let mut page = page_head(&format!("Thalweg simulator: {}", scenario.name));
     let _ = writeln!(
         page,
         "<h1>{}</h1>\n<p class=\"soft\">{}</p>\n<p>{}, {} simulated, of which {} are not measured.</p>",
-        escape(&scenario.name),
-        escape(&scenario.description),
-        escape(&scenario.topology.to_string()),
+        escape_html(&scenario.name),
+        escape_html(&scenario.description),
+        escape_html(&scenario.topology.to_string()),
         scenario.duration,
         scenario.warmup,
     );
-    for table in document::tables(runs) {
+    for table in document::result_tables(runs) {
         page.push_str(&html_table(&table, &table.title, ""));
     }
-    let checks = document::checks(runs);
+    let checks = document::check_expectations(runs);
     if !checks.is_empty() {
         let rows = (checks.iter())
             .map(|check| {
@@ -53,16 +53,16 @@ pub fn page(runs: &Runs) -> String {
         page.push_str(&html_table(&table, "Expectations", "checks"));
     }
     if let Some(sentence) = document::null_sentence(runs) {
-        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+        let _ = writeln!(page, "<p>{}</p>", escape_html(&sentence));
     }
-    pictures(&mut page, runs);
+    add_pictures(&mut page, runs);
     page.push_str("<h2>What the figures mean</h2>\n<dl>\n");
-    for statistic in document::statistics(runs) {
+    for statistic in document::measured_statistics(runs) {
         let _ = writeln!(
             page,
             "<dt><code>{}</code></dt><dd>{}</dd>",
             statistic.key(),
-            escape(statistic.description())
+            escape_html(statistic.description())
         );
     }
     page.push_str("</dl>\n<h2>How it was run</h2>\n<dl>\n");
@@ -72,9 +72,9 @@ pub fn page(runs: &Runs) -> String {
         let _ = writeln!(
             page,
             "<dt>{}</dt><dd>seeds {}; {}</dd>",
-            escape(&one.controller.to_string()),
+            escape_html(&one.controller.to_string()),
             seeds.join(", "),
-            escape(parameters.trim_end_matches(", "))
+            escape_html(parameters.trim_end_matches(", "))
         );
     }
     let version = env!("CARGO_PKG_VERSION");
@@ -84,30 +84,30 @@ pub fn page(runs: &Runs) -> String {
 }
 
 /// The first run of each controller.
-fn firsts(runs: &Runs) -> impl Iterator<Item = (String, &Outcome)> {
+fn first_runs(runs: &Runs) -> impl Iterator<Item = (String, &Outcome)> {
     (runs.controllers.iter())
         .filter_map(|one| Some((one.controller.to_string(), one.runs.first()?)))
 }
 
-fn series(runs: &Runs) -> impl Iterator<Item = (String, &Series)> {
-    firsts(runs).filter_map(|(name, run)| Some((name, run.series.as_ref()?)))
+fn first_series(runs: &Runs) -> impl Iterator<Item = (String, &Series)> {
+    first_runs(runs).filter_map(|(name, run)| Some((name, run.series.as_ref()?)))
 }
 
-fn pictures(page: &mut String, runs: &Runs) {
+fn add_pictures(page: &mut String, runs: &Runs) {
     page.push_str("<h2>Course</h2>\n");
-    courses(page, runs);
-    distributions(page, runs);
+    add_courses(page, runs);
+    add_distributions(page, runs);
 }
 
 /// Rates and the longest queue over time.
-fn courses(page: &mut String, runs: &Runs) {
-    let time = Scale::linear(runs.scenario.duration.us() / 1e3);
-    for (number, (name, series)) in series(runs).enumerate() {
-        let lines = rates(series);
+fn add_courses(page: &mut String, runs: &Runs) {
+    let time = Scale::linear_to(runs.scenario.duration.us() / 1e3);
+    for (number, (name, series)) in first_series(runs).enumerate() {
+        let lines = rate_lines(series);
         if !lines.is_empty() {
             let title = format!("Rates of the flows with {name}");
             let id = format!("rates{number}");
-            picture(
+            add_picture(
                 page,
                 &Chart {
                     id: &id,
@@ -115,13 +115,13 @@ fn courses(page: &mut String, runs: &Runs) {
                     x_label: "time (ms)",
                     x: time,
                     y_label: "rate (Gbit/s)",
-                    y: highest(&lines),
+                    y: scale_to_highest(&lines),
                     lines: &lines,
                 },
             );
         }
     }
-    let queues: Vec<Line> = series(runs)
+    let queues: Vec<Line> = first_series(runs)
         .filter_map(|(name, series)| {
             // The port with the longest queue.
             let busiest = (series.queues.iter()).max_by_key(|queue| {
@@ -137,7 +137,7 @@ fn courses(page: &mut String, runs: &Runs) {
         })
         .collect();
     if !queues.is_empty() {
-        picture(
+        add_picture(
             page,
             &Chart {
                 id: "queue",
@@ -145,7 +145,7 @@ fn courses(page: &mut String, runs: &Runs) {
                 x_label: "time (ms)",
                 x: time,
                 y_label: "queue (kB)",
-                y: highest(&queues),
+                y: scale_to_highest(&queues),
                 lines: &queues,
             },
         );
@@ -153,8 +153,8 @@ fn courses(page: &mut String, runs: &Runs) {
 }
 
 /// Distributions of packets by queueing delay, and of flows by slowdown.
-fn distributions(page: &mut String, runs: &Runs) {
-    let latencies: Vec<Line> = series(runs)
+fn add_distributions(page: &mut String, runs: &Runs) {
+    let latencies: Vec<Line> = first_series(runs)
         .map(|(name, series)| {
             let points = series
                 .queue_latency
@@ -166,14 +166,14 @@ fn distributions(page: &mut String, runs: &Runs) {
             }
         })
         .collect();
-    let slowdowns: Vec<Line> = firsts(runs)
+    let slowdowns: Vec<Line> = first_runs(runs)
         .map(|(name, run)| Line {
             name,
-            points: distribution(run.completions.iter().map(|one| one.slowdown).collect()),
+            points: cumulative_percent(run.completions.iter().map(|one| one.slowdown).collect()),
         })
         .filter(|line| !line.points.is_empty())
         .collect();
-    let percent = Scale::linear(100.0);
+    let percent = Scale::linear_to(100.0);
     for (id, title, x_label, lines) in [
         (
             "latency",
@@ -190,13 +190,13 @@ fn distributions(page: &mut String, runs: &Runs) {
     ] {
         if !lines.is_empty() {
             let across = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
-            picture(
+            add_picture(
                 page,
                 &Chart {
                     id,
                     title,
                     x_label,
-                    x: Scale::of(across),
+                    x: Scale::for_values(across),
                     y_label: "share (%)",
                     y: percent,
                     lines,
@@ -206,17 +206,22 @@ fn distributions(page: &mut String, runs: &Runs) {
     }
 }
 
-fn picture(page: &mut String, chart: &Chart<'_>) {
-    let _ = write!(page, "<h3>{}</h3>\n{}\n", escape(chart.title), chart.draw());
+fn add_picture(page: &mut String, chart: &Chart<'_>) {
+    let _ = write!(
+        page,
+        "<h3>{}</h3>\n{}\n",
+        escape_html(chart.title),
+        chart.to_svg()
+    );
 }
 
-fn highest(lines: &[Line]) -> Scale {
+fn scale_to_highest(lines: &[Line]) -> Scale {
     let up = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y);
-    Scale::linear(up.fold(0.0, f64::max) * 1.05)
+    Scale::linear_to(up.fold(0.0, f64::max) * 1.05)
 }
 
 /// A few flows one by one; many as minimum, maximum and quantiles in each interval.
-fn rates(series: &Series) -> Vec<Line> {
+fn rate_lines(series: &Series) -> Vec<Line> {
     let flows = &series.flow_gbps;
     let at = |place: usize| place as f64 * series.interval_us / 1e3;
     if flows.len() <= FLOWS {
@@ -244,14 +249,14 @@ fn rates(series: &Series) -> Vec<Line> {
         let mut rates: Vec<f64> = flows.iter().map(|flow| flow[place]).collect();
         rates.sort_unstable_by(f64::total_cmp);
         for (line, (_, share)) in lines.iter_mut().zip(shares) {
-            line.points.push((at(place), nearest(&rates, share)));
+            line.points.push((at(place), nearest_rank(&rates, share)));
         }
     }
     lines.into()
 }
 
 /// Values and the share of values that do not exceed them, percent.
-fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+fn cumulative_percent(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let count = values.len();
     let step = count.div_ceil(POINTS).max(1);

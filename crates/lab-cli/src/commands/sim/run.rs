@@ -11,7 +11,7 @@ use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::{Failure, Format, output};
 use thalweg_units::file::replace;
 
-use super::batch::{Batch, Common, Runs, measure};
+use super::batch::{Batch, Common, Runs, run_batch};
 use super::{document, report};
 
 #[derive(Debug, Args)]
@@ -50,25 +50,25 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
     // Directories are created before the runs: an error after hours would be too late.
     let directories = match &options.out {
         None => Vec::new(),
-        Some(out) => directories(out, &scenarios)?,
+        Some(out) => report_directories(out, &scenarios)?,
     };
-    let batch = measure(scenarios, &options.common, options.out.is_some())?;
+    let batch = run_batch(scenarios, &options.common, options.out.is_some())?;
     for (runs, directory) in batch.scenarios.iter().zip(&directories) {
         let only = std::slice::from_ref(runs);
-        let results = serde_json::to_string_pretty(&document::document(only, batch.done)?)?;
-        write(&directory.join("results.json"), &(results + "\n"))?;
-        write(&directory.join("report.html"), &report::page(runs))?;
+        let results = serde_json::to_string_pretty(&document::results_document(only, batch.done)?)?;
+        write_file(&directory.join("results.json"), &(results + "\n"))?;
+        write_file(&directory.join("report.html"), &report::report_page(runs))?;
     }
     if format.json {
-        output::print_json(&document::document(&batch.scenarios, batch.done)?)?;
+        output::print_json(&document::results_document(&batch.scenarios, batch.done)?)?;
     } else {
-        output::print(&text(&batch, &directories))?;
+        output::print(&batch_text(&batch, &directories))?;
     }
     let (done, total) = batch.done;
     if done < total {
         bail!("interrupted: {done} of {total} runs were done");
     }
-    if !batch.scenarios.iter().all(document::passed) {
+    if !batch.scenarios.iter().all(document::all_passed) {
         return Err(Failure::coded(5, "an expectation was not met").into());
     }
     Ok(())
@@ -86,7 +86,7 @@ fn as_expected(mut scenario: Scenario, settings: &[Setting]) -> Scenario {
     scenario
 }
 
-fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
+fn report_directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
     (scenarios.iter())
         .map(|scenario| {
             let directory = match scenarios {
@@ -100,11 +100,11 @@ fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-fn write(file: &Path, text: &str) -> Result<()> {
+fn write_file(file: &Path, text: &str) -> Result<()> {
     replace(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn text(batch: &Batch, directories: &[PathBuf]) -> String {
+fn batch_text(batch: &Batch, directories: &[PathBuf]) -> String {
     let mut text = String::new();
     for (place, runs) in batch.scenarios.iter().enumerate() {
         if place > 0 {
@@ -122,14 +122,14 @@ fn text(batch: &Batch, directories: &[PathBuf]) -> String {
 fn scenario_text(runs: &Runs) -> String {
     let scenario = &runs.scenario;
     let mut text = format!("{}: {}\n", scenario.name, scenario.description);
-    for table in document::tables(runs) {
+    for table in document::result_tables(runs) {
         let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
         let numbers: Vec<usize> = (1..header.len()).collect();
         text.push_str(&format!("\n{}\n", table.title));
         text.push_str(&output::table(&header, &numbers, table.rows));
     }
-    for check in document::checks(runs) {
-        text.push_str(&format!("{}\n", check.sentence()));
+    for check in document::check_expectations(runs) {
+        text.push_str(&format!("{}\n", check.as_sentence()));
     }
     if let Some(sentence) = document::null_sentence(runs) {
         text.push_str(&format!("{sentence}\n"));

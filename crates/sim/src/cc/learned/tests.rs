@@ -1,4 +1,4 @@
-use super::super::testing::{Flow, assert_near, setup};
+use super::super::testing::{Flow, assert_near, example_setup};
 use super::*;
 use crate::Time;
 use thalweg_rate::models::{Document, FeatureEntry, FloatLayer, Kind, Training};
@@ -25,7 +25,7 @@ fn content(policy: Policy, kind: Kind) -> ModelFile {
         evaluation: serde_json::Map::new(),
     };
     ModelFile {
-        features: document.features().unwrap(),
+        features: document.integer_features().unwrap(),
         document,
         policy,
     }
@@ -68,7 +68,7 @@ fn starts_at_a_thousandth_of_the_line_unless_told() {
     ] {
         let model = Model::new(stump(), Path::new("stump"), options).unwrap();
         assert_eq!(model.to_string(), text);
-        assert_near(flow(&Arc::new(model)).gbps(), gbps);
+        assert_near(flow(&Arc::new(model)).rate_gbps(), gbps);
     }
 }
 
@@ -86,7 +86,7 @@ fn linear(weights: [f32; 4]) -> Arc<Model> {
 }
 
 fn flow(model: &Arc<Model>) -> Flow<Learned> {
-    Flow::start(Learned::new(Arc::clone(model)), &setup())
+    Flow::start_at_zero(Learned::new(Arc::clone(model)), &example_setup())
 }
 
 /// Features are Q15 and the signal comes from a root of 24 bits. The relative error of a rate is
@@ -103,37 +103,37 @@ fn assert_close(found: f64, expected: f64) {
 fn it_sees_two_steps_of_errors() {
     // 24 µs: (2 − 1) · √1, so the error is 0.05 − 1; then 36 µs: 2 · √share.
     let mut newest = flow(&linear([0.0, 0.0, 0.0, 1.0]));
-    newest.respond(Time::from_us(24));
+    newest.deliver_response(Time::from_us(24));
     let first = 100.0 / (1.0 + 0.2 * 0.95_f64.tanh());
-    assert_close(newest.gbps(), first);
-    newest.respond(Time::from_us(36));
+    assert_close(newest.rate_gbps(), first);
+    newest.deliver_response(Time::from_us(36));
     // 0.05 − 2 · √0.87 is below −1, the least value of a feature.
-    assert_close(newest.gbps(), first / (1.0 + 0.2 * 1.0_f64.tanh()));
+    assert_close(newest.rate_gbps(), first / (1.0 + 0.2 * 1.0_f64.tanh()));
 
     let mut older = flow(&linear([0.0, 1.0, 0.0, 0.0]));
-    older.respond(Time::from_us(24));
-    assert_close(older.gbps(), 100.0);
-    older.respond(Time::from_us(12));
-    assert_close(older.gbps(), first);
+    older.deliver_response(Time::from_us(24));
+    assert_close(older.rate_gbps(), 100.0);
+    older.deliver_response(Time::from_us(12));
+    assert_close(older.rate_gbps(), first);
 }
 
 #[test]
 fn it_sees_two_steps_of_its_own_actions() {
     // The action is the error plus half of the newer action and a quarter of the older.
     let mut flow = flow(&linear([0.25, 0.0, 0.5, 1.0]));
-    flow.respond(Time::from_us(24));
+    flow.deliver_response(Time::from_us(24));
     let one = -0.95_f64.tanh();
-    let mut rate = 100.0 * multiplier(one);
-    assert_close(flow.gbps(), rate);
+    let mut rate = 100.0 * action_multiplier(one);
+    assert_close(flow.rate_gbps(), rate);
     // 12 µs: no signal, the error is the target.
-    flow.respond(Time::from_us(12));
+    flow.deliver_response(Time::from_us(12));
     let two = (0.5 * one + 0.05).tanh();
-    rate *= multiplier(two);
-    assert_close(flow.gbps(), rate);
-    flow.respond(Time::from_us(12));
+    rate *= action_multiplier(two);
+    assert_close(flow.rate_gbps(), rate);
+    flow.deliver_response(Time::from_us(12));
     let three = (0.25 * one + 0.5 * two + 0.05).tanh();
-    rate *= multiplier(three);
-    assert_close(flow.gbps(), rate);
+    rate *= action_multiplier(three);
+    assert_close(flow.rate_gbps(), rate);
 }
 
 #[test]
@@ -142,19 +142,22 @@ fn a_lost_probe_is_an_error_at_its_limit() {
     let mut flow = flow(&linear([0.0, 0.0, 0.0, 1.0]));
     flow.lose_probe();
     let step = 1.0 + 0.2 * 1.0_f64.tanh();
-    assert_close(flow.gbps(), 100.0 / step);
+    assert_close(flow.rate_gbps(), 100.0 / step);
     // Then it is the older error. 12 µs: the newer one is the target.
     let mut both = self::flow(&linear([0.0, 1.0, 0.0, 1.0]));
     both.lose_probe();
-    both.respond(Time::from_us(12));
-    assert_close(both.gbps(), 100.0 / step / (1.0 + 0.2 * 0.95_f64.tanh()));
+    both.deliver_response(Time::from_us(12));
+    assert_close(
+        both.rate_gbps(),
+        100.0 / step / (1.0 + 0.2 * 0.95_f64.tanh()),
+    );
 }
 
 #[test]
 fn not_below_the_lowest_rate() {
     let mut flow = flow(&linear([0.0, 0.0, 0.0, 1e6]));
     for _ in 0..64 {
-        flow.respond(Time::from_us(1_000_000));
+        flow.deliver_response(Time::from_us(1_000_000));
     }
     assert_near(flow.command.rate_bps, 1e6);
 }
@@ -164,11 +167,11 @@ fn a_faster_line_is_no_trouble() {
     // 3.2 Tbit/s is beyond the integers' 40 bits. At 24 µs all must be as at 100 Gbit/s.
     let setup = Setup {
         line_rate_bps: 3.2e12,
-        ..setup()
+        ..example_setup()
     };
-    let mut flow = Flow::start(Learned::new(linear([0.0, 0.0, 0.0, 1.0])), &setup);
-    flow.respond(Time::from_us(24));
-    assert_close(flow.gbps(), 3200.0 / (1.0 + 0.2 * 0.95_f64.tanh()));
+    let mut flow = Flow::start_at_zero(Learned::new(linear([0.0, 0.0, 0.0, 1.0])), &setup);
+    flow.deliver_response(Time::from_us(24));
+    assert_close(flow.rate_gbps(), 3200.0 / (1.0 + 0.2 * 0.95_f64.tanh()));
 }
 
 /// Left (+0.5) where the newest error is positive, right (−0.5) where it is not.
@@ -200,7 +203,7 @@ fn trees_decide_in_integers() {
     // 1 / 1.1 in Q16 is 65536² / 72090 (0.1 in Q16: 6554 rounded), to the nearest: 59578.
     let mut rate = 1e11_f64;
     for (rtt_us, multiplier_q16) in [(24, 59578.0), (24, 59578.0), (12, 72090.0)] {
-        flow.respond(Time::from_us(rtt_us));
+        flow.deliver_response(Time::from_us(rtt_us));
         rate = (rate * multiplier_q16 / 65536.0).round();
         assert_eq!(flow.command.rate_bps, rate);
     }
@@ -216,14 +219,14 @@ fn another_target_moves_the_fixed_point() {
     let model = Model::new(stump(), Path::new("stump"), options).unwrap();
     assert_eq!(model.features().target_q24(), 1 << 23);
     // The error's scale is a tenth, as the target is ten times the file's.
-    assert_eq!(model.features().list()[1].scale_q16, 6554);
+    assert_eq!(model.features().feature_list()[1].scale_q16, 6554);
     let model = Arc::new(model);
     let mut below = flow(&model);
-    below.respond(Time::from_ns(17_900));
-    assert_eq!(below.gbps(), 100.0);
+    below.deliver_response(Time::from_ns(17_900));
+    assert_eq!(below.rate_gbps(), 100.0);
     let mut above = flow(&model);
-    above.respond(Time::from_ns(18_100));
-    assert!(above.gbps() < 95.0);
+    above.deliver_response(Time::from_ns(18_100));
+    assert!(above.rate_gbps() < 95.0);
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn targets_that_are_equal_in_integers_make_equal_models() {
     let mut file = stump();
     file.document.target = 0.001;
     file.document.features[1].scale = 30.0;
-    file.features = file.document.features().unwrap();
+    file.features = file.document.integer_features().unwrap();
     let features = |target| {
         let options = Options {
             target,
@@ -284,7 +287,7 @@ fn what_a_file_cannot_do_is_refused() {
 fn restarted() -> Flow<Learned> {
     let model = Model::new(stump(), Path::new("stump"), restarting()).unwrap();
     let mut flow = flow(&Arc::new(model));
-    flow.advance(Time::from_us(1_000));
+    flow.advance_time(Time::from_us(1_000));
     flow.lose_probe();
     flow
 }
@@ -292,46 +295,54 @@ fn restarted() -> Flow<Learned> {
 #[test]
 fn a_lost_probe_of_the_start_begins_again() {
     let mut flow = restarted();
-    assert_near(flow.gbps(), 0.1);
+    assert_near(flow.rate_gbps(), 0.1);
     // Until what was sent before is gone, nothing counts: probes that left before 2 ms.
-    flow.advance(Time::from_us(2_500));
+    flow.advance_time(Time::from_us(2_500));
     flow.lose_probe();
-    flow.respond(Time::from_us(600));
-    assert_near(flow.gbps(), 0.1);
-    flow.advance(Time::from_us(3_000));
+    flow.deliver_response(Time::from_us(600));
+    assert_near(flow.rate_gbps(), 0.1);
+    flow.advance_time(Time::from_us(3_000));
     flow.lose_probe();
-    assert_near(flow.gbps(), 0.05);
+    assert_near(flow.rate_gbps(), 0.05);
     // A full queue is as good as a loss: 16 times 12 µs are 192.
-    flow.advance(Time::from_us(5_000));
-    flow.respond(Time::from_us(193));
-    assert_near(flow.gbps(), 0.025);
-    flow.advance(Time::from_us(6_000));
-    flow.respond(Time::from_us(192));
-    assert!(flow.gbps() < 0.025 && flow.gbps() > 0.02, "{}", flow.gbps());
+    flow.advance_time(Time::from_us(5_000));
+    flow.deliver_response(Time::from_us(193));
+    assert_near(flow.rate_gbps(), 0.025);
+    flow.advance_time(Time::from_us(6_000));
+    flow.deliver_response(Time::from_us(192));
+    assert!(
+        flow.rate_gbps() < 0.025 && flow.rate_gbps() > 0.02,
+        "{}",
+        flow.rate_gbps()
+    );
 }
 
 #[test]
 fn after_the_start_the_model_decides_about_lost_probes() {
     let mut flow = restarted();
-    flow.advance(Time::from_us(3_000));
+    flow.advance_time(Time::from_us(3_000));
     for _ in 0..128 {
-        flow.respond(Time::from_us(12));
+        flow.deliver_response(Time::from_us(12));
     }
     assert!(flow.controller.memory.is_none());
-    let before = flow.gbps();
+    let before = flow.rate_gbps();
     flow.lose_probe();
-    assert!(flow.gbps() > 0.8 * before, "{} {before}", flow.gbps());
-    assert!(flow.gbps() < before, "{} {before}", flow.gbps());
+    assert!(
+        flow.rate_gbps() > 0.8 * before,
+        "{} {before}",
+        flow.rate_gbps()
+    );
+    assert!(flow.rate_gbps() < before, "{} {before}", flow.rate_gbps());
 }
 
 #[test]
 fn restarts_end_at_the_least_rate() {
     let mut flow = restarted();
     for _ in 0..20 {
-        flow.advance(flow.now + Time::from_us(5_000));
+        flow.advance_time(flow.now + Time::from_us(5_000));
         flow.lose_probe();
     }
-    assert_near(flow.gbps(), 0.001);
+    assert_near(flow.rate_gbps(), 0.001);
 }
 
 #[test]

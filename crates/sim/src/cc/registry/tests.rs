@@ -7,7 +7,7 @@ fn error(text: &str) -> String {
 #[test]
 fn names_are_found_and_all_different() {
     for kind in Kind::ALL {
-        assert_eq!(Kind::named(kind.name()).unwrap(), *kind);
+        assert_eq!(Kind::from_name(kind.name()).unwrap(), *kind);
         assert_eq!(kind.name().parse::<Spec>().unwrap().name(), kind.name());
         assert_eq!(kind.spec().to_string(), kind.name());
     }
@@ -171,7 +171,7 @@ fn the_manual_has_all_parameters() {
             .map(|row| {
                 (
                     row[1].trim_matches('`').to_owned(),
-                    scalar(row[column]).unwrap(),
+                    parse_scalar(row[column]).unwrap(),
                 )
             })
             .collect();

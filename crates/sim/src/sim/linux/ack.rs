@@ -9,13 +9,13 @@ use crate::scenario::{Rounds, RttSample};
 use super::super::Simulation;
 use super::{Connection, microseconds};
 
-/// What an ACK tells of the bursts that it acknowledges (`tcp_clean_rtx_queue`).
+/// The bursts that an ACK acknowledges (`tcp_clean_rtx_queue`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Acked {
     /// Departure of the oldest and of the newest burst of which something is newly acknowledged.
     pub oldest: Time,
     pub newest: Time,
-    /// Of the newest.
+    /// Segments delivered when the newest of them departed.
     pub delivered: u32,
     pub is_app_limited: bool,
     /// Whether one of them was a retransmission.
@@ -167,7 +167,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.tcp_push(index);
     }
 
-    /// The same for a controller that knows nothing of TCP.
+    /// Reports an ACK to a controller that knows nothing of TCP.
     fn tell_of_ack(
         &mut self,
         index: usize,
@@ -185,7 +185,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             sent_bytes: u64::from(sent) * bytes,
             hops: &[],
         };
-        self.call(index, self.now, |controller, context| {
+        self.call_controller(index, self.now, |controller, context| {
             controller.on_ack(&told, context);
         });
     }
@@ -198,7 +198,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if self.set.needs.tcp {
             self.tell(index, Event::Recovery);
         } else {
-            self.call(index, self.now, |controller, context| {
+            self.call_controller(index, self.now, |controller, context| {
                 controller.on_loss(Loss::Gap, context);
             });
         }
@@ -239,7 +239,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.tell(index, Event::Loss);
             self.connection(index).socket.snd_cwnd = underway + 1;
         } else if entered {
-            self.call(index, now, |controller, context| {
+            self.call_controller(index, now, |controller, context| {
                 controller.on_loss(Loss::Timeout, context);
             });
         }

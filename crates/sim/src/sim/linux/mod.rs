@@ -27,11 +27,11 @@ use crate::Time;
 use crate::cc::tcp::{CaState, Event, INFINITE_SSTHRESH, INITIAL_CWND, Sample, Socket};
 use crate::cc::{Controller, Setup};
 use crate::engine::EventQueue;
-use crate::rng::{Random, stream};
+use crate::rng::{Random, random_stream};
 use crate::scenario::{INSPECTION, Linux, Scenario};
 
 use super::state::Flow;
-use super::{Kind, Simulation};
+use super::{EventKind, Simulation};
 
 /// All connections, and what they share.
 pub(super) struct Hosts {
@@ -151,7 +151,7 @@ pub(super) struct Connection {
 impl Hosts {
     pub fn new(scenario: &Scenario, seed: u64) -> Option<Self> {
         let options = scenario.hosts.linux.clone()?;
-        let mut random = stream(seed, 1 << 41);
+        let mut random = random_stream(seed, 1 << 41);
         // A clock that no run has in common with another: probes come at different times.
         let tai_ns = random.u64() % 1_000_000_000_000;
         Some(Self {
@@ -226,16 +226,20 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     fn handshake(&self, index: usize) -> Time {
         let flow: &Flow = &self.transport.flows[index];
         let setup: &Setup = &self.control.setups[index];
-        let queued = self.fabric.path(flow).iter().fold(Time::ZERO, |sum, port| {
-            sum + self.fabric.ports[*port as usize].waiting(self.now)
-        });
+        let queued = self
+            .fabric
+            .flow_path(flow)
+            .iter()
+            .fold(Time::ZERO, |sum, port| {
+                sum + self.fabric.ports[*port as usize].queueing_delay(self.now)
+            });
         setup.base_rtt + queued
     }
 
     /// The hosts of a connection.
     fn ends(&self, index: usize) -> Ends {
         let flow: &Flow = &self.transport.flows[index];
-        let last = self.fabric.path(flow).last();
+        let last = self.fabric.flow_path(flow).last();
         (flow.host, last.copied().unwrap_or(u32::MAX))
     }
 
@@ -286,14 +290,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 .extend(started.map(|one| one.socket.srtt_us >> 3));
         }
         if self.now + INSPECTION < self.set.end {
-            self.schedule(self.now + INSPECTION, Kind::Inspect, 0, 0);
+            self.schedule_event(self.now + INSPECTION, EventKind::Inspect, 0, 0);
         }
     }
 
     /// Schedules the first event of hosts with Linux's TCP.
     pub(super) fn schedule_inspection(&mut self) {
         if self.linux.is_some() {
-            self.schedule(INSPECTION, Kind::Inspect, 0, 0);
+            self.schedule_event(INSPECTION, EventKind::Inspect, 0, 0);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::cc::Controller;
 use crate::engine::EventQueue;
 
 use super::super::state::{ENDLESS, Packet};
-use super::super::{Kind, Simulation};
+use super::super::{EventKind, Simulation};
 use super::{Acknowledgement, Receiver, Run};
 
 /// Largest run: 64 KiB of packets.
@@ -24,7 +24,7 @@ impl Receiver {
     }
 
     /// The first segment that is missing.
-    fn una(&self) -> u32 {
+    fn first_missing(&self) -> u32 {
         self.missing.first().copied().unwrap_or(self.end)
     }
 }
@@ -54,9 +54,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             );
             flow.reported = flow.reported.max(packet.number);
         }
-        (self.meter).delivered(index, at, true, measured, packet.queued);
+        (self.meter).packet_delivered(index, at, true, measured, packet.queued);
         if complete {
-            self.schedule(at, Kind::Complete, packet.flow, 0);
+            self.schedule_event(at, EventKind::Complete, packet.flow, 0);
         }
         let most = RUN_BYTES / self.set.packet_bytes;
         let Some(hosts) = &mut self.linux else { return };
@@ -84,7 +84,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         } else {
             let flush_at = at + gro;
             self.connection(index).receiver.flush_at = flush_at;
-            self.schedule(flush_at, Kind::Settle, packet.flow, 0);
+            self.schedule_event(flush_at, EventKind::Settle, packet.flow, 0);
         }
     }
 
@@ -139,7 +139,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         } else {
             let due = at + delayed_ack;
             receiver.delayed_at = due;
-            self.schedule(due, Kind::Settle, index as u32, 0);
+            self.schedule_event(due, EventKind::Settle, index as u32, 0);
         }
     }
 
@@ -150,7 +150,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         receiver.quick = receiver.quick.saturating_sub(1);
         let ack = Acknowledgement {
             number: receiver.newest.number,
-            una: receiver.una(),
+            una: receiver.first_missing(),
             packets: std::mem::take(&mut receiver.pending),
             marked: std::mem::take(&mut receiver.marked),
             own_rtt: receiver.newest.own_rtt,
@@ -158,6 +158,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         connection.acks.push_back(ack);
         let back = self.transport.flows[index].back;
-        self.schedule(at + back, Kind::TcpAck, index as u32, 0);
+        self.schedule_event(at + back, EventKind::TcpAck, index as u32, 0);
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::EventQueue;
 use crate::scenario::Pacing;
 
 use super::super::state::{ENDLESS, Packet};
-use super::super::{Kind, Simulation};
+use super::super::{EventKind, Simulation};
 use super::{Burst, Connection, microseconds};
 
 /// Segments that leave without pacing at the start (`tcp_update_skb_after_send`).
@@ -79,7 +79,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let mut is_cwnd_limited = false;
         loop {
             let flow = &self.transport.flows[index];
-            let (data, repairs, underway) = (flow.data(), flow.repairs, flow.underway);
+            let (data, repairs, underway) = (flow.packets_ready(), flow.repairs, flow.underway);
             let Some(hosts) = &mut self.linux else { return };
             let options = &hosts.options;
             let connection = &mut hosts.connections[index];
@@ -114,7 +114,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     break;
                 }
             }
-            self.transmit(index, segs);
+            self.transmit_burst(index, segs);
             sent = true;
         }
         let connection = self.connection(index);
@@ -139,11 +139,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         let at = connection.wstamp + Time::from_ps(late);
         connection.timer_at = at;
-        self.schedule(at, Kind::Pace, index as u32, 0);
+        self.schedule_event(at, EventKind::Pace, index as u32, 0);
     }
 
     /// Sends a burst: lost segments that follow each other, or new ones.
-    fn transmit(&mut self, index: usize, segs: u32) {
+    fn transmit_burst(&mut self, index: usize, segs: u32) {
         let now = self.now;
         let is_retransmission = self.transport.flows[index].repairs > 0;
         if !is_retransmission && self.transport.flows[index].underway == 0 {
@@ -176,7 +176,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         flow.number += segs;
         flow.underway += segs;
         let (number, underway) = (flow.number, flow.underway);
-        let is_last = flow.end != ENDLESS && flow.data() == 0;
+        let is_last = flow.end != ENDLESS && flow.packets_ready() == 0;
         let Some(hosts) = &mut self.linux else { return };
         let pacing = hosts.options.pacing;
         let connection = &mut hosts.connections[index];
@@ -201,11 +201,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             is_retransmission,
         };
         connection.bursts.push_back(burst);
-        self.emit(index, first, &indices);
+        self.emit_packets(index, first, &indices);
     }
 
     /// The packets of a burst leave through the host's interface, one after the other.
-    fn emit(&mut self, index: usize, first: u32, indices: &[u32]) {
+    fn emit_packets(&mut self, index: usize, first: u32, indices: &[u32]) {
         let flow = &self.transport.flows[index];
         let host = &mut self.transport.hosts[flow.host as usize];
         let (tx, delay) = (host.tx, host.delay);
@@ -229,7 +229,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 push: is_last && indices.len() > 1,
             };
             begin += tx;
-            self.forward(packet, None, begin + delay);
+            self.forward_packet(packet, None, begin + delay);
         }
     }
 }

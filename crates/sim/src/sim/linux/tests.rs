@@ -23,11 +23,11 @@ struct Logging {
 }
 
 impl Controller for Logging {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::TCP
     }
 
-    fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
+    fn start_flow(&mut self, _: &Setup, _: &mut Context<'_>) {}
 
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
         if let Event::Ack(sample) = event {
@@ -87,7 +87,7 @@ fn run(scenario: &Scenario, rate: u64, window: u32) -> (Outcome, Vec<(u64, Sampl
         }
     };
     let outcome = Simulation::new(scenario, factory, 1).run();
-    assert!(outcome.counts.conserved());
+    assert!(outcome.counts.all_packets_accounted());
     let log = std::mem::take(&mut *log.lock().unwrap());
     (outcome, log)
 }
@@ -401,7 +401,7 @@ fn losses_are_repaired() {
         );
         scenario.duration = Time::from_us(4_000_000);
         let outcome = Simulation::new(&scenario, move |_, _| spec.build(), 1).run();
-        assert!(outcome.counts.conserved());
+        assert!(outcome.counts.all_packets_accounted());
         assert!(
             outcome.counts.dropped_packets > 50,
             "{text}: {:?}",
@@ -480,11 +480,11 @@ struct Telling {
 }
 
 impl Controller for Telling {
-    fn needs(&self) -> Needs {
+    fn required_signals(&self) -> Needs {
         Needs::TCP
     }
 
-    fn start(&mut self, _: &Setup, _: &mut Context<'_>) {}
+    fn start_flow(&mut self, _: &Setup, _: &mut Context<'_>) {}
 
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
         if *event == Event::Init {
@@ -578,12 +578,12 @@ struct Watched {
 }
 
 impl Controller for Watched {
-    fn needs(&self) -> Needs {
-        self.controller.needs()
+    fn required_signals(&self) -> Needs {
+        self.controller.required_signals()
     }
 
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        self.controller.start(setup, context);
+    fn start_flow(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.controller.start_flow(setup, context);
     }
 
     fn on_tcp(&mut self, event: &Event, socket: &mut Socket) {
@@ -661,7 +661,7 @@ fn decisions_outside_are_those_of_the_model() {
         env!("CARGO_MANIFEST_DIR")
     );
     let read = thalweg_rate::models::ModelFile::read(file.as_ref()).unwrap();
-    let model = read.policy.integer().unwrap();
+    let model = read.policy.integer_model().unwrap();
     let mut scenario = scenario(Linux::default());
     scenario.workload = Workload::ManyToOne {
         senders: 1,
@@ -689,7 +689,7 @@ fn decisions_outside_are_those_of_the_model() {
                 rate: (one.rate_bps / 8.0) as u64,
                 line_rate: 1_250_000_000,
             };
-            let action = model.act(&mut flows[one.flow as usize], &measurement);
+            let action = model.decide_action(&mut flows[one.flow as usize], &measurement);
             let u = f64::from(action) / 32768.0;
             let factor = if u >= 0.0 {
                 1.0 + 0.2 * u
@@ -700,7 +700,7 @@ fn decisions_outside_are_those_of_the_model() {
                 simulation.decide(one.flow, crate::Decision::Multiply(factor));
             }
         }
-        let outside = simulation.finish();
+        let outside = simulation.outcome_so_far();
         assert_eq!(outside == inside, !keep);
         assert!(keep || count > 4_000, "{count}");
         let all = outside.counts.delivered_packets * 1514;
@@ -733,6 +733,6 @@ fn decisions_outside_beside_another_controller() {
         count += 1;
     }
     assert!(count > 20, "{count}");
-    let outcome = simulation.finish();
+    let outcome = simulation.outcome_so_far();
     assert!(outcome.flows.iter().all(|flow| flow.gbps > 0.01));
 }

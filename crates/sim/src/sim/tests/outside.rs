@@ -26,10 +26,10 @@ fn one_flow_is_decided_outside_among_others() {
             timers: &mut timers,
         };
         let begin = |setup: &Setup| {
-            policy.start(setup, &mut context);
+            policy.start_flow(setup, &mut context);
             context.command.rate_bps
         };
-        let mut simulation = Simulation::among(&scenario, begin, &others, 9);
+        let mut simulation = Simulation::with_one_outside_flow(&scenario, begin, &others, 9);
         let mut pending = Vec::new();
         while simulation.advance(&mut pending) {
             let [decision] = pending[..] else {
@@ -56,7 +56,12 @@ fn one_flow_is_decided_outside_among_others() {
             }
             simulation.decide(0, Decision::Rate(command.rate_bps));
         }
-        assert_eq!(inside, simulation.finish(), "{} {cc}", scenario.name);
+        assert_eq!(
+            inside,
+            simulation.outcome_so_far(),
+            "{} {cc}",
+            scenario.name
+        );
     }
     assert!(decided > 1_000, "{decided}");
 }

@@ -44,7 +44,7 @@ fn computed_and_listed_queues_agree() {
                     .sort_by_key(|done| (done.flow, done.start_us as u64));
                 // Packets that leave a host or a port just before the end are in flight in one run.
                 // In the other they are dropped or on the last link. Both add up.
-                assert!(outcome.counts.conserved());
+                assert!(outcome.counts.all_packets_accounted());
                 (
                     outcome.counts.underway_packets,
                     outcome.counts.dropped_packets,
@@ -88,7 +88,7 @@ fn computed_and_listed_queues_agree() {
 /// paths then never meet at the same picosecond. Shifts stay valid: they are lower bounds of a
 /// packet's time.
 fn untie<C, Q>(simulation: &mut Simulation<C, Q>) {
-    let mut rng = crate::rng::stream(1, 2);
+    let mut rng = crate::rng::random_stream(1, 2);
     let ports = simulation
         .fabric
         .ports
@@ -121,7 +121,7 @@ fn computed_and_listed_queues_agree_in_full_trees_without_ties() {
                     Simulation::new(&scenario, |_, setup| Proportional::new(setup), seed);
                 untie(&mut simulation);
                 let mut outcome = simulation.run();
-                assert!(outcome.counts.conserved());
+                assert!(outcome.counts.all_packets_accounted());
                 // Just before the end, as above.
                 outcome.counts.events = 0;
                 outcome.counts.underway_packets = 0;
@@ -198,7 +198,7 @@ fn pauses_prevent_loss() {
             hosts_per_leaf: 3,
         },
     ] {
-        let mut scenario = listed(&flows);
+        let mut scenario = listed_flows(&flows);
         scenario.topology = topology;
         scenario.network.link.queue_bytes = 1_000_000;
         scenario.network.fabric.queue_bytes = 1_000_000;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use thalweg_guest::uml::{self, Kernel};
 use thalweg_guest::virtual_kernel::{self, Time};
-use thalweg_guest::{Error as GuestError, Kind};
+use thalweg_guest::{Error as GuestError, KernelKind};
 use thalweg_process::interrupt::{self, OnSignal};
 use thalweg_process::{Process, tool};
 
@@ -33,7 +33,7 @@ use crate::worker::turns::{Done, Order, READY};
 /// Time within which an end must be up. It gives up earlier by itself.
 pub(crate) const START: Duration = Duration::from_secs(90);
 /// Interval of the checks for a signal.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time that an end gets to stop.
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 
@@ -42,7 +42,7 @@ pub(crate) const STOP: Duration = Duration::from_secs(10);
 pub(crate) struct Stacks {
     kernel: Kernel,
     memory: Size,
-    /// Its description.
+    /// Description of the kernel.
     pub(crate) text: String,
 }
 
@@ -51,29 +51,32 @@ impl Stacks {
     ///
     /// # Errors
     /// The machine lacks something, or the kernel lacks something that a scenario or mode names.
-    pub(crate) fn find(options: &Options, scenarios: &[Scenario]) -> Result<Option<Self>, Error> {
+    pub(crate) fn find_kernel(
+        options: &Options,
+        scenarios: &[Scenario],
+    ) -> Result<Option<Self>, Error> {
         let stacks: Vec<Scenario> = scenarios
             .iter()
-            .filter(|scenario| scenario.stack().is_some())
+            .filter(|scenario| scenario.first_stack().is_some())
             .cloned()
             .collect();
         let Some(first) = stacks.first() else {
             return Ok(None);
         };
-        let memory = inside::memory(Kind::UserMode, options, &stacks)?;
-        let asked = timing::asked(&stacks)?;
+        let memory = inside::guest_memory(KernelKind::UserMode, options, &stacks)?;
+        let asked = timing::requested_timing(&stacks)?;
         let file = options.kernel.name.as_deref().map(Path::new);
         let mut kernel = if file.is_none() && asked.hz != ticks::DEFAULT {
-            virtual_kernel::find(asked.hz, Time::Real, first.path.seed)?
+            virtual_kernel::find_virtual(asked.hz, Time::Real, first.path.seed)?
         } else {
-            Kernel::plain(file, &modules(&stacks, &options.modes), &[])?
+            Kernel::real_time_kernel(file, &needed_modules(&stacks, &options.modes), &[])?
         };
         if asked.timers == Timers::Tick {
             kernel.words.push("highres=off".to_owned());
         }
         let text = format!(
             "user-mode Linux {} ({}), {} ticks a second, {} timers, {memory} of memory",
-            uml::version(&kernel.program)?,
+            uml::kernel_version(&kernel.program)?,
             kernel.program.display(),
             asked.hz,
             asked.timers
@@ -86,7 +89,7 @@ impl Stacks {
     }
 
     /// The command that runs a program at one end, and that end's cgroup.
-    fn command(
+    fn stack_command(
         &self,
         options: &Options,
         scenario: &Scenario,
@@ -105,12 +108,12 @@ impl Stacks {
                 Mode::Fixed(name) => name.clone(),
                 _ => scenario.system.default_cc.clone(),
             }),
-            qdisc: match (side, scenario.system.qdisc.kind()) {
+            qdisc: match (side, scenario.system.qdisc.tc_name()) {
                 (Side::Client, Some(kind)) => Some(kind.to_owned()),
                 _ => None,
             },
             sysctls: scenario.system.sysctl.clone().into_iter().collect(),
-            network: Pair::inside(&scenario.path, side, thalweg_stack::INTERFACE),
+            network: Pair::stack_commands(&scenario.path, side, thalweg_stack::INTERFACE),
         };
         let end = serde_json::to_string(&end)
             .map_err(|error| Error::system("the end of a path")(error.into()))?;
@@ -118,7 +121,7 @@ impl Stacks {
             Side::Client => "sender",
             Side::Server => "receiver",
         })?;
-        let entrance = cgroup.entrance()?;
+        let entrance = cgroup.open_procs()?;
         let mut command = tool::command(&options.program.to_string_lossy());
         command.args(["stack", "end", &end, "--"]).args(words);
         thalweg_process::tie(&mut command);
@@ -136,7 +139,7 @@ impl Stacks {
     }
 
     /// The command that runs a program as the server.
-    pub(crate) fn receiver(
+    pub(crate) fn receiver_command(
         &self,
         options: &Options,
         scenario: &Scenario,
@@ -144,27 +147,27 @@ impl Stacks {
         mode: &Mode,
         words: &[&str],
     ) -> Result<(Command, Cgroup), Error> {
-        self.command(options, scenario, pair, mode, Side::Server, words)
+        self.stack_command(options, scenario, pair, mode, Side::Server, words)
     }
 
     /// Starts the client.
-    pub(crate) fn sender(
+    pub(crate) fn start_sender(
         &self,
         options: &Options,
         scenario: &Scenario,
         pair: &Pair,
         mode: &Mode,
     ) -> Result<Sender, Error> {
-        let program = inside::program(options)?;
+        let program = inside::lab_program(options)?;
         let words = [&*program.to_string_lossy(), "worker", "turns"];
         let (command, cgroup) =
-            self.command(options, scenario, pair, mode, Side::Client, &words)?;
-        Sender::start(command, cgroup)
+            self.stack_command(options, scenario, pair, mode, Side::Client, &words)?;
+        Sender::start_client(command, cgroup)
     }
 }
 
 /// Kernel modules that the scenarios and modes need.
-fn modules(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
+fn needed_modules(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
     let senders = || {
         scenarios
             .iter()
@@ -200,7 +203,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    fn start(mut command: Command, cgroup: Cgroup) -> Result<Self, Error> {
+    fn start_client(mut command: Command, cgroup: Cgroup) -> Result<Self, Error> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -219,11 +222,11 @@ impl Sender {
             errors: lines_of(errors),
             cgroup,
         };
-        match sender.line(Instant::now() + START)? {
+        match sender.read_line(Instant::now() + START)? {
             Some(line) if line == READY => Ok(sender),
             _ => Err(GuestError::Inside {
-                kind: Kind::UserMode,
-                why: sender.why(),
+                kind: KernelKind::UserMode,
+                why: sender.error_output(),
             }
             .into()),
         }
@@ -231,7 +234,7 @@ impl Sender {
 
     /// Runs a program and carries out the pauses meanwhile. None if it misses the deadline; the
     /// kernel is then killed.
-    pub(crate) fn turn(
+    pub(crate) fn run_program(
         &mut self,
         program: &str,
         arguments: &[String],
@@ -253,19 +256,19 @@ impl Sender {
         let mut reply = None;
         for pause in pauses {
             if reply.is_none() {
-                reply = self.line(started + pause.after)?;
+                reply = self.read_line(started + pause.after)?;
             }
             (pause.act)()?;
         }
         if reply.is_none() {
-            reply = self.line(deadline)?;
+            reply = self.read_line(deadline)?;
         }
         match reply {
             Some(line) => serde_json::from_str(&line)
                 .map(Some)
                 .map_err(|error| Error::system("what a stack says")(error.into())),
             None if self.process.ended()?.is_some() => Ok(Some(Done {
-                ended: Err(format!("the kernel has ended: {}", self.why())),
+                ended: Err(format!("the kernel has ended: {}", self.error_output())),
                 output: String::new(),
             })),
             None => {
@@ -276,7 +279,7 @@ impl Sender {
     }
 
     /// Whether the client has ended.
-    pub(crate) fn ended(&mut self) -> Result<bool, Error> {
+    pub(crate) fn has_ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
     }
 
@@ -286,11 +289,11 @@ impl Sender {
     }
 
     /// The next line of output; none at the deadline, or if the output has ended.
-    fn line(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
+    fn read_line(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
         loop {
             interrupt::check()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left.min(LOOK)) {
+            match self.lines.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => return Ok(Some(line)),
                 Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
@@ -304,8 +307,8 @@ impl Sender {
         }
     }
 
-    /// Its standard error.
-    fn why(&mut self) -> String {
+    /// Standard error of the client.
+    fn error_output(&mut self) -> String {
         self.process.terminate(STOP);
         let said: Vec<String> = self.errors.iter().collect();
         let last = said.iter().rev().find(|line| !line.trim().is_empty());
@@ -346,13 +349,13 @@ pub(crate) fn machine_cpu_s() -> Result<f64, Error> {
         .ok()
         .flatten()
         .unwrap_or(100);
-    busy(&table)
+    busy_ticks(&table)
         .map(|units| units as f64 / hertz as f64)
         .ok_or_else(|| Error::io("no line `cpu` in", path)(std::io::ErrorKind::InvalidData.into()))
 }
 
 /// The sum of user, nice, system, irq and softirq of all processors (proc(5)).
-fn busy(table: &str) -> Option<u64> {
+fn busy_ticks(table: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let units: Vec<u64> = line
         .split_ascii_whitespace()
@@ -371,8 +374,8 @@ mod tests {
     #[test]
     fn idle_and_waiting_time_is_not_busy() {
         let table = "cpu  1 2 3 1000 2000 4 5 6000 7 8\ncpu0 9 9 9 9 9 9 9 9 9 9\n";
-        assert_eq!(busy(table), Some(15));
-        assert_eq!(busy("cpu0 1 2 3 4 5 6 7"), None);
-        assert_eq!(busy("cpu 1 2"), None);
+        assert_eq!(busy_ticks(table), Some(15));
+        assert_eq!(busy_ticks("cpu0 1 2 3 4 5 6 7"), None);
+        assert_eq!(busy_ticks("cpu 1 2"), None);
     }
 }

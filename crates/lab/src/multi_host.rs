@@ -8,7 +8,7 @@ use crate::table::Table;
 /// A table of modes by hosts: median goodput of the last half relative to the host's best fixed
 /// arm, and the most frequent arm. The last column is the mean over the hosts. None if there is
 /// only one host.
-pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
+pub(crate) fn hosts_table(outcome: &ScenarioOutcome) -> Option<Table> {
     let views = outcome.by_host();
     if views.is_empty() {
         return None;
@@ -16,12 +16,12 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
     let ratio =
         |value: Result<f64, NoValue>| value.map_or("–".into(), |value| format!("{value:.2}×"));
     let heading = |view: &ScenarioOutcome| match view.best_fixed() {
-        Some(best) => format!("{} (best {})", view.scenario.name, arm(&best.mode)),
+        Some(best) => format!("{} (best {})", view.scenario.name, arm_name(&best.mode)),
         None => view.scenario.name.clone(),
     };
     let rows = outcome.modes.iter().map(|mode| {
         let cell = |view: &ScenarioOutcome| -> Option<String> {
-            let here = view.mode(&mode.mode)?;
+            let here = view.mode_outcome(&mode.mode)?;
             let most = here.last_half_arms().first().map(|(arm, _)| arm.clone());
             let value = ratio(of_best_here(here, &view.modes));
             Some(
@@ -49,7 +49,7 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
 }
 
 /// The sentences about all hosts together.
-pub(crate) fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
+pub(crate) fn host_sentences(outcome: &ScenarioOutcome) -> Vec<String> {
     let Some((setting, best)) = best_setting(&outcome.modes) else {
         return Vec::new();
     };
@@ -62,13 +62,13 @@ pub(crate) fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
                  single setting ({}) had {best:.2}.",
                 mode.remotes.len(),
                 mode.mode,
-                arm(&setting.mode),
+                arm_name(&setting.mode),
             ))
         })
         .collect()
 }
 
-fn arm(mode: &Mode) -> String {
+fn arm_name(mode: &Mode) -> String {
     match mode {
         Mode::Fixed(arm) => arm.clone(),
         other => other.to_string(),

@@ -4,16 +4,16 @@ use thalweg_report::Verdict;
 use thalweg_units::figures::three;
 
 use crate::mode::Mode;
+use crate::multi_host;
 use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
 use crate::query::Query;
-use crate::scenario::{Kind, SHORT};
-use crate::several;
+use crate::scenario::{SHORT, TrafficKind};
 use crate::statistic::Statistic;
 use crate::web;
 
 /// The sentences about a scenario: learners, comparisons, expectations.
-pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
-    let mut sentences = several::sentences(outcome);
+pub fn scenario_sentences(outcome: &ScenarioOutcome) -> Vec<String> {
+    let mut sentences = multi_host::host_sentences(outcome);
     let views = outcome.by_host();
     if views.is_empty() {
         sentences.extend(of_path(outcome));
@@ -23,16 +23,16 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
         let host = |sentence| format!("Host {name}: {sentence}");
         sentences.extend(of_path(&view).into_iter().map(host));
     }
-    sentences.extend(outcome.modes.iter().filter_map(failures));
-    sentences.extend(outcome.modes.iter().filter_map(gain));
-    sentences.extend(processors(outcome));
-    sentences.extend(checks(outcome));
-    sentences.extend(null(outcome));
+    sentences.extend(outcome.modes.iter().filter_map(failure_reason));
+    sentences.extend(outcome.modes.iter().filter_map(gain_sentence));
+    sentences.extend(processor_sentence(outcome));
+    sentences.extend(checks_sentence(outcome));
+    sentences.extend(null_sentence(outcome));
     sentences
 }
 
 /// Why connections failed: the most frequent reason.
-fn failures(mode: &ModeOutcome) -> Option<String> {
+fn failure_reason(mode: &ModeOutcome) -> Option<String> {
     let reasons: Vec<&str> = (mode.connections.iter())
         .filter_map(|connection| connection.error.as_deref())
         .collect();
@@ -49,11 +49,11 @@ fn failures(mode: &ModeOutcome) -> Option<String> {
     ))
 }
 
-/// What the agent says that it gains, and what was measured.
-fn gain(mode: &ModeOutcome) -> Option<String> {
+/// Gain that the agent reports, and the direct measurement.
+fn gain_sentence(mode: &ModeOutcome) -> Option<String> {
     let gain = mode.gain.as_ref()?;
     let says = format!("{} says: {}", mode.mode, gain.summary);
-    let Some(direct) = gain.time().and_then(|time| time.direct) else {
+    let Some(direct) = gain.transfer_time_row().and_then(|time| time.direct) else {
         return Some(says);
     };
     let more = if direct.effect < 0.0 { "less" } else { "more" };
@@ -69,48 +69,50 @@ fn gain(mode: &ModeOutcome) -> Option<String> {
 fn of_path(outcome: &ScenarioOutcome) -> Vec<String> {
     let mut sentences = Vec::new();
     for mode in outcome.modes.iter().filter(|mode| mode.mode.learns()) {
-        sentences.extend(learner(outcome, mode));
+        sentences.extend(learner_sentence(outcome, mode));
     }
-    if let Some(baseline) = outcome.mode(&Mode::Baseline) {
-        sentences.extend(reference(outcome, baseline));
+    if let Some(baseline) = outcome.mode_outcome(&Mode::Baseline) {
+        sentences.extend(reference_sentence(outcome, baseline));
     }
     match outcome.scenario.traffic.kind {
-        Kind::Bulk => {}
-        Kind::Streams { .. } => sentences.extend(shares(outcome)),
-        Kind::LongShort { .. } => {
-            sentences.extend(times(outcome, Some(SHORT)));
+        TrafficKind::Bulk => {}
+        TrafficKind::Streams { .. } => sentences.extend(sharing_sentence(outcome)),
+        TrafficKind::LongShort { .. } => {
+            sentences.extend(times_sentence(outcome, Some(SHORT)));
         }
-        Kind::Short { .. } | Kind::Responses { .. } => sentences.extend(times(outcome, None)),
-        Kind::Web(_) => sentences.extend(web::sentence(outcome)),
-        Kind::Incast { .. } => {
-            for class in outcome.scenario.traffic.kind.classes() {
-                sentences.extend(times(outcome, Some(class)));
+        TrafficKind::Short { .. } | TrafficKind::Responses { .. } => {
+            sentences.extend(times_sentence(outcome, None))
+        }
+        TrafficKind::Web(_) => sentences.extend(web::page_sentence(outcome)),
+        TrafficKind::Incast { .. } => {
+            for class in outcome.scenario.traffic.kind.flow_classes() {
+                sentences.extend(times_sentence(outcome, Some(class)));
             }
         }
-        Kind::Competing { .. } => sentences.extend(competition(outcome)),
+        TrafficKind::Competing { .. } => sentences.extend(competition_sentences(outcome)),
     }
     sentences
 }
 
-fn figure(
+fn query_value(
     outcome: &ScenarioOutcome,
     mode: &ModeOutcome,
     query: impl Into<Query<'static>>,
 ) -> Option<f64> {
-    query.into().value(mode, &outcome.modes).ok()
+    query.into().mode_value(mode, &outcome.modes).ok()
 }
 
-fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
+fn learner_sentence(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
     let (best, best_bps) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
-    let settled = mode.summary()?.median_last_half_bps?;
+    let settled = mode.mode_summary()?.median_last_half_bps?;
     let name = &mode.mode;
     let mut text = format!(
         "In its last half {name} reached {:.2} of the best fixed arm ({}, median {})",
         settled / best_bps,
-        arm(&best.mode),
-        Statistic::Median.unit().show(best_bps),
+        arm_name(&best.mode),
+        Statistic::Median.unit().with_unit(best_bps),
     );
-    match figure(outcome, mode, Statistic::Convergence) {
+    match query_value(outcome, mode, Statistic::Convergence) {
         Some(count) if count.is_finite() => {
             text.push_str(&format!(
                 "; it came within 10 % of it after {count:.0} connections"
@@ -119,7 +121,7 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
         Some(_) => text.push_str("; it did not come within 10 % of it"),
         None => {}
     }
-    if let (Some((most, _)), Some(share)) = (mode.arms().first(), mode.converged_share()) {
+    if let (Some((most, _)), Some(share)) = (mode.arm_counts().first(), mode.converged_share()) {
         let most = mode
             .last_half_arms()
             .first()
@@ -129,15 +131,15 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
             share * 100.0
         ));
     }
-    if let Some(regret) = figure(outcome, mode, Statistic::Regret) {
-        let count = mode.measured().count();
+    if let Some(regret) = query_value(outcome, mode, Statistic::Regret) {
+        let count = mode.measured_connections().count();
         text.push_str(&if regret >= 0.0 {
             format!(". Over all {count} connections, learning included, it lost the goodput of {regret:.1} of that arm's")
         } else {
             format!(". Over all {count} connections, learning included, it gained the goodput of {:.1} of that arm's", -regret)
         });
     }
-    match figure(outcome, mode, Statistic::Recovery) {
+    match query_value(outcome, mode, Statistic::Recovery) {
         Some(count) if count.is_finite() => text.push_str(&format!(
             ". After the last change of the path it was within 10 % of the arm then best after {count:.0} connections"
         )),
@@ -149,10 +151,10 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
     Some(text + ".")
 }
 
-fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String> {
+fn reference_sentence(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String> {
     let (best, best_bps) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
-    let median = baseline.summary()?.median_bps;
-    let (default, best) = (&outcome.scenario.system.default_cc, arm(&best.mode));
+    let median = baseline.mode_summary()?.median_bps;
+    let (default, best) = (&outcome.scenario.system.default_cc, arm_name(&best.mode));
     if *default == best {
         return Some(format!(
             "No fixed arm was better than the system default, {default}."
@@ -165,14 +167,14 @@ fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String
 }
 
 /// Total goodput of flows that share a bottleneck, and their fairness.
-fn shares(outcome: &ScenarioOutcome) -> Option<String> {
+fn sharing_sentence(outcome: &ScenarioOutcome) -> Option<String> {
     let parts: Vec<String> = outcome
         .modes
         .iter()
         .filter_map(|mode| {
-            let total = figure(outcome, mode, Statistic::Total)?;
-            let total = Statistic::Total.unit().show(total);
-            Some(match figure(outcome, mode, Statistic::Fairness) {
+            let total = query_value(outcome, mode, Statistic::Total)?;
+            let total = Statistic::Total.unit().with_unit(total);
+            Some(match query_value(outcome, mode, Statistic::Fairness) {
                 Some(fairness) => format!("{} {total} ({:.0} %)", mode.mode, fairness * 100.0),
                 None => format!("{} {total}", mode.mode),
             })
@@ -186,15 +188,15 @@ fn shares(outcome: &ScenarioOutcome) -> Option<String> {
     })
 }
 
-fn times(outcome: &ScenarioOutcome, class: Option<&'static str>) -> Option<String> {
+fn times_sentence(outcome: &ScenarioOutcome, class: Option<&'static str>) -> Option<String> {
     let of = |mode: &ModeOutcome, statistic: Statistic| {
         let query = Query {
             class,
             ..statistic.into()
         };
-        let value = figure(outcome, mode, query)?;
+        let value = query_value(outcome, mode, query)?;
         Some(match value.is_finite() {
-            true => statistic.unit().show(value),
+            true => statistic.unit().with_unit(value),
             false => "for ever".to_owned(),
         })
     };
@@ -219,14 +221,14 @@ fn times(outcome: &ScenarioOutcome, class: Option<&'static str>) -> Option<Strin
     })
 }
 
-fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
+fn competition_sentences(outcome: &ScenarioOutcome) -> Vec<String> {
     outcome
         .modes
         .iter()
         .filter_map(|mode| {
-            let share = figure(outcome, mode, Statistic::Share)?;
-            let index = figure(outcome, mode, Statistic::Jain)?;
-            let harm = figure(outcome, mode, Statistic::Harm).map_or(String::new(), |harm| {
+            let share = query_value(outcome, mode, Statistic::Share)?;
+            let index = query_value(outcome, mode, Statistic::Jain)?;
+            let harm = query_value(outcome, mode, Statistic::Harm).map_or(String::new(), |harm| {
                 let verb = if harm < 0.0 { "gain" } else { "lose" };
                 let part = harm.abs() * 100.0;
                 format!(", and the incumbents {verb} {part:.0} % of what they have among their like")
@@ -241,7 +243,7 @@ fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
 }
 
 /// Which modes' figures are limited by processors.
-fn processors(outcome: &ScenarioOutcome) -> Option<String> {
+fn processor_sentence(outcome: &ScenarioOutcome) -> Option<String> {
     let bound = outcome.modes.iter().filter(|one| one.is_processor_bound());
     let bound: Vec<String> = bound.map(|one| one.mode.to_string()).collect();
     (!bound.is_empty()).then(|| {
@@ -253,7 +255,7 @@ fn processors(outcome: &ScenarioOutcome) -> Option<String> {
     })
 }
 
-fn null(outcome: &ScenarioOutcome) -> Option<String> {
+fn null_sentence(outcome: &ScenarioOutcome) -> Option<String> {
     let all = outcome.null_checks.len();
     let missed = |check: &&Check| check.verdict == Verdict::Missed;
     let missed = outcome.null_checks.iter().filter(missed).count();
@@ -266,7 +268,7 @@ fn null(outcome: &ScenarioOutcome) -> Option<String> {
     (all > 0).then(|| format!("A learner that does nothing misses {missed} of {all} bounds."))
 }
 
-fn checks(outcome: &ScenarioOutcome) -> Option<String> {
+fn checks_sentence(outcome: &ScenarioOutcome) -> Option<String> {
     let count = |verdict| {
         let of = |check: &&Check| check.verdict == verdict;
         outcome.checks.iter().filter(of).count()
@@ -283,7 +285,7 @@ fn checks(outcome: &ScenarioOutcome) -> Option<String> {
     }
 }
 
-fn arm(mode: &Mode) -> String {
+fn arm_name(mode: &Mode) -> String {
     match mode {
         Mode::Fixed(arm) => arm.clone(),
         other => other.to_string(),
@@ -325,12 +327,12 @@ mod tests {
     #[test]
     fn connections_that_fail_say_why() {
         let mut one = mode("fixed:bbr", &[1.0, 0.0, 0.0, 0.0], "bbr");
-        assert_eq!(failures(&one), None);
+        assert_eq!(failure_reason(&one), None);
         for (place, reason) in [(1, "reset"), (2, "timed out"), (3, "timed out")] {
             one.connections[place].error = Some(reason.to_owned());
         }
         assert_eq!(
-            failures(&one).unwrap(),
+            failure_reason(&one).unwrap(),
             "fixed:bbr: 3 of 4 connections failed: timed out (2 of them)."
         );
     }
@@ -355,9 +357,9 @@ mod tests {
             wall_s: 1.0,
             report: "x".into(),
         };
-        let all = sentences(&outcome).join("\n");
+        let all = scenario_sentences(&outcome).join("\n");
         assert!(all.contains("busy all the time in fixed:bbr:"), "{all}");
-        let rows = crate::table::summary(&outcome).rows;
+        let rows = crate::table::summary_table(&outcome).rows;
         let modes: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
         let expected = ["baseline", "fixed:bbr (processor-bound)", "random"];
         assert_eq!(modes, expected);
@@ -376,7 +378,7 @@ mod tests {
             mode("thalweg", &learner, "bbr"),
         ];
         let outcome = ScenarioOutcome {
-            checks: crate::expect::evaluate(&scenario.expect, &modes),
+            checks: crate::expect::evaluate_expectations(&scenario.expect, &modes),
             null_checks: Vec::new(),
             scenario,
             reference_every: 1,
@@ -386,7 +388,7 @@ mod tests {
         };
         // Of 1 − x/100: 2 · 0.9 + 8 · 0.05 = 2.2.
         assert_eq!(
-            sentences(&outcome),
+            scenario_sentences(&outcome),
             [
                 "In its last half thalweg reached 0.95 of the best fixed arm (bbr, median 100 Mbit/s); \
                  it came within 10 % of it after 5 connections; 100 % of the last half ran bbr. \

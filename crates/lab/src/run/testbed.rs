@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use thalweg_units::file::replace;
 
-use super::Bench;
-use super::paths::{changes, rates};
-use crate::agent::{self, Agent, Learner, Places};
-use crate::ends::{self, Sender};
+use super::RunContext;
+use super::paths::{apply_changes, traced_rates};
+use crate::agent::{self, Agent, AgentPaths, Learner};
 use crate::error::Error;
 use crate::flows::{self, Round};
 use crate::gain::Gain;
@@ -22,14 +21,15 @@ use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
 use crate::policy::PolicyInForce;
-use crate::scenario::{End, Kind, Scenario};
+use crate::scenario::{End, Scenario, TrafficKind};
+use crate::stack_endpoints::{self, Sender};
 use crate::traffic::{self, Bulk, Pause, Server};
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
 const PORT: u16 = 5201;
 
 /// One mode's hosts and the processes on them. Fields are dropped in this order.
-pub(super) struct Rig {
+pub(super) struct Testbed {
     agent: Option<Agent>,
     policy: Option<PolicyInForce>,
     /// One for each remote host; none where nginx serves.
@@ -55,27 +55,27 @@ struct Processors {
     all_s: f64,
 }
 
-impl Rig {
+impl Testbed {
     /// Sets a rig up in a run's directory.
     pub(super) fn set_up(
-        bench: Bench<'_>,
+        bench: RunContext<'_>,
         mode: &Mode,
         directory: &Path,
         bpf: Option<&Path>,
     ) -> Result<Self, Error> {
-        let Bench {
+        let RunContext {
             options, scenario, ..
         } = bench;
-        let mut paths = scenario.remotes().into_iter().map(|(_, path)| path);
+        let mut paths = scenario.remote_paths().into_iter().map(|(_, path)| path);
         let first = paths.next().unwrap_or(&scenario.path);
-        let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
+        let mut settings = PairOptions::new(&mode.file_label(), first, &scenario.system);
         settings.further_paths = paths.cloned().collect();
-        settings.networks = scenario.networks();
+        settings.networks = scenario.hosts_per_network();
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
-        settings.further_addresses = (scenario.traffic.kind.hosts() - 1) as u8;
-        settings.wire = options.origin.place.name.wire();
+        settings.further_addresses = (scenario.traffic.kind.server_addresses() - 1) as u8;
+        settings.wire = options.origin.place.name.wire_kind();
         let ends = [
             (Side::Client, scenario.sender),
             (Side::Server, scenario.receiver),
@@ -84,10 +84,10 @@ impl Rig {
         settings.stacks = stacks.map(|(side, _)| side).collect();
         let pair = Pair::new(&settings)?;
         // Agent and policy come first, so that they see the server's socket from the start.
-        let places = bpf.map(|bpf| Places {
+        let places = bpf.map(|bpf| AgentPaths {
             directory,
             bpf,
-            cgroup: pair.cgroup(),
+            cgroup: pair.cgroup_path(),
         });
         let agent = match &places {
             Some(places) if mode.learns() => {
@@ -108,25 +108,27 @@ impl Rig {
                     },
                     _ => learner,
                 };
-                Some(Agent::start(&options.agent_binary, learner, places)?)
+                Some(Agent::start_agent(&options.agent_binary, learner, places)?)
             }
             _ => None,
         };
-        let policy = match (&places, scenario.policy(mode)) {
-            (Some(places), Some(policy)) => {
-                Some(PolicyInForce::apply(&options.agent_binary, policy, places)?)
-            }
+        let policy = match (&places, scenario.mode_policy(mode)) {
+            (Some(places), Some(policy)) => Some(PolicyInForce::apply_policy(
+                &options.agent_binary,
+                policy,
+                places,
+            )?),
             _ => None,
         };
         let (mut servers, mut nginx) = (Vec::new(), None);
         if scenario.has_nginx() {
-            let directory = directory.join(format!("nginx-{}", mode.label()));
-            nginx = Some(http::serve(&pair, &mode.to_string(), &directory)?);
+            let directory = directory.join(format!("nginx-{}", mode.file_label()));
+            nginx = Some(http::start_nginx(&pair, &mode.to_string(), &directory)?);
         } else {
             servers = pair
                 .remotes()
                 .iter()
-                .map(|remote| server(bench, &pair, remote, mode))
+                .map(|remote| start_server(bench, &pair, remote, mode))
                 .collect::<Result<_, _>>()?;
         }
         let mut arms = Vec::new();
@@ -140,7 +142,7 @@ impl Rig {
             policy,
             servers,
             nginx,
-            sender: sender(bench, &pair, mode)?,
+            sender: start_sender(bench, &pair, mode)?,
             pair,
             arms,
             mode: mode.clone(),
@@ -151,15 +153,15 @@ impl Rig {
     }
 
     /// Ensures that both ends run; an end that has stopped is started again.
-    fn ready(&mut self, bench: Bench<'_>) -> Result<(), Error> {
+    fn ensure_running(&mut self, bench: RunContext<'_>) -> Result<(), Error> {
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
         }
-        self.pair.check()?;
+        self.pair.check_joined()?;
         for (running, remote) in self.servers.iter_mut().zip(self.pair.remotes()) {
             if !running.await_turn()? {
-                running.stop();
-                *running = server(bench, &self.pair, remote, &self.mode)?;
+                running.stop_server();
+                *running = start_server(bench, &self.pair, remote, &self.mode)?;
                 running.await_turn()?;
             }
         }
@@ -173,54 +175,55 @@ impl Rig {
         }
         if let Some(running) = &mut self.sender {
             let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if running.ended()? {
+            if running.has_ended()? {
                 // The old one goes first, as the new one takes its place.
                 self.sender = None;
-                self.sender = sender(bench, &self.pair, &self.mode)?;
+                self.sender = start_sender(bench, &self.pair, &self.mode)?;
             }
         }
         Ok(())
     }
 
     /// One round.
-    pub(super) fn connect(
+    pub(super) fn connect_round(
         &mut self,
-        bench: Bench<'_>,
+        bench: RunContext<'_>,
         round: u32,
         raw: &Path,
     ) -> Result<(), Error> {
-        let Bench {
+        let RunContext {
             options, scenario, ..
         } = bench;
-        self.ready(bench)?;
+        self.ensure_running(bench)?;
         let remotes = self.pair.remotes();
-        let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        let mut pauses = apply_changes(&self.pair, scenario, round, &mut self.changed)?;
         if let Some(warmup) = scenario.traffic.warmup {
             // Round-trip times of the warm-up are not measured.
             for (pauses, remote) in pauses.iter_mut().zip(remotes) {
                 pauses.push(Pause {
                     after: warmup.duration(),
                     meanwhile: false,
-                    act: Box::new(|| self.pair.take_round_trips(remote.address()).map(drop)),
+                    act: Box::new(|| self.pair.take_round_trips(remote.first_address()).map(drop)),
                 });
                 pauses.sort_by_key(|pause| pause.after);
             }
         }
-        for ((pauses, remote), (_, path)) in pauses.iter_mut().zip(remotes).zip(scenario.remotes())
+        for ((pauses, remote), (_, path)) in
+            pauses.iter_mut().zip(remotes).zip(scenario.remote_paths())
         {
             if path.trace.is_some() {
-                pauses.extend(rates(remote, &scenario.traffic, round));
+                pauses.extend(traced_rates(remote, &scenario.traffic, round));
                 pauses.sort_by_key(|pause| pause.after);
             }
         }
-        let ways: Vec<Way<'_>> = scenario
-            .remotes()
+        let ways: Vec<RemoteTarget<'_>> = scenario
+            .remote_paths()
             .into_iter()
             .zip(remotes)
             .zip(pauses)
-            .map(|(((name, path), remote), pauses)| Way {
+            .map(|(((name, path), remote), pauses)| RemoteTarget {
                 servers: match self.nginx {
-                    Some(_) => vec![http::address(remote.address_of(Side::Client))],
+                    Some(_) => vec![http::server_address(remote.address_of(Side::Client))],
                     None => (remote.addresses().into_iter())
                         .map(|address| SocketAddr::new(address, PORT))
                         .collect(),
@@ -232,9 +235,9 @@ impl Rig {
                 pauses,
             })
             .collect();
-        let before = self.cpu(options)?;
-        let (busy_s, began) = (ends::machine_cpu_s()?, Instant::now());
-        let mut results = transfer(
+        let before = self.cpu_time(options)?;
+        let (busy_s, began) = (stack_endpoints::machine_cpu_s()?, Instant::now());
+        let mut results = transfer_round(
             &self.pair,
             self.sender.as_ref(),
             options,
@@ -245,22 +248,26 @@ impl Rig {
         // User-mode Linux does not know when its processor waits for the machine's.
         if !matches!(options.origin.place.name, Backend::Uml | Backend::Virtual) {
             let count = std::thread::available_parallelism().map_or(1, usize::from);
-            self.processors.busy_s += ends::machine_cpu_s()? - busy_s;
+            self.processors.busy_s += stack_endpoints::machine_cpu_s()? - busy_s;
             self.processors.all_s += began.elapsed().as_secs_f64() * count as f64;
         }
         if let [connections] = &mut results[..]
             && let [only] = &mut connections[..]
         {
-            only.cpu = used(before, self.cpu(options)?);
+            only.cpu = cpu_between(before, self.cpu_time(options)?);
         }
         for ((place, connections), remote) in results.into_iter().enumerate().zip(remotes) {
             let failed = connections.iter().find_map(|one| one.error.as_ref());
             if let Some(error) = failed {
-                tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
+                tracing::warn!(
+                    "{} round {round}, {}: {error}",
+                    self.mode,
+                    remote.first_address()
+                );
                 // The server may still wait for the client that is gone. nginx waits for none.
                 if let Some(running) = self.servers.get_mut(place) {
-                    running.stop();
-                    *running = server(bench, &self.pair, remote, &self.mode)?;
+                    running.stop_server();
+                    *running = start_server(bench, &self.pair, remote, &self.mode)?;
                 }
             }
             self.connections.extend(connections);
@@ -270,18 +277,18 @@ impl Rig {
 
     /// The file of a round's raw result towards a host.
     fn raw_name(&self, round: u32, host: &str, remote: &Remote) -> String {
-        let label = self.mode.label();
+        let label = self.mode.file_label();
         match host {
             "" => format!("{label}-{round:04}.json"),
             name if remote.shares_network() => {
-                format!("{label}-{round:04}-{name}-{}.json", remote.address())
+                format!("{label}-{round:04}-{name}-{}.json", remote.first_address())
             }
             name => format!("{label}-{round:04}-{name}.json"),
         }
     }
 
     /// Processor time so far; none if the clock is not the machine's.
-    fn cpu(&self, options: &Options) -> Result<Option<Cpu>, Error> {
+    fn cpu_time(&self, options: &Options) -> Result<Option<Cpu>, Error> {
         if !matches!(options.origin.place.name, Backend::Host | Backend::Link) {
             return Ok(None);
         }
@@ -294,13 +301,17 @@ impl Rig {
             _ => None,
         };
         Ok(Some(Cpu {
-            machine_s: ends::machine_cpu_s()?,
+            machine_s: stack_endpoints::machine_cpu_s()?,
             stack_s,
         }))
     }
 
     /// Takes the rig down and returns its results.
-    pub(super) fn finish(self, scenario: &Scenario, report: &Path) -> Result<ModeOutcome, Error> {
+    pub(super) fn into_outcome(
+        self,
+        scenario: &Scenario,
+        report: &Path,
+    ) -> Result<ModeOutcome, Error> {
         let Self {
             agent,
             policy,
@@ -318,33 +329,33 @@ impl Rig {
         let (mut hosts, mut gain) = (Vec::new(), None);
         if let Some(agent) = agent {
             if mode.has_control_group() {
-                gain = Some(Gain::parse(&agent.gain()?)?);
+                gain = Some(Gain::parse(&agent.fetch_gain()?)?);
             }
-            let body = agent.hosts()?;
-            let file = report.join(format!("hosts-{}.json", mode.label()));
+            let body = agent.fetch_hosts()?;
+            let file = report.join(format!("hosts-{}.json", mode.file_label()));
             replace(&file, &body).map_err(Error::io("cannot write", file))?;
             hosts = agent::parse_hosts(&body);
-            let log = report.join(format!("agent-{}.log", mode.label()));
-            let from = agent.log().to_owned();
-            let detached = agent.detach();
+            let log = report.join(format!("agent-{}.log", mode.file_label()));
+            let from = agent.log_file().to_owned();
+            let detached = agent.detach_and_end();
             fs::copy(from, &log).map_err(Error::io("cannot write", log))?;
             detached?;
         }
         if let Some(policy) = policy {
-            let file = report.join(format!("{}.json", mode.label()));
-            replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
+            let file = report.join(format!("{}.json", mode.file_label()));
+            replace(&file, policy.show_policy()?).map_err(Error::io("cannot write", file))?;
         }
         let remotes = scenario
-            .remotes()
+            .remote_paths()
             .into_iter()
             .zip(pair.remotes())
             .map(|((name, _), remote)| {
                 Ok(RemoteOutcome {
                     name: name.to_owned(),
-                    address: remote.address(),
+                    address: remote.first_address(),
                     others: Vec::new(),
-                    forward: remote.forward()?,
-                    reverse: remote.reverse()?,
+                    forward: remote.forward_counters()?,
+                    reverse: remote.reverse_counters()?,
                     least_rtt_us: None,
                     last_change: None,
                 })
@@ -395,7 +406,7 @@ fn by_name(remotes: Vec<RemoteOutcome>) -> Vec<RemoteOutcome> {
 }
 
 /// Processor time between two moments.
-fn used(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
+fn cpu_between(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
     let (before, after) = before.zip(after)?;
     let stack = after.stack_s.zip(before.stack_s);
     Some(Cpu {
@@ -405,8 +416,8 @@ fn used(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
 }
 
 /// One round's way to one remote host.
-struct Way<'a> {
-    /// Its addresses.
+struct RemoteTarget<'a> {
+    /// Addresses of the server.
     servers: Vec<SocketAddr>,
     /// Seed of its path.
     seed: u64,
@@ -419,15 +430,15 @@ struct Way<'a> {
 }
 
 /// One round: the connections to every remote host, at the same time.
-fn transfer(
+fn transfer_round(
     pair: &Pair,
     sender: Option<&Mutex<Sender>>,
     options: &Options,
     scenario: &Scenario,
     (number, arms): (u32, &[String]),
-    ways: Vec<Way<'_>>,
+    ways: Vec<RemoteTarget<'_>>,
 ) -> Result<Vec<Vec<Connection>>, Error> {
-    let one = |way: Way<'_>| -> Result<Vec<Connection>, Error> {
+    let one = |way: RemoteTarget<'_>| -> Result<Vec<Connection>, Error> {
         let (raw, pauses) = (&way.raw, &way.pauses);
         let round = Round {
             number,
@@ -435,25 +446,25 @@ fn transfer(
             seed: way.seed,
             arms,
         };
-        let mut connections = match flows::plan(&scenario.traffic, &round) {
+        let mut connections = match flows::plan_round(&scenario.traffic, &round) {
             Some(plan) => {
                 let worker = &options.program;
-                flows::transfer((pair, way.remote), worker, &plan, number, raw, pauses)?
+                flows::run_plan((pair, way.remote), worker, &plan, number, raw, pauses)?
             }
             None => {
                 let bulk = Bulk {
                     server: way.servers[0],
                     round: number,
                     duration: scenario.traffic.duration,
-                    cc: round.arm(),
+                    cc: round.drawn_arm(),
                 };
-                vec![traffic::transfer(pair, sender, &bulk, raw, pauses)?]
+                vec![traffic::transfer_bulk(pair, sender, &bulk, raw, pauses)?]
             }
         };
         for connection in &mut connections {
             way.host.clone_into(&mut connection.host);
             if way.remote.shares_network() {
-                connection.address = Some(way.remote.address());
+                connection.address = Some(way.remote.first_address());
             }
         }
         Ok(connections)
@@ -483,8 +494,13 @@ fn transfer(
 }
 
 /// Starts the server of the scenario's traffic on a remote host.
-fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result<Server, Error> {
-    let Bench {
+fn start_server(
+    bench: RunContext<'_>,
+    pair: &Pair,
+    remote: &Remote,
+    mode: &Mode,
+) -> Result<Server, Error> {
+    let RunContext {
         options,
         stacks,
         scenario,
@@ -496,25 +512,29 @@ fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result
             .into_iter()
             .chain(words.iter().map(String::as_str))
             .collect();
-        let (command, cgroup) = stacks.receiver(options, scenario, pair, mode, &words)?;
+        let (command, cgroup) = stacks.receiver_command(options, scenario, pair, mode, &words)?;
         return Server::on_stack(command, cgroup, &name);
     }
     match scenario.traffic.kind {
-        Kind::Bulk => Server::iperf3(pair, remote, &name, PORT),
-        _ => Server::worker(pair, remote, &name, PORT, &options.program),
+        TrafficKind::Bulk => Server::start_iperf3(pair, remote, &name, PORT),
+        _ => Server::start_worker(pair, remote, &name, PORT, &options.program),
     }
 }
 
 /// Starts the client, if it is a stack.
-fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sender>>, Error> {
-    let Bench {
+fn start_sender(
+    bench: RunContext<'_>,
+    pair: &Pair,
+    mode: &Mode,
+) -> Result<Option<Mutex<Sender>>, Error> {
+    let RunContext {
         options,
         stacks,
         scenario,
     } = bench;
     match (scenario.sender, stacks) {
         (End::Stack, Some(stacks)) => stacks
-            .sender(options, scenario, pair, mode)
+            .start_sender(options, scenario, pair, mode)
             .map(|sender| Some(Mutex::new(sender))),
         _ => Ok(None),
     }

@@ -39,7 +39,7 @@ const OF_A_ROUND: [Statistic; 25] = [
 ];
 
 /// The statistics that a mode has; a goal that was not reached is null.
-pub(super) fn statistics(
+pub(super) fn mode_statistics(
     wanted: &[Statistic],
     modes: &[ModeOutcome],
     mode: &ModeOutcome,
@@ -57,7 +57,7 @@ pub(super) fn statistics(
                 class,
                 ..statistic.into()
             };
-            let value = query.value(mode, modes).ok()?;
+            let value = query.mode_value(mode, modes).ok()?;
             Some((statistic.key().to_owned(), value.into()))
         })
         .collect();
@@ -65,15 +65,18 @@ pub(super) fn statistics(
 }
 
 /// The statistics of each class of a mode's connections.
-pub(super) fn classes(
+pub(super) fn class_statistics(
     wanted: &[Statistic],
     modes: &[ModeOutcome],
     mode: &ModeOutcome,
 ) -> serde_json::Map<String, Value> {
-    let classes = mode.classes().into_iter().filter(|class| !class.is_empty());
+    let classes = mode
+        .class_names()
+        .into_iter()
+        .filter(|class| !class.is_empty());
     classes
         .map(|class| {
-            let of = statistics(wanted, modes, mode, Some(class));
+            let of = mode_statistics(wanted, modes, mode, Some(class));
             (class.to_owned(), of)
         })
         .collect()
@@ -87,16 +90,16 @@ pub(super) fn by_round(modes: &[ModeOutcome]) -> Vec<Vec<Value>> {
         .collect();
     let mut found = vec![Vec::new(); modes.len()];
     for round in rounds {
-        let alone: Vec<ModeOutcome> = modes.iter().map(|mode| within(mode, round)).collect();
+        let alone: Vec<ModeOutcome> = modes.iter().map(|mode| within_round(mode, round)).collect();
         for (mode, into) in alone.iter().zip(&mut found) {
             if mode.connections.is_empty() {
                 continue;
             }
             let mut figures = json!({
                 "round": round,
-                "statistics": statistics(&OF_A_ROUND, &alone, mode, None),
+                "statistics": mode_statistics(&OF_A_ROUND, &alone, mode, None),
             });
-            let classes = classes(&OF_A_ROUND, &alone, mode);
+            let classes = class_statistics(&OF_A_ROUND, &alone, mode);
             if !classes.is_empty() {
                 figures["classes"] = classes.into();
             }
@@ -108,7 +111,7 @@ pub(super) fn by_round(modes: &[ModeOutcome]) -> Vec<Vec<Value>> {
 
 /// A mode with the connections of one round. Queue delay still counts from the least round-trip
 /// time of the scenario.
-fn within(mode: &ModeOutcome, round: u32) -> ModeOutcome {
+fn within_round(mode: &ModeOutcome, round: u32) -> ModeOutcome {
     let of_round = mode.connections.iter().filter(|one| one.round == round);
     ModeOutcome {
         mode: mode.mode.clone(),
