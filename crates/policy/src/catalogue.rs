@@ -49,7 +49,7 @@ impl Stage {
         Self::Close,
     ];
 
-    /// Its name in `[rule.on.NAME]`.
+    /// Name of the stage in `[rule.on.NAME]`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -68,7 +68,7 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Its bit in a mask of stages.
+    /// Bit of the stage in a mask of stages.
     pub const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -146,7 +146,7 @@ pub enum Unit {
 /// One key of `[rule.set]` and `[rule.on.STAGE]`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Its name.
+    /// Name in a policy file.
     pub name: &'static str,
     /// The kernel's name of the option or hook.
     pub option: &'static str,
@@ -162,7 +162,7 @@ pub struct Key {
     pub on: u8,
     /// First kernel that has it.
     pub since: Version,
-    /// Its effect, for users.
+    /// Effect of the key, for users.
     pub effect: &'static str,
     /// The trap that `check` warns of.
     pub trap: Option<&'static str>,
@@ -193,7 +193,7 @@ impl Key {
         hook.fold(own, Version::max)
     }
 
-    /// Whether it is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets only.
+    /// Whether the key is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets only.
     pub fn ipv4_only(&self) -> Option<bool> {
         match self.does {
             Does::SetNumber {

@@ -14,7 +14,7 @@ use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is
 /// A probably unintended setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
     /// Name of the rule.
     pub rule: String,

@@ -65,7 +65,7 @@ pub struct Compiled {
 /// A named network namespace, and the rules that need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceUse {
-    /// Its name in the policy.
+    /// Network namespace as the policy names it.
     pub namespace: Namespace,
     /// Placeholder in the rules until it is resolved: no namespace has this cookie.
     pub placeholder: u64,
@@ -76,13 +76,13 @@ pub struct NamespaceUse {
 /// A rule of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it is a `never` rule.
+    /// Whether the rule is a `never` rule.
     pub never: bool,
     /// Keys that its operations set, in the order of the table.
     pub ops: Vec<&'static Key>,
-    /// Of a rule with a share of flows: what it is compared with.
+    /// Experiment of a rule with a share of flows: the flows to compare with.
     pub trial: Option<Trial>,
 }
 

@@ -23,7 +23,7 @@ pub struct Difference {
 /// Changes of one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangedRule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
     /// The changed parts.
     pub changes: Vec<Change>,

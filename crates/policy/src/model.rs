@@ -18,30 +18,30 @@ use crate::catalogue::{Key, Unit};
 pub struct Policy {
     /// The file, for messages.
     pub file: PathBuf,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
     /// One sentence; may be empty.
     pub description: String,
-    /// Its rules.
+    /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
 
 /// One rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its name, unique in the policy.
+    /// Name, unique in the policy.
     pub name: String,
     /// One sentence; may be empty.
     pub description: String,
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
-    /// Whether it protects flows from every other rule, and from the learner.
+    /// Whether the rule protects flows from every other rule, and from the learner.
     pub never: bool,
     /// Whether its caps replace an application's stricter ones.
     pub overrides: bool,
     /// Conditions; all must hold.
     pub conditions: Conditions,
-    /// Its settings, in the order of the file.
+    /// Settings, in the order of the file.
     pub actions: Vec<Action>,
 }
 
@@ -60,9 +60,9 @@ pub struct Conditions {
     pub local_port: Vec<Ports>,
     /// Who opened the flow.
     pub direction: Option<Direction>,
-    /// Its socket belongs to one of these cgroups or to a descendant; empty: any.
+    /// The socket belongs to one of these cgroups or to a descendant; empty: any.
     pub cgroup: Vec<String>,
-    /// Its socket belongs to one of these containers; empty: any. Not beside `cgroup`.
+    /// The socket belongs to one of these containers; empty: any. Not beside `cgroup`.
     pub container: Vec<Selector>,
     /// The network namespace.
     pub netns: Option<Namespace>,
@@ -82,9 +82,9 @@ pub struct SamePrefix {
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ports {
-    /// The first.
+    /// First port.
     pub first: u16,
-    /// The last, not below the first.
+    /// Last port, not below the first.
     pub last: u16,
 }
 
@@ -104,25 +104,25 @@ pub enum Namespace {
     Name(String),
     /// A file, such as `/proc/1/ns/net`.
     Path(String),
-    /// Its cookie (`SO_NETNS_COOKIE`).
+    /// A cookie (`SO_NETNS_COOKIE`).
     Cookie(u64),
 }
 
 /// Containers as a policy names them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
-    /// Those with this name or id.
+    /// Containers with this name or id.
     Name(String),
-    /// Those with this label.
+    /// Containers with this label.
     Label {
         /// The label's name.
         key: String,
-        /// Its value; may be empty.
+        /// The label's value; may be empty.
         value: String,
     },
 }
 
-/// What a bit of a rule's mask of cgroups stands for.
+/// The cgroups that one bit of a rule's mask stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     /// A cgroup: its path below the root of the hierarchy.
@@ -134,13 +134,13 @@ pub enum Group {
 /// A setting of a rule.
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// Its key.
+    /// Key that is set.
     pub key: &'static Key,
-    /// Its stages: a mask of [`crate::Stage::bit`].
+    /// Stages at which it is set: a mask of [`crate::Stage::bit`].
     pub stages: u8,
-    /// Its value.
+    /// Value of the key.
     pub value: Value,
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
 }
 
@@ -174,9 +174,9 @@ pub struct Flow {
     pub cgroup: Option<String>,
     /// Names and labels of its container, as the policy names them.
     pub container: Vec<Selector>,
-    /// Its network namespace, named as the policy names it.
+    /// Network namespace, named as the policy names it.
     pub netns: Option<Namespace>,
-    /// Its random number: rules with `sample` match flows below their share of 2^32.
+    /// Random number: rules with `sample` match flows below their share of 2^32.
     pub draw: u32,
 }
 
@@ -217,7 +217,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Its key in `[rule.match]`.
+    /// Key of the condition in `[rule.match]`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Remote => "remote",
@@ -534,7 +534,7 @@ impl std::fmt::Display for SamePrefix {
 }
 
 impl Ports {
-    /// Its form in a policy: a number, or a text for more than one port.
+    /// The ports as TOML: a number, or a text for more than one port.
     fn toml(self) -> String {
         if self.first == self.last {
             self.first.to_string()
@@ -543,7 +543,7 @@ impl Ports {
         }
     }
 
-    /// Whether it contains a port.
+    /// Whether the range contains a port.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -560,7 +560,7 @@ impl std::fmt::Display for Ports {
 }
 
 impl Direction {
-    /// Its name in a policy.
+    /// Name of the direction in a policy.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -605,7 +605,7 @@ impl Selector {
     }
 }
 
-/// Its form in a policy, without quotes.
+/// The selector as in a policy, without quotes.
 impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -615,7 +615,7 @@ impl std::fmt::Display for Selector {
     }
 }
 
-/// Its form in a policy.
+/// The namespace as in a policy.
 impl std::fmt::Display for Namespace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -626,7 +626,7 @@ impl std::fmt::Display for Namespace {
 }
 
 impl Action {
-    /// Its value as TOML, in the shortest form.
+    /// The value as TOML, in the shortest form.
     pub fn text(&self) -> String {
         match (&self.value, self.key.unit) {
             (Value::Number(value), Unit::Flag | Unit::Only) => (*value != 0).to_string(),
