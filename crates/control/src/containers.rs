@@ -18,7 +18,7 @@ use crate::{privileges, system};
 
 /// Where runtimes keep state: a directory for each container.
 const STATES: [&str; 2] = ["run/runc", "run/crun"];
-/// The same, with one more level: a directory for each namespace of containerd or docker.
+/// State directories of containerd and docker, with a directory for each namespace in between.
 const NESTED_STATES: [&str; 2] = ["run/containerd/runc", "run/docker/runtime-runc"];
 /// Docker's directories of containers.
 const DOCKER: &str = "var/lib/docker/containers";
@@ -56,7 +56,7 @@ pub struct Container {
     /// Directory of its cgroup in the v2 hierarchy; `None` if it has none of its own, as with
     /// podman's `--cgroups=disabled`.
     pub cgroup: Option<PathBuf>,
-    /// Its first process.
+    /// First process of the container.
     pub(crate) pid: u32,
 }
 
@@ -119,7 +119,7 @@ impl Container {
         }
     }
 
-    /// Its pod, else its name.
+    /// Name of the pod, else of the container.
     pub fn title(&self) -> &str {
         self.pod.as_deref().unwrap_or(&self.name)
     }

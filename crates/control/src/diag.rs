@@ -22,7 +22,7 @@ const MESSAGE: usize = 72;
 /// The kernel's description of a socket.
 #[derive(Debug)]
 pub struct Socket<'a> {
-    /// Whether it is a listener.
+    /// Whether the socket is a listener.
     pub is_listener: bool,
     /// The congestion control.
     pub congestion_control: Option<&'a str>,

@@ -29,7 +29,7 @@ const DEPTH: usize = 2;
 /// Where the kernel says whether it measures programs.
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// What is pinned in an agent's directory.
+/// Objects that are pinned in an agent's directory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Inventory {
     /// Whether the kernel measures programs (sysctl kernel.bpf_stats_enabled).
@@ -40,14 +40,14 @@ pub struct Inventory {
     pub policy: Option<Report>,
     /// Congestion controls, by name.
     pub cc: Vec<Control>,
-    /// What could not be read, and why.
+    /// Objects that could not be read, and why.
     pub unreadable: Vec<String>,
 }
 
 /// A program in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Running {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// The kernel's number of it.
     pub id: u32,

@@ -381,7 +381,7 @@ pub struct Exclusive {
 }
 
 impl Exclusive {
-    /// What lets other programs in.
+    /// Hint how to let other programs in.
     pub fn remedy(&self) -> String {
         let kind = match self.kind {
             libbpf_sys::BPF_CGROUP_SOCK_OPS => "sock_ops",

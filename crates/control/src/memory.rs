@@ -30,9 +30,9 @@ pub struct Shortage {
     pub needed: u64,
     /// The largest map.
     pub map: String,
-    /// Its bytes.
+    /// Bytes of the largest map.
     pub largest: u64,
-    /// What there is.
+    /// Memory that is available.
     pub available: Available,
 }
 
@@ -41,7 +41,7 @@ pub struct Shortage {
 pub struct Available {
     /// Bytes.
     pub bytes: u64,
-    /// Whose they are, in words.
+    /// Owner of the bytes, in words.
     pub of: String,
 }
 
@@ -173,7 +173,7 @@ fn mount_of<'l>(line: &'l str, kind: &str) -> Option<(&'l str, PathBuf)> {
     (is_kind && has_memory).then(|| (root, PathBuf::from(top)))
 }
 
-/// What the tightest cgroup from `group` up to the mount leaves.
+/// Memory that the tightest cgroup from `group` up to the mount leaves.
 fn left_in(group: &Path, top: &Path) -> Option<Available> {
     statfs(group).ok()?;
     let groups = group.ancestors().take_while(|path| path.starts_with(top));

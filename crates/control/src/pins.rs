@@ -13,7 +13,7 @@ use crate::system;
 
 /// A directory of directories, locked against other writers.
 pub struct Locked {
-    /// Its path.
+    /// Path of the directory.
     pub directory: PathBuf,
     _lock: Flock<File>,
 }

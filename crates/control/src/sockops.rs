@@ -41,7 +41,7 @@ const NAME_MAX: usize = 32;
 /// A loaded object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loaded {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
     /// The cgroup's directory; none if it was removed, and the programs with it.
     pub cgroup: Option<PathBuf>,

@@ -107,7 +107,7 @@ pub fn cgroup2_mount() -> Result<PathBuf> {
     bail!("no cgroup v2 hierarchy is mounted; {}", cgroup2_remedy())
 }
 
-/// What brings cgroup v2 back.
+/// Hint how to mount cgroup v2 again.
 pub fn cgroup2_remedy() -> String {
     let of_init = mounts_of("1").unwrap_or_default();
     if of_init.iter().any(|mount| mount.kind == "cgroup2") {
@@ -213,7 +213,7 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).saturating_add_signed(offset_ns.saturating_neg())
 }
 
-/// What a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
+/// Offset that a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
 /// (time_namespaces(7)): a line `monotonic SECONDS NANOSECONDS`.
 fn monotonic_offset_ns(offsets: &str) -> i64 {
     let of_line = |line: &str| {
@@ -287,11 +287,11 @@ pub fn netns_cookie() -> Result<u64> {
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkNamespace {
-    /// Its cookie.
+    /// Cookie of the namespace.
     pub cookie: u64,
-    /// Number of its file in /proc.
+    /// Number of the namespace's file in /proc.
     pub file: u64,
-    /// Its default congestion control.
+    /// Default congestion control.
     pub default_cc: String,
     /// Third number of its `net.ipv4.tcp_wmem`, bytes; `None`: it cannot be read.
     pub send_buffer_max: Option<u64>,
@@ -363,7 +363,7 @@ pub fn in_namespaces<T: Send + 'static>(
     asked.answers
 }
 
-/// What a function returned in network namespaces.
+/// Answers of a function that ran in network namespaces.
 #[derive(Debug)]
 pub struct Asked<T> {
     /// One for each namespace, the caller's own first.

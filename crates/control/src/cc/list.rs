@@ -44,11 +44,11 @@ pub enum State {
 /// One congestion control.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Control {
-    /// Its name.
+    /// Name of the congestion control.
     pub name: String,
-    /// Its state.
+    /// State in the kernel.
     pub state: State,
-    /// Its users; none if unknown.
+    /// Sockets and routes that use it; none if unknown.
     #[serde(rename = "use")]
     pub used: Option<Use>,
     /// Only for flows with ECN; none if unknown.
@@ -57,7 +57,7 @@ pub struct Control {
     pub program: Option<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
-    /// Its model; none if it has none.
+    /// Loaded model; none if it has none.
     pub model: Option<LoadedModel>,
     /// Why it is unavailable, or its model cannot be told; for a loadable one, its description.
     pub note: Option<String>,

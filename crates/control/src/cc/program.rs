@@ -25,7 +25,7 @@ pub type Fill<'a> = dyn Fn(&mut Object) -> Result<()> + 'a;
 
 /// A compiled congestion control that is not in the kernel yet.
 pub struct Program<'a> {
-    /// Its label in errors: a name, or a file.
+    /// Label in errors: a name, or a file.
     label: String,
     bytes: Vec<u8>,
     fill: Option<Box<Fill<'a>>>,

@@ -11,9 +11,9 @@ use thalweg_rate::models::ModelFile;
 
 use super::program::Program;
 
-/// Its default name.
+/// Default name of the learned rate controller.
 pub(super) const NAME: &str = "thalweg_rl";
-/// Its maps.
+/// Names of the controller's maps.
 const SETTINGS: &str = maps::SETTINGS;
 pub(super) const TRACE: &str = maps::TRACE;
 pub(super) const DECISIONS: &str = maps::DECISIONS;

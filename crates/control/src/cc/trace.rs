@@ -31,7 +31,7 @@ pub struct Decision {
     pub time_ns: u64,
     /// The other host.
     pub remote: IpAddr,
-    /// Its port.
+    /// Remote port.
     pub remote_port: u16,
     /// Port of this host.
     pub local_port: u16,

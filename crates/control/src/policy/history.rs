@@ -32,9 +32,9 @@ const DRAFT: &str = ".draft-";
 /// Description of a policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number; counts up, and is the kernel's generation.
+    /// Number of the policy; counts up, and is the kernel's generation.
     pub number: u32,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
     /// The file it came from.
     pub file: PathBuf,
@@ -99,11 +99,11 @@ pub(super) struct KeptPolicy {
 /// A policy that was put in force.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its description.
+    /// Description of the policy.
     pub entry: Entry,
     /// Notes for the operator.
     pub applied: Applied,
-    /// Its rules, if the file has them.
+    /// Number of the policy's rules, if the file has them.
     pub rules: usize,
 }
 
@@ -167,7 +167,7 @@ impl History {
         })
     }
 
-    /// The same if this number is in force by then; `None`: it is not.
+    /// Rolls back if this number is still in force; `None`: another one is.
     ///
     /// # Errors
     /// As [`History::rollback`].
@@ -257,7 +257,7 @@ impl History {
         self.remove_locked(&pins)
     }
 
-    /// The same if this number is in force by then; whether it was.
+    /// Removes the policy if this number is still in force; returns whether it was.
     ///
     /// # Errors
     /// As [`History::remove`].

@@ -28,7 +28,7 @@ const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
 /// The policy in force: the one whose program the link runs.
 #[derive(Clone, Copy)]
 pub(super) struct Running {
-    /// Its number.
+    /// Number of the policy.
     pub generation: u32,
     /// `None` if another version of Thalweg has pinned it, or its pin is gone.
     pub head: Option<raw::thalweg_policy_head>,
@@ -41,7 +41,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Those below an agent's directory of pins, whether they exist or not.
+    /// Pins below an agent's directory of pins, whether they exist or not.
     pub fn at(agent: &Path) -> Self {
         Self {
             agent: agent.to_owned(),

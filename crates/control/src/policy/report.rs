@@ -33,9 +33,9 @@ const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its number: counts up with each application.
+    /// Number of the policy: counts up with each application.
     pub number: u32,
     /// The file it came from.
     pub file: String,
@@ -47,14 +47,14 @@ pub struct Report {
     pub map_bytes: u64,
     /// Connections and events that could not be recorded, reported or counted.
     pub missed: Missed,
-    /// What is not as it was applied, a sentence each; empty where nobody has looked.
+    /// Departures from the applied state, a sentence each; empty where nobody has looked.
     #[serde(default)]
     pub faults: Vec<String>,
     /// Part of the policy that cannot be looked at, and why; `None` where there is none, or nobody has
     /// looked.
     #[serde(default)]
     pub unseen: Option<String>,
-    /// Its rules, in the order of the file.
+    /// Rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
 
@@ -77,9 +77,9 @@ pub struct Missed {
 /// A rule of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RuleReport {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it is a `never` rule.
+    /// Whether the rule is a `never` rule.
     pub never: bool,
     /// Whether the agent has suspended it: no flow gets it, because those that its share took did
     /// worse than those that it left alone.

@@ -22,7 +22,7 @@ use super::report::missed_of;
 pub struct Trials {
     /// Name of the policy.
     pub policy: String,
-    /// Its number.
+    /// Number of the policy.
     pub number: u32,
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
@@ -33,15 +33,15 @@ pub struct Trials {
 /// A rule of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialRule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its experiment, if it has a share.
+    /// Experiment of a rule with a share.
     pub trial: Option<Trial>,
 }
 
 impl Trials {
-    /// Those of the policy in force; `None` if there is none, or it is another version's or
-    /// another state directory's.
+    /// Reads the shares of the policy in force; `None` if there is no policy, or it belongs to
+    /// another version or another state directory.
     ///
     /// # Errors
     /// Pins that cannot be read.
@@ -152,7 +152,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// What has come since the last call; nothing where no policy was applied.
+    /// Takes the outcomes since the last call; none where no policy was applied.
     ///
     /// # Errors
     /// A ring that cannot be opened or read.
