@@ -8,21 +8,21 @@ use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::wire::{Shard, policy, priors, status};
 
-/// What a bucket's description says, with the version of its format.
+/// Description of a bucket, with the version of its format.
 const DESCRIPTION: &str = "thalweg fleet, format 1";
 
 /// A bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bucket {
-    /// What agents measured: key `AGENT.SHARD`.
+    /// Measurements of agents: key `AGENT.SHARD`.
     Priors,
-    /// How agents are: key `AGENT`.
+    /// State of agents: key `AGENT`.
     Status,
     /// Policies: key `LABEL`, with their history.
     Policy,
 }
 
-/// All of them.
+/// All buckets.
 pub const BUCKETS: [Bucket; 3] = [Bucket::Priors, Bucket::Status, Bucket::Policy];
 
 /// The subject under which agents hear that a label has a new policy. No bucket has it.
@@ -88,7 +88,7 @@ impl Wanted {
 }
 
 impl Bucket {
-    /// Its name.
+    /// Name of the bucket.
     pub fn name(self) -> &'static str {
         match self {
             Self::Priors => "thalweg-priors",
@@ -201,7 +201,7 @@ impl Bucket {
     }
 }
 
-/// What is under a key.
+/// A bucket's key, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Priors(Name, Shard),

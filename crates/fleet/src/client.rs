@@ -21,7 +21,7 @@ const QUESTIONS: usize = 4;
 /// Why the client cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its settings.
+    /// The client's settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The thread.
@@ -43,11 +43,11 @@ pub struct Fleet {
 /// An agent as `fleet status` shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// Its name.
+    /// Name of the agent.
     pub agent: Name,
     /// Time since its last status, by the server's clock.
     pub age: Duration,
-    /// What it says, or why that cannot be read.
+    /// Status of the agent, or why it cannot be read.
     pub status: Result<Status, Fault>,
     /// Comparisons of it that are left out, since a cell is out of bounds.
     pub left_out: Vec<LeftOut>,

@@ -61,7 +61,7 @@ impl Kind {
         Self::Server,
     ];
 
-    /// Its name, for metrics and pages.
+    /// Name of the kind, for metrics and pages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
@@ -86,7 +86,7 @@ impl Kind {
 pub struct Fault {
     /// The kind.
     pub kind: Kind,
-    /// What happened, without control characters.
+    /// Text of the error, without control characters.
     pub text: String,
 }
 

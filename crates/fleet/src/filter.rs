@@ -76,7 +76,7 @@ fn violation(kind: Kind, text: impl Into<String>) -> Violation {
     }
 }
 
-/// What the client has asked for, and what it has not answered.
+/// Bytes that the client has asked for, and PINGs that it has not answered.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     /// Bytes that the server may still send.
@@ -120,7 +120,7 @@ impl Account {
     }
 }
 
-/// What the server sends, as the client library gets it.
+/// Filter of the server's bytes on their way to the client library.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     state: State,
@@ -377,7 +377,7 @@ fn known_headers(block: &[u8], has_status: bool) -> String {
     text + "\r\n\r\n"
 }
 
-/// What the client library sends, of which requests are counted. It passes unchanged.
+/// Counter of requests among the bytes that the client library sends, which pass unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     line: Vec<u8>,

@@ -112,7 +112,7 @@ impl SigningKey {
         write_seed(&self.0, file)
     }
 
-    /// Its public key.
+    /// Public key of this signing key.
     pub fn public(&self) -> PublicKey {
         let text = self.0.public_key();
         PublicKey::parse(&text).expect("the key is of this kind")
@@ -173,7 +173,7 @@ impl UserKey {
         write_seed(&self.0, file)
     }
 
-    /// Its public key, as a server's configuration has it.
+    /// Public key of this user, as a server's configuration has it.
     pub fn public(&self) -> String {
         self.0.public_key()
     }

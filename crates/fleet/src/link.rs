@@ -25,11 +25,11 @@ const PAYLOAD_MAX: usize = 8 << 20;
 /// No reconnection by the client library comes before the end of the session.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// What the API of JetStream is called in accounts that import it, as [`crate::setup`] has it.
+/// Prefix of the JetStream API in accounts that import it, as [`crate::setup`] has it.
 pub(crate) const IMPORTED: &str = "thalweg.API";
 
-/// What servers say in an account without JetStream; the second one where the account is newer than
-/// the server's start.
+/// Errors of servers in an account without JetStream; the second one where the account is newer
+/// than the server's start.
 const ELSEWHERE: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
 
 /// A connection to one server, as one of two sees it. When it is lost, it is over: the next one is another [`Link`].
@@ -114,7 +114,7 @@ impl Link {
         })
     }
 
-    /// The same connection for somebody else, who waits for answers so long.
+    /// Another handle of this connection, with its own timeout.
     pub fn beside(&self, patience: Duration) -> Self {
         Self {
             server: self.server.clone(),
@@ -219,7 +219,7 @@ fn api(prefix: &str, patience: Duration, client: &Client) -> Context {
         .build(client.clone())
 }
 
-/// What an agent's answers are sent to begins with this.
+/// Prefix of the subjects to which an agent's answers are sent.
 fn inbox(agent: &Name) -> String {
     format!("_INBOX.{agent}")
 }

@@ -22,9 +22,9 @@ use crate::settings::{Checked, Settings, SettingsError};
 use crate::wire::WireError;
 use crate::wire::policy::{Policy, Signed};
 
-/// A reader that lags behind the bucket's leader: another one is asked after this, …
+/// Pause before another reader is asked, where a reader lags behind the bucket's leader.
 const SOON: Duration = Duration::from_millis(500);
-/// … so often.
+/// Number of other readers that are asked.
 const OTHERS: u32 = 60;
 /// Bytes of policies that are held at once: those of 64 labels and more.
 const POLICIES_BYTES: usize = 32 << 20;
@@ -48,14 +48,14 @@ pub enum OperatorError {
     Runtime(#[from] std::io::Error),
 }
 
-/// What became of a bucket.
+/// Outcome of the set-up of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It is new.
+    /// The bucket is new.
     New,
-    /// It was there with these limits.
+    /// The bucket had these limits already.
     Same,
-    /// It was there, and has these limits now.
+    /// The bucket existed, and has these limits now.
     Changed,
 }
 

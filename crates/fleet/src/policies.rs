@@ -26,33 +26,32 @@ use crate::shared::{Incoming, Shared};
 use crate::wire::Policy;
 use crate::wire::policy::{Disobeyed, Signed};
 
-/// All agents hear of a policy at once, and ask within this time.
+/// Agents hear of a policy at the same moment; each asks at a random time within this span.
 const SPREAD: Duration = Duration::from_secs(1);
-/// Whoever hears of a policy may be at a server that does not have it yet: it asks again after this,
-/// so often.
+/// Pause before an agent asks again for a policy that its server may not have yet.
 const LATER: Duration = Duration::from_secs(2);
 const ASKS: u32 = 3;
-/// A reader at a server that lags behind the bucket's leader: another one is asked after this, …
+/// Pause before another reader is asked, where a reader lags behind the bucket's leader.
 const SOON: Duration = Duration::from_secs(1);
-/// … so often.
+/// Number of other readers that are asked.
 const OTHERS: u32 = 60;
-/// An agent that had to connect anew asks as often for a while.
+/// Pause between requests of an agent that had to reconnect.
 const OFTEN: Duration = Duration::from_secs(6);
-/// An answer is waited for so long, …
+/// Usual timeout of an answer.
 const HASTE: Duration = Duration::from_millis(1500);
-/// … but every so many times for as long as a slow server needs. Then the session is over.
+/// One request in this many gets the timeout of a slow server; the session ends if that one fails.
 const HASTY: u32 = 3;
-/// After a refusal the next request comes after this.
+/// Pause after a refused request.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What outlives sessions.
+/// State of policies that outlives sessions.
 pub(crate) struct Policies {
     shared: Arc<Shared>,
     settings: Settings,
     place: Place,
     /// Numbers of the policies that were obeyed.
     numbers: BTreeMap<Name, u64>,
-    /// What [`keep`] leaves of each label that was read and not handed over yet.
+    /// Policies of each label that were read and not handed over yet, as [`keep`] leaves them.
     newest: BTreeMap<Name, Vec<Policy>>,
     /// Attempts without an answer, one after the other.
     unanswered: u32,

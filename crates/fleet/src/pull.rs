@@ -21,9 +21,9 @@ use crate::link::Link;
 pub(crate) const BATCH: usize = 16;
 /// Bytes of one request, whatever the bucket's messages have: more than the largest one.
 const BATCH_BYTES: usize = 1 << 20;
-/// What a server says if the next message alone is larger.
+/// Error of a server whose next message alone is larger than the request.
 const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
-/// A consumer that is not asked for so long is removed by the server.
+/// A server removes a consumer that is idle for this long.
 const IDLE: Duration = Duration::from_secs(1200);
 /// Messages that a look reads beyond twice those that there were when it began: numbers of servers are
 /// estimates, and others write meanwhile.
@@ -38,12 +38,12 @@ pub(crate) struct Value {
     pub age: Duration,
     /// Messages that come after it.
     pending: u64,
-    /// Its size, if it is so large that it was not read.
+    /// Size of a message that was too large to be read.
     unread: Option<usize>,
 }
 
 impl Value {
-    /// Whether it was read.
+    /// Fails if the message was not read.
     pub fn check(&self) -> Result<(), Fault> {
         match self.unread {
             None => Ok(()),
@@ -83,22 +83,22 @@ impl Look {
         }
     }
 
-    /// Whether it is known up to which message it reads.
+    /// Whether the last message to read is known.
     pub fn has_end(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Has it read up to this message.
+    /// Sets the last message to read.
     pub fn end_at(&mut self, end: u64) {
         self.end = Some(end);
     }
 
-    /// Whether all was read up to its end.
+    /// Whether all messages up to the end were read.
     pub fn is_whole(&self, place: &Place) -> bool {
         self.end.is_some_and(|end| place.has_reached(end))
     }
 
-    /// Whether it is over with these messages, which end at this place.
+    /// Whether the scan is over with these messages, which end at this place.
     pub fn is_over(&mut self, values: &[Value], place: &Place) -> bool {
         let Some(first) = values.first() else {
             return true;
@@ -121,7 +121,7 @@ pub(crate) struct Place {
 
 /// A reader at one server.
 pub(crate) struct Puller {
-    /// Of this subject alone; empty: of all.
+    /// Subject to read; empty: all.
     subject: String,
     consumer: Option<Consumer<pull::Config>>,
     /// The server's time minus that of `Instant`s, as ns since 1970 at `made`.

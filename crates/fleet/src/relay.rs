@@ -190,7 +190,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// A connection to a server, over TLS where that is asked for.
 struct Upstream {
     stream: Box<dyn Duplex>,
-    /// What was read so far: its INFO, if it came before TLS.
+    /// Bytes read so far: the server's INFO, if it came before TLS.
     first: Vec<u8>,
 }
 

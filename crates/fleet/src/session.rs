@@ -37,7 +37,7 @@ const ASKED_AGAIN: u32 = 2;
 /// Bytes of statuses that are held at once; parsed they are three times as large. A server that invents
 /// agents gets no further.
 const STATUSES_BYTES: usize = 12 << 20;
-/// What an agent takes besides its message, bytes.
+/// Bytes that a stored agent takes besides its message.
 const STATUS_OVERHEAD: usize = 512;
 /// Longest wait without anything to do.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -53,7 +53,7 @@ const WRONG_SEQUENCE: &str = "wrong last sequence";
 /// An agent, the age of its status, and the status as it was found in the bucket.
 pub(crate) type Reported = (Name, Duration, Result<Received, Fault>);
 
-/// What the handle asks of the thread.
+/// Request of the handle to the thread.
 pub(crate) enum Command {
     Statuses(SyncSender<Result<Vec<Reported>, Fault>>),
 }
@@ -67,7 +67,7 @@ pub(crate) struct Agent {
     random: Random,
 }
 
-/// What outlives sessions of all but policies.
+/// State that outlives sessions, other than that of policies.
 struct Talk {
     shared: Arc<Shared>,
     settings: Settings,

@@ -14,7 +14,7 @@ use crate::text::one_line;
 /// How an agent says who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// It does not: the server lets everybody in.
+    /// No credentials: the server lets everybody in.
     None,
     /// A file with an NKey's seed.
     Nkey(PathBuf),
@@ -66,26 +66,26 @@ impl Default for Pace {
     }
 }
 
-/// What a client needs to know.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Servers, as `tls://nats.example.com:4222`; any of them will do.
     pub servers: Vec<String>,
     /// This agent.
     pub agent: Name,
-    /// Labels whose policies it obeys.
+    /// Labels whose policies the agent obeys.
     pub labels: Vec<Name>,
-    /// How it says who it is.
+    /// Identity towards the servers.
     pub identity: Identity,
     /// Certificates of the CA; without it, those of the system.
     pub ca: Option<PathBuf>,
-    /// Keys whose policies it obeys.
+    /// Keys whose policies the agent obeys.
     pub keys: Vec<PublicKey>,
-    /// The number of the last policy that it had, by label.
+    /// Number of the last policy that the agent had, by label.
     pub policies: BTreeMap<Name, u64>,
-    /// Whether it wants the priors of others.
+    /// Whether the agent wants the priors of others.
     pub take: bool,
-    /// Its times.
+    /// Intervals and timeouts.
     pub pace: Pace,
 }
 
@@ -109,13 +109,13 @@ pub enum SettingsError {
     Ca {
         /// The file, and the error.
         why: String,
-        /// Whether it may pass.
+        /// Whether the error may pass.
         may_pass: bool,
     },
 }
 
 impl SettingsError {
-    /// Whether it may pass by itself, as an error of a disk.
+    /// Whether the error may pass by itself, as one of a disk.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,

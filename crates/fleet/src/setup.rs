@@ -54,7 +54,7 @@ pub enum SetupError {
     Wrong(String),
 }
 
-/// What is to be set up.
+/// Fleet that is to be set up.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Host names or addresses of the servers; several are a cluster.
@@ -93,7 +93,7 @@ impl Default for Plan {
     }
 }
 
-/// What was set up.
+/// Files and keys that were set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// All agents, those of earlier calls included.

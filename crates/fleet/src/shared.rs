@@ -11,21 +11,21 @@ use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::wire::{Policy, Priors, Shard, Status};
 
-/// What an agent has to say. Of each key the newest wins.
+/// A message of this agent. The newest of each key wins.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outgoing {
-    /// What it measured in one shard.
+    /// Measurements of one shard.
     Priors(Priors),
-    /// How it is.
+    /// Status of the agent.
     Status(Status),
 }
 
-/// What others say.
+/// A message of other agents or of the operator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incoming {
     /// The bucket of priors is another one than before: what was taken of it no longer holds.
     Anew,
-    /// What another agent measured.
+    /// Measurements of another agent.
     Priors {
         /// Time since the server took it.
         age: Duration,
@@ -59,7 +59,7 @@ pub struct Traffic {
 pub struct Connection {
     /// The server.
     pub server: String,
-    /// When it was made.
+    /// Time when the connection was made.
     pub since: Instant,
 }
 
@@ -94,13 +94,13 @@ pub struct State {
     pub is_shared: bool,
     /// When the last look at the buckets ended; `None` also while new buckets were not read.
     pub looked: Option<Instant>,
-    /// What was sent.
+    /// Traffic sent.
     pub sent: Traffic,
-    /// What was received.
+    /// Traffic received.
     pub received: Traffic,
 }
 
-/// A key of what is to be sent.
+/// Key of a message that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Slot {
     Status,
@@ -143,7 +143,7 @@ impl Inner {
     }
 }
 
-/// What both sides have.
+/// State that the handle and the thread share.
 #[derive(Default)]
 pub(crate) struct Shared {
     inner: Mutex<Inner>,

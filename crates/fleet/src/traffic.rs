@@ -17,10 +17,10 @@ const BATCH: f64 = 16.0;
 /// it is in the first.
 const ASK_BYTES: f64 = 250.0;
 const NONE_BYTES: f64 = 130.0;
-/// What surrounds a message that is published, and its confirmation, bytes.
+/// Overhead of a published message and of its confirmation, bytes.
 const PUBLISH_BYTES: f64 = 110.0;
 const CONFIRMED_BYTES: f64 = 130.0;
-/// What surrounds a message that is read, bytes.
+/// Overhead of a message that is read, bytes.
 const READ_BYTES: f64 = 170.0;
 /// A message of priors without its networks, a network without its arms, and an arm, bytes.
 const SHARD_BYTES: f64 = 60.0;
@@ -74,7 +74,7 @@ impl Load {
         SHARD_BYTES + networks * (NETWORK_BYTES + self.arms * ARM_BYTES)
     }
 
-    /// What one agent sends and receives.
+    /// Traffic of one agent.
     pub fn agent(&self) -> Hourly {
         let asks = LOOKS * LOOKED;
         let read = (self.agents - 1.0) * self.shards;
@@ -97,12 +97,12 @@ impl Load {
         }
     }
 
-    /// What a server sends per second, bytes: it is where one server ends.
+    /// Bytes that a server sends per second, which is the limit of one server.
     pub fn server_bytes_per_second(&self) -> f64 {
         self.agents * self.agent().received_bytes / 3600.0
     }
 
-    /// What the bucket of priors has, bytes.
+    /// Size of the bucket of priors, bytes.
     pub fn stored_bytes(&self) -> f64 {
         self.agents * f64::from(crate::wire::SHARDS) * (self.shard_bytes() + 60.0)
     }

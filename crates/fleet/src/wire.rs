@@ -16,23 +16,23 @@ pub use status::{Cell, LeftOut, Progress, Received, Stage, Status};
 /// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It is larger than its kind may be.
+    /// The message is larger than its kind may be.
     #[error("found {found} bytes, expected at most {most}")]
     Size {
-        /// Its size.
+        /// Size of the message.
         found: usize,
         /// The bound.
         most: usize,
     },
-    /// It has another version of the format.
+    /// The message has another version of the format.
     #[error("format: found {found}, expected {expected}")]
     Version {
-        /// Its version.
+        /// Version of the message.
         found: u64,
         /// The version that this program reads.
         expected: u64,
     },
-    /// It is not such a message.
+    /// The message is malformed.
     #[error("{0}")]
     Form(String),
 }

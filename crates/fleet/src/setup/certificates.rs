@@ -54,7 +54,7 @@ impl Authority {
         })
     }
 
-    /// That of a directory, which is made where there is none.
+    /// Reads the authority of a directory, or creates one there.
     pub(super) fn keep(directory: &Path) -> Result<Self, SetupError> {
         let (certificate, key) = (directory.join("ca.pem"), directory.join("ca.key"));
         if certificate.exists() {
@@ -99,7 +99,7 @@ impl Authority {
     }
 }
 
-/// What the CA's certificate says.
+/// Parameters of the CA's certificate.
 fn parameters() -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = rcgen::DistinguishedName::new();

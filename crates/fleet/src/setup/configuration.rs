@@ -13,7 +13,7 @@ use crate::wire::Shard;
 pub struct AgentUser {
     /// The agent.
     pub name: Name,
-    /// Its public key.
+    /// Public key of the agent.
     pub key: String,
 }
 
@@ -29,7 +29,7 @@ pub struct Cluster {
 /// One server.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
-    /// Its name, unique in the cluster.
+    /// Name of the server, unique in the cluster.
     pub name: &'a str,
     /// The address at which it listens, in brackets for IPv6.
     pub listen: &'a str,
@@ -37,7 +37,7 @@ pub struct Place<'a> {
     pub port: u16,
     /// Where its files are: `server.pem`, `server.key`, `ca.pem`.
     pub at: &'a Path,
-    /// Where it keeps the buckets.
+    /// Directory in which the server keeps the buckets.
     pub store: &'a Path,
     /// Most that it keeps, bytes.
     pub store_bytes: u64,
@@ -162,13 +162,13 @@ pub fn users(operator: &str, agents: &[AgentUser]) -> String {
     text
 }
 
-/// What an agent and the buckets' account have in common.
+/// Subject that an agent's account imports from the account of the buckets.
 enum Shared {
     /// A request with one answer.
     Asks(String),
-    /// A request with several.
+    /// A request with several answers.
     Reads(String),
-    /// What is heard without asking.
+    /// Messages that arrive without a request.
     Hears(String),
 }
 

@@ -16,7 +16,7 @@ pub const MAX_BYTES: usize = 512 << 10;
 pub const TEXT_MAX: usize = 128 << 10;
 /// All agents, in parts per million.
 pub const ALL_PPM: u32 = 1_000_000;
-/// What a signature of a policy begins with: a key's signature of something else is none.
+/// Prefix of the signed bytes: a signature of anything else is no signature of a policy.
 const DOMAIN: &[u8] = b"thalweg fleet policy\0";
 
 /// A policy of a label.
@@ -26,7 +26,7 @@ pub struct Policy {
     pub label: Name,
     /// Larger than that of the policy before it, from 1.
     pub number: u64,
-    /// When it was signed, s since 1970 by the signer's clock; shown, and never compared.
+    /// Time of the signature, s since 1970 by the signer's clock; shown, and never compared.
     pub time_s: u64,
     /// Share of the agents that take it first, parts per million.
     pub canary_ppm: u32,
@@ -50,7 +50,7 @@ pub enum Disobeyed {
     UnknownKey {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The signer's public key.
         key: String,
@@ -60,27 +60,27 @@ pub enum Disobeyed {
     Signature {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The signer's public key.
         key: String,
     },
-    /// It lies under another label's key.
+    /// The policy lies under another label's key.
     #[error("policy {label} {number}: found under label {found}")]
     Label {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
-        /// Where it lies.
+        /// Label under which the policy lies.
         found: Name,
     },
-    /// It is not newer than the one that the agent has.
+    /// The policy is not newer than the one that the agent has.
     #[error("policy {label} {number}: not above number {has}, which was obeyed before")]
     Old {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The number that the agent has.
         has: u64,
@@ -152,7 +152,7 @@ impl Policy {
         Ok(())
     }
 
-    /// What is signed: each field with a length, so that no other policy has the same bytes.
+    /// Bytes that are signed: each field with a length, so that no other policy has the same bytes.
     fn signed_bytes(&self, key: &str) -> Vec<u8> {
         let mut bytes = DOMAIN.to_vec();
         bytes.extend(FORMAT.to_be_bytes());

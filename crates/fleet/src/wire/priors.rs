@@ -43,12 +43,12 @@ impl Shard {
         (number < SHARDS).then_some(Self(number))
     }
 
-    /// All of them.
+    /// All shards.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SHARDS).map(Self)
     }
 
-    /// Its number.
+    /// Number of the shard.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -134,7 +134,7 @@ impl Network {
         }
     }
 
-    /// Its shard: FNV-1a of the text, the upper bits folded into the lower.
+    /// Shard of the network: FNV-1a of the text, the upper bits folded into the lower.
     pub fn shard(&self) -> Shard {
         let hash = self
             .to_string()
@@ -147,7 +147,7 @@ impl Network {
     }
 }
 
-/// What an agent measured of one arm in a network, by itself.
+/// Measurements of one arm in a network by one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "ArmRow", into = "ArmRow")]
 pub struct Arm {
@@ -230,7 +230,7 @@ impl Arm {
     }
 }
 
-/// What an agent measured in one network.
+/// Measurements of one network by one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// The network.
@@ -239,7 +239,7 @@ pub struct Measured {
     pub age_s: u32,
     /// The queue under the system arm, bits in Q16, up to 16 bits.
     pub queue_q16: u32,
-    /// Its arms, each once.
+    /// Arms, each once.
     pub arms: Vec<Arm>,
 }
 

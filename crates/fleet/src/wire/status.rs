@@ -30,20 +30,20 @@ const MAX_SUM: f64 = 1e18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// It waits: the agent is not in the canary's share.
+    /// The policy waits: the agent is not in the canary's share.
     Waiting,
-    /// It is in force on trial.
+    /// The policy is in force on trial.
     Canary,
-    /// It is in force.
+    /// The policy is in force.
     InForce,
-    /// It was applied, and taken back.
+    /// The policy was applied, and taken back.
     RolledBack,
-    /// It was not applied.
+    /// The policy was not applied.
     Refused,
 }
 
 impl Stage {
-    /// Its name, as in messages.
+    /// Name of the stage, as in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -61,9 +61,9 @@ impl Stage {
 pub struct Progress {
     /// The policy's label.
     pub label: Name,
-    /// Its number.
+    /// The policy's number.
     pub number: u64,
-    /// How far it is.
+    /// Stage of the policy.
     pub stage: Stage,
     /// Why it is no further, one line; may be empty.
     pub reason: String,
@@ -73,7 +73,7 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// What is compared, such as `all` or a rule's name.
+    /// Scope of the comparison, such as `all` or a rule's name.
     pub scope: String,
     /// The measure, such as `time`.
     pub row: String,
@@ -88,7 +88,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What is out of bounds, in words.
+    /// The field that is out of bounds, in words.
     fn fault(&self) -> Option<String> {
         for (field, text) in [
             ("scope", &self.scope),
@@ -162,13 +162,13 @@ pub struct Status {
     pub version: String,
     /// A number drawn at its start, which tells apart agents of one name; `None`: from before there was one.
     pub instance: Option<u64>,
-    /// Whether it found that another agent has its name and key.
+    /// Whether the agent found that another agent has its name and key.
     pub is_shared: bool,
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<Name>,
     /// Policies of the fleet, at most one a label.
     pub policies: Vec<Progress>,
-    /// Its problems, one line each.
+    /// Problems, one line each.
     pub faults: Vec<String>,
     /// Sums of its control group and the others.
     pub cells: Vec<Cell>,
