@@ -30,7 +30,7 @@ pub enum ReadError {
         /// The kind of file.
         found: &'static str,
     },
-    /// It is too large.
+    /// The file is too large.
     #[error("cannot read {}: found more than {max} bytes, expected at most that", .file.display())]
     Size {
         /// The file.
@@ -38,7 +38,7 @@ pub enum ReadError {
         /// Limit, bytes.
         max: u64,
     },
-    /// It is not text.
+    /// The file is not text.
     #[error(transparent)]
     Text(#[from] Faults),
 }

@@ -276,7 +276,7 @@ impl Number {
         product.is_multiple_of(divisor).then(|| product / divisor)
     }
 
-    /// The same, rounded.
+    /// The number times a scale, rounded.
     fn nearly(self, scale: u64) -> Option<u64> {
         let product = self.digits.checked_mul(scale.into())?;
         let divisor = 10u128.pow(self.places);

@@ -76,7 +76,7 @@ impl Prefix {
         }
     }
 
-    /// Whether it is an IPv4 prefix.
+    /// Whether this is an IPv4 prefix.
     pub fn is_ipv4(self) -> bool {
         self.ipv4
     }
@@ -114,12 +114,12 @@ impl Prefix {
         }
     }
 
-    /// Whether it contains an address.
+    /// Whether the prefix contains an address.
     pub fn contains(self, address: IpAddr) -> bool {
         is_ipv4(address) == self.ipv4 && bits(address) & mask(self.length) == self.bits
     }
 
-    /// Whether it contains another prefix, or is the same.
+    /// Whether the prefix contains another prefix, or is the same.
     pub fn covers(self, other: Self) -> bool {
         self.ipv4 == other.ipv4
             && self.length <= other.length

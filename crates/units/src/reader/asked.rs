@@ -48,7 +48,7 @@ pub(super) struct Record {
     choice: Option<(String, String)>,
 }
 
-/// What was asked of one table.
+/// Keys that readers asked one table for.
 #[derive(Default)]
 struct Asked {
     /// The words of `kind`, and the default among them.
@@ -186,7 +186,8 @@ impl Record {
     }
 }
 
-/// What readers tell of their keys. Outside [`asked`] it has no effect and costs nothing.
+/// Declarations by readers about their keys. Outside [`asked`] they have no effect and cost
+/// nothing.
 impl Table<'_> {
     fn record(&self, take_down: impl FnOnce(&mut Record, &str, Option<&str>)) {
         if let Some(record) = self.reader.document.record {

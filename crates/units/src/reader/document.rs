@@ -18,7 +18,7 @@ pub struct Document<'a> {
     /// Start of each line.
     lines: Vec<u32>,
     faults: RefCell<Vec<Fault>>,
-    /// What readers ask for, where that is to be known.
+    /// Record of the keys that readers ask for; `None` while a file is read.
     pub(super) record: Option<&'a RefCell<Record>>,
 }
 
