@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status code.
+    /// Status code.
     pub status: u16,
-    /// Its body.
+    /// Body of the response.
     pub body: String,
 }
 
@@ -65,7 +65,7 @@ struct Patient {
 /// The head of a response. Its body must be read: an incomplete one is an error.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status code.
+    /// Status code.
     pub status: u16,
     /// The status in words.
     pub reason: String,

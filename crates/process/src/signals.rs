@@ -31,7 +31,7 @@ pub struct Signals {
 /// A received signal.
 #[derive(Debug, Clone, Copy)]
 pub struct Caught {
-    /// Its number.
+    /// Number of the signal.
     pub number: i32,
     /// A process sent it to this one. A signal from a key of the terminal goes to the whole process
     /// group, including the command.
@@ -39,7 +39,7 @@ pub struct Caught {
 }
 
 impl Caught {
-    /// Whether it asks the process to end.
+    /// Whether the signal asks the process to end.
     pub fn ends(self) -> bool {
         ![libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH].contains(&self.number)
     }
