@@ -49,7 +49,7 @@ pub fn choose(form: Json) {
     JSON.set(form);
 }
 
-/// What a function writes to standard output, instead of writing it.
+/// Collects the standard output of a function instead of writing it.
 pub fn captured<T>(write: impl FnOnce() -> T) -> (String, T) {
     CAPTURED.set(Some(Vec::new()));
     let result = write();
