@@ -104,7 +104,7 @@ fn used(host: &Host) -> u16 {
 /// Validity of a record's copy; programs may have changed the record meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// It is whole.
+    /// The copy is whole.
     Whole,
     /// A program was writing the record.
     Written,
