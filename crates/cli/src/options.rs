@@ -66,8 +66,8 @@ impl Global {
         config
     }
 
-    /// What a command needs that asks a running agent or switches something off: a file with
-    /// faults is no obstacle.
+    /// Configuration for a command that asks a running agent or switches something off: a file with
+    /// errors is no obstacle.
     ///
     /// # Errors
     /// A named file that cannot be read, or is of another kind: nothing tells whose it is.

@@ -10,7 +10,7 @@ use super::{gain, networks};
 use crate::client::encode;
 use crate::options::{Global, host};
 
-/// What to say more of.
+/// Options of `advise`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// One row for each prefix (/24, /48) or service port too; or all measures by arm.
@@ -112,7 +112,7 @@ fn titled(word: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// What was compared in a group.
+/// Table of the choices that a group compares.
 fn choices(group: &AdviceGroup) -> String {
     if group.choices.is_empty() {
         return String::new();
@@ -215,7 +215,7 @@ fn measures(choice: &AdviceChoice) -> String {
     format!("\n{} ({})\n{table}", arm(choice), choice.by)
 }
 
-/// What holds connections up, in each group, and what to do about it.
+/// Limits of connections in each group, and what to do about them.
 fn limits(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> String {
     if let Some(why) = &advice.limits_untold {
         return format!("\n{}", paragraph(why));
@@ -248,7 +248,7 @@ fn limits(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> Str
     text
 }
 
-/// Of the busy time; idle: of the time open.
+/// Shares of the busy time; of idle: shares of the time open.
 fn shares(group: &AdviceGroup, limits: &AdviceLimits) -> Vec<String> {
     let name = match group.by.as_str() {
         "all" => "all",

@@ -56,11 +56,11 @@ struct What {
     /// section ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
     program: PathBuf,
-    /// Of a model: the rate that counts as 1, as of the fastest link; the same on all hosts (kbit,
+    /// For a model: the rate that counts as 1, as of the fastest link; the same on all hosts (kbit,
     /// mbit, gbit). Default: 10gbit.
     #[arg(long, value_name = "RATE")]
     reference_rate: Option<Rate>,
-    /// Of a model: the minimum base round-trip time (us, ms, s). Default: 2ms.
+    /// For a model: the minimum base round-trip time (us, ms, s). Default: 2ms.
     #[arg(long, value_name = "TIME")]
     reference_rtt: Option<Delay>,
 }

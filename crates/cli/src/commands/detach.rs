@@ -43,7 +43,7 @@ struct Pid {
     pid: u32,
 }
 
-/// What was done, and what is still in the kernel.
+/// Outcome of the command, and objects that are still in the kernel.
 #[derive(Default, Serialize)]
 struct Outcome {
     /// Pins that were removed.
@@ -56,9 +56,9 @@ struct Outcome {
     /// Why open connections keep learned clamps; `left` has it, too.
     #[serde(skip)]
     clamped: Option<String>,
-    /// What of the agent's is still in the kernel, or may put it back.
+    /// Objects of the agent that are still in the kernel, or that may put them back.
     left: Vec<String>,
-    /// What else of Thalweg's is in the kernel.
+    /// Other objects of Thalweg in the kernel.
     others: Vec<Other>,
 }
 

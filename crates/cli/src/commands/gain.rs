@@ -10,7 +10,7 @@ use thalweg_units::figures::three;
 
 use crate::options::Global;
 
-/// What to compare.
+/// Options of `gain`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// One table for each arm, prefix (/24, /48), service port or source too.

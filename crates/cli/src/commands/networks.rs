@@ -18,8 +18,8 @@ pub struct Options {
     /// Only those that know enough to decide about a new host.
     #[arg(long)]
     decides: bool,
-    /// What limits their connections instead, the busiest networks first, and what would help: since
-    /// yesterday, or the agent's start.
+    /// Show instead what limits their connections, the busiest networks first, and what would help:
+    /// since yesterday, or the agent's start.
     #[arg(long, conflicts_with = "decides")]
     limits: bool,
     /// Show at most this many networks. Default: all.
@@ -32,15 +32,15 @@ pub struct Options {
 enum Level {
     /// The addresses around a host.
     Prefix,
-    /// Those that `networks.table` of the configuration names.
+    /// Networks that `networks.table` of the configuration names.
     Named,
     /// The hosts of a service with a similar round-trip time.
     Service,
     /// All hosts of a network namespace.
     Namespace,
-    /// What other agents told of prefixes.
+    /// Prefixes that other agents reported.
     FleetPrefix,
-    /// What other agents told of named networks.
+    /// Named networks that other agents reported.
     FleetNamed,
 }
 
@@ -121,7 +121,7 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
     text + &findings(networks)
 }
 
-/// What holds networks up, and what would help.
+/// Limits that networks have, and what would help.
 pub(super) fn findings(networks: &[NetworkLimits]) -> String {
     let all = networks.iter().flat_map(|network| {
         let findings = network.limits.findings.iter();

@@ -18,7 +18,7 @@ use crate::options::Global;
 pub mod file;
 mod windows;
 
-/// What is judged, and by which decisions.
+/// Options of `replay`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Logged decisions, as `thalweg export --decisions` writes them.

@@ -46,7 +46,7 @@ struct Load {
     /// cgroup whose sockets the programs see: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
-    /// Its name. Default: that of the file, up to the first dot.
+    /// Name to load it under. Default: that of the file, up to the first dot.
     #[arg(long, value_name = "N")]
     name: Option<String>,
 }

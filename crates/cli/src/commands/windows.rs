@@ -39,7 +39,7 @@ fn table(found: &Windows) -> String {
     of(&found.networks)
 }
 
-/// What networks know.
+/// Table of the initial windows of networks.
 pub fn of(networks: &[WindowNetwork]) -> String {
     let header = [
         "Network", "Decided", "Segments", "Next", "Time", "+/-", "Resent", "Evidence", "Scored",

@@ -18,7 +18,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Whether it says anything.
+    /// Whether any option is given.
     pub fn is_given(&self) -> bool {
         !self.servers.is_empty() || self.port.is_some()
     }

@@ -22,7 +22,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// What the servers say; `None`: the agent is to be asked.
+    /// Statuses from the servers; `None`: the agent is to be asked.
     pub fn servers(&self) -> Result<Option<Statuses>> {
         let Some(directory) = &self.directory else {
             if self.access.is_given() {
@@ -35,7 +35,7 @@ impl Ask {
         Ok(Some(Statuses::new(operator.statuses()?)))
     }
 
-    /// What servers or agent say of the fleet.
+    /// Asks the servers or the agent about the fleet.
     pub fn get<T: DeserializeOwned>(
         &self,
         global: &Global,

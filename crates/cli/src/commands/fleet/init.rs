@@ -14,7 +14,7 @@ use thalweg_terminal::output::{self, count};
 
 use crate::options::Global;
 
-/// What is to be set up.
+/// Options of `fleet init`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Directory for everything. It holds the CA's key and the operator's: keep it apart from the

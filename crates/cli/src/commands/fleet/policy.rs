@@ -17,7 +17,7 @@ use super::access::{self, Access};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
 
-/// What is to be done.
+/// Sub-commands of `fleet policy`.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Sign a policy and publish it; agents with the label put it in force.
@@ -73,10 +73,10 @@ pub struct Apply {
     canary: Option<u32>,
 }
 
-/// Of which label.
+/// Options of `fleet policy show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// That of this label alone.
+    /// Only the policy of this label.
     #[arg(long, value_name = "LABEL", value_parser = Name::new)]
     to: Option<Name>,
     #[command(flatten)]
@@ -174,7 +174,7 @@ fn agents(members: &[Member], label: &Name) -> Vec<Name> {
         .collect()
 }
 
-/// Those of them whose name and key several machines have.
+/// Names out of `agents` that several machines have, with the same key.
 fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
     members
         .iter()
@@ -183,7 +183,7 @@ fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'
         .filter(|name| agents.contains(name))
 }
 
-/// Those of them that take a policy first. A share of nobody is an error.
+/// Agents out of `agents` that take a policy first. A share of nobody is an error.
 fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
     let turns = agents.iter().map(|agent| (turn(agent, label), agent));
     let mut turns: Vec<(u32, &Name)> = turns.collect();

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 4 << 30;
 const ROUNDING: f64 = 0.01;
 /// Largest cost of an initial window, bits, and the least below 0.
 const COST_MAX: f64 = 32.0;
-/// What a retransmission of all segments costs, bits (`thalweg_learner::window::report`).
+/// Cost of a retransmission of all segments, bits (`thalweg_learner::window::report`).
 const WASTE_BITS: f64 = 3.0;
 
 /// The first line.
@@ -61,7 +61,7 @@ pub struct Line {
     /// agents told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// Whether it is in the control group.
+    /// Whether the connection is in the control group.
     pub control: bool,
     /// Probability of each arm; one without is not chosen.
     pub propensities: BTreeMap<String, f64>,
@@ -73,10 +73,10 @@ pub struct Line {
     pub parameters: u32,
     /// Number of connections that it stands for: one over the share of host-hours kept.
     pub stands_for: f64,
-    /// Its initial window, where these are learned.
+    /// Initial window, where these are learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Its measured stretches.
+    /// Measurement intervals.
     pub stretches: Vec<Measured>,
 }
 
@@ -84,9 +84,9 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// What it had, segments.
+    /// Size of the window, segments.
     pub segments: u32,
-    /// Probability of that.
+    /// Probability of that size.
     pub propensity: f64,
     /// The time of the transfer in units of the round trips that it takes with the kernel's own
     /// window, bits; `None`: it said nothing about the window.
@@ -94,15 +94,15 @@ pub struct Window {
     pub cost_bits: Option<f64>,
 }
 
-/// A measured stretch.
+/// A measurement interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// When it ended, milliseconds since 1970.
+    /// End of the interval, milliseconds since 1970.
     pub time_ms: i64,
-    /// Its arm, if it is one.
+    /// Arm of the interval, if its congestion control is one.
     pub arm: Option<String>,
-    /// How it ended.
+    /// Cause of the end.
     pub end: String,
     /// Acknowledged bytes.
     pub bytes: u64,
@@ -130,7 +130,7 @@ pub struct Measured {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tail {
-    /// Number of connections before it.
+    /// Names of the causes of an interval's end.
     pub end: u64,
 }
 
@@ -150,7 +150,7 @@ pub struct Decisions {
     pub arms: Vec<String>,
     /// Connections in order of time.
     pub connections: Vec<Connection>,
-    /// Those with an initial window that was chosen, in order of time.
+    /// Connections whose initial window was chosen, in order of time.
     pub windows: Vec<First>,
 }
 
@@ -393,8 +393,8 @@ fn network(host: &str, lengths: &Networks) -> String {
     format!("{}/{}", cut.address(), cut.length())
 }
 
-/// What a rule is taught. Events have no rate sample, which would show pauses in wall time, and do
-/// not tell slow start from the rest.
+/// Sample that a rule learns from. Events have no rate sample, which would show pauses in wall
+/// time, and do not tell slow start from the rest.
 fn sample(measured: &Measured, end: End) -> Sample {
     Sample {
         bytes: measured.bytes,

@@ -7,7 +7,7 @@ use thalweg_terminal::output;
 
 use super::{counted, estimate, percent, sentence};
 
-/// What a log tells of initial windows.
+/// Evaluation of the initial windows of a log.
 pub struct Section {
     known: Windows,
     windows: Vec<OfWindow>,
@@ -25,7 +25,7 @@ pub fn judged(log: &[First], mask: u16) -> Option<Section> {
 }
 
 impl Section {
-    /// Whether it tells of any window.
+    /// Whether the log says enough about any window.
     pub fn tells(&self) -> bool {
         self.windows.iter().any(|of| of.judged.is_ok())
     }

@@ -19,7 +19,7 @@ pub const HOSTS_FILTERED: usize = 1000;
 /// Latest events that are asked for.
 pub const EVENTS: usize = 500;
 
-/// What to ask.
+/// Request for one round of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     view: View,

@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 /// Longest filter.
 const FILTER_MAX: usize = 64;
 
-/// What is shown.
+/// A view of the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     #[default]
@@ -35,7 +35,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Its name in requests and on the screen.
+    /// Name of the order in requests and on the screen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Traffic => "traffic",
@@ -53,7 +53,7 @@ impl Sort {
     }
 }
 
-/// What has been chosen.
+/// Choices of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     pub view: View,
@@ -70,7 +70,7 @@ pub struct Choice {
     pub page: usize,
 }
 
-/// What a key asks for, other than another screen.
+/// Action that a key asks for, other than another screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Stay,

@@ -2,7 +2,7 @@
 
 use thalweg_units::figures::three;
 
-/// What stands where there is no figure.
+/// Text where there is no figure.
 pub const NONE: &str = "-";
 
 /// A number with three digits and a suffix (k: thousands, M, G, T).

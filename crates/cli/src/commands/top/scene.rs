@@ -9,7 +9,7 @@ use super::choice::Choice;
 use super::seen::Known;
 use super::table::Table;
 
-/// What a view is made from.
+/// Data from which a view is made.
 pub struct Scene<'a> {
     pub known: &'a Known,
     pub choice: &'a Choice,

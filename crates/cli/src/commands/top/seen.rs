@@ -62,7 +62,7 @@ impl Hosts {
     }
 }
 
-/// What one round of requests has brought.
+/// Answers to one round of requests.
 #[derive(Default)]
 pub struct Round {
     pub status: Option<Status>,

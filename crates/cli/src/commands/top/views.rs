@@ -20,7 +20,7 @@ pub fn body(scene: &Scene) -> Body {
     }
 }
 
-/// What the help says of a view.
+/// Help text of a view.
 pub fn help(view: View) -> &'static [&'static str] {
     match view {
         View::Hosts => &hosts::HELP,
