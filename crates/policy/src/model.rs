@@ -325,7 +325,7 @@ impl Rule {
         Precedence {
             never: self.never,
             remote: match flow.kind {
-                // It has no peer: only "anywhere" holds.
+                // A listener has no peer: only "anywhere" holds.
                 FlowKind::Listener => 0,
                 _ => longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
             },
