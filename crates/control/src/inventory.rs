@@ -94,7 +94,7 @@ pub fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec
         match path.file_name().and_then(|name| name.to_str()) {
             Some(cc::OPS) => congestion.extend(words_of(&path)),
             Some(name) if name.contains("link") || name.starts_with("cgroup_") => {
-                // It may have been removed meanwhile.
+                // The program may have been removed meanwhile.
                 let link = Link::open(&path).ok();
                 let link =
                     link.filter(|link| links::attached_to(link).is_ok_and(|to| to != Some(0)));

@@ -295,7 +295,7 @@ fn needs_no_agent(pin: &Path) -> bool {
 /// Links that cannot be detached.
 pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
     let cgroup = links::open_cgroup(cgroup).and_then(|cgroup| links::cgroup_id(&cgroup));
-    // Nothing is attached to a cgroup that is gone.
+    // A cgroup that is gone has nothing attached.
     let Ok(cgroup) = cgroup else {
         return Ok(0);
     };
@@ -369,7 +369,7 @@ fn detach_link(id: u32) -> Result<()> {
     let fd = privileges::raised(|| unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) });
     if fd < 0 {
         return match io::Error::from_raw_os_error(-fd) {
-            // It has gone meanwhile.
+            // The object has gone meanwhile.
             error if error.kind() == io::ErrorKind::NotFound => Ok(()),
             error => Err(error).context("opening it (CAP_SYS_ADMIN)"),
         };

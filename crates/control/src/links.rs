@@ -119,7 +119,7 @@ impl Attachment<'_> {
         }
         let link = match find(self.id, id) {
             Some(link) => link,
-            // It would run twice.
+            // The program would run twice.
             None if programs_of(cgroup, self.hook, 0)?.contains(&self.id) => {
                 bail!("the link of {} cannot be opened (CAP_SYS_ADMIN)", self.name)
             }

@@ -53,7 +53,7 @@ pub fn mebibytes(bytes: u64) -> String {
 /// Checks that the maps of an object can be had, but for those that `reused` names.
 ///
 /// # Errors
-/// They need too much.
+/// The maps need too much.
 pub fn check(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<(), Shortage> {
     let maps = object.maps().filter(|map| map.autocreate());
     let maps = maps.map(|map| {

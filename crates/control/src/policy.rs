@@ -407,7 +407,7 @@ pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namesp
     let _lock = Pins::lock(&place.pin)?;
     let own = pins.generation(head.generation);
     if !own.exists() {
-        // It was replaced meanwhile.
+        // The policy was replaced meanwhile.
         return Ok(Vec::new());
     }
     let mut changed = Vec::new();

@@ -14,7 +14,7 @@ const IN_FORCE: CapabilitySet = CapabilitySet::BPF
 /// Permitted only: for network namespaces of others, and for kernel objects by id.
 const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
 
-/// This process may not load programs.
+/// A capability is missing without which this process may not load programs.
 #[derive(Debug, thiserror::Error)]
 #[error("missing privilege: {0}; run as root, or grant the capabilities")]
 pub struct MissingPrivilege(String);

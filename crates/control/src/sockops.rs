@@ -196,7 +196,7 @@ fn pinned_programs(own: &Path) -> Result<Vec<PinnedProgram>> {
                 Program::id_from_fd(program.as_fd())?,
                 Source::Program(program),
             ),
-            // It may have gone meanwhile.
+            // The object may have gone meanwhile.
             Err(_) => match links::open(&link) {
                 Ok(Some(link)) => (link.info()?.prog_id, Source::Link(link)),
                 _ => continue,

@@ -587,7 +587,7 @@ impl Process {
     /// The process with a number.
     ///
     /// # Errors
-    /// It does not exist.
+    /// The process does not exist.
     pub fn open(pid: u32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -602,7 +602,7 @@ impl Process {
     /// Sends it a signal.
     ///
     /// # Errors
-    /// It has ended, or this process may not.
+    /// The process has ended, or this process may not signal it.
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
         let (fd, number) = (self.0.as_raw_fd(), signal as i32);
         // SAFETY: pidfd_send_signal takes two numbers, no information, and no flags.

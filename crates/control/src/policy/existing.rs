@@ -212,7 +212,7 @@ fn visit_all(link: BorrowedFd<'_>) -> impl Iterator<Item = (PathBuf, Result<()>)
 /// Visits all sockets of the thread's network namespace once.
 fn visit(link: BorrowedFd<'_>) -> Result<()> {
     let mut visit = Visit::begin(link)?;
-    // It writes nothing.
+    // The iterator writes nothing.
     while visit.go_on()? {}
     Ok(())
 }

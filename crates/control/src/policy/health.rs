@@ -281,7 +281,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
     if !place.cgroup.is_dir() || faults(place, history)?.is_empty() {
         return Ok(Vec::new());
     }
-    // What was removed is not attached again.
+    // A removed policy is not attached again.
     history.attend(place)?;
     let pins = Pins::at(&place.pin);
     let said = |it: Outcome| {
@@ -290,7 +290,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         vec![words.join("; ")]
     };
     if is_for_other_cgroup(place, history)? {
-        // What its rules mean is among its constants.
+        // The meaning of the rules is among the program's constants.
         return history.again(place).map(said);
     }
     if fs::symlink_metadata(pins.link()).is_err() {

@@ -442,7 +442,7 @@ impl History {
     /// A policy by its number.
     ///
     /// # Errors
-    /// It is not kept.
+    /// The policy is not kept.
     pub fn entry(&self, number: u32) -> Result<Entry> {
         let path = self.path(number, "json");
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -452,7 +452,7 @@ impl History {
     /// The text of a policy by its number.
     ///
     /// # Errors
-    /// It is not kept.
+    /// The policy is not kept.
     pub fn text(&self, number: u32) -> Result<Vec<u8>> {
         let path = self.path(number, "toml");
         fs::read(&path).with_context(|| format!("reading {}", path.display()))
@@ -577,7 +577,7 @@ fn under_lock<T>(place: &Place, change: impl FnOnce() -> Result<T>) -> Result<T>
     let changed = change();
     let pins = Pins::at(&place.pin);
     if matches!(pins.running(), Ok(None)) {
-        // What stays is cleared by the next change.
+        // The next change clears what stays.
         let _ = pins.remove();
     }
     changed

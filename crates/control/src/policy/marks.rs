@@ -100,7 +100,7 @@ impl Marks {
         let marks = marks.as_ref().map(AsFd::as_fd);
         let mut faults = Vec::new();
         for (bit, cgroup) in &self.named {
-            // It may have ended meanwhile.
+            // The container may have ended meanwhile.
             let Ok(id) = links::open_cgroup(cgroup).and_then(|file| links::cgroup_id(&file)) else {
                 continue;
             };
@@ -132,7 +132,7 @@ impl Marks {
             match attached {
                 Ok(true) => new.push(cgroup.clone()),
                 Ok(false) => {}
-                // It has ended meanwhile.
+                // The cgroup has gone meanwhile.
                 Err(_) if !cgroup.exists() => {}
                 Err(error) => refused.push(format!("attaching to {}: {error:#}", cgroup.display())),
             }
@@ -203,7 +203,7 @@ fn attach(
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
     if other.is_some() {
-        // Somebody gave its link another program.
+        // Another process gave its link another program.
         remove_file(&pin)?;
     }
     drop(links::attach_and_pin(&mut program, cgroup, &pin)?);

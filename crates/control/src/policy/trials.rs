@@ -87,7 +87,7 @@ impl Trials {
         };
         let pins = Pins::at(pin);
         if !pins.generation(self.number).exists() {
-            // It was replaced just now.
+            // The policy was replaced just now.
             return Ok(());
         }
         let known = suspended(&pins, self.number, Some(&compiled))?;
