@@ -28,7 +28,7 @@ impl PublicKey {
     /// The key of this text.
     ///
     /// # Errors
-    /// It is none, or of another kind.
+    /// The text is no key, or a key of another kind.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let found = crate::text::one_line(text, 64);
         let expected = "expected a public key of policies (M and 55 characters)";

@@ -82,7 +82,7 @@ impl Operator {
     /// Makes a bucket, or gives it these limits.
     ///
     /// # Errors
-    /// It is of another version, or the server refuses.
+    /// The bucket is of another version, or the server refuses.
     pub fn make(
         &mut self,
         bucket: Bucket,
@@ -334,7 +334,7 @@ async fn put(link: &mut Link, label: &Name, signed: &Signed, last: u64) -> Resul
         client.flush().await?;
         Ok::<_, async_nats::Error>(())
     };
-    // It is published: whoever does not hear the bell finds it within ten minutes.
+    // The policy is published: an agent that misses the notification finds it within ten minutes.
     drop(link.within(bucket, ringing).await);
     Ok(())
 }

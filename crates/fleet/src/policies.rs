@@ -127,7 +127,7 @@ impl Policies {
                         if rung.is_none() {
                             return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
                         }
-                        // Whoever rings all the time is heard no more often.
+                        // A publisher that notifies constantly is heard no more often.
                         if asks == 0 {
                             let spread = SPREAD.mul_f64(self.random.fraction());
                             next = next.min(Instant::now() + spread);
@@ -198,7 +198,7 @@ impl Policies {
         let has = self.numbers.get(&label).copied();
         match signed.obeyed(&label, &settings.keys, has) {
             Ok(policy) => Ok(Some(policy.clone())),
-            // What is in the bucket is read again in each connection that begins anew.
+            // The bucket is read again in each new connection.
             Err(Disobeyed::Old { .. }) => Ok(None),
             Err(Disobeyed::Label { .. }) => Err(Fault::new(
                 Kind::Key,

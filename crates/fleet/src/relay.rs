@@ -59,7 +59,7 @@ impl Relay {
             let (ended, name) = (Arc::clone(&ended), name.to_owned());
             async move {
                 let fault = run(&listener, address, upstream, &name).await;
-                // Nobody waits for it twice.
+                // The cell is set once.
                 drop(ended.set(fault));
                 // The port stays taken: somebody else who listened there would be taken for the server.
                 std::future::pending::<()>().await;
@@ -85,7 +85,7 @@ async fn run(
     let client = loop {
         match listener.accept().await {
             Ok((client, _)) if is_own(&client, address) => break client,
-            // Somebody else on this machine, or a connection that is gone again.
+            // The connection is another process's on this machine, or is gone again.
             Ok(_) => {}
             Err(why) => return Fault::io(name, &why),
         }
@@ -102,7 +102,7 @@ async fn run(
         loop {
             output.clear();
             let passed = filter.pass(&piece, &mut output, &account);
-            // What came before is still good.
+            // Earlier bytes were passed by the filter.
             to_client.write_all(&output).await?;
             passed?;
             piece.resize(PIECE, 0);

@@ -520,7 +520,7 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
             let Ok(Key::Status(agent)) = Key::parse(Bucket::Status, subject) else {
                 continue;
             };
-            // Whoever writes again and again counts once.
+            // An agent that writes again and again counts once.
             let size = value.message.length + STATUS_OVERHEAD;
             bytes += size;
             bytes -= sizes.insert(agent.clone(), size).unwrap_or(0);

@@ -71,7 +71,7 @@ impl Default for Pace {
 pub struct Settings {
     /// Servers, as `tls://nats.example.com:4222`; any of them will do.
     pub servers: Vec<String>,
-    /// This agent.
+    /// Name of this agent.
     pub agent: Name,
     /// Labels whose policies the agent obeys.
     pub labels: Vec<Name>,
@@ -207,7 +207,7 @@ impl Settings {
 /// Checks the address of a server.
 ///
 /// # Errors
-/// It is none, or without TLS although the server is elsewhere.
+/// The address is none, or without TLS although the server is elsewhere.
 pub fn check_server(text: &str) -> Result<(), SettingsError> {
     server(text).map(drop)
 }

@@ -38,7 +38,7 @@ pub enum SetupError {
     /// A file.
     #[error("{}: {why}", .file.display())]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// The error.
         why: io::Error,

@@ -34,9 +34,9 @@ pub enum Incoming {
     },
     /// Another agent took back its shard.
     Gone {
-        /// Which agent.
+        /// The other agent.
         agent: Name,
-        /// Which shard.
+        /// The shard.
         shard: Shard,
     },
     /// A policy that this agent obeys: signed by a key of its settings, for one of its labels, newer
@@ -132,7 +132,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Nothing of this key is refused any more.
+    /// Forgets that a message of this key was refused.
     fn accept(&mut self, slot: Slot) {
         self.refused.remove(&slot);
         self.tell_refused();
@@ -161,7 +161,7 @@ pub(crate) const INBOX: usize = 4;
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that holds the lock leaves things half done.
+        // A panic cannot leave the state half changed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -81,7 +81,7 @@ impl Authority {
     /// cluster show it each other, too.
     ///
     /// # Errors
-    /// It is no name.
+    /// The host is neither a name nor an address.
     pub fn server(&self, host: &str, validity: Validity) -> Result<(String, String), SetupError> {
         let mut parameters = CertificateParams::new(vec![host.to_owned()])?;
         parameters.distinguished_name.push(DnType::CommonName, host);

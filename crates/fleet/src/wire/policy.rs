@@ -171,7 +171,7 @@ impl Signed {
     /// Reads a message. Its signature is not verified.
     ///
     /// # Errors
-    /// It is too large, of another version, or has a field out of bounds.
+    /// The message is too large, of another version, or has a field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
         let policy = Policy {
@@ -218,7 +218,7 @@ impl Signed {
     /// with a number above that which the agent has of this label.
     ///
     /// # Errors
-    /// It does not.
+    /// The agent does not obey the policy.
     pub fn obeyed(
         &self,
         found: &Name,

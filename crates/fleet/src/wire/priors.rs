@@ -246,7 +246,7 @@ pub struct Measured {
 /// The measurements of one agent in the networks of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Priors {
-    /// Who measured.
+    /// Agent that measured.
     pub agent: Name,
     /// The networks' shard.
     pub shard: Shard,
@@ -279,7 +279,7 @@ impl Priors {
     /// Reads a message.
     ///
     /// # Errors
-    /// It is too large, of another version, or has a field out of bounds.
+    /// The message is too large, of another version, or has a field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
         let shard = Shard::new(document.shard)

@@ -156,7 +156,7 @@ fn sound(mut cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
 /// How an agent is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// Which agent.
+    /// Name of the agent.
     pub agent: Name,
     /// Version of its program.
     pub version: String,
@@ -194,7 +194,7 @@ impl Status {
     /// Reads a message. A comparison of which a cell is out of bounds is left out.
     ///
     /// # Errors
-    /// It is too large, of another version, or has another field out of bounds.
+    /// The message is too large, of another version, or has another field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Received, WireError> {
         let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
         at_most("cells", document.cells.len(), MAX_CELLS)?;
