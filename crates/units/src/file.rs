@@ -75,7 +75,7 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
 /// The bytes of a file that [`open`] has opened, at most `max`; `file` is for messages.
 ///
 /// # Errors
-/// It cannot be read, or is larger by now.
+/// The file cannot be read, or is larger by now.
 pub fn read_open(opened: File, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     take(opened, file, max)
 }
@@ -126,7 +126,7 @@ pub fn read_text(file: &Path) -> Result<String, ReadError> {
 /// Standard input, at most `max` bytes, as an unnamed file, at its beginning.
 ///
 /// # Errors
-/// It cannot be read, or is longer; or the directory of temporary files is full.
+/// The file cannot be read, or is longer; or the directory of temporary files is full.
 pub fn standard_input(max: u64) -> Result<File, ReadError> {
     let name = Path::new("standard input");
     let spool = || -> io::Result<(File, u64)> {

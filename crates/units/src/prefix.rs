@@ -156,7 +156,7 @@ pub fn is_ipv4(address: IpAddr) -> bool {
     address.to_canonical().is_ipv4()
 }
 
-/// This many leading ones.
+/// Mask of this many leading ones.
 pub fn mask(length: u8) -> u128 {
     u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))

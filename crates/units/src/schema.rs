@@ -43,7 +43,7 @@ pub fn words<T: Display>(words: impl IntoIterator<Item = T>) -> Form {
     json!({ "type": "string", "enum": words })
 }
 
-/// This value alone.
+/// The schema of one value.
 pub fn only(value: impl Into<Value>) -> Form {
     json!({ "const": value.into() })
 }

@@ -266,7 +266,7 @@ impl Table<'_> {
 /// The form that a type's `Deserialize` asks for.
 pub(super) fn form<T: DeserializeOwned>() -> Value {
     let mut form = json!({});
-    // It never gets a value.
+    // The visitor never gets a value.
     let _ = T::deserialize(Ask(&mut form));
     form
 }
