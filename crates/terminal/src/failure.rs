@@ -16,7 +16,7 @@ pub enum Failure {
     /// Options that contradict each other, or a missing confirmation.
     #[error("{0}")]
     Usage(String),
-    /// This machine or user lacks something that the command needs.
+    /// The machine or user lacks something that the command needs.
     #[error("{0}")]
     Missing(String),
     /// A file has faults, or warnings that count as faults; each has been shown.
