@@ -8,7 +8,7 @@ use thalweg_units::printable;
 
 use crate::options::Global;
 
-/// Which hosts.
+/// Options of `clamps`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Show at most this many hosts. Default: all.

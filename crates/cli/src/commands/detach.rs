@@ -202,7 +202,7 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     if process.ends_within(if sent.is_ok() { END } else { Duration::ZERO }) {
         return outcome.ended.push(format!("process {pid} {how}"));
     }
-    // It hangs, and so does its signal handler.
+    // The agent hangs, and so does its signal handler.
     let killed = sent.and_then(|()| process.signal(Signal::SIGKILL));
     match killed {
         Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(

@@ -12,7 +12,7 @@ use thalweg_terminal::whole;
 use crate::client::{Client, encode};
 use crate::options::{Global, host};
 
-/// Which events.
+/// Options of `events`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Go on with events as they come, until interrupted.

@@ -11,7 +11,7 @@ use super::{events, networks, windows};
 use crate::client::encode;
 use crate::options::{Global, host};
 
-/// Which host.
+/// Options of `explain`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host, or its prefix as `thalweg hosts` shows it.

@@ -17,7 +17,7 @@ use thalweg_units::printable;
 use crate::client::{Client, encode};
 use crate::options::Global;
 
-/// Which hosts, and in which order.
+/// Options of `hosts`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Order of the hosts.

@@ -9,7 +9,7 @@ use thalweg_units::printable;
 
 use crate::options::Global;
 
-/// Which networks.
+/// Options of `networks`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Only networks of this kind.

@@ -105,7 +105,7 @@ fn remove_other_policy(global: &Global, pin: &Path) -> Result<()> {
 /// network namespace goes on giving it to new ones: a second call would not find it.
 ///
 /// # Errors
-/// It cannot be withdrawn.
+/// The congestion control cannot be withdrawn.
 fn remove_control(pin: &Path, name: &str) -> Result<()> {
     let Err(refused) = cc::unload(pin, name) else {
         return Ok(());

@@ -10,7 +10,7 @@ use thalweg_terminal::{Failure, output};
 use crate::client::encode;
 use crate::options::{Global, host};
 
-/// Which host.
+/// Options of `reset`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host to forget, or its prefix as `thalweg hosts` shows it.

@@ -48,7 +48,7 @@ fn interval(text: &str) -> Result<Delay, String> {
     (delay >= LEAST).then_some(delay).ok_or_else(expected)
 }
 
-/// What goes on while the screen is shown.
+/// State while the screen is shown.
 struct Top {
     known: Known,
     choice: Choice,
@@ -143,7 +143,7 @@ impl Top {
         }
         let want = Want::from(&self.choice);
         if want != before {
-            // It has ended: `answers` says so.
+            // The thread has ended: `answers` says so.
             let _ = self.wanted.send(want);
         }
         Ok(true)

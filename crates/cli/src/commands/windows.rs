@@ -9,7 +9,7 @@ use thalweg_units::printable;
 
 use crate::options::Global;
 
-/// Which networks.
+/// Options of `windows`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Only those that know enough to decide.

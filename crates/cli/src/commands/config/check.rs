@@ -16,7 +16,7 @@ use thalweg_units::{Faults, excerpt};
 
 use crate::options::Global;
 
-/// Which files.
+/// Options of `config check`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Configuration files. Default: that of --config, or /etc/thalweg/thalweg.toml.

@@ -13,7 +13,7 @@ use crate::options::Global;
 /// Agents, rules or reasons that are named; `--json` has all.
 const NAMED: usize = 20;
 
-/// Who is asked.
+/// Options of `fleet gain`.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(flatten)]

@@ -10,7 +10,7 @@ use thalweg_terminal::output;
 
 use crate::options::Global;
 
-/// Which file.
+/// Options of `fleet key`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The seed's file, with mode 0600. If it exists, its public key is printed.

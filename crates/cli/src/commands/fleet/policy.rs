@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// Which policy, and for whom.
+/// Options of `fleet policy apply`.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The policy: a TOML file of at most 128 KiB.
@@ -122,7 +122,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
     let members = match operator.statuses() {
         Ok(members) => members,
         Err(error) if ppm == ALL_PPM => {
-            // Whoever takes a policy back at night must be able to.
+            // An operator must be able to take a policy back at any time.
             output::warn(&format!("statuses of agents cannot be read: {error}"));
             Vec::new()
         }

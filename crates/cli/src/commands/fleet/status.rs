@@ -12,7 +12,7 @@ use thalweg_units::printable;
 use super::ask::Ask;
 use crate::options::Global;
 
-/// Who is asked.
+/// Options of `fleet status`.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use thalweg_control::policy::{How, Report};
 use crate::client::check_pins_last;
 use crate::options::Global;
 
-/// Which policy, and how.
+/// Options of `policy apply`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The policy: a TOML file.

@@ -14,7 +14,7 @@ use thalweg_units::{Position, excerpt};
 
 use crate::options::Global;
 
-/// Which files.
+/// Options of `policy check`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Policy files.

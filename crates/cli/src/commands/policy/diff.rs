@@ -9,7 +9,7 @@ use thalweg_terminal::output;
 
 use crate::options::Global;
 
-/// Which policies.
+/// Options of `policy diff`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The policy before.

@@ -16,7 +16,7 @@ use crate::options::{Global, address};
 /// Number of rejected rules in the table.
 const ROWS: usize = 20;
 
-/// Which flow.
+/// Options of `policy test`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Policy file.

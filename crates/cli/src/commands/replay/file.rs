@@ -157,7 +157,7 @@ pub struct Decisions {
 /// Reads a file whole. `networks`: how long the prefixes are whose records choose windows.
 ///
 /// # Errors
-/// What is wrong with it, with file and line.
+/// A fault of the file, with file and line.
 pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
     let name = path.display().to_string();
     let mut lines = BufReader::new(file::open(path, MAX_BYTES)?).split(b'\n');

@@ -25,7 +25,7 @@ pub const VIEWS: [(View, &str); 5] = [
     (View::Health, "Health"),
 ];
 
-/// Which hosts come first.
+/// Order of the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]

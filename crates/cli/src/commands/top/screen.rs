@@ -85,7 +85,7 @@ fn put(buffer: &mut Buffer, y: u16, line: &Line) {
     }
 }
 
-/// Which agent, and of when the figures are.
+/// Title: the agent, and the time of the figures.
 fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize) -> Line<'static> {
     let mut left = "thalweg top".to_owned();
     if let Some(Seen { now, .. }) = &known.status {

@@ -117,7 +117,7 @@ impl Table {
         let mut fitting: Vec<(usize, usize)> = (0..=last).map(|i| (i, wanted(i))).collect();
         let needed = |fitting: &[(usize, usize)]| {
             let one = |(index, wide): &(usize, usize)| match *index == last {
-                // It may be cut.
+                // The column may be cut.
                 true => self.columns[*index].least.min(*wide),
                 false => *wide,
             };

@@ -75,7 +75,7 @@ pub fn body(scene: &Scene) -> Body {
             .map(|host| row(scene, host, rate(host)))
             .collect(),
     };
-    // It tells equal addresses apart.
+    // The container tells equal addresses apart.
     if !several && hosts.iter().all(|host| host.container.is_none()) {
         table.remove("Container");
     }
