@@ -131,7 +131,7 @@ impl Place {
         let pins = Pins::create(&self.pin)?;
         pins.start_shared()?;
         let mut notes: Vec<String> = compiled
-            .resolve(|namespace| cookie_of(namespace).ok())
+            .resolve_namespaces(|namespace| cookie_of(namespace).ok())
             .into_iter()
             .map(|namespace| {
                 format!("network namespace {namespace} does not exist: its rules match nothing until it does and an agent that runs sees it")
@@ -471,7 +471,7 @@ fn void_cookies(own: &Path, compiled: &Compiled) -> Result<BTreeSet<u64>> {
     };
     let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
     match trials::entry(&rules, rule as u32)?.netns {
-        VOID_COOKIE => Ok(compiled.cookies()),
+        VOID_COOKIE => Ok(compiled.netns_cookies()),
         _ => Ok(BTreeSet::new()),
     }
 }

@@ -265,16 +265,16 @@ impl Policy {
     }
 
     /// The rule that a flow gets.
-    pub fn decide(&self, flow: &Flow) -> Option<&Rule> {
-        self.candidates(flow).into_iter().next()
+    pub fn matching_rule(&self, flow: &Flow) -> Option<&Rule> {
+        self.matching_rules(flow).into_iter().next()
     }
 
     /// The rules that match a flow; the flow gets the first.
-    pub fn candidates(&self, flow: &Flow) -> Vec<&Rule> {
+    pub fn matching_rules(&self, flow: &Flow) -> Vec<&Rule> {
         let holding = self.rules.iter().enumerate();
         let mut holding: Vec<_> = holding
-            .filter(|(_, rule)| rule.conditions.failing(flow).is_empty())
-            .map(|(place, rule)| (rule.precedence(flow, place), rule))
+            .filter(|(_, rule)| rule.conditions.failing_conditions(flow).is_empty())
+            .map(|(place, rule)| (rule.precedence_for(flow, place), rule))
             .collect();
         holding.sort_by_key(|(precedence, _)| Reverse(*precedence));
         holding.into_iter().map(|(_, rule)| rule).collect()
@@ -282,7 +282,7 @@ impl Policy {
 
     /// Outcomes of flows like this one over all random numbers: shares of 2^32, and rules. The
     /// shares add up to 2^32; the rules with samples come first.
-    pub fn outcomes(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
+    pub fn outcome_shares(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
         let samples = self.rules.iter().filter_map(|rule| rule.conditions.sample);
         let mut ends: Vec<u64> = samples.map(u64::from).chain([1 << 32]).collect();
         ends.sort_unstable();
@@ -292,7 +292,7 @@ impl Policy {
         for end in ends {
             // A start is always below 2^32, which is the highest end.
             let draw = u32::try_from(start).unwrap_or(u32::MAX);
-            let rule = self.decide(&Flow {
+            let rule = self.matching_rule(&Flow {
                 draw,
                 ..flow.clone()
             });
@@ -307,7 +307,7 @@ impl Policy {
     }
 
     /// A rule by its name, and its index in the file.
-    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+    pub fn find_rule(&self, name: &str) -> Option<(usize, &Rule)> {
         let mut rules = self.rules.iter().enumerate();
         rules.find(|(_, rule)| rule.name == name)
     }
@@ -315,13 +315,15 @@ impl Policy {
 
 impl Rule {
     /// Precedence of the rule among those that match a flow.
-    pub fn precedence(&self, flow: &Flow, place: usize) -> Precedence {
+    pub fn precedence_for(&self, flow: &Flow, place: usize) -> Precedence {
         let longest = |prefixes: &[Prefix], address| {
             let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
             holding.map(|prefix| prefix.length()).max().unwrap_or(0)
         };
         let conditions = &self.conditions;
-        let same = conditions.same_prefix.and_then(|same| same.of(flow));
+        let same = conditions
+            .same_prefix
+            .and_then(|same| same.length_for(flow));
         Precedence {
             never: self.never,
             remote: match flow.kind {
@@ -335,7 +337,7 @@ impl Rule {
     }
 
     /// The stages of its settings: a mask of [`crate::Stage::bit`].
-    pub fn stages(&self) -> u8 {
+    pub fn stage_mask(&self) -> u8 {
         self.actions
             .iter()
             .fold(0, |mask, action| mask | action.stages)
@@ -344,7 +346,7 @@ impl Rule {
 
 impl Conditions {
     /// The conditions that do not hold for a flow; none: the rule matches.
-    pub fn failing(&self, flow: &Flow) -> Vec<Condition> {
+    pub fn failing_conditions(&self, flow: &Flow) -> Vec<Condition> {
         let listener = flow.kind == FlowKind::Listener;
         // A listener's peer is the unspecified address: only "anywhere" contains it.
         let remote =
@@ -356,7 +358,10 @@ impl Conditions {
             } else {
                 0
             });
-            !listener && same.of(flow).is_some_and(|length| u32::from(length) <= own)
+            !listener
+                && same
+                    .length_for(flow)
+                    .is_some_and(|length| u32::from(length) <= own)
         };
         let port = |ports: &[Ports], port: u16| {
             ports.is_empty() || ports.iter().any(|range| range.contains(port))
@@ -418,7 +423,7 @@ impl Conditions {
     }
 
     /// Condition and value, as in the file, of the conditions that are set.
-    pub fn texts(&self) -> Vec<(Condition, String)> {
+    pub fn condition_texts(&self) -> Vec<(Condition, String)> {
         let list = |items: Vec<String>| match <[String; 1]>::try_from(items) {
             Ok([one]) => format!("{one:?}"),
             Err(items) => format!("{items:?}"),
@@ -426,11 +431,11 @@ impl Conditions {
         let names = |items: &[String]| list(items.to_vec());
         let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
         let ports = |items: &[Ports]| match items {
-            [one] => one.toml(),
+            [one] => one.to_toml(),
             all => format!(
                 "[{}]",
                 all.iter()
-                    .map(|one| one.toml())
+                    .map(|one| one.to_toml())
                     .collect::<Vec<_>>()
                     .join(", ")
             ),
@@ -513,7 +518,7 @@ pub(crate) fn is_below(path: &str, ancestor: &str) -> bool {
 
 impl SamePrefix {
     /// The number for a flow's family.
-    fn of(self, flow: &Flow) -> Option<u8> {
+    fn length_for(self, flow: &Flow) -> Option<u8> {
         if is_ipv4(flow.remote) {
             self.ipv4
         } else {
@@ -535,7 +540,7 @@ impl std::fmt::Display for SamePrefix {
 
 impl Ports {
     /// The ports as TOML: a number, or a text for more than one port.
-    fn toml(self) -> String {
+    fn to_toml(self) -> String {
         if self.first == self.last {
             self.first.to_string()
         } else {
@@ -627,7 +632,7 @@ impl std::fmt::Display for Namespace {
 
 impl Action {
     /// The value as TOML, in the shortest form.
-    pub fn text(&self) -> String {
+    pub fn value_text(&self) -> String {
         match (&self.value, self.key.unit) {
             (Value::Number(value), Unit::Flag | Unit::Only) => (*value != 0).to_string(),
             (Value::Number(value), Unit::Bytes) => format!("{:?}", size_text((*value).into())),

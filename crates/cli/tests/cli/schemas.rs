@@ -37,7 +37,7 @@ fn all() -> [(&'static str, &'static str, Value); 4] {
     describe(&mut sim, table_keys(&read("docs/reference/sim.md")));
     [
         ("configuration", "Configuration of Thalweg", configuration),
-        ("policy", "Policy of Thalweg", Policy::schema()),
+        ("policy", "Policy of Thalweg", Policy::json_schema()),
         ("lab", "Scenario of Thalweg's laboratory", lab),
         ("sim", "Scenario of Thalweg's simulator", sim),
     ]

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
-use thalweg_policy::{About, catalogue};
+use thalweg_policy::{RuleSummary, catalogue};
 
 use super::existing;
 use super::history::History;
@@ -338,7 +338,11 @@ impl FailureLog {
     }
 }
 
-fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
+fn failures(
+    pins: &Pins,
+    generation: u32,
+    about: &[RuleSummary],
+) -> Result<BTreeMap<u32, Vec<Failure>>> {
     let map = MapHandle::from_pinned_path(pins.shared(maps::FAILURES))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
     batch::walk(&map, |key, count| {

@@ -210,11 +210,11 @@ fn kept_policy_of_another_boot_has_void_cookies() {
         entry
     };
     let kept = history.read_kept(&entry("this"), "this").unwrap();
-    assert_eq!(kept.compiled.cookies(), [7, 4711].into());
+    assert_eq!(kept.compiled.netns_cookies(), [7, 4711].into());
     assert!(kept.notes.is_empty());
     for other in ["before", ""] {
         let kept = history.read_kept(&entry(other), "this").unwrap();
-        assert_eq!(kept.compiled.cookies(), [VOID_COOKIE].into());
+        assert_eq!(kept.compiled.netns_cookies(), [VOID_COOKIE].into());
         let note = kept.notes.join("; ");
         assert!(
             note.contains("match.netns = 7, 4711 match nothing"),

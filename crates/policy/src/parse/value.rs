@@ -30,7 +30,7 @@ const NAME_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_NAME as usize - 1
 
 type Item<T> = Result<T, Option<String>>;
 
-pub(super) fn prefix(value: &DeValue<'_>) -> Item<Prefix> {
+pub(super) fn parse_prefix(value: &DeValue<'_>) -> Item<Prefix> {
     let text = value.as_str().ok_or(None)?;
     Prefix::parse(text).map_err(|error| match error {
         PrefixError::Malformed => None,
@@ -41,7 +41,7 @@ pub(super) fn prefix(value: &DeValue<'_>) -> Item<Prefix> {
     })
 }
 
-pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
+pub(super) fn parse_ports(value: &DeValue<'_>) -> Item<Ports> {
     let port = |text: &str| match text.parse() {
         Ok(port @ 1..=u16::MAX) if text.bytes().all(|byte| byte.is_ascii_digit()) => Some(port),
         _ => None,
@@ -75,12 +75,12 @@ pub(super) fn ports_form() -> schema::Form {
     schema::any_of([port, schema::pattern("^[0-9]+-[0-9]+$")])
 }
 
-pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
+pub(super) fn parse_cgroup(value: &DeValue<'_>) -> Item<String> {
     let text = value.as_str().ok_or(None)?;
     crate::parse_cgroup(text).ok_or(None)
 }
 
-pub(super) fn container(value: &DeValue<'_>) -> Item<Selector> {
+pub(super) fn parse_container(value: &DeValue<'_>) -> Item<Selector> {
     let text = value.as_str().ok_or(None)?;
     Selector::parse(text).ok_or(None)
 }
@@ -148,14 +148,14 @@ pub(super) fn direction_form() -> schema::Form {
     schema::words(DIRECTIONS.map(Direction::name))
 }
 
-pub(super) fn direction(value: &DeValue<'_>) -> Option<Direction> {
+pub(super) fn parse_direction(value: &DeValue<'_>) -> Option<Direction> {
     let word = value.as_str()?;
     DIRECTIONS
         .into_iter()
         .find(|direction| direction.name() == word)
 }
 
-pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
+pub(super) fn parse_netns(value: &DeValue<'_>) -> Option<Namespace> {
     match value.as_str() {
         Some(text) => Namespace::parse(text),
         None => whole(value)
@@ -170,25 +170,29 @@ pub(super) fn netns_form() -> schema::Form {
 }
 
 /// A share times 2^32.
-pub(super) fn share(value: &DeValue<'_>) -> Option<u64> {
+pub(super) fn parse_share(value: &DeValue<'_>) -> Option<u64> {
     value.as_str().and_then(grammar::share)
 }
 
 /// The value of a key.
-pub(super) fn of(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+pub(super) fn read_value(
+    table: &Table<'_>,
+    key: &Key,
+    value: &Spanned<DeValue<'_>>,
+) -> Option<Value> {
     if key.unit == Unit::Arms {
-        return arms(table, key, value);
+        return parse_arms(table, key, value);
     }
-    let parsed = parse(key, value.get_ref());
+    let parsed = parse_value(key, value.get_ref());
     if parsed.is_none() {
         let found = describe(value.get_ref());
-        let expected = key.expected_in_units();
+        let expected = key.accepted_values_with_units();
         table.fault(value.span().start, Some(key.name), found, expected);
     }
     parsed
 }
 
-fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
+fn parse_value(key: &Key, value: &DeValue<'_>) -> Option<Value> {
     let text = value.as_str();
     let number = match key.unit {
         Unit::Flag => u64::from(value.as_bool()?),
@@ -220,7 +224,7 @@ fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
         .then_some(Value::Number(number))
 }
 
-fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+fn parse_arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
     let (least, most) = key.range;
     let items = match value.get_ref() {
         DeValue::Array(items) if (least as usize..=most as usize).contains(&items.len()) => items,
@@ -229,7 +233,7 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
                 value.span().start,
                 Some(key.name),
                 describe(other),
-                key.expected(),
+                key.accepted_values(),
             );
             return None;
         }
@@ -246,7 +250,12 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
             _ => {
                 good = false;
                 let found = describe(item.get_ref());
-                table.fault(item.span().start, Some(key.name), found, key.expected());
+                table.fault(
+                    item.span().start,
+                    Some(key.name),
+                    found,
+                    key.accepted_values(),
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use thalweg_policy::catalogue::stages;
+use thalweg_policy::catalogue::stages_in_mask;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
 use thalweg_terminal::{Failure, output, whole};
 use thalweg_units::grammar::share_text;
@@ -207,7 +207,7 @@ fn flow(options: &Options) -> Result<Flow> {
 }
 
 fn answer(policy: &Policy, flow: &Flow, options: &Options) -> Answer {
-    let outcomes = policy.outcomes(flow);
+    let outcomes = policy.outcome_shares(flow);
     let chosen: Vec<&str> = outcomes
         .iter()
         .filter_map(|(_, rule)| rule.map(|rule| rule.name.as_str()))
@@ -234,10 +234,10 @@ fn answer(policy: &Policy, flow: &Flow, options: &Options) -> Answer {
 fn chosen(rule: &Rule) -> Chosen {
     let settings = rule.actions.iter().map(|action| Setting {
         key: action.key.name,
-        value: action.text(),
-        stages: stages(action.stages).map(Stage::name).collect(),
+        value: action.value_text(),
+        stages: stages_in_mask(action.stages).map(Stage::name).collect(),
         option: action.key.option,
-        since: action.key.since(action.stages).to_string(),
+        since: action.key.first_kernel_at(action.stages).to_string(),
     });
     Chosen {
         name: rule.name.clone(),
@@ -256,13 +256,13 @@ fn other(
     winner: Option<&Rule>,
     options: &Options,
 ) -> Other {
-    let failing = rule.conditions.failing(flow);
+    let failing = rule.conditions.failing_conditions(flow);
     let why = if failing.is_empty() {
         winner.map_or_else(String::new, |winner| {
             later(policy, flow, (place, rule), winner)
         })
     } else {
-        let texts = rule.conditions.texts();
+        let texts = rule.conditions.condition_texts();
         let unknown = |condition: Condition| match condition {
             Condition::LocalPort => flow.local_port == 0,
             Condition::RemotePort => flow.remote_port == 0 && flow.kind != FlowKind::Listener,
@@ -296,10 +296,13 @@ fn other(
 
 /// The step of the order that put a rule behind the winner.
 fn later(policy: &Policy, flow: &Flow, (place, rule): (usize, &Rule), winner: &Rule) -> String {
-    let Some((first, _)) = policy.rule(&winner.name) else {
+    let Some((first, _)) = policy.find_rule(&winner.name) else {
         return String::new();
     };
-    let (won, own) = (winner.precedence(flow, first), rule.precedence(flow, place));
+    let (won, own) = (
+        winner.precedence_for(flow, first),
+        rule.precedence_for(flow, place),
+    );
     let name = &winner.name;
     if won.never != own.never {
         format!("holds, but {name} protects the flow")
