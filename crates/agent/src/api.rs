@@ -339,7 +339,7 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
             let mut learner = Learner::default();
             learner.note_cgroup(&shared.kernel.setup().cgroup);
             learner.note_pins(&shared.kernel.setup().pin);
-            privileges::raised(|| learner.remove_rest());
+            privileges::with_raised(|| learner.remove_rest());
         }
         fail_point!("detach::removed");
         // It has let go, and repairs nothing any more.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use thalweg_bpf_types::raw;
-use thalweg_control::policy::Place;
+use thalweg_control::policy::PolicyPaths;
 use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
@@ -174,7 +174,7 @@ impl Membership {
     pub fn run(&self, shared: &Shared) {
         let _watch = Watch(shared);
         let setup = shared.kernel.setup();
-        let place = Place {
+        let place = PolicyPaths {
             pin: setup.pin.clone(),
             cgroup: setup.cgroup.clone(),
         };

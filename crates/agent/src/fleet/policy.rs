@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 use thalweg_control::policy::history::{Entry, History};
-use thalweg_control::policy::{How, Place, Report};
+use thalweg_control::policy::{ApplyOptions, PolicyPaths, Report};
 use thalweg_fleet::Name;
 use thalweg_fleet::wire::{Policy, Progress};
 use thalweg_units::file::{self, Draft, ReadError};
@@ -41,7 +41,7 @@ pub struct Policies {
     /// Those named first come first.
     labels: Vec<Name>,
     file: PathBuf,
-    place: Place,
+    place: PolicyPaths,
     history: History,
     /// Nothing is set: matches are counted.
     dry_run: bool,
@@ -59,7 +59,13 @@ pub struct Policies {
 
 impl Policies {
     /// Reads what was wanted. What a file had that cannot be read is asked of the fleet again.
-    pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
+    pub fn new(
+        agent: Name,
+        labels: Vec<Name>,
+        state: &Path,
+        place: PolicyPaths,
+        dry_run: bool,
+    ) -> Self {
         let file = state.join("fleet.json");
         let (mut wishes, unread) = match load(&file) {
             Ok(wishes) => (wishes, None),
@@ -209,7 +215,7 @@ impl Policies {
     fn apply(&self, label: &Name, wanted: &Wanted) -> Result<()> {
         let file = file_of(label, wanted.number);
         let compiled = compile(&wanted.text, &file)?;
-        let how = How {
+        let how = ApplyOptions {
             dry_run: self.dry_run,
             existing: false,
         };
@@ -235,7 +241,7 @@ impl Policies {
         let Some(((label, number), _)) = self.present()? else {
             return Ok(());
         };
-        let Some(report) = Report::read(&self.place.pin, &self.history)? else {
+        let Some(report) = Report::read_counters(&self.place.pin, &self.history)? else {
             return Ok(());
         };
         let Some(mut why) = fault_of(&report) else {
@@ -247,7 +253,7 @@ impl Policies {
             return Ok(());
         };
         let taken_back = match entry.previous {
-            Some(_) => match self.history.rollback_if(&self.place, entry.number) {
+            Some(_) => match self.history.roll_back_if(&self.place, entry.number) {
                 // A full disk has no room for the one before. Its removal needs none.
                 Err(error) if self.is_in_force(entry.number)? => {
                     why = format!(
@@ -271,7 +277,7 @@ impl Policies {
         tracing::warn!("policy {number} of label {label} is taken back: {why}");
         let now = match self.history.in_force(&self.place.pin)? {
             None => None,
-            Some(entry) => Some((which(&entry), self.history.text(entry.number)?)),
+            Some(entry) => Some((which(&entry), self.history.read_text(entry.number)?)),
         };
         let is_local = matches!(&now, Some((None, _)));
         let now = now
@@ -293,7 +299,7 @@ impl Policies {
             return Ok(None);
         };
         if entry.file.as_os_str().is_empty()
-            && let Err(error) = self.history.entry(entry.number)
+            && let Err(error) = self.history.read_entry(entry.number)
         {
             if is_absent(&error) {
                 return Ok(self.wishes.present_as(entry.number));

@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
-use thalweg_control::iterator::Visit;
+use thalweg_control::iterator::SocketVisit;
 use thalweg_control::{batch, object, system};
 use thalweg_learner::Mode;
 
@@ -116,7 +116,7 @@ impl Kernel {
         if !self.setup.kernel_btf {
             return Ok(Err("the kernel has no types (BTF)".to_owned()));
         }
-        object::listening(|| {
+        object::with_libbpf_log(|| {
             let bytes = thalweg_bpf_objects::LEARN_CLAMP;
             let loaded = self.try_iterator("thalweg_clamp", bytes, programs::LEARN_CLAMP);
             let ready = loaded.and_then(|it| self.write_clamp_prefixes(&it).map(|()| it));
@@ -125,7 +125,7 @@ impl Kernel {
     }
 
     fn write_clamp_prefixes(&self, iterator: &Iterator) -> Result<()> {
-        let map = object::map(iterator.object(), own_names::CLAMP_PREFIXES)?;
+        let map = object::find_map(iterator.object(), own_names::CLAMP_PREFIXES)?;
         let wanted = match self.setup.has_clamps() {
             true => self.setup.clamp_prefixes.as_slice(),
             false => &[],
@@ -228,7 +228,7 @@ impl Kernel {
     /// The kernel's.
     pub fn lift_clamps(&self, own: u64) -> Result<()> {
         let map = self.map(names::CLAMPS);
-        let keys = batch::keys(map)?;
+        let keys = batch::collect_keys(map)?;
         // None, but there: an agent that is killed now leaves something to find.
         for key in &keys {
             map.update(key, &0u32.to_ne_bytes(), MapFlags::EXIST)?;
@@ -258,7 +258,7 @@ impl Leftover {
     /// `None`: no host has a clamp.
     pub(super) fn find(pin: &Path) -> Option<Self> {
         let hosts = pins::find_map(pin, names::CLAMPS)?;
-        let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
+        let has_clamps = batch::collect_keys(&hosts).is_ok_and(|keys| !keys.is_empty());
         has_clamps
             .then(|| pins::find_map(pin, names::CLAMPED))?
             .map(Self)
@@ -270,7 +270,7 @@ impl Leftover {
     /// # Errors
     /// The kernel's.
     pub(super) fn lift(&self) -> Result<()> {
-        let mut object = object::open("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
+        let mut object = object::open_object("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
         for mut program in object.progs_mut() {
             let is_wanted = program.name() == programs::LEARN_UNCLAMP;
             program.set_autoload(is_wanted);
@@ -284,7 +284,7 @@ impl Leftover {
         let object = object
             .load()
             .context("loading the program that lifts them")?;
-        let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
+        let link = object::find_program(&object, programs::LEARN_UNCLAMP)?.attach()?;
         let link = Arc::new(link.as_fd().try_clone_to_owned()?);
         let mut refused = 0;
         // As in `lift_clamps`.
@@ -310,11 +310,11 @@ impl Leftover {
 /// Visits the sockets of the thread's network namespace; returns how many lost their clamp, and how
 /// many kept it.
 fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
-    let mut visit = Visit::begin(link)?;
+    let mut visit = SocketVisit::begin(link)?;
     let (mut lifted, mut failed) = (0, 0);
     let mut buffer = [0; 512];
     loop {
-        let read = visit.read(&mut buffer)?;
+        let read = visit.read_output(&mut buffer)?;
         if read == 0 {
             return Ok((lifted, failed));
         }
@@ -326,11 +326,11 @@ fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
 
 /// Visits the sockets of the thread's network namespace, and returns what the program tells of each.
 fn visited(link: BorrowedFd<'_>) -> Result<Vec<raw::thalweg_clamp_report>> {
-    let mut visit = Visit::begin(link)?;
+    let mut visit = SocketVisit::begin(link)?;
     let mut buffer = vec![0; AT_ONCE * REPORT];
     let (mut reports, mut kept) = (Vec::new(), 0);
     loop {
-        let read = visit.read(&mut buffer[kept..])?;
+        let read = visit.read_output(&mut buffer[kept..])?;
         if read == 0 {
             return Ok(reports);
         }

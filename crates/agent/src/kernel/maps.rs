@@ -53,10 +53,10 @@ pub(super) fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6
 pub type HostBatch = Vec<(HostKey, Host)>;
 
 /// Calls `visit` with batches of records: each record that exists all the time comes once
-/// ([`batch::walk`]).
+/// ([`batch::visit_entries`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
-    batch::walk(map, |key, value| {
+    batch::visit_entries(map, |key, value| {
         hosts.extend(host_of(map, key, value)?);
         if hosts.len() == BATCH {
             visit(std::mem::replace(&mut hosts, Vec::with_capacity(BATCH)))?;
@@ -159,7 +159,7 @@ impl Kernel {
     pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
         let map = self.map(names::HOSTS);
         let mut hosts = Vec::with_capacity(PAGE as usize);
-        let next = batch::page(PAGE, map, from, |key, value| {
+        let next = batch::visit_page(PAGE, map, from, |key, value| {
             let host = host_of(map, key, value)?;
             hosts.extend(host.filter(|(key, _)| !key.level.is_group()));
             Ok(())
@@ -179,7 +179,7 @@ impl Kernel {
 
     /// Calls `visit` with the measured connections.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
-        batch::walk(self.map(names::CONNS), |_, value| {
+        batch::visit_entries(self.map(names::CONNS), |_, value| {
             // Most slots are free: their first field, the cookie, is 0.
             if value.starts_with(&[0; 8]) {
                 return Ok(());
@@ -194,7 +194,7 @@ impl Kernel {
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;
-        batch::walk(self.map(names::HOSTS), |key, _| {
+        batch::visit_entries(self.map(names::HOSTS), |key, _| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             count += u64::from(key.level == raw::THALWEG_LEVEL_HOST);
@@ -229,7 +229,7 @@ impl Kernel {
     pub fn make_room(&self) -> Result<u64> {
         let map = self.map(names::HOSTS);
         let (mut entries, mut of_fleet) = (Vec::new(), 0);
-        batch::walk(map, |key, value| {
+        batch::visit_entries(map, |key, value| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             let host: raw::thalweg_host =
@@ -319,19 +319,19 @@ impl Kernel {
 
     /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
-        batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
+        batch::delete_entry(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
     /// Removes all hosts, and what groups know, but not what the fleet told; returns the number of hosts.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
-        for bytes in batch::keys(self.map(names::HOSTS))? {
+        for bytes in batch::collect_keys(self.map(names::HOSTS))? {
             let key: raw::thalweg_host_key =
                 from_bytes(&bytes).context("a host's key has an unexpected size")?;
             if key_from_raw(&key).level.is_fleet() {
                 continue;
             }
-            let was_there = batch::delete(self.map(names::HOSTS), &bytes)?;
+            let was_there = batch::delete_entry(self.map(names::HOSTS), &bytes)?;
             removed += u64::from(was_there && key.level == raw::THALWEG_LEVEL_HOST);
         }
         self.keep_fleet()?;
@@ -356,7 +356,7 @@ impl Kernel {
     /// How many stretches ended with another congestion control than their arm, by its name.
     pub fn overridden(&self) -> Result<BTreeMap<String, u64>> {
         let mut found = BTreeMap::new();
-        batch::walk(self.map(names::OVERRIDDEN), |key, value| {
+        batch::visit_entries(self.map(names::OVERRIDDEN), |key, value| {
             let name = String::from_utf8_lossy(key);
             let count = value.try_into().map(u64::from_ne_bytes);
             let count = count.context("a count has an unexpected size")?;
@@ -392,7 +392,7 @@ impl Kernel {
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
         let map = self.map(names::DEFAULTS);
         let mut defaults = HashMap::new();
-        batch::walk(map, |key, value| {
+        batch::visit_entries(map, |key, value| {
             let netns = key.try_into().map(u64::from_ne_bytes);
             let arm = value.try_into().map(u32::from_ne_bytes);
             if let (Ok(netns), Ok(arm)) = (netns, arm) {
@@ -407,10 +407,10 @@ impl Kernel {
     /// Namespaces outside the scope that had a connection since the last call.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
         let map = self.map(names::STRANGERS);
-        let keys = batch::keys(map)?;
+        let keys = batch::collect_keys(map)?;
         let mut strangers = Vec::with_capacity(keys.len());
         for key in keys {
-            batch::delete(map, &key)?;
+            batch::delete_entry(map, &key)?;
             strangers.extend(key.try_into().map(u64::from_ne_bytes));
         }
         Ok(strangers)
@@ -420,7 +420,7 @@ impl Kernel {
     pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
         let map = self.map(names::ECN_PREFIXES);
         let wanted = trie_entries(prefixes);
-        for key in batch::keys(map)? {
+        for key in batch::collect_keys(map)? {
             if !wanted.iter().any(|(prefix, _)| bytes_of(prefix) == key) {
                 map.delete(&key)?;
             }
@@ -442,7 +442,7 @@ impl Kernel {
         {
             self.write_namespace(netns, 0)?;
         }
-        batch::delete(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
+        batch::delete_entry(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
         Ok(())
     }
 

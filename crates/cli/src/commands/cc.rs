@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
+use thalweg_control::cc::{self, Control, Decision, ModelReference, Program, State, Unavailable};
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::system;
 use thalweg_terminal::{Failure, output};
@@ -67,7 +67,7 @@ struct What {
 
 impl What {
     fn program(&self) -> Result<Program<'static>> {
-        let mut reference = Reference::default();
+        let mut reference = ModelReference::default();
         if cc::is_model(&self.program) {
             if let Some(rate) = self.reference_rate {
                 reference.rate_bps = rate.bps();
@@ -133,7 +133,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
-            let all = cc::list(pin)?;
+            let all = cc::list_controls(pin)?;
             output::show(&global.format, &all, || table(&all))
         }
         Command::Load(load) => {
@@ -146,7 +146,11 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             let name = &unload.name;
             if unload.drain {
                 cc::drain(pin, name, |used| {
-                    eprintln!("{}: waiting for {}", printable(name), cc::sockets(used));
+                    eprintln!(
+                        "{}: waiting for {}",
+                        printable(name),
+                        cc::describe_sockets(used)
+                    );
                 })?;
             } else {
                 cc::unload(pin, name)?;
@@ -165,7 +169,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
 fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
     let remote = options.host.as_deref().map(address).transpose()?;
     // Ctrl-C ends the process; the kernel stops tracing a few seconds later.
-    cc::trace(
+    cc::stream_decisions(
         pin,
         options.name.as_deref(),
         remote,
@@ -217,7 +221,7 @@ fn line(decision: &Decision) -> String {
         output::megabits(decision.rate as f64),
         output::megabits(decision.delivered_rate as f64),
         f64::from(decision.action_q15) / 32768.0,
-        decision.multiplier(),
+        decision.rate_multiplier(),
         output::megabits(decision.next_rate as f64),
     )
 }
@@ -246,7 +250,7 @@ fn table(all: &[Control]) -> String {
             State::Loadable => "can be loaded",
             State::Unavailable => "unavailable",
         };
-        let number = |of: fn(&cc::Use) -> u64| {
+        let number = |of: fn(&cc::Usage) -> u64| {
             let used = control.used.as_ref().map(of);
             used.map_or("?".to_owned(), |used| used.to_string())
         };

@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::kernel;
-use thalweg_control::leftovers::{self, Learner, Other};
-use thalweg_control::system::{self, Process};
+use thalweg_control::leftovers::{self, Learner, OtherPin};
+use thalweg_control::system::{self, ProcessHandle};
 use thalweg_terminal::output;
 
 use crate::client::{Client, is_forbidden};
@@ -59,7 +59,7 @@ struct Outcome {
     /// Objects of the agent that are still in the kernel, or that may put them back.
     left: Vec<String>,
     /// Other objects of Thalweg in the kernel.
-    others: Vec<Other>,
+    others: Vec<OtherPin>,
 }
 
 /// Makes the agent remove its programs and end, and waits for its end. An agent that does not answer
@@ -125,7 +125,7 @@ pub fn run(global: &Global) -> Result<()> {
         ));
     }
     outcome.left.extend(learner.remove_rest());
-    outcome.others = leftovers::others(pin);
+    outcome.others = leftovers::other_pins(pin);
     output::show(&global.format, &outcome, || text(&outcome))?;
     if !outcome.left.is_empty() {
         bail!("still in the kernel: {}", outcome.left.join("; "));
@@ -150,7 +150,9 @@ fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<
         Ok(status) => status.pid,
     };
     learner.note_process(pid);
-    let agent = Process::open(pid).ok().filter(|_| agents::is_agent(pid));
+    let agent = ProcessHandle::open(pid)
+        .ok()
+        .filter(|_| agents::is_agent(pid));
     match client.post::<Removed>("/v1/detach") {
         Err(error) if is_forbidden(&error) => return Err(error),
         Err(_) => return Ok(None),
@@ -190,9 +192,9 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
         return;
     }
     let is_stopped = agent.is_stopped();
-    let sent = process.signal(Signal::SIGTERM);
+    let sent = process.send_signal(Signal::SIGTERM);
     let sent = sent.and_then(|()| match is_stopped {
-        true => process.signal(Signal::SIGCONT),
+        true => process.send_signal(Signal::SIGCONT),
         false => Ok(()),
     });
     let how = match is_stopped {
@@ -203,7 +205,7 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
         return outcome.ended.push(format!("process {pid} {how}"));
     }
     // The agent hangs, and so does its signal handler.
-    let killed = sent.and_then(|()| process.signal(Signal::SIGKILL));
+    let killed = sent.and_then(|()| process.send_signal(Signal::SIGKILL));
     match killed {
         Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(
             "process {pid} did not end and was killed{}",
@@ -230,7 +232,7 @@ fn text(outcome: &Outcome) -> String {
         removed if removed.is_empty() => "nothing was attached\n".to_owned(),
         removed => format!("removed from the kernel: {removed}\n"),
     };
-    for Other { what, command } in &outcome.others {
+    for OtherPin { what, command } in &outcome.others {
         text += &format!("not the agent's, and still there: {what}; `{command}` removes it\n");
     }
     text

@@ -20,7 +20,7 @@ use clap::Subcommand;
 use thalweg_agent::config::Config;
 use thalweg_agent::store::Store;
 use thalweg_control::policy::history::{History, Outcome};
-use thalweg_control::policy::{Place, Report};
+use thalweg_control::policy::{PolicyPaths, Report};
 use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_terminal::failure;
@@ -71,9 +71,9 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 }
 
 /// The paths for applying policies, and their history.
-fn place(global: &Global, config: Config) -> Result<(Place, History)> {
+fn place(global: &Global, config: Config) -> Result<(PolicyPaths, History)> {
     let history = visible_history(global, &config)?;
-    let place = Place {
+    let place = PolicyPaths {
         cgroup: policy_cgroup(global, &config)?,
         pin: config.paths.pin,
     };
@@ -118,14 +118,14 @@ fn cgroup_beside_learner(global: &Global, pin: &Path, configured: PathBuf) -> Pa
 
 /// The kernel's id of the cgroup that the learner is attached to, if that can be seen.
 fn learner_cgroup(pin: &Path) -> Option<u64> {
-    let link = links::open(&pin.join(learner::MAIN_LINK)).ok()??;
+    let link = links::open_link(&pin.join(learner::MAIN_LINK)).ok()??;
     let id = links::attached_to(&link).ok()??;
     (id != 0).then_some(id)
 }
 
 /// The paths for applying policies, and their history, for a command that writes there. A directory that
 /// others use stays theirs.
-fn own_place(global: &Global) -> Result<(Place, History)> {
+fn own_place(global: &Global) -> Result<(PolicyPaths, History)> {
     let config = global.config()?;
     if config.paths.state.exists() {
         Store::check_own(&config.paths.state)?;
@@ -170,7 +170,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
 /// A note where the policy in force has set something on listeners: nothing takes that back.
 fn kept_by_listeners(history: &History, pin: &Path) -> Option<String> {
     let entry = history.in_force(pin).ok().flatten()?;
-    let text = history.text(entry.number).ok()?;
+    let text = history.read_text(entry.number).ok()?;
     let policy = Policy::parse(&text, &entry.file).ok()?;
     let sets = !entry.dry_run && policy.sets_listeners();
     sets.then(|| {

@@ -81,7 +81,7 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
             .for_each(|it| note(sockops::unload(pin, &it.name))),
         Err(error) => note(Err(error)),
     }
-    match cc::loaded(pin) {
+    match cc::loaded_controls(pin) {
         Ok(all) => all
             .iter()
             .for_each(|(name, _)| note(remove_control(pin, name))),
@@ -110,7 +110,7 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
     let Err(refused) = cc::unload(pin, name) else {
         return Ok(());
     };
-    let used = cc::count()?.get(name).copied().unwrap_or_default();
+    let used = cc::count_usage()?.get(name).copied().unwrap_or_default();
     if !used.has_sockets() && used.default_in == 0 {
         return Err(refused);
     }
@@ -133,6 +133,6 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
     }
     output::print(&format!(
         "{name} is withdrawn: {} keep it until they end\n",
-        cc::sockets(used)
+        cc::describe_sockets(used)
     ))
 }

@@ -135,28 +135,29 @@ impl Report {
     ///
     /// # Errors
     /// Pins that cannot be read.
-    pub fn read(pin: &Path, history: &History) -> Result<Option<Self>> {
+    pub fn read_counters(pin: &Path, history: &History) -> Result<Option<Self>> {
         let pins = Pins::at(pin);
-        let Some(head) = pins.head()? else {
+        let Some(head) = pins.running_head()? else {
             return Ok(None);
         };
         let Some(entry) = history.in_force(pin)? else {
             return Ok(None);
         };
         // Names of rules and operations, if the history has the policy.
-        let compiled = history.compiled(head.generation).ok();
+        let compiled = history.compile_entry(head.generation).ok();
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
-        let counters =
-            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::COUNTERS))?;
+        let counters = MapHandle::from_pinned_path(
+            pins.generation_path(head.generation).join(maps::COUNTERS),
+        )?;
         let missed =
-            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::MISSED))?;
-        let mut failures = failures(&pins, head.generation, about)?;
-        let existing = pins.existing(head.generation);
+            MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::MISSED))?;
+        let mut failures = read_failures(&pins, head.generation, about)?;
+        let existing = pins.existing_path(head.generation);
         let existing = match existing.exists() {
             true => Some(MapHandle::from_pinned_path(existing)?),
             false => None,
         };
-        let suspended = trials::suspended(&pins, head.generation, compiled.as_deref())?;
+        let suspended = trials::suspended_rules(&pins, head.generation, compiled.as_deref())?;
         let rules = (0..counters.max_entries())
             .map(|id| {
                 let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
@@ -186,7 +187,7 @@ impl Report {
             file: entry.file.display().to_string(),
             applied_ms: entry.applied_ms,
             dry_run: head.flags & raw::THALWEG_POLICY_DRY_RUN != 0,
-            map_bytes: pins.memory(),
+            map_bytes: pins.memory_bytes(),
             missed: missed_of(&missed)?,
             faults: Vec::new(),
             unseen: None,
@@ -196,17 +197,17 @@ impl Report {
 }
 
 impl Report {
-    /// As [`Report::read`], and looks at every open connection with later stages or of a share: those
+    /// As [`Report::read_counters`], and looks at every open connection with later stages or of a share: those
     /// whose callbacks another program switched off count as failures.
     ///
     /// # Errors
-    /// As [`Report::read`].
-    pub fn look(pin: &Path, history: &History) -> Result<Option<Self>> {
-        let Some(mut report) = Self::read(pin, history)? else {
+    /// As [`Report::read_counters`].
+    pub fn read_and_scan(pin: &Path, history: &History) -> Result<Option<Self>> {
+        let Some(mut report) = Self::read_counters(pin, history)? else {
             return Ok(None);
         };
         let pins = Pins::at(pin);
-        let Some(head) = pins.head()? else {
+        let Some(head) = pins.running_head()? else {
             return Ok(None);
         };
         let needs_callbacks =
@@ -215,7 +216,7 @@ impl Report {
             return Ok(Some(report));
         }
         let rules = u32::try_from(report.rules.len())?;
-        let silenced = match existing::silenced(&pins, &head, rules)? {
+        let silenced = match existing::silenced_by_rule(&pins, &head, rules)? {
             Ok(silenced) => silenced,
             Err(why) => {
                 report.unseen = Some(format!(
@@ -243,8 +244,8 @@ impl Report {
     }
 
     /// The open connections whose callbacks another program switched off, in words; `None` where
-    /// [`Report::look`] found none.
-    pub fn silenced(&self) -> Option<String> {
+    /// [`Report::read_and_scan`] found none.
+    pub fn silenced_text(&self) -> Option<String> {
         let of_rule = |rule: &RuleReport, key: &str| {
             let mut failures = rule.failures.iter();
             let found = failures.find(|it| it.error == SWITCHED_OFF && it.key == key)?;
@@ -312,7 +313,7 @@ pub struct FailureLog {
 
 impl FailureLog {
     /// A line for each kind of failure that was not reported before.
-    pub fn note(&mut self, report: &Report) -> Vec<String> {
+    pub fn new_failures(&mut self, report: &Report) -> Vec<String> {
         if self.policy != report.number {
             *self = Self {
                 policy: report.number,
@@ -338,14 +339,14 @@ impl FailureLog {
     }
 }
 
-fn failures(
+fn read_failures(
     pins: &Pins,
     generation: u32,
     about: &[RuleSummary],
 ) -> Result<BTreeMap<u32, Vec<Failure>>> {
-    let map = MapHandle::from_pinned_path(pins.shared(maps::FAILURES))?;
+    let map = MapHandle::from_pinned_path(pins.shared_map_path(maps::FAILURES))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
-    batch::walk(&map, |key, count| {
+    batch::visit_entries(&map, |key, count| {
         let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(key) else {
             return Ok(());
         };

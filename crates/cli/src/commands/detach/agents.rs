@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use thalweg_agent::config::{Config, DEFAULT_FILE};
-use thalweg_control::system::Process;
+use thalweg_control::system::ProcessHandle;
 
 use super::units;
 
@@ -19,7 +19,7 @@ const COMMAND: &str = "thalweg";
 /// A process that is an agent.
 pub struct Agent {
     pub pid: u32,
-    pub process: Process,
+    pub process: ProcessHandle,
     /// The unit of systemd whose main process it is.
     pub unit: Option<String>,
 }
@@ -53,7 +53,7 @@ pub fn find(pin: &Path) -> Vec<Agent> {
     let others = pids.into_iter().filter(|pid| *pid != own);
     others
         .filter_map(|pid| {
-            let process = Process::open(pid).ok()?;
+            let process = ProcessHandle::open(pid).ok()?;
             let unit = units::unit_of(pid);
             Some(Agent { pid, process, unit })
         })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_control::policy::{How, Report};
+use thalweg_control::policy::{ApplyOptions, Report};
 
 use crate::client::check_pins_last;
 use crate::options::Global;
@@ -29,14 +29,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
-    let how = How {
+    let how = ApplyOptions {
         dry_run: options.dry_run,
         existing: options.existing,
     };
     let mut outcome = history.apply(&place, &bytes, compiled, &file, how)?;
     outcome.applied.notes.extend(warnings);
     let report = match options.existing {
-        true => Report::read(&place.pin, &history)?,
+        true => Report::read_counters(&place.pin, &history)?,
         false => None,
     };
     super::tell(global, &outcome, report.as_ref())

@@ -1,14 +1,14 @@
 //! Open connections in the output of `thalweg policy apply --existing`.
 
 use serde_json::{Value, json};
-use thalweg_control::policy::{Reached, Report, RuleReport};
+use thalweg_control::policy::{Report, RuleReport, VisitedConnections};
 use thalweg_terminal::output;
 use thalweg_terminal::output::count;
 
 use super::show;
 
 /// For scripts.
-pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
+pub fn json(reached: &VisitedConnections, report: Option<&Report>) -> Value {
     let mut value = json!(reached);
     let rules = matched(report).map(|rule| {
         json!({
@@ -23,7 +23,7 @@ pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
 }
 
 /// For people: the rules that open connections got.
-pub fn text(reached: &Reached, report: Option<&Report>) -> String {
+pub fn text(reached: &VisitedConnections, report: Option<&Report>) -> String {
     let header = [
         "Rule",
         "Open connections",

@@ -14,14 +14,14 @@ const REMEDY: &str =
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global, global.readable_or_warn()?)?;
-    let faults = policy::faults(&place, &history)?;
+    let faults = policy::find_problems(&place, &history)?;
     let report = match faults.is_empty() {
         true => {
-            history.attend(&place)?;
-            Report::look(&place.pin, &history)?
+            history.recover(&place)?;
+            Report::read_and_scan(&place.pin, &history)?
         }
         // Without its pins there is nothing to show but that.
-        false => match Report::look(&place.pin, &history) {
+        false => match Report::read_and_scan(&place.pin, &history) {
             Ok(report) => report.map(|report| Report {
                 faults: faults.clone(),
                 ..report

@@ -33,7 +33,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let left = Cell::new(options.limit.unwrap_or(u64::MAX));
     let until = || left.get() == 0 || end.is_some_and(|end| Instant::now() >= end);
-    policy::watch(&place.pin, until, |flow| {
+    policy::watch_statistics(&place.pin, until, |flow| {
         if left.get() == 0 {
             return Ok(());
         }

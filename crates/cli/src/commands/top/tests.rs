@@ -7,7 +7,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use serde_json::{Value, json};
-use thalweg_control::inventory::{Inventory, Running};
+use thalweg_control::inventory::{Inventory, RunningProgram};
 
 use super::choice::{Choice, VIEWS, View};
 use super::scene::Paint;
@@ -74,7 +74,7 @@ fn kernel(runs: u64, matched: u64) -> Inventory {
     });
     Inventory {
         statistics: true,
-        programs: vec![Running {
+        programs: vec![RunningProgram {
             name: "learn_sockops".into(),
             id: 41,
             runs: Some(runs),

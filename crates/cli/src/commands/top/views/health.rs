@@ -2,7 +2,7 @@
 
 use ratatui::style::Style;
 use thalweg_agent::view::Status;
-use thalweg_control::inventory::{Inventory, Running};
+use thalweg_control::inventory::{Inventory, RunningProgram};
 use thalweg_terminal::output::span;
 use thalweg_units::figures::{bytes, three};
 
@@ -76,8 +76,8 @@ fn memory(scene: &Scene, status: &Status, body: &mut Body) {
 }
 
 fn programs(scene: &Scene, seen: &Seen<Option<Inventory>>, kernel: &Inventory, body: &mut Body) {
-    let shown = |program: &&Running| scene.choice.passes(&[&program.name]);
-    let programs: Vec<&Running> = kernel.programs.iter().filter(shown).collect();
+    let shown = |program: &&RunningProgram| scene.choice.passes(&[&program.name]);
+    let programs: Vec<&RunningProgram> = kernel.programs.iter().filter(shown).collect();
     if programs.is_empty() && !scene.choice.filter.is_empty() {
         body.lines.extend(scene.nothing_passes("program").fixed);
         return;
@@ -100,8 +100,8 @@ fn programs(scene: &Scene, seen: &Seen<Option<Inventory>>, kernel: &Inventory, b
 }
 
 /// A program's share of a processor, and its row.
-fn row(seen: &Seen<Option<Inventory>>, program: &Running) -> (f64, Vec<Cell>) {
-    let grown = |counter: fn(&Running) -> Option<u64>| {
+fn row(seen: &Seen<Option<Inventory>>, program: &RunningProgram) -> (f64, Vec<Cell>) {
+    let grown = |counter: fn(&RunningProgram) -> Option<u64>| {
         seen.per_second(|kernel| {
             let programs = &kernel.as_ref()?.programs;
             counter(programs.iter().find(|one| one.id == program.id)?)
