@@ -170,7 +170,7 @@ fn tell_one(url: &str, agent: usize, shards: &[(Shard, Vec<Network>)]) -> Result
             queue_q16: 23_456,
             arms: ARMS.iter().map(|name| arm(name)).collect(),
         };
-        client.offer(&Outgoing::Priors(Priors {
+        client.offer_message(&Outgoing::Priors(Priors {
             agent: settings.agent.clone(),
             shard: *shard,
             rule: THALWEG_RULE,
@@ -301,8 +301,8 @@ fn verdict(with: &[Cost], without: &[Cost], size: Size) -> bool {
     };
     println!(
         "an hour at rest by the formula: {:.0} messages, {:.1} kB",
-        load.agent().messages(),
-        load.agent().bytes() / 1e3
+        load.agent_traffic().messages(),
+        load.agent_traffic().bytes() / 1e3
     );
     met
 }

@@ -368,7 +368,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
     // An agent looks at its networks when it begins, and tells of a status after that. Had it measured
     // anything by then, it would tell that, and the rest ten minutes later.
     wait_for("the agents to be in the fleet", || {
-        let members = fleet.listener.statuses(Duration::from_secs(5))?;
+        let members = fleet.listener.request_statuses(Duration::from_secs(5))?;
         let is_in = |place: &Place| members.iter().any(|it| it.agent.as_str() == place.name);
         Ok(places.iter().all(is_in).then_some(()))
     })?;
@@ -384,7 +384,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
             }
             next += FIRSTS;
         }
-        for incoming in fleet.listener.take(Duration::from_millis(200)) {
+        for incoming in fleet.listener.take_messages(Duration::from_millis(200)) {
             let Incoming::Priors { priors, .. } = incoming else {
                 continue;
             };

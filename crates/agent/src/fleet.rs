@@ -167,7 +167,7 @@ impl Membership {
     /// # Errors
     /// The fleet is away, or does not answer in time.
     pub fn statuses(&self) -> Result<Statuses, Fault> {
-        Ok(Statuses::new(self.client.statuses(PATIENCE)?))
+        Ok(Statuses::new(self.client.request_statuses(PATIENCE)?))
     }
 
     /// Runs until the session ends.
@@ -223,7 +223,7 @@ impl Membership {
                 tracing::warn!("fleet: {}", last.fault);
             }
             let incoming = match work.arrived.len() < ARRIVED_MAX {
-                true => self.client.take(TICK),
+                true => self.client.take_messages(TICK),
                 // The kernel's arms cannot be read: no more is asked for meanwhile.
                 false => {
                     std::thread::sleep(TICK);
@@ -297,7 +297,7 @@ impl Membership {
             let policies = work.policies.progress();
             let faults = tell::faults(&self.client.state(), &mut work.faults, now);
             let status = self.status(shared, policies, faults);
-            let offered = self.client.offer(&Outgoing::Status(status));
+            let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
             work.causes.note_outcome(OWN_STATUS, outcome);
         }
@@ -415,7 +415,7 @@ impl Membership {
                 rule: raw::THALWEG_RULE,
                 networks,
             };
-            Ok(self.client.offer(&Outgoing::Priors(priors))?)
+            Ok(self.client.offer_message(&Outgoing::Priors(priors))?)
         })
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::session::{Agent, Command, Reported};
-use crate::settings::{Pace, Settings, SettingsError};
+use crate::settings::{Settings, SettingsError, Timing};
 use crate::shared::{Incoming, Outgoing, Shared, Slot, State};
 use crate::wire::{LeftOut, Status, WireError};
 
@@ -29,13 +29,13 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// The client. Nothing of it waits for a server, apart from [`Fleet::statuses`]. It ends when it is
+/// The client. Nothing of it waits for a server, apart from [`Fleet::request_statuses`]. It ends when it is
 /// dropped, and what was not sent by then is not.
 pub struct Fleet {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
     thread: Option<JoinHandle<()>>,
-    pace: Pace,
+    pace: Timing,
     agent: Name,
     instance: u64,
 }
@@ -82,13 +82,13 @@ impl Fleet {
     /// # Errors
     /// The settings, or the thread. No server is none: the thread goes on trying.
     pub fn start(settings: &Settings) -> Result<Self, StartError> {
-        let checked = settings.checked()?;
+        let checked = settings.read_checked()?;
         let shared = Arc::new(Shared::default());
         let (commands, receiver) = mpsc::channel(QUESTIONS);
         let agent = Agent::new(checked, Arc::clone(&shared), receiver);
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
-            .spawn(move || agent.run())?;
+            .spawn(move || agent.run_sessions())?;
         Ok(Self {
             shared,
             commands,
@@ -104,7 +104,7 @@ impl Fleet {
     ///
     /// # Errors
     /// A field is out of bounds, or the message is of another agent.
-    pub fn offer(&self, outgoing: &Outgoing) -> Result<(), WireError> {
+    pub fn offer_message(&self, outgoing: &Outgoing) -> Result<(), WireError> {
         let (slot, agent, bytes, pause) = match outgoing {
             Outgoing::Priors(priors) => {
                 let slot = Slot::Priors(priors.shard);
@@ -124,14 +124,14 @@ impl Fleet {
             let text = format!("agent: found {agent}, expected {}", self.agent);
             return Err(WireError::Form(text));
         }
-        self.shared.put(slot, bytes, pause);
+        self.shared.put_message(slot, bytes, pause);
         Ok(())
     }
 
     /// Takes what has arrived; waits for the first at most so long. Until this is called, no more
     /// is asked of the server than some thirty messages.
-    pub fn take(&self, patience: Duration) -> Vec<Incoming> {
-        self.shared.take(patience)
+    pub fn take_messages(&self, patience: Duration) -> Vec<Incoming> {
+        self.shared.take_messages(patience)
     }
 
     /// How the client is.
@@ -143,7 +143,7 @@ impl Fleet {
     ///
     /// # Errors
     /// The fleet is away, or does not answer.
-    pub fn statuses(&self, patience: Duration) -> Result<Vec<Member>, Fault> {
+    pub fn request_statuses(&self, patience: Duration) -> Result<Vec<Member>, Fault> {
         let slow = || Fault::new(Kind::Slow, "the fleet does not answer in time");
         let (answer, answered) = sync_channel(1);
         self.commands
@@ -156,7 +156,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.shared.end();
+        self.shared.end_session();
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was printed.
             drop(thread.join());

@@ -16,15 +16,15 @@ use futures_util::Stream;
 use thalweg_units::random::Random;
 use tokio::time::{sleep, sleep_until};
 
-use crate::bucket::{Bucket, Key, bell};
+use crate::bucket::{Bucket, Key, notify_subject};
 use crate::fault::{Fault, Kind};
 use crate::link::Link;
 use crate::names::Name;
-use crate::pull::{Look, Place, Puller, Value};
+use crate::pull::{Puller, ReadPosition, Scan, Value};
 use crate::settings::Settings;
 use crate::shared::{Incoming, Shared};
 use crate::wire::Policy;
-use crate::wire::policy::{Disobeyed, Signed};
+use crate::wire::policy::{PolicyRejection, Signed};
 
 /// Agents hear of a policy at the same moment; each asks at a random time within this span.
 const SPREAD: Duration = Duration::from_secs(1);
@@ -48,10 +48,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Policies {
     shared: Arc<Shared>,
     settings: Settings,
-    place: Place,
+    place: ReadPosition,
     /// Numbers of the policies that were obeyed.
     numbers: BTreeMap<Name, u64>,
-    /// Policies of each label that were read and not handed over yet, as [`keep`] leaves them.
+    /// Policies of each label that were read and not handed over yet, as [`add_newest`] leaves them.
     newest: BTreeMap<Name, Vec<Policy>>,
     /// Attempts without an answer, one after the other.
     unanswered: u32,
@@ -63,7 +63,7 @@ impl Policies {
         Self {
             shared,
             settings: settings.clone(),
-            place: Place::new(Bucket::Policy),
+            place: ReadPosition::new(Bucket::Policy),
             numbers: settings.policies.clone(),
             newest: BTreeMap::new(),
             unanswered: 0,
@@ -72,13 +72,15 @@ impl Policies {
     }
 
     /// Reads policies until something is wrong with the session.
-    pub async fn attend(&mut self, link: &Link) -> Fault {
+    pub async fn follow_policies(&mut self, link: &Link) -> Fault {
         let since = Instant::now();
         let full = self.settings.pace.patience;
         loop {
             let is_hasty = !(self.unanswered + 1).is_multiple_of(HASTY);
             let patience = if is_hasty { HASTE.min(full) } else { full };
-            let Err(fault) = self.work(&mut link.beside(patience), since).await;
+            let Err(fault) = self
+                .run_session(&mut link.with_timeout(patience), since)
+                .await;
             if !matches!(fault.kind, Kind::Slow | Kind::Server) {
                 return fault;
             }
@@ -87,24 +89,25 @@ impl Policies {
                 return fault;
             }
             let is_refused = fault.kind == Kind::Server;
-            self.shared.fault(fault);
+            self.shared.count_fault(fault);
             if is_refused {
                 sleep(PAUSE).await;
             }
         }
     }
 
-    async fn work(&mut self, link: &mut Link, since: Instant) -> Result<Infallible, Fault> {
-        self.place.meet(&link.open(Bucket::Policy).await?);
-        let mut bell = self.bell(link).await?;
+    async fn run_session(&mut self, link: &mut Link, since: Instant) -> Result<Infallible, Fault> {
+        self.place
+            .note_bucket(&link.open_bucket(Bucket::Policy).await?);
+        let mut bell = self.subscribe_notifications(link).await?;
         let mut puller = Puller::new();
         let calm = since + self.settings.pace.uneasy;
         let (mut asks, mut others) = (0, OTHERS);
         loop {
-            self.read(link, &mut puller).await?;
+            self.read_policies(link, &mut puller).await?;
             let now = Instant::now();
             let is_uneasy = asks > 0 || now < calm;
-            let next = if is_uneasy && others > 0 && self.lacks(link).await? {
+            let next = if is_uneasy && others > 0 && self.leader_has_more(link).await? {
                 others -= 1;
                 puller = Puller::new();
                 now + SOON
@@ -121,9 +124,9 @@ impl Policies {
             let mut next = next;
             loop {
                 tokio::select! {
-                    fault = link.event() => return Err(fault),
+                    fault = link.wait_for_event() => return Err(fault),
                     () = sleep_until(next.into()) => break,
-                    rung = ring(&mut bell) => {
+                    rung = next_notification(&mut bell) => {
                         if rung.is_none() {
                             return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
                         }
@@ -140,33 +143,34 @@ impl Policies {
     }
 
     /// Rings when a policy is published. What it says is not read: it has no place in the bucket's order.
-    async fn bell(&mut self, link: &mut Link) -> Result<Subscriber, Fault> {
+    async fn subscribe_notifications(&mut self, link: &mut Link) -> Result<Subscriber, Fault> {
         let client = link.client.clone();
-        link.run(Bucket::Policy, client.subscribe(bell("*"))).await
+        link.run_on_bucket(Bucket::Policy, client.subscribe(notify_subject("*")))
+            .await
     }
 
     /// Hands over what was read: also where the session ended meanwhile, as it is not read again.
     pub fn hand_over(&mut self) {
         let newest = std::mem::take(&mut self.newest);
         for policy in newest.into_values().flatten() {
-            self.shared.deliver(Incoming::Policy(policy));
+            self.shared.deliver_message(Incoming::Policy(policy));
         }
     }
 
     /// Reads new policies, and hands over those of each label that count.
-    async fn read(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
-        let mut look = Look::default();
+    async fn read_policies(&mut self, link: &mut Link, puller: &mut Puller) -> Result<(), Fault> {
+        let mut look = Scan::default();
         loop {
             let values = puller.next(link, &mut self.place).await?;
             for value in &values {
-                match self.policy(value) {
+                match self.verified_policy(value) {
                     Ok(Some(policy)) => {
                         self.numbers.insert(policy.label.clone(), policy.number);
                         let newest = self.newest.entry(policy.label.clone()).or_default();
-                        keep(newest, policy, &self.settings.agent);
+                        add_newest(newest, policy, &self.settings.agent);
                     }
                     Ok(None) => {}
-                    Err(fault) => self.shared.fault(fault),
+                    Err(fault) => self.shared.count_fault(fault),
                 }
             }
             if look.is_over(&values, &self.place) {
@@ -178,12 +182,12 @@ impl Policies {
 
     /// Whether the leader of the bucket has more than was read: a reader is at any of the servers, and one
     /// that was away may not have all of it for half a minute.
-    async fn lacks(&mut self, link: &mut Link) -> Result<bool, Fault> {
-        let info = link.open(Bucket::Policy).await?;
-        Ok(self.place.meet(&info) || self.place.lacks(&info))
+    async fn leader_has_more(&mut self, link: &mut Link) -> Result<bool, Fault> {
+        let info = link.open_bucket(Bucket::Policy).await?;
+        Ok(self.place.note_bucket(&info) || self.place.lacks_messages(&info))
     }
 
-    fn policy(&self, value: &Value) -> Result<Option<Policy>, Fault> {
+    fn verified_policy(&self, value: &Value) -> Result<Option<Policy>, Fault> {
         let subject = value.message.subject.as_str();
         let settings = &self.settings;
         let Key::Policy(label) = Key::parse(Bucket::Policy, subject)? else {
@@ -192,15 +196,15 @@ impl Policies {
         if !settings.labels.contains(&label) || value.is_gone() {
             return Ok(None);
         }
-        value.check()?;
+        value.check_read()?;
         let signed = Signed::parse(&value.message.payload);
-        let signed = signed.map_err(|error| Fault::wire(subject, &error))?;
+        let signed = signed.map_err(|error| Fault::refused_message(subject, &error))?;
         let has = self.numbers.get(&label).copied();
-        match signed.obeyed(&label, &settings.keys, has) {
+        match signed.verify_for(&label, &settings.keys, has) {
             Ok(policy) => Ok(Some(policy.clone())),
             // The bucket is read again in each new connection.
-            Err(Disobeyed::Old { .. }) => Ok(None),
-            Err(Disobeyed::Label { .. }) => Err(Fault::new(
+            Err(PolicyRejection::Old { .. }) => Ok(None),
+            Err(PolicyRejection::Label { .. }) => Err(Fault::new(
                 Kind::Key,
                 format_args!("{subject}: of another label"),
             )),
@@ -211,13 +215,13 @@ impl Policies {
 
 /// Adds the newest policy of a label. Of those before it only the last for this agent still counts, and
 /// only if the new one is for others: it is to be in force until that is for all.
-fn keep(newest: &mut Vec<Policy>, policy: Policy, agent: &Name) {
+fn add_newest(newest: &mut Vec<Policy>, policy: Policy, agent: &Name) {
     let is_mine = policy.is_for(agent);
     newest.retain(|before| !is_mine && before.is_for(agent));
     newest.push(policy);
 }
 
-async fn ring(bell: &mut Subscriber) -> Option<async_nats::Message> {
+async fn next_notification(bell: &mut Subscriber) -> Option<async_nats::Message> {
     poll_fn(|cx| Pin::new(&mut *bell).poll_next(cx)).await
 }
 
@@ -225,12 +229,12 @@ async fn ring(bell: &mut Subscriber) -> Option<async_nats::Message> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
-    use crate::wire::policy::{ALL_PPM, turn};
+    use crate::wire::policy::{ALL_PPM, canary_turn};
 
     #[test]
     fn canaries_for_others_leave_the_last_policy_for_this_agent() {
         let (agent, label) = (Name::new("web1").unwrap(), Name::all());
-        let others = turn(&agent, &label);
+        let others = canary_turn(&agent, &label);
         let kept = |shares: &[u32]| {
             let mut newest = Vec::new();
             for (number, &canary_ppm) in (1..).zip(shares) {
@@ -241,7 +245,7 @@ mod tests {
                     canary_ppm,
                     text: String::new(),
                 };
-                keep(&mut newest, policy, &agent);
+                add_newest(&mut newest, policy, &agent);
             }
             let numbers = newest.iter().map(|policy| policy.number);
             numbers.collect::<Vec<u64>>()

@@ -25,7 +25,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::fault::{Fault, Kind};
-use crate::filter::{Account, Filter, LINE_MAX, Requests, Violation, endless_line, no_nats};
+use crate::filter::{Filter, LINE_MAX, ReceiveBudget, Requests, Violation, endless_line, no_nats};
 use crate::settings::Settings;
 
 /// Bytes that are read at once.
@@ -42,9 +42,9 @@ impl Relay {
     /// Connects to a server, and listens for the client library. `name` is the server in messages.
     pub async fn open(settings: &Settings, server: &ServerAddr, name: &str) -> Result<Self, Fault> {
         let patience = settings.pace.patience;
-        let upstream = Upstream::connect(settings, server, patience)
+        let upstream = Upstream::connect_server(settings, server, patience)
             .await
-            .map_err(|why| Fault::io(name, &why))?;
+            .map_err(|why| Fault::socket_error(name, &why))?;
         let listening = async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             let port = listener.local_addr()?.port();
@@ -58,7 +58,7 @@ impl Relay {
         tokio::spawn({
             let (ended, name) = (Arc::clone(&ended), name.to_owned());
             async move {
-                let fault = run(&listener, address, upstream, &name).await;
+                let fault = relay_bytes(&listener, address, upstream, &name).await;
                 // The cell is set once.
                 drop(ended.set(fault));
                 // The port stays taken: somebody else who listened there would be taken for the server.
@@ -70,13 +70,13 @@ impl Relay {
     }
 
     /// Why the relay ended the connection, once it did.
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn end_reason(&self) -> Option<Fault> {
         self.ended.get().cloned()
     }
 }
 
 /// Passes bytes both ways until something is wrong.
-async fn run(
+async fn relay_bytes(
     listener: &TcpListener,
     address: SocketAddrV4,
     upstream: Upstream,
@@ -87,12 +87,12 @@ async fn run(
             Ok((client, _)) if is_own(&client, address) => break client,
             // The connection is another process's on this machine, or is gone again.
             Ok(_) => {}
-            Err(why) => return Fault::io(name, &why),
+            Err(why) => return Fault::socket_error(name, &why),
         }
     };
     // Small messages are answered one by one; without it they would wait for each other.
     drop(client.set_nodelay(true));
-    let account = Account::default();
+    let account = ReceiveBudget::default();
     let (mut from_client, mut to_client) = client.into_split();
     let Upstream { stream, first } = upstream;
     let (mut from_server, mut to_server) = tokio::io::split(stream);
@@ -101,7 +101,7 @@ async fn run(
         let mut piece = first;
         loop {
             output.clear();
-            let passed = filter.pass(&piece, &mut output, &account);
+            let passed = filter.pass_bytes(&piece, &mut output, &account);
             // Earlier bytes were passed by the filter.
             to_client.write_all(&output).await?;
             passed?;
@@ -121,7 +121,7 @@ async fn run(
             if length == 0 {
                 return Err(Ended::Closed);
             }
-            requests.note(&piece[..length], &account);
+            requests.note_sent(&piece[..length], &account);
             to_server.write_all(&piece[..length]).await?;
             to_server.flush().await?;
         }
@@ -139,7 +139,7 @@ async fn run(
             let text = format_args!("{name}: the connection was lost");
             Fault::new(Kind::Unreachable, text)
         }
-        Ended::Io(why) => Fault::io(name, &why),
+        Ended::Io(why) => Fault::socket_error(name, &why),
     }
 }
 
@@ -195,7 +195,7 @@ struct Upstream {
 }
 
 impl Upstream {
-    async fn connect(
+    async fn connect_server(
         settings: &Settings,
         server: &ServerAddr,
         patience: Duration,
@@ -205,7 +205,7 @@ impl Upstream {
             let connecting = async {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Self::begin(settings, server, stream).await
+                Self::begin_tls(settings, server, stream).await
             };
             match tokio::time::timeout(patience, connecting).await {
                 Ok(Ok(upstream)) => return Ok(upstream),
@@ -216,7 +216,7 @@ impl Upstream {
         Err(last)
     }
 
-    async fn begin(
+    async fn begin_tls(
         settings: &Settings,
         server: &ServerAddr,
         stream: TcpStream,

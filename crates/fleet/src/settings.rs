@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_nats::ServerAddr;
 
-use crate::keys::{KeyError, PublicKey, UserKey, secret};
+use crate::keys::{KeyError, PublicKey, UserKey, read_secret};
 use crate::names::Name;
 use crate::text::one_line;
 
@@ -24,7 +24,7 @@ pub enum Identity {
 
 /// Times of a client. Tests shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct Timing {
     /// Between two messages of one shard, at least.
     pub priors: Duration,
     /// Between two statuses, at least.
@@ -47,7 +47,7 @@ pub struct Pace {
     pub namesake: Duration,
 }
 
-impl Default for Pace {
+impl Default for Timing {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
@@ -86,7 +86,7 @@ pub struct Settings {
     /// Whether the agent wants the priors of others.
     pub take: bool,
     /// Intervals and timeouts.
-    pub pace: Pace,
+    pub pace: Timing,
 }
 
 /// Settings that cannot work.
@@ -151,7 +151,7 @@ impl Settings {
             keys: Vec::new(),
             policies: BTreeMap::new(),
             take: true,
-            pace: Pace::default(),
+            pace: Timing::default(),
         }
     }
 
@@ -160,20 +160,20 @@ impl Settings {
     /// # Errors
     /// An address, or a file.
     pub fn check(&self) -> Result<(), SettingsError> {
-        self.checked().map(drop)
+        self.read_checked().map(drop)
     }
 
-    pub(crate) fn checked(&self) -> Result<Checked, SettingsError> {
+    pub(crate) fn read_checked(&self) -> Result<Checked, SettingsError> {
         if self.servers.is_empty() {
             return Err(SettingsError::NoServer);
         }
-        let servers = self.servers.iter().map(|text| server(text));
+        let servers = self.servers.iter().map(|text| parse_server(text));
         let servers = servers.collect::<Result<_, _>>()?;
         let secret = match &self.identity {
             Identity::None => Secret::None,
-            Identity::Nkey(file) => Secret::Seed(UserKey::read(file)?.seed()),
+            Identity::Nkey(file) => Secret::Seed(UserKey::read_file(file)?.seed_text()),
             Identity::Credentials(file) => {
-                let text = secret(file)?;
+                let text = read_secret(file)?;
                 let parsed = async_nats::ConnectOptions::with_credentials(&text);
                 parsed.map_err(|_| {
                     let file = file.display();
@@ -209,10 +209,10 @@ impl Settings {
 /// # Errors
 /// The address is none, or without TLS although the server is elsewhere.
 pub fn check_server(text: &str) -> Result<(), SettingsError> {
-    server(text).map(drop)
+    parse_server(text).map(drop)
 }
 
-fn server(text: &str) -> Result<ServerAddr, SettingsError> {
+fn parse_server(text: &str) -> Result<ServerAddr, SettingsError> {
     let wrong = || SettingsError::Server(one_line(text, 100));
     let address: ServerAddr = text.parse().map_err(|_| wrong())?;
     let secret = address.has_user_pass() || address.username().is_some();

@@ -44,7 +44,7 @@ pub struct Load {
 
 /// Messages and bytes per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Hourly {
+pub struct HourlyTraffic {
     /// Messages sent, PINGs included.
     pub sent: f64,
     /// Messages received, PINGs included.
@@ -55,7 +55,7 @@ pub struct Hourly {
     pub received_bytes: f64,
 }
 
-impl Hourly {
+impl HourlyTraffic {
     /// Messages of both directions.
     pub fn messages(&self) -> f64 {
         self.sent + self.received
@@ -75,14 +75,14 @@ impl Load {
     }
 
     /// Traffic of one agent.
-    pub fn agent(&self) -> Hourly {
+    pub fn agent_traffic(&self) -> HourlyTraffic {
         let asks = LOOKS * LOOKED;
         let read = (self.agents - 1.0) * self.shards;
         // Between full batches there is one request more.
         let more = read / BATCH;
         let published = STATUSES + self.shards;
         let shard = self.shard_bytes();
-        Hourly {
+        HourlyTraffic {
             sent: published + asks + more + PINGS,
             received: published + asks + more + read + PINGS,
             sent_bytes: STATUSES * self.status
@@ -99,7 +99,7 @@ impl Load {
 
     /// Bytes that a server sends per second, which is the limit of one server.
     pub fn server_bytes_per_second(&self) -> f64 {
-        self.agents * self.agent().received_bytes / 3600.0
+        self.agents * self.agent_traffic().received_bytes / 3600.0
     }
 
     /// Size of the bucket of priors, bytes.
@@ -122,7 +122,7 @@ mod tests {
                 shards: 0.0,
                 status: 4000.0,
             };
-            let hour = load.agent();
+            let hour = load.agent_traffic();
             assert!(hour.messages() <= 100.0, "{hour:?}");
             assert!(hour.bytes() <= 50_000.0, "{hour:?}");
         }
@@ -138,7 +138,7 @@ mod tests {
                 shards,
                 status: 2000.0,
             };
-            let hour = load.agent();
+            let hour = load.agent_traffic();
             println!(
                 "{agents} agents, {networks} networks, {shards} shards an hour: sent {:.0} messages, \
                  {:.1} kB; received {:.0} messages, {:.1} kB; server {:.3} MB/s, keeps {:.1} MB",

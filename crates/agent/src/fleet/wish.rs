@@ -319,7 +319,7 @@ impl Wishes {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
-    use thalweg_fleet::wire::policy::turn;
+    use thalweg_fleet::wire::policy::canary_turn;
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_canary_waits_elsewhere_and_is_in_force_for_all_later() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut wishes, mut present) = (Wishes::default(), None);
         take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
         assert!(matches!(run(&mut wishes, &mut present), Act::Apply(..)));
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn canary_for_others_after_a_removal_for_all_keeps_the_removal() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut wishes, mut present) = (Wishes::default(), None);
         take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
         run(&mut wishes, &mut present);
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn canary_for_others_after_a_policy_for_all_applies_the_policy() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut wishes, mut present) = (Wishes::default(), None);
         take(&mut wishes, policy("all", 1, ALL_PPM, "a"));
         run(&mut wishes, &mut present);
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn refusal_of_an_earlier_policy_is_none_of_a_canary_for_others() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut wishes, mut present) = (Wishes::default(), None);
         take(&mut wishes, policy("all", 2, ALL_PPM, "a"));
         take(&mut wishes, policy("all", 3, mine, "b"));
@@ -535,7 +535,7 @@ mod tests {
         // The file was lost. There is no server; or only a policy that others take first.
         let (mut wishes, mut present) = (Wishes::default(), Some((name("all"), 7)));
         assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         take(&mut wishes, policy("all", 8, mine, "b"));
         assert_eq!(run(&mut wishes, &mut present), Act::Nothing);
         take(&mut wishes, policy("all", 9, ALL_PPM, ""));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use thalweg_fleet::{Made, Wanted};
+use thalweg_fleet::{BucketChange, WantedLimits};
 use thalweg_terminal::{output, whole};
 use thalweg_units::grammar;
 
@@ -42,7 +42,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let hosts = access::hosts(&options.directory)?;
     let usual = if hosts.len() >= 3 { 3 } else { 1 };
-    let wanted = Wanted {
+    let wanted = WantedLimits {
         bytes: options.size,
         age: options.days.map(|days| Duration::from_secs(days * 86_400)),
         replicas: options.replicas,
@@ -50,16 +50,17 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let mut operator = options.access.connect(&options.directory)?;
     let made = operator.make_all(wanted)?;
-    let word = |made: &Made| match made {
-        Made::New => "made",
-        Made::Same => "as it was",
-        Made::Changed => "changed",
+    let word = |made: &BucketChange| match made {
+        BucketChange::New => "made",
+        BucketChange::Same => "as it was",
+        BucketChange::Changed => "changed",
     };
     if global.format.json {
-        let row = |(bucket, made): &(thalweg_fleet::Bucket, Made)| json!({ "bucket": bucket.name(), "outcome": word(made) });
+        let row = |(bucket, made): &(thalweg_fleet::Bucket, BucketChange)| json!({ "bucket": bucket.name(), "outcome": word(made) });
         return output::print_json(&made.iter().map(row).collect::<Vec<_>>());
     }
-    let row =
-        |(bucket, made): &(thalweg_fleet::Bucket, Made)| (bucket.name(), word(made).to_owned());
+    let row = |(bucket, made): &(thalweg_fleet::Bucket, BucketChange)| {
+        (bucket.name(), word(made).to_owned())
+    };
     output::print(&output::pairs(made.iter().map(row).collect()))
 }

@@ -77,7 +77,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         store_bytes: options.store_size,
         renew: options.renew,
     };
-    let report = setup::setup(&options.directory, &plan)?;
+    let report = setup::set_up_fleet(&options.directory, &plan)?;
     if global.format.json {
         return output::print_json(&json!({
             "servers": report.servers,

@@ -19,7 +19,9 @@ pub struct Options {
 
 /// Makes a key, or reads it, and prints its public half.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let public = SigningKey::keep(&options.file)?.public().to_string();
+    let public = SigningKey::read_or_create(&options.file)?
+        .public_key()
+        .to_string();
     match global.format.json {
         true => output::print_json(&json!({ "key": public })),
         false => output::print(&format!("{public}\n")),

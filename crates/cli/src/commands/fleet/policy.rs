@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use thalweg_fleet::keys::{PublicKey, SigningKey};
-use thalweg_fleet::wire::policy::{ALL_PPM, Signed, turn};
+use thalweg_fleet::wire::policy::{ALL_PPM, Signed, canary_turn};
 use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Member, Name};
 use thalweg_terminal::output::{self, count};
@@ -117,7 +117,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
     // The clearer fault comes first.
     access::hosts(directory)?;
     let usual = directory.join("policy.nk");
-    let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
+    let key = SigningKey::read_file(label.key.as_ref().unwrap_or(&usual))?;
     let mut operator = label.place.access.connect(directory)?;
     let members = match operator.statuses() {
         Ok(members) => members,
@@ -135,7 +135,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         ));
     }
     let first = first(&agents, &label.to, ppm)?;
-    let number = operator.publish(&label.to, text, ppm, &key, &members)?;
+    let number = operator.publish_policy(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
     if global.format.json {
         return output::print_json(&json!({
@@ -185,7 +185,9 @@ fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'
 
 /// Agents out of `agents` that take a policy first. A share of nobody is an error.
 fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
-    let turns = agents.iter().map(|agent| (turn(agent, label), agent));
+    let turns = agents
+        .iter()
+        .map(|agent| (canary_turn(agent, label), agent));
     let mut turns: Vec<(u32, &Name)> = turns.collect();
     turns.sort();
     let first = turns.iter().filter(|(turn, _)| *turn < ppm);
@@ -210,7 +212,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
     let mut operator = options.place.access.connect(options.place.directory())?;
     let members = operator.statuses()?;
     let mut policies = Vec::new();
-    for (label, signed) in operator.policies()? {
+    for (label, signed) in operator.last_policies()? {
         if options.to.as_ref().is_some_and(|to| *to != label) {
             continue;
         }
@@ -236,7 +238,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
                     "number": policy.number,
                     "time_s": policy.time_s,
                     "canary_ppm": policy.canary_ppm,
-                    "key": signed.key(),
+                    "key": signed.signer_key(),
                     "is_signed": is_signed(label, signed),
                     "text": policy.text,
                     "agents": agents.iter().map(agent).collect::<Vec<_>>(),
@@ -271,7 +273,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
                     .unwrap_or(i64::MAX)
                     .saturating_mul(1000)
             ),
-            signed.key(),
+            signed.signer_key(),
         ))?;
         let row = |(agent, progress): &(Name, Option<Progress>)| match progress {
             Some(it) => vec![
@@ -299,8 +301,8 @@ fn show(global: &Global, options: &Show) -> Result<()> {
 
 /// Whether the key that a policy names signed it, for this label.
 fn is_signed(label: &Name, signed: &Signed) -> bool {
-    let key = PublicKey::parse(signed.key());
-    key.is_ok_and(|key| signed.obeyed(label, &[key], None).is_ok())
+    let key = PublicKey::parse(signed.signer_key());
+    key.is_ok_and(|key| signed.verify_for(label, &[key], None).is_ok())
 }
 
 #[cfg(test)]
