@@ -19,7 +19,7 @@ use thalweg_fleet::{Fleet, Identity, Incoming, Name, Settings};
 use thalweg_lab::host::{Pair, PairOptions, Side, WireKind};
 use thalweg_lab::scenario::PathModel;
 use thalweg_process::{Process, interrupt};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use super::server::{self, Server, free_port, wait_for, wait_within};
 use crate::bed::{Agent, Worker};
@@ -141,7 +141,7 @@ pub fn run(binary: &Path, json: bool) -> Result<bool> {
     say(&format!(
         "== {} learn alone: a network of {DELAY} each way, {RATE}, {} % of packets lost",
         LEARNERS.join(", "),
-        three(LOSS * 100.0)
+        three_digits(LOSS * 100.0)
     ));
     let mut agents = Vec::new();
     for place in &places[..LEARNERS.len()] {
@@ -512,7 +512,7 @@ fn begin(binary: &Path, fleet: &Founded, places: &[Place]) -> Result<Vec<Begun>>
 }
 
 fn mbit(bps: f64) -> String {
-    format!("{} Mbit/s", three(bps / 1e6))
+    format!("{} Mbit/s", three_digits(bps / 1e6))
 }
 
 fn learned_table(learned: &[Learned]) -> String {
@@ -562,7 +562,7 @@ fn begun_table(begun: &[Begun]) -> String {
 
 fn verdict(report: &Report) -> String {
     let seconds = report.seconds.round();
-    let ratio = three(report.ratio);
+    let ratio = three_digits(report.ratio);
     match report.met {
         true => format!(
             "With the fleet the first connections of a new agent carry {ratio} × what they do without. ({seconds} s)"

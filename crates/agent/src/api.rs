@@ -191,13 +191,13 @@ fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
     };
-    let address = address::parse(address).ok_or_else(|| {
+    let address = address::parse_address(address).ok_or_else(|| {
         Failure(
             StatusCode::BAD_REQUEST,
             format!("{text:?} is not an IPv4 or IPv6 address"),
         )
     })?;
-    let address = shared.kernel.nat64().unwrap(address);
+    let address = shared.kernel.nat64().unwrap_address(address);
     let setup = shared.kernel.setup();
     let key = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
@@ -286,8 +286,8 @@ async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 
 /// The text of an address in its one form; other texts stay.
 fn one_form(shared: &Shared, text: String) -> String {
-    match address::parse(&text) {
-        Some(address) => shared.kernel.nat64().unwrap(address).to_string(),
+    match address::parse_address(&text) {
+        Some(address) => shared.kernel.nat64().unwrap_address(address).to_string(),
         None => text,
     }
 }

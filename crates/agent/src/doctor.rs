@@ -274,7 +274,7 @@ fn congestion_controls(config: &Config) -> Check {
 }
 
 fn tool(name: &str, package: &str, use_of: &str) -> Check {
-    match program::find(name) {
+    match program::find_program(name) {
         Some(path) => Check::ok(
             &format!("program {name}"),
             path.display().to_string(),

@@ -394,7 +394,7 @@ fn find_constant(name: &str) -> Result<(), String> {
 
 /// Tries a queueing discipline on the loopback device of a temporary network namespace.
 fn try_qdisc(kind: &str) -> Found {
-    let mut command = program::command("tc");
+    let mut command = program::program_command("tc");
     command.args(["qdisc", "add", "dev", "lo"]);
     match kind {
         "clsact" => command.arg(kind),

@@ -11,13 +11,13 @@ use thalweg_units::file::{self, ReadError};
 /// The bytes of a file, at most `max`.
 ///
 /// # Errors
-/// As [`file::read`], and for a file that others may change.
+/// As [`file::read_bytes`], and for a file that others may change.
 pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let system = |why| ReadError::System {
         file: file.to_owned(),
         why,
     };
-    let opened = file::open(file, max)?;
+    let opened = file::open_regular(file, max)?;
     let about = opened.metadata().map_err(system)?;
     if let Some(fault) = fault(file, &about) {
         let why = io::Error::new(io::ErrorKind::PermissionDenied, fault);

@@ -144,8 +144,8 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     let parsed = match inner {
-        Some(inner) => address::parse(inner).filter(|_| inner.contains(':')),
-        None => address::parse(text),
+        Some(inner) => address::parse_address(inner).filter(|_| inner.contains(':')),
+        None => address::parse_address(text),
     };
     parsed.ok_or_else(|| {
         format!(

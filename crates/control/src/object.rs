@@ -10,7 +10,7 @@ use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, libbpf_sys,
 };
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 use thalweg_units::printable;
 
 /// Lines of the verifier's log in an error. The last ones have the reason.
@@ -54,7 +54,7 @@ pub fn find_program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>
 /// Checks a file for faults that libbpf does not name.
 pub fn check_file(file: &Path) -> Result<()> {
     let shown = file.display();
-    let header = read(file, MAX_FILE_BYTES)?;
+    let header = read_bytes(file, MAX_FILE_BYTES)?;
     let expected = "expected an object that clang compiled with -target bpf";
     if header.len() < 20 || !header.starts_with(b"\x7fELF") {
         bail!("{shown} is not an ELF file; {expected}");

@@ -174,7 +174,7 @@ pub fn load_modules(names: &[String]) {
     let Ok(present) = available_ccs() else { return };
     for name in names.iter().filter(|name| !present.contains(name)) {
         // The list of available controls, read later, shows the outcome.
-        let _ = program::command("modprobe")
+        let _ = program::program_command("modprobe")
             .args(["-q", &format!("tcp_{name}")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -192,7 +192,7 @@ impl UserKey {
 /// # Errors
 /// Others may read the file, or it cannot be read.
 pub(crate) fn read_secret(file: &Path) -> Result<String, KeyError> {
-    let bytes = file::read(file, 64 << 10).map_err(|error| match error.may_pass() {
+    let bytes = file::read_bytes(file, 64 << 10).map_err(|error| match error.may_pass() {
         true => KeyError::Unread(error.to_string()),
         false => KeyError::Wrong(error.to_string()),
     })?;
@@ -233,7 +233,7 @@ fn read_or_create<K>(
 
 fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
     let seed = key.seed().expect("it has a seed");
-    let written = file::create(file, 0o600, format!("{seed}\n").as_bytes());
+    let written = file::create_new(file, 0o600, format!("{seed}\n").as_bytes());
     written.map_err(|why| {
         let why = match why.kind() {
             ErrorKind::AlreadyExists => {

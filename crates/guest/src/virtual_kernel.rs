@@ -354,7 +354,7 @@ fn bar(wanted: bool) -> ProgressBar {
 /// The packaged kernel's configuration without modules, then the laboratory's lines. Of two lines
 /// on one option the later counts (kconfig warns and takes it).
 fn configuration(hz: u32) -> Result<String, Error> {
-    let output = tool::command(uml::PROGRAM)
+    let output = tool::program_command(uml::PROGRAM)
         .arg("--showconfig")
         .output()
         .map_err(Error::system("cannot start linux.uml"))?;

@@ -119,7 +119,7 @@ impl Stacks {
             Side::Server => "receiver",
         })?;
         let entrance = cgroup.entrance()?;
-        let mut command = tool::command(&options.program.to_string_lossy());
+        let mut command = tool::program_command(&options.program.to_string_lossy());
         command.args(["stack", "end", &end, "--"]).args(words);
         thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only write(2) is called, of one byte of a constant, to a

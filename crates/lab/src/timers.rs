@@ -12,7 +12,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::json;
 use thalweg_guest::uml;
 use thalweg_process::interrupt;
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use crate::error::Error;
 use crate::options::own_command;
@@ -98,7 +98,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     };
     fs::create_dir_all(out).map_err(Error::io("cannot create", out))?;
     let file = out.join("results.json");
-    replace(&file, text.as_bytes()).map_err(Error::io("cannot write", file))
+    replace_file(&file, text.as_bytes()).map_err(Error::io("cannot write", file))
 }
 
 /// A memory file for `uml/idle.c`: a count, and the last 4,096 figures, ns.

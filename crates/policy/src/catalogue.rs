@@ -235,7 +235,7 @@ impl Key {
             self.accepted_values(),
             self.since
         );
-        schema::described(form, &text)
+        schema::with_description(form, &text)
     }
 
     /// Accepted values with their units, for an error message.

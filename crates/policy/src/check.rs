@@ -6,7 +6,7 @@ mod timers;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_units::Position;
-use thalweg_units::prefix::{Prefix, mask};
+use thalweg_units::prefix::{Prefix, prefix_mask};
 
 use crate::catalogue::{self, KernelOperation, Stage};
 use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is_below};
@@ -120,7 +120,7 @@ impl Policy {
                         *ipv4 == prefix.is_ipv4() && *length <= prefix.length128()
                     });
                     for &(_, length) in own {
-                        let wider = prefix.cut(length);
+                        let wider = prefix.cut_to(length);
                         by.extend(never.get(&Some(wider)).into_iter().flatten());
                     }
                 }
@@ -433,7 +433,7 @@ impl Conditions {
                 all(&self.remote, ipv4).iter().any(|remote| {
                     locals.iter().any(|local| {
                         let length = bits.min(remote.length128()).min(local.length128());
-                        (remote.bits() ^ local.bits()) & mask(length) == 0
+                        (remote.bits() ^ local.bits()) & prefix_mask(length) == 0
                     })
                 })
             })

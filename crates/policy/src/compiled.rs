@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use thalweg_bpf_types::raw;
-use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
+use thalweg_units::prefix::{MAPPED, address_bits, is_ipv4, prefix_mask};
 
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Group, Namespace, is_below};
@@ -166,18 +166,18 @@ impl Compiled {
         if flow.kind == FlowKind::Listener {
             return u32::from(!ipv4);
         }
-        let address = bits(flow.remote);
+        let address = address_bits(flow.remote);
         let longest =
             |found: Option<(u32, u32)>| found.map_or(raw::THALWEG_POLICY_NONE, |(_, n)| n);
         if ipv4 {
             let holding = self.prefixes4.iter().filter(|(key, _)| {
-                let mask = mask(MAPPED + key.prefix_len as u8) as u32;
+                let mask = prefix_mask(MAPPED + key.prefix_len as u8) as u32;
                 address as u32 & mask == u32::from_be_bytes(key.addr)
             });
             longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
         } else {
             let holding = self.prefixes6.iter().filter(|(key, _)| {
-                address & mask(key.prefix_len as u8) == u128::from_be_bytes(key.addr)
+                address & prefix_mask(key.prefix_len as u8) == u128::from_be_bytes(key.addr)
             });
             longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
         }
@@ -224,8 +224,8 @@ impl FlowInKernel<'_> {
             ports.iter().any(range)
         };
         let listener = flow.kind == FlowKind::Listener;
-        let same = |length: u8, a: u128, b: u128| (a ^ b) & mask(length) == 0;
-        let (local, remote) = (bits(flow.local), bits(flow.remote));
+        let same = |length: u8, a: u128, b: u128| (a ^ b) & prefix_mask(length) == 0;
+        let (local, remote) = (address_bits(flow.local), address_bits(flow.remote));
         flag(if is_ipv4(flow.remote) {
             raw::THALWEG_RULE_IPV4
         } else {

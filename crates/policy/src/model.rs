@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
-use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4};
+use thalweg_units::prefix::{MAPPED, Prefix, address_bits, is_ipv4};
 
 use crate::catalogue::{Key, Unit};
 
@@ -352,7 +352,7 @@ impl Conditions {
         let remote =
             |prefix: &Prefix| prefix.contains(flow.remote) && (!listener || prefix.length() == 0);
         let same = |same: SamePrefix| {
-            let alike = (bits(flow.remote) ^ bits(flow.local)).leading_zeros();
+            let alike = (address_bits(flow.remote) ^ address_bits(flow.local)).leading_zeros();
             let own = alike.saturating_sub(if is_ipv4(flow.remote) {
                 MAPPED.into()
             } else {

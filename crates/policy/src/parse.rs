@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use crate::catalogue::{self, Key, Stage};
 use crate::model::{Action, Conditions, Policy, Rule, Selector};
 use thalweg_units::reader::{self, Document, Reader, Table};
-use thalweg_units::{Faults, nearest, schema};
+use thalweg_units::{Faults, nearest_word, schema};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
@@ -37,7 +37,7 @@ impl Policy {
     /// Up to a hundred faults, in the order of the text. A text that is not UTF-8 is not read
     /// further, nor is a part that is not TOML. Parts end before each `[[rule]]`.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Faults> {
-        let document = Document::new(file, reader::text(bytes, file)?);
+        let document = Document::new(file, reader::decode_text(bytes, file)?);
         read_policy(&document)
             .filter(|_| document.is_clean())
             .ok_or_else(|| document.take_faults())
@@ -81,14 +81,14 @@ fn read_policy(document: &Document<'_>) -> Option<Policy> {
             let name = root.required(
                 "name",
                 "a name for the policy",
-                reader::name,
+                reader::file_name,
                 reader::NAME,
                 reader::name_form,
             );
             policy.name = name.unwrap_or_default();
         } else {
             // Only a table can have this name here.
-            root.optional("name", reader::name, reader::NAME, reader::name_form);
+            root.optional("name", reader::file_name, reader::NAME, reader::name_form);
         }
         if let Some(text) = root.optional(
             "description",
@@ -112,7 +112,7 @@ fn read_policy(document: &Document<'_>) -> Option<Policy> {
                     }
                 }
                 other => {
-                    let found = reader::describe(&other);
+                    let found = reader::describe_value(&other);
                     reader.fault(at, Some("rule".into()), found, "tables, [[rule]]");
                 }
             }
@@ -121,7 +121,7 @@ fn read_policy(document: &Document<'_>) -> Option<Policy> {
         } else if starts.is_empty() {
             reader.fault(root.at, None, "no rule", "at least one [[rule]]");
         }
-        root.finish();
+        root.refuse_unknown_keys();
         if document.is_full() {
             return None;
         }
@@ -211,7 +211,7 @@ fn read_rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> O
     // The name comes first, so that every other fault can name the rule.
     let label = match entries
         .get("name")
-        .and_then(|name| reader::name(name.get_ref()))
+        .and_then(|name| reader::file_name(name.get_ref()))
     {
         Some(name) => format!("rule {name:?}: "),
         None => format!("{nameless}: "),
@@ -228,7 +228,7 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
     let name = table.required(
         "name",
         "a name for the rule",
-        reader::name,
+        reader::file_name,
         reader::NAME,
         reader::name_form,
     );
@@ -255,10 +255,10 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
         )
         .unwrap_or(false);
     let conditions = table
-        .sub("match")
+        .take_table("match")
         .map(|mut table| {
             let conditions = read_conditions(&mut table);
-            table.finish();
+            table.refuse_unknown_keys();
             conditions
         })
         .unwrap_or_default();
@@ -287,7 +287,7 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
             format!("at most {OPS_MAX}"),
         );
     }
-    table.finish();
+    table.refuse_unknown_keys();
     Rule {
         name: name.unwrap_or_default(),
         description: description.unwrap_or_default(),
@@ -371,13 +371,13 @@ fn read_containers(table: &mut Table<'_>) -> Vec<Selector> {
 /// `[rule.set]` and `[rule.on.STAGE]`, in the order of the file.
 fn read_actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
     let mut actions: Vec<(usize, Action)> = Vec::new();
-    if let Some(mut on) = table.sub("on") {
+    if let Some(mut on) = table.take_table("on") {
         for stage in Stage::ALL {
             // Queries of the kernel are answered, never set: they are in [rule.set].
             if stage == Stage::Asked {
                 continue;
             }
-            if let Some(entries) = on.sub(stage.name()) {
+            if let Some(entries) = on.take_table(stage.name()) {
                 read_settings(entries, &mut actions, |key| {
                     if key.on & stage.bit() != 0 {
                         return Ok(stage.bit());
@@ -391,13 +391,13 @@ fn read_actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
                 });
             }
         }
-        on.finish();
+        on.refuse_unknown_keys();
     }
     let staged: Vec<(&str, u8)> = actions
         .iter()
         .map(|(_, action)| (action.key.name, action.stages))
         .collect();
-    if let Some(entries) = table.sub("set") {
+    if let Some(entries) = table.take_table("set") {
         read_settings(entries, &mut actions, |key| {
             let named = staged.iter().filter(|(name, _)| *name == key.name);
             match named.fold(key.set, |mask, (_, stage)| mask & !stage) {
@@ -426,9 +426,9 @@ fn read_settings(
     actions: &mut Vec<(usize, Action)>,
     stages: impl Fn(&'static Key) -> Result<u8, String>,
 ) {
-    table.tell_not_empty();
+    table.declare_not_empty();
     for key in catalogue::KEYS {
-        table.tell_if(key.name, || stages(key).is_ok().then(|| key.json_schema()));
+        table.declare_key_if(key.name, || stages(key).is_ok().then(|| key.json_schema()));
     }
     if table.is_empty() {
         table.fault_here("an empty table", "at least one setting");
@@ -437,14 +437,14 @@ fn read_settings(
         let Some(key) = catalogue::find_key(&name) else {
             let known = catalogue::KEYS.iter().filter(|&key| stages(key).is_ok());
             let known: Vec<&str> = known.map(|key| key.name).collect();
-            let expected = match nearest(&name, known.iter().copied()) {
+            let expected = match nearest_word(&name, known.iter().copied()) {
                 Some(near) => format!("a setting, perhaps `{near}`"),
                 None => format!("one of {}", known.join(", ")),
             };
             table.fault(
                 at,
                 None,
-                format!("the unknown key {}", reader::quoted(&name)),
+                format!("the unknown key {}", reader::quote_piece(&name)),
                 expected,
             );
             continue;

@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use crate::error::Error;
 
-pub use thalweg_units::program::{AGENT, command, find, find_agent};
+pub use thalweg_units::program::{AGENT, find_agent, find_program, program_command};
 
 /// Runs `ip` or `tc` with the words of one string.
 ///
@@ -22,7 +22,7 @@ pub fn run(program: &str, words: &str) -> Result<(), Error> {
 pub fn read(program: &str, words: &str) -> Result<String, Error> {
     let arguments: Vec<&str> = words.split_ascii_whitespace().collect();
     let shown = format!("{program} {}", arguments.join(" "));
-    let output = command(program)
+    let output = program_command(program)
         .args(&arguments)
         .output()
         .map_err(Error::system(format!("cannot start `{shown}`")))?;
@@ -48,7 +48,7 @@ pub fn batch_here(commands: &[String]) -> Result<(), Error> {
 fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
     let program = [&["ip"], words].concat().join(" ");
     let start = |error| Error::system(format!("cannot start `{program} -batch -`"))(error);
-    let mut child = command("ip")
+    let mut child = program_command("ip")
         .args(words)
         .args(["-batch", "-"])
         .stdin(Stdio::piped())

@@ -115,7 +115,7 @@ fn with_excerpts(faults: &Faults) -> String {
     let mut texts = BTreeMap::new();
     let told = faults.0.iter().map(|fault| {
         let text = (texts.entry(&fault.file)).or_insert_with(|| {
-            file::read(&fault.file, MAX_FILE_BYTES).map_or(String::new(), |bytes| {
+            file::read_bytes(&fault.file, MAX_FILE_BYTES).map_or(String::new(), |bytes| {
                 String::from_utf8_lossy(&bytes).into_owned()
             })
         });

@@ -59,7 +59,7 @@ const ROOTS: [(Kind, &[&str]); 5] = [
 /// # Errors
 /// The kind of the file, and the command that takes it.
 pub fn expect(file: &Path, wanted: Kind) -> Result<()> {
-    let Ok(bytes) = file::read(file, MAX_FILE_BYTES) else {
+    let Ok(bytes) = file::read_bytes(file, MAX_FILE_BYTES) else {
         return Ok(());
     };
     let (expected, _) = wanted.words();
@@ -81,7 +81,7 @@ pub fn expect(file: &Path, wanted: Kind) -> Result<()> {
 
 /// Whether a file is certainly of a kind.
 pub fn is(file: &Path, kind: Kind) -> bool {
-    let bytes = file::read(file, MAX_FILE_BYTES);
+    let bytes = file::read_bytes(file, MAX_FILE_BYTES);
     bytes.is_ok_and(|bytes| of(&bytes) == Some(kind))
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 /// Sections of every page beside the text of `--help`.
 pub struct Pages {
@@ -69,7 +69,7 @@ fn write_pages(
     let path = directory.join(format!("{name}.1"));
     let mut page = Vec::new();
     render(command, &name, pages, all, &mut page)?;
-    replace(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    replace_file(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     shown(command).try_for_each(|sub| write_pages(sub, pages, directory, all))
 }
 

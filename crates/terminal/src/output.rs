@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 use serde_json::Value;
-pub use thalweg_units::figures::bytes;
-use thalweg_units::figures::{self, three};
+pub use thalweg_units::figures::bytes_text;
+use thalweg_units::figures::{self, three_digits};
 use thalweg_units::{Faults, one_line, printable, printable_json, printable_lines};
 
 use crate::failure::Failure;
@@ -236,12 +236,12 @@ pub fn faults(faults: &Faults) -> Vec<Fault> {
 
 /// A rate in bytes per second as bits per second with a unit, three figures.
 pub fn rate(bytes_per_s: f64) -> String {
-    figures::rate(bytes_per_s * 8.0)
+    figures::rate_text(bytes_per_s * 8.0)
 }
 
 /// Microseconds as milliseconds.
 pub fn milliseconds(us: u32) -> String {
-    format!("{} ms", three(f64::from(us) / 1e3))
+    format!("{} ms", three_digits(f64::from(us) / 1e3))
 }
 
 /// A span of time in its two largest units.
@@ -269,7 +269,7 @@ pub fn percent(share: f64) -> String {
 
 /// A rate in bytes per second as a bare number of Mbit/s, three figures.
 pub fn megabits(bytes_per_s: f64) -> String {
-    three(bytes_per_s * 8.0 / 1e6)
+    three_digits(bytes_per_s * 8.0 / 1e6)
 }
 
 /// A number with at most three decimal places, none of them a zero at the end.

@@ -327,7 +327,7 @@ impl Policies {
 }
 
 fn load(file: &Path) -> Result<Wishes> {
-    let bytes = match file::read(file, FILE_MAX) {
+    let bytes = match file::read_bytes(file, FILE_MAX) {
         Err(error) if ReadError::is_absent(&error) => return Ok(Wishes::default()),
         read => read?,
     };
@@ -374,7 +374,7 @@ fn fault_of(report: &Report) -> Option<String> {
 fn compile(text: &str, file: &Path) -> Result<thalweg_policy::Compiled> {
     let compiled = thalweg_policy::Policy::parse(text.as_bytes(), file)
         .and_then(|policy| policy.compile())
-        .map_err(|faults| anyhow!("{}", faults.first("thalweg policy check")))?;
+        .map_err(|faults| anyhow!("{}", faults.first_fault("thalweg policy check")))?;
     match compiled.machine_bound() {
         Some(why) => Err(anyhow!("{}: {why}", file.display())),
         None => Ok(compiled),

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
 use thalweg_terminal::output::{self, span};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use super::{gain, networks};
 use crate::client::encode;
@@ -55,7 +55,7 @@ fn text(advice: &Advice, by_arm: bool) -> String {
         let given = match trials > 0.0 {
             true => format!(
                 "Trials on {} % of the hosts, anew each hour; all others keep what they have.",
-                three(100.0 * trials)
+                three_digits(100.0 * trials)
             ),
             false => "There are no trials: all connections keep what they have.".to_owned(),
         };
@@ -177,7 +177,13 @@ fn time(choice: Option<&AdviceChoice>) -> [String; 3] {
     let Some(row) = row else {
         return Default::default();
     };
-    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let signed = |value: f64| {
+        format!(
+            "{}{}",
+            if value > 0.0 { "+" } else { "" },
+            three_digits(value)
+        )
+    };
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) => format!("{} to {} %", signed(low), signed(high)),
         _ => "too few".to_owned(),

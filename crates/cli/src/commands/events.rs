@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
-use thalweg_terminal::output::{self, bytes, milliseconds, percent, rate};
+use thalweg_terminal::output::{self, bytes_text, milliseconds, percent, rate};
 use thalweg_terminal::whole;
 
 use crate::client::{Client, encode};
@@ -159,7 +159,7 @@ pub fn line(event: &Event) -> String {
             text.push_str(&format!(
                 "{} moved {} at {}, RTT {}, {} of {} segments retransmitted ({}, {})",
                 name(&event.arm),
-                bytes(measured.bytes),
+                bytes_text(measured.bytes),
                 rate(measured.rate_bytes_per_s as f64),
                 milliseconds(measured.srtt_us),
                 measured.retrans,

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use super::{events, networks, windows};
@@ -105,7 +105,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
         }
     }
     if explanation.events_share < 1.0 {
-        let share = three(100.0 * explanation.events_share);
+        let share = three_digits(100.0 * explanation.events_share);
         text.push_str(&format!(
             "\nThe store keeps the events of {share} % of the host-hours; of the others only the \
              latest are known.\n"

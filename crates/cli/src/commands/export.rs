@@ -39,7 +39,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             let context = || format!("cannot write {}", path.display());
             // Private: it shows with whom this machine communicates.
             let mut draft = Draft::new(path, 0o600).with_context(context)?;
-            get(&mut |part| draft.write(part).with_context(context))?;
+            get(&mut |part| draft.append_bytes(part).with_context(context))?;
             draft.persist().with_context(context)
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thalweg_agent::view::{Gain, GainGroup, GainRow};
 use thalweg_gain::CLUSTERS_MIN;
 use thalweg_terminal::output::{self, span};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use crate::options::Global;
 
@@ -119,7 +119,7 @@ fn escaped(text: &str) -> String {
 fn text(gain: &Gain) -> String {
     let mut text = format!("{}\n", gain.summary);
     if let Some(rule) = &gain.rule {
-        let share = three(rule.share * 100.0);
+        let share = three_digits(rule.share * 100.0);
         text += &format!(
             "\nRule {} of policy {} ({share} %): {} flows taken, {} left alone.\n",
             rule.name, rule.policy, rule.taken, rule.left
@@ -191,7 +191,13 @@ pub fn row(row: &GainRow) -> Vec<String> {
         other => other,
     };
     let unit = if row.unit == "percent" { " %" } else { " pts" };
-    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let signed = |value: f64| {
+        format!(
+            "{}{}",
+            if value > 0.0 { "+" } else { "" },
+            three_digits(value)
+        )
+    };
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) => format!("{} to {}{unit}", signed(low), signed(high)),
         _ if row.control.min(row.treated) < CLUSTERS_MIN => "too few".to_owned(),

@@ -11,7 +11,7 @@ use thalweg_terminal::output::{self, milliseconds, percent, rate};
 use thalweg_units::address::{self, Nat64};
 use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
-use thalweg_units::prefix::bits;
+use thalweg_units::prefix::address_bits;
 use thalweg_units::printable;
 
 use crate::client::{Client, encode};
@@ -78,8 +78,11 @@ impl FromStr for Filter {
 fn parse_prefix(text: &str) -> Option<Prefix> {
     let bare = text.strip_prefix('[').map(|rest| rest.replacen(']', "", 1));
     let text = bare.as_deref().unwrap_or(text);
-    if let Some(address) = address::parse(text) {
-        return Some(Prefix::of(bits(Nat64::default().unwrap(address)), 128));
+    if let Some(address) = address::parse_address(text) {
+        return Some(Prefix::of(
+            address_bits(Nat64::default().unwrap_address(address)),
+            128,
+        ));
     }
     match Prefix::parse(text) {
         Ok(prefix) | Err(PrefixError::HostBits(prefix)) => Some(prefix),

@@ -34,7 +34,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         (file::standard_input(most)?, "standard input".into())
     } else {
         (
-            file::open(&options.file, most)?,
+            file::open_regular(&options.file, most)?,
             options.file.display().to_string(),
         )
     };

@@ -37,6 +37,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let context = || format!("cannot write {}", path.display());
     let mut draft = Draft::new(path, 0o644).with_context(context)?;
-    draft.write(&text).with_context(context)?;
+    draft.append_bytes(&text).with_context(context)?;
     draft.persist().with_context(context)
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
 use thalweg_terminal::output::{self, percent, rate};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use crate::options::Global;
@@ -214,8 +214,8 @@ fn cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
         percent(arm.next_probability),
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
-        three(arm.evidence),
-        three(arm.own_evidence),
+        three_digits(arm.evidence),
+        three_digits(arm.own_evidence),
         arm.scored.to_string(),
     ]
 }

@@ -159,7 +159,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
         outcome.entry.name,
         outcome.entry.number,
         count(outcome.rules, "rule"),
-        output::bytes(outcome.applied.map_bytes)
+        output::bytes_text(outcome.applied.map_bytes)
     ))?;
     match reached {
         Some(reached) => output::print(&existing::text(reached, report)),
@@ -190,7 +190,7 @@ fn rto_min_us() -> Option<u32> {
 
 fn read(file: &Path) -> Result<Vec<u8>> {
     kinds::expect(file, Kind::Policy)?;
-    Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
+    Ok(thalweg_units::file::read_bytes(file, MAX_FILE_BYTES)?)
 }
 
 /// A valid policy; of several faults the first is reported.
@@ -229,5 +229,5 @@ fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
 }
 
 fn first(faults: &Faults) -> anyhow::Error {
-    anyhow!("{}", faults.first("thalweg policy check"))
+    anyhow!("{}", faults.first_fault("thalweg policy check"))
 }

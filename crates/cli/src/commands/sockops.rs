@@ -10,7 +10,7 @@ use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
 use thalweg_control::system;
 use thalweg_terminal::{Failure, output};
-use thalweg_units::file::{MAX_FILE_BYTES, open};
+use thalweg_units::file::{MAX_FILE_BYTES, open_regular};
 
 use crate::client::check_pins_last;
 use crate::options::{Global, cgroup};
@@ -95,7 +95,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::Load(load) => {
             // Faults of the object are reported first.
-            open(&load.object, MAX_FILE_BYTES)?;
+            open_regular(&load.object, MAX_FILE_BYTES)?;
             let cgroup = cgroup(&load.cgroup)?;
             check_pins_last(pin)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;

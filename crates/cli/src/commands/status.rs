@@ -5,8 +5,8 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, bytes, span};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, bytes_text, span};
+use thalweg_units::figures::three_digits;
 use thalweg_units::one_line;
 
 use crate::client::Client;
@@ -116,7 +116,7 @@ fn text(status: &Status) -> String {
         Some(0.0) => ", advice only: nothing is set".to_owned(),
         Some(trials) => format!(
             ", advice only: trials on {} % of the hosts",
-            three(100.0 * trials)
+            three_digits(100.0 * trials)
         ),
         None => String::new(),
     };
@@ -154,8 +154,8 @@ fn text(status: &Status) -> String {
             "memory",
             format!(
                 "{} in the kernel, {} in the agent",
-                bytes(status.map_bytes),
-                bytes(status.resident_bytes)
+                bytes_text(status.map_bytes),
+                bytes_text(status.resident_bytes)
             ),
         ),
     ];
@@ -307,7 +307,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         ),
     ];
     if status.events_share < 1.0 || status.events_left_out > 0 {
-        let share = three(100.0 * status.events_share);
+        let share = three_digits(100.0 * status.events_share);
         let left_out = status.events_left_out;
         let kept =
             format!("{share} % of the host-hours are kept, {left_out} left out by this agent");

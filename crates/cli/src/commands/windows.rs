@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
 use thalweg_terminal::output::{self, percent};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use crate::options::Global;
@@ -90,7 +90,7 @@ fn cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
         format!("{:.2} %", 100.0 * window.retransmitted),
-        three(window.evidence),
+        three_digits(window.evidence),
         window.scored.to_string(),
     ]
 }

@@ -162,7 +162,7 @@ fn files_are_those_of_the_readers() {
     let generates = std::env::var_os("THALWEG_GENERATE").is_some();
     for (kind, title, form) in all() {
         let file = root().join(format!("schemas/{kind}.json"));
-        let text = schema::file(title, form);
+        let text = schema::schema_file(title, form);
         if generates {
             fs::write(&file, &text).unwrap();
         }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use super::support::{Support, offset_of};
 use crate::object::{self, last_line, last_words, take_libbpf_log};
@@ -53,7 +53,7 @@ impl<'a> Program<'a> {
     /// The file cannot be read, or is not a BPF object.
     pub fn from_file(file: &Path) -> Result<Self> {
         object::check_file(file)?;
-        let bytes = read(file, MAX_FILE_BYTES)?;
+        let bytes = read_bytes(file, MAX_FILE_BYTES)?;
         Ok(Self {
             label: file.display().to_string(),
             bytes,

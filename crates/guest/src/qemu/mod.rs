@@ -71,7 +71,7 @@ pub fn missing() -> Vec<String> {
 /// # Errors
 /// [`Error::Process`] if QEMU cannot be started.
 pub fn version() -> Result<String, Error> {
-    let output = tool::command(PROGRAM)
+    let output = tool::program_command(PROGRAM)
         .arg("--version")
         .output()
         .map_err(Error::system(format!("cannot start {PROGRAM}")))?;
@@ -158,7 +158,7 @@ impl Machine<'_> {
     }
 
     fn boot(&self, work: &Path) -> Result<Running, Error> {
-        let mut command: Command = tool::command(PROGRAM);
+        let mut command: Command = tool::program_command(PROGRAM);
         command.args(self.arguments(&self.kernel.image.to_string_lossy()));
         preload(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
         Running::start(Kind::Qemu, &mut command, work)

@@ -62,7 +62,7 @@ impl Kernel {
     /// # Errors
     /// [`Error::Preconditions`] if it is not installed or lacks a module.
     pub fn packaged(further: impl Iterator<Item = String>) -> Result<Self, Error> {
-        let program = tool::find(PROGRAM).ok_or_else(|| Error::Preconditions(missing()))?;
+        let program = tool::find_program(PROGRAM).ok_or_else(|| Error::Preconditions(missing()))?;
         let version = version(&program)?;
         let tree = Tree::read(&Path::new(MODULES).join(&version))?;
         Ok(Self {
@@ -86,7 +86,7 @@ impl Kernel {
     pub fn plain(file: Option<&Path>, modules: &[String], wished: &[&str]) -> Result<Self, Error> {
         let program = match file {
             Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
-            None => tool::find(PROGRAM)
+            None => tool::find_program(PROGRAM)
                 .ok_or_else(|| Error::Preconditions(crate::missing([(PROGRAM, PACKAGE)])))?,
         };
         let version = version(&program)?;

@@ -18,8 +18,8 @@ use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::{Failure, Format, output, whole};
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::program::find_agent;
-use thalweg_units::reader::quoted;
-use thalweg_units::{Faults, Size, nearest};
+use thalweg_units::reader::quote_piece;
+use thalweg_units::{Faults, Size, nearest_word};
 
 use crate::commands::link::{self, PathOptions};
 
@@ -147,10 +147,10 @@ fn wire(text: &str) -> Result<Settings, String> {
                 words.push(format!("--{key}={value}"));
             }
             (Some((key, _)), _) => {
-                let near = nearest(key, keys.iter().copied());
+                let near = nearest_word(key, keys.iter().copied());
                 return Err(format!(
                     "found the unknown key {}, expected one of {}{}",
-                    quoted(key),
+                    quote_piece(key),
                     keys.join(", "),
                     near.map_or_else(String::new, |near| format!("; perhaps `{near}`"))
                 ));
@@ -228,8 +228,8 @@ fn state_directory() -> Result<PathBuf> {
 
 fn rules(file: &Path) -> Result<Rules> {
     kinds::expect(file, Kind::Policy)?;
-    let text = file::read(file, MAX_FILE_BYTES)?;
-    let first = |faults: Faults| anyhow!("{}", faults.first("thalweg policy check"));
+    let text = file::read_bytes(file, MAX_FILE_BYTES)?;
+    let first = |faults: Faults| anyhow!("{}", faults.first_fault("thalweg policy check"));
     let policy = Policy::parse(&text, file).map_err(first)?;
     policy.compile().map_err(first)?;
     Ok(Rules::new(file, text, &policy))

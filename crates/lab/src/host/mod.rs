@@ -311,7 +311,7 @@ impl Pair {
     fn command_within(&self, namespace: &Namespace, program: &str) -> Result<Command, Error> {
         let namespace = namespace.handle()?;
         let entrance = self.cgroup.entrance()?;
-        let mut command = tool::command(program);
+        let mut command = tool::program_command(program);
         thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only setns(2) and write(2) are called,
         // both async-signal-safe, on descriptors that the closure owns.

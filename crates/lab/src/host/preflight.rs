@@ -242,7 +242,7 @@ pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> R
 
 /// Runs `tc` in a new network namespace, which ends with it.
 fn try_in_new_namespace(words: &str) -> Result<(), String> {
-    let mut command = tool::command("tc");
+    let mut command = tool::program_command("tc");
     command.args(words.split(' '));
     // SAFETY: between fork and exec only unshare(2) is called, a system call that takes one
     // integer.

@@ -156,7 +156,7 @@ pub(super) struct Tuner {
 impl Tuner {
     /// Starts it for the bottleneck in a namespace.
     pub(super) fn start(namespace: &Namespace) -> Result<Self, Error> {
-        let mut command = tool::command("tc");
+        let mut command = tool::program_command("tc");
         command
             .args(["-n", namespace.name(), "-batch", "-"])
             .stdin(Stdio::piped())

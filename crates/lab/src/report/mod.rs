@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 pub use finished::Finished;
 
@@ -188,7 +188,7 @@ pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Res
     scenario["report"] = ".".into();
     let document = document(environment, outcome.passed(), vec![scenario])?;
     let file = outcome.report.join("results.json");
-    replace(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
+    replace_file(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
     let file = outcome.report.join("report.html");
-    replace(&file, html::page(environment, outcome)).map_err(Error::io("cannot write", file))
+    replace_file(&file, html::page(environment, outcome)).map_err(Error::io("cannot write", file))
 }

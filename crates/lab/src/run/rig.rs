@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use super::Bench;
 use super::paths::{changes, rates};
@@ -322,7 +322,7 @@ impl Rig {
             }
             let body = agent.hosts()?;
             let file = report.join(format!("hosts-{}.json", mode.label()));
-            replace(&file, &body).map_err(Error::io("cannot write", file))?;
+            replace_file(&file, &body).map_err(Error::io("cannot write", file))?;
             hosts = agent::parse_hosts(&body);
             let log = report.join(format!("agent-{}.log", mode.label()));
             let from = agent.log().to_owned();
@@ -332,7 +332,7 @@ impl Rig {
         }
         if let Some(policy) = policy {
             let file = report.join(format!("{}.json", mode.label()));
-            replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
+            replace_file(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
         }
         let remotes = scenario
             .remotes()

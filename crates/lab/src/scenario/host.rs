@@ -81,7 +81,7 @@ pub(super) fn read(
         own.seed = own.seed.wrapping_add(count.into());
         own.read(&mut table, folder);
         let paths = several(&mut table, own);
-        table.finish();
+        table.refuse_unknown_keys();
         if path.is_some() {
             paths.iter().for_each(|path| path.check(&table));
         }

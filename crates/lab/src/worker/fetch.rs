@@ -120,7 +120,7 @@ fn request(plan: &Plan, page: &Page) -> String {
 }
 
 fn curl(web: &Web, request: &str) -> io::Result<String> {
-    let mut command = Command::new(tool::find("curl").unwrap_or_else(|| "curl".into()));
+    let mut command = Command::new(tool::find_program("curl").unwrap_or_else(|| "curl".into()));
     let mut child = command
         .args(["--disable", "--silent", "--parallel", "--parallel-max"])
         .arg(web.at_once.to_string())

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use thalweg_process::tool;
-use thalweg_units::prefix::{MAPPED, Prefix, bits};
+use thalweg_units::prefix::{MAPPED, Prefix, address_bits};
 
 use crate::error::Error;
 
@@ -37,7 +37,10 @@ pub fn destinations(table: &str) -> Vec<Prefix> {
 pub fn free(ranges: &[Ipv4Addr], prefix: u8, number: u32, routes: &[Prefix]) -> Option<u32> {
     ranges.iter().find_map(|range| {
         let first = range.to_bits() + (number << (32 - prefix));
-        let own = Prefix::of(bits(Ipv4Addr::from_bits(first).into()), MAPPED + prefix);
+        let own = Prefix::of(
+            address_bits(Ipv4Addr::from_bits(first).into()),
+            MAPPED + prefix,
+        );
         let used = routes.iter().any(|route| route.overlaps(own));
         (!used).then_some(first)
     })

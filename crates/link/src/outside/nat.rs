@@ -99,7 +99,7 @@ fn failed(said: String) -> Error {
 }
 
 fn nft(arguments: &[&str]) -> Command {
-    let mut command = tool::command("nft");
+    let mut command = tool::program_command("nft");
     command.args(arguments);
     command
 }

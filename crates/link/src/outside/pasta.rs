@@ -41,7 +41,7 @@ pub(super) struct Families {
 /// # Errors
 /// [`Error::Missing`] names the package, and what works without.
 pub(super) fn find() -> Result<PathBuf, Error> {
-    tool::find("pasta").ok_or_else(|| {
+    tool::find_program("pasta").ok_or_else(|| {
         Error::Missing(
             "--outside needs pasta where the user is not root; install the package passt, or run \
              it as root (all but --outside works without)"
@@ -88,7 +88,7 @@ pub(super) fn start(program: &Path, ends: &Ends, families: Families) -> Result<P
     let errors = said
         .try_clone()
         .map_err(Error::system("cannot duplicate a descriptor"))?;
-    let mut command = tool::command("pasta");
+    let mut command = tool::program_command("pasta");
     command
         .args(["--foreground", "--quiet", "--stderr", "--config-net"])
         .args(["--ns-ifname", DEVICE, "--mtu", &MTU_BYTES.to_string()])

@@ -11,7 +11,7 @@ use thalweg_terminal::Failure;
 use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::output::{self, count};
 use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
-use thalweg_units::reader::text;
+use thalweg_units::reader::decode_text;
 use thalweg_units::{Faults, excerpt};
 
 use crate::options::Global;
@@ -41,8 +41,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in files {
         kinds::expect(file, Kind::Configuration)?;
-        let bytes = file::read(file, MAX_FILE_BYTES)?;
-        let parsed = text(&bytes, file).and_then(|text| Config::parse(text, file));
+        let bytes = file::read_bytes(file, MAX_FILE_BYTES)?;
+        let parsed = decode_text(&bytes, file).and_then(|text| Config::parse(text, file));
         reports.push(told(global, file, &bytes, parsed.as_ref().err())?);
         if let Ok(Config { networks, .. }) = parsed
             && let Some(table) = networks.table

@@ -7,7 +7,7 @@ use serde::Serialize;
 use thalweg_agent::config::{Config, DEFAULT_FILE, KeyDescription};
 use thalweg_terminal::output;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
-use thalweg_units::reader::text;
+use thalweg_units::reader::decode_text;
 
 use crate::options::Global;
 
@@ -26,12 +26,12 @@ struct Key {
 /// Shows every key.
 pub fn run(global: &Global) -> Result<()> {
     let file = global.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let keys = match file::read(file, MAX_FILE_BYTES) {
+    let keys = match file::read_bytes(file, MAX_FILE_BYTES) {
         Err(error) if global.config.is_none() && error.is_absent() => Config::keys(),
         read => {
             // Every command reports faults in these words.
             Config::load(file)?;
-            Config::describe(text(&read?, file)?, file)?.1
+            Config::describe(decode_text(&read?, file)?, file)?.1
         }
     };
     let keys: Vec<Key> = keys

@@ -34,7 +34,7 @@ pub struct Options {
 
 /// A size of a server's store, in bytes.
 pub fn size(text: &str) -> Result<u64, String> {
-    let bytes = grammar::bytes(text).filter(|bytes| (1 << 20..=1 << 50).contains(bytes));
+    let bytes = grammar::parse_bytes(text).filter(|bytes| (1 << 20..=1 << 50).contains(bytes));
     bytes.ok_or_else(|| "expected a size such as 4GB, at least 1MiB".to_owned())
 }
 

@@ -103,7 +103,7 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
             if let Some(why) = compiled.and_then(|it| it.machine_bound()) {
                 bail!("{}: {why}", options.file.display());
             }
-            let text = file::text(bytes, &options.file)?;
+            let text = file::decode_text(bytes, &options.file)?;
             let ppm = options.canary.unwrap_or(ALL_PPM);
             publish(global, &options.label, &text, ppm)
         }

@@ -55,7 +55,7 @@ fn text(report: &Report) -> String {
             }
             .to_owned(),
         ),
-        ("memory", output::bytes(report.map_bytes)),
+        ("memory", output::bytes_text(report.map_bytes)),
     ]);
     for fault in &report.faults {
         text.push_str(&format!("problem: {fault}; {REMEDY}\n"));

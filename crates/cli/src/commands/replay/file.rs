@@ -160,7 +160,7 @@ pub struct Decisions {
 /// A fault of the file, with file and line.
 pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
     let name = path.display().to_string();
-    let mut lines = BufReader::new(file::open(path, MAX_BYTES)?).split(b'\n');
+    let mut lines = BufReader::new(file::open_regular(path, MAX_BYTES)?).split(b'\n');
     let head = match lines.next() {
         None => bail!("{name}: the file is empty, expected decisions"),
         Some(line) => {
@@ -389,7 +389,7 @@ fn network(host: &str, lengths: &Networks) -> String {
         false => lengths.ipv6_prefix,
     };
     let whole = prefix.length128();
-    let cut = prefix.cut(u8::try_from(length).map_or(whole, |length| length.min(whole)));
+    let cut = prefix.cut_to(u8::try_from(length).map_or(whole, |length| length.min(whole)));
     format!("{}/{}", cut.address(), cut.length())
 }
 

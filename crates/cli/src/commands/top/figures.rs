@@ -1,6 +1,6 @@
 //! Figures and texts that fit a column.
 
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 /// Text where there is no figure.
 pub const NONE: &str = "-";
@@ -10,8 +10,8 @@ pub fn short(value: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let found = units.iter().find(|(factor, _)| value >= factor * 0.9995);
     match found {
-        Some((factor, suffix)) => three(value / factor) + suffix,
-        None => three(value),
+        Some((factor, suffix)) => three_digits(value / factor) + suffix,
+        None => three_digits(value),
     }
 }
 

@@ -128,7 +128,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
             // Shortened as by git; --json has all of it.
             training.commit.chars().take(12).collect::<String>(),
             training.base_rtt_ns as f64 / 1e3,
-            figures::rate(training.line_rate_bps as f64)
+            figures::rate_text(training.line_rate_bps as f64)
         ),
     ));
     let others = document

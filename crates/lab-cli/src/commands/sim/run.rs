@@ -9,7 +9,7 @@ use thalweg_sim::Scenario;
 use thalweg_sim::scenario::Setting;
 use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::{Failure, Format, output};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use super::batch::{Batch, Common, Runs, measure};
 use super::{document, report};
@@ -101,7 +101,7 @@ fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
-    replace(file, text).with_context(|| format!("cannot write {}", file.display()))
+    replace_file(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn text(batch: &Batch, directories: &[PathBuf]) -> String {

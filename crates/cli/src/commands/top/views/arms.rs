@@ -2,7 +2,7 @@
 
 use ratatui::style::Style;
 use thalweg_agent::view::{Arm, Host, HostArm};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use super::hosts::{cost, is_measured};
 use crate::commands::top::figures::{NONE, count, percent};
@@ -139,7 +139,7 @@ fn row(scene: &Scene, arm: &Arm, sum: &Sum, all: u64) -> Vec<Cell> {
         percent(sum.chosen as f64 / all.max(1) as f64).into(),
         count(sum.chosen).into(),
         count(sum.best).into(),
-        sum.mean(sum.cost, three).into(),
+        sum.mean(sum.cost, three_digits).into(),
         sum.mean(sum.loss, percent).into(),
         count(sum.harmful).into(),
         Cell::styled(&count(arm.refusals), bad(arm.refusals > 0)),

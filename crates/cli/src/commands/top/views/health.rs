@@ -4,7 +4,7 @@ use ratatui::style::Style;
 use thalweg_agent::view::Status;
 use thalweg_control::inventory::{Inventory, RunningProgram};
 use thalweg_terminal::output::span;
-use thalweg_units::figures::{bytes, three};
+use thalweg_units::figures::{bytes_text, three_digits};
 
 use crate::commands::top::figures::{NONE, count, per_second};
 use crate::commands::top::scene::{Body, Scene};
@@ -66,8 +66,8 @@ fn memory(scene: &Scene, status: &Status, body: &mut Body) {
     let text = format!(
         "{} in the kernel, {} in the agent. Hosts saved {snapshot} to {}. Events: {} lost in the \
          kernel, {} not stored.",
-        bytes(status.map_bytes),
-        bytes(status.resident_bytes),
+        bytes_text(status.map_bytes),
+        bytes_text(status.resident_bytes),
         status.store,
         status.counters.events_dropped,
         status.events_lost
@@ -123,7 +123,7 @@ fn row(seen: &Seen<Option<Inventory>>, program: &RunningProgram) -> (f64, Vec<Ce
         program.id.to_string().into(),
         or_none(program.runs.map(count)).into(),
         per_second(runs).into(),
-        or_none(per_run.map(three)).into(),
+        or_none(per_run.map(three_digits)).into(),
         or_none(share.map(|share| format!("{:.2}%", share * 100.0))).into(),
     ];
     (share.unwrap_or(0.0), cells)

@@ -11,7 +11,7 @@ use crate::commands::top::choice::Sort;
 use crate::commands::top::figures::{NONE, ago, bits, count, per_second, percent};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::table::{Cell, Column, Table};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 /// The columns.
 pub const HELP: [&str; 11] = [
@@ -128,9 +128,9 @@ fn row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
         arm.map_or(NONE.to_owned(), |arm| percent(arm.next_probability))
             .into(),
         measured(&|arm| bits(rate_of(arm))).into(),
-        measured(&|arm| three(f64::from(arm.srtt_us.max(arm.min_rtt_us)) / 1e3)).into(),
+        measured(&|arm| three_digits(f64::from(arm.srtt_us.max(arm.min_rtt_us)) / 1e3)).into(),
         Cell::styled(&measured(&|arm| percent(arm.retransmitted)), loss),
-        measured(&|arm| three(cost(arm))).into(),
+        measured(&|arm| three_digits(cost(arm))).into(),
         others(host, arm).into(),
     ]
 }
@@ -180,7 +180,7 @@ fn others(host: &Host, chosen: Option<&HostArm>) -> String {
         let harmful = if arm.harmful { "!" } else { "" };
         match is_measured(chosen) {
             true => format!("{}{harmful}{:+.1}", arm.arm, cost(arm) - cost(chosen)),
-            false => format!("{}{harmful} {}", arm.arm, three(cost(arm))),
+            false => format!("{}{harmful} {}", arm.arm, three_digits(cost(arm))),
         }
     });
     text.collect::<Vec<_>>().join(" ")
