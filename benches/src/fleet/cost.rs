@@ -54,7 +54,7 @@ pub fn run(binary: &Path, runs: usize, size: Size) -> Result<bool> {
     ensure!(runs > 0, "expected at least one run");
     let Size { agents, networks } = size;
     ensure!(networks <= 65_536, "expected 65536 networks at most");
-    let _guard = interrupt::Guard::install()?;
+    let _guard = interrupt::Guard::install_handlers()?;
     let pair = bed::pair("fleet-cost")?;
     let directory = tempfile::tempdir()?;
     let (mut server, url) = serve(binary, directory.path())?;
@@ -221,7 +221,7 @@ fn cost(
     let before = cpu_seconds(agent.pid())?;
     let rest = Instant::now();
     while rest.elapsed() < REST {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         std::thread::sleep(Duration::from_millis(200));
         look()?;
     }

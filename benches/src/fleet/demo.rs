@@ -121,7 +121,7 @@ pub fn run(binary: &Path, json: bool) -> Result<bool> {
     );
     let program = server::program(binary)?;
     // Ctrl-C ends a wait, and everything is removed in order.
-    let _guard = interrupt::Guard::install()?;
+    let _guard = interrupt::Guard::install_handlers()?;
     let directory = tempfile::tempdir()?;
     let say = |text: &str| {
         if !json {
@@ -340,7 +340,9 @@ impl Visitor {
             }
             Ok(visits)
         });
-        let status = wait_within(PATIENCE, "the end of transfers", || Ok(self.0.ended()?))?;
+        let status = wait_within(PATIENCE, "the end of transfers", || {
+            Ok(self.0.exit_status()?)
+        })?;
         ensure!(status.success(), "a transfer failed ({status})");
         reader
             .join()
@@ -398,7 +400,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
                 told[place] = Some(measured);
             }
         }
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         if told.iter().all(Option::is_some) {
             break;
         }

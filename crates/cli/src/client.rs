@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
-use thalweg_process::http::{Answer, Connection};
+use thalweg_process::http::{Connection, Reply};
 
 use thalweg_terminal::Failure;
 
@@ -91,7 +91,7 @@ impl Client {
         mut line: impl FnMut(&str) -> Result<()>,
     ) -> Result<()> {
         let mut answer = self.send("GET", path, None)?;
-        answer.patience(None)?;
+        answer.set_timeout(None)?;
         begin(self.get(first)?)?;
         let mut answer = BufReader::new(answer);
         let mut whole = Vec::new();
@@ -116,22 +116,24 @@ impl Client {
     }
 
     /// Sends a request; returns a response that is not an error.
-    fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Answer> {
+    fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Reply> {
         let mut answer = match method {
             "GET" => {
-                let first = self.connect()?.send(method, path, None, PATIENCE);
+                let first = self.connect()?.send_request(method, path, None, PATIENCE);
                 match first {
                     // A connection ends unanswered where the agent goes on with another
                     // configuration. Its next session answers.
                     Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                        self.connect()?.send(method, path, None, PATIENCE)?
+                        self.connect()?.send_request(method, path, None, PATIENCE)?
                     }
                     first => first?,
                 }
             }
-            _ => self.connect()?.send(method, path, body, LONG_PATIENCE)?,
+            _ => self
+                .connect()?
+                .send_request(method, path, body, LONG_PATIENCE)?,
         };
-        answer.patience(Some(PATIENCE))?;
+        answer.set_timeout(Some(PATIENCE))?;
         let (status, reason) = (answer.status, answer.reason.clone());
         if (200..300).contains(&status) {
             return Ok(answer);

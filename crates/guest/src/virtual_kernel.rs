@@ -237,7 +237,7 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     if place.join(PROGRAM).is_file() {
         return Ok(place.join(PROGRAM));
     }
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let work = Scratch::create(&cache)?;
     let bar = bar(progress);
     bar.set_message("unpacking the sources");
@@ -307,7 +307,7 @@ fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(),
     let never = || Instant::now() + Duration::from_secs(3600);
     let mut bytes = [0u8; 16 << 10];
     loop {
-        if !interrupt::wait(output.as_fd(), PollFlags::POLLIN, never(), OnSignal::Fail)? {
+        if !interrupt::wait_for_event(output.as_fd(), PollFlags::POLLIN, never(), OnSignal::Fail)? {
             continue;
         }
         let count = output

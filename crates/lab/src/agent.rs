@@ -138,7 +138,7 @@ impl Agent {
     fn await_ready(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + START;
         loop {
-            let answer = http::request(&self.socket, "GET", "/v1/status");
+            let answer = http::request_once(&self.socket, "GET", "/v1/status");
             if matches!(&answer, Ok(response) if response.status == 200) {
                 return Ok(());
             }
@@ -177,7 +177,7 @@ impl Agent {
     }
 
     fn get(&self, path: &str) -> Result<String, Error> {
-        let answer = http::request(&self.socket, "GET", path)
+        let answer = http::request_once(&self.socket, "GET", path)
             .map_err(|error| self.fault(&format!("GET {path}: {error}")))?;
         match answer.status {
             200 => Ok(answer.body),
@@ -188,7 +188,7 @@ impl Agent {
     /// Tells the agent to remove its programs and end, and waits for that.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
         self.ask_to_go();
-        match self.process.ended()? {
+        match self.process.exit_status()? {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(self.fault(&format!("asked to detach, it ended with {status}"))),
             None => Err(self.fault("asked to detach, it had to be killed")),
@@ -199,7 +199,7 @@ impl Agent {
         if std::mem::replace(&mut self.detached, true) {
             return;
         }
-        let asked = http::request(&self.socket, "POST", "/v1/detach");
+        let asked = http::request_once(&self.socket, "POST", "/v1/detach");
         let patience = if asked.is_ok() { END } else { Duration::ZERO };
         let deadline = Instant::now() + patience;
         if matches!(

@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     }
     let asked = timing::asked(&scenarios)?;
     if let Some(stock) = &stock {
-        let _signals = interrupt::Guard::install()?;
+        let _signals = interrupt::Guard::install_handlers()?;
         return inside::qemu::run(stock, asked.timers, &options, &scenarios);
     }
     let seed = scenarios.first().map_or(0, |first| first.path.seed);
@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     if asked.timers == Timers::Tick {
         kernel.words.push("highres=off".to_owned());
     }
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     inside::uml::run(&kernel, &options, &scenarios)
 }
 

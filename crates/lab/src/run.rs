@@ -37,7 +37,7 @@ use rig::Rig;
 pub fn run(options: &Options) -> Result<Outcome, Error> {
     let scenarios = check(options)?;
     preflight::check(&scenarios, &options.modes, options.origin.place.name.wire())?;
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     stale::remove();
 
     let _arms = arms::load(&options.agent_binary, &scenarios)?;
@@ -158,7 +158,7 @@ fn run_scenario(
         turns.len() as u64,
     )?;
     for (made, Turn { round, mode }) in turns.into_iter().enumerate() {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         let of = &modes[mode];
         progress.begin(made as u64, of.to_string());
         let rig = match &mut rigs[mode] {

@@ -39,7 +39,7 @@ pub struct Options {
 /// # Errors
 /// Measuring or writing fails, for example without the right to real-time priority.
 pub fn measure(options: &Options) -> Result<(), Error> {
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let mut command = Command::new(&options.program);
     if options.stack {
         command.args(["stack", "--"]).arg(&options.program);
@@ -76,7 +76,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
         } else {
             "cannot measure timers"
         }))?;
-    interrupt::check()?;
+    interrupt::check_interrupt()?;
     let mut lateness: Lateness = serde_json::from_slice(&output.stdout)
         .map_err(|error| Error::system("no timers were measured")(error.into()))?;
     if options.stack {

@@ -32,10 +32,10 @@ pub struct Response {
 /// Makes one request without a body.
 ///
 /// # Errors
-/// As of [`Connection::send`].
-pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> {
-    let mut answer = Connection::open(path)?.send(method, target, None, PATIENCE)?;
-    answer.patience(Some(PATIENCE))?;
+/// As of [`Connection::send_request`].
+pub fn request_once(path: &Path, method: &str, target: &str) -> io::Result<Response> {
+    let mut answer = Connection::open(path)?.send_request(method, target, None, PATIENCE)?;
+    answer.set_timeout(Some(PATIENCE))?;
     let mut body = String::new();
     let status = answer.status;
     answer.take(LONGEST + 1).read_to_string(&mut body)?;
@@ -48,11 +48,11 @@ pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> 
 
 /// A connection to an agent.
 #[derive(Debug)]
-pub struct Connection(Patient);
+pub struct Connection(TimedStream);
 
 /// A stream with a limit on each wait.
 #[derive(Debug)]
-struct Patient {
+struct TimedStream {
     stream: UnixStream,
     /// The process at the other end, if this one can know it.
     agent: Option<i32>,
@@ -64,18 +64,18 @@ struct Patient {
 
 /// The head of a response. Its body must be read: an incomplete one is an error.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Reply {
     /// Status code.
     pub status: u16,
     /// The status in words.
     pub reason: String,
-    stream: BufReader<Patient>,
-    left: Left,
+    stream: BufReader<TimedStream>,
+    left: BodyRest,
 }
 
 /// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum BodyRest {
     /// This number of bytes.
     Bytes(u64),
     /// Chunks, the first of them not started.
@@ -100,7 +100,7 @@ impl Connection {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(LOOK))?;
         stream.set_write_timeout(Some(LOOK))?;
-        Ok(Self(Patient {
+        Ok(Self(TimedStream {
             stream,
             agent: agent.map(|agent| agent.pid()).filter(|pid| *pid > 0),
             patience: None,
@@ -115,13 +115,13 @@ impl Connection {
     /// System errors; [`ErrorKind::TimedOut`] if the agent is stopped or silent;
     /// [`ErrorKind::UnexpectedEof`] if the response is incomplete; [`ErrorKind::InvalidData`] if it
     /// is not HTTP.
-    pub fn send(
+    pub fn send_request(
         self,
         method: &str,
         target: &str,
         body: Option<(&mut dyn Read, u64)>,
         patience: Duration,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<Reply> {
         let mut stream = self.0;
         (stream.patience, stream.since) = (Some(patience), Some(Instant::now()));
         let length = body.as_ref().map_or(0, |(_, length)| *length);
@@ -147,7 +147,7 @@ impl Connection {
             true => broken_off("before it answered"),
             false => error,
         };
-        let mut answer = Answer::read(BufReader::new(stream)).map_err(broken)?;
+        let mut answer = Reply::read_head(BufReader::new(stream)).map_err(broken)?;
         answer.stream.get_mut().since = None;
         Ok(answer)
     }
@@ -163,21 +163,24 @@ fn broken_off(when: &str) -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, text)
 }
 
-impl Patient {
+impl TimedStream {
     /// Waits for a call that gives up after [`LOOK`].
-    fn wait<T>(&mut self, mut call: impl FnMut(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+    fn wait_for<T>(
+        &mut self,
+        mut call: impl FnMut(&mut UnixStream) -> io::Result<T>,
+    ) -> io::Result<T> {
         let since = self.since.unwrap_or_else(Instant::now);
         loop {
             match call(&mut self.stream) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check(since)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check_wait(since)?,
                 done => return done,
             }
         }
     }
 
     /// Fails if there is no reason to wait longer.
-    fn check(&self, since: Instant) -> io::Result<()> {
+    fn check_wait(&self, since: Instant) -> io::Result<()> {
         let Some(patience) = self.patience else {
             return Ok(());
         };
@@ -198,15 +201,15 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for TimedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.wait(|stream| stream.read(buffer))
+        self.wait_for(|stream| stream.read(buffer))
     }
 }
 
-impl Write for Patient {
+impl Write for TimedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait(|stream| stream.write(bytes))
+        self.wait_for(|stream| stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -222,19 +225,19 @@ fn is_stopped(pid: i32) -> bool {
     state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
-impl Answer {
+impl Reply {
     /// Sets the limit of the wait for each part of the body; `None`: no limit.
     ///
     /// # Errors
     /// System errors.
-    pub fn patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_timeout(&mut self, patience: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.patience = patience;
         stream.stream.set_read_timeout(patience.map(|_| LOOK))
     }
 
-    fn read(mut stream: BufReader<Patient>) -> io::Result<Self> {
-        let head = line(&mut stream)?;
+    fn read_head(mut stream: BufReader<TimedStream>) -> io::Result<Self> {
+        let head = read_line(&mut stream)?;
         let mut words = head.splitn(3, ' ');
         let version = words.next().unwrap_or_default();
         let status = words.next().and_then(|status| status.parse().ok());
@@ -242,16 +245,16 @@ impl Answer {
             return Err(not_http());
         };
         let reason = words.next().unwrap_or_default().to_owned();
-        let mut left = Left::All;
-        for field in fields(&mut stream)? {
+        let mut left = BodyRest::All;
+        for field in read_fields(&mut stream)? {
             let (name, value) = field.split_once(':').ok_or_else(not_http)?;
             let value = value.trim();
             if name.eq_ignore_ascii_case("transfer-encoding")
                 && value.eq_ignore_ascii_case("chunked")
             {
-                left = Left::Chunks;
-            } else if name.eq_ignore_ascii_case("content-length") && left == Left::All {
-                left = Left::Bytes(value.parse().map_err(|_| not_http())?);
+                left = BodyRest::Chunks;
+            } else if name.eq_ignore_ascii_case("content-length") && left == BodyRest::All {
+                left = BodyRest::Bytes(value.parse().map_err(|_| not_http())?);
             }
         }
         Ok(Self {
@@ -268,7 +271,7 @@ fn not_http() -> io::Error {
 }
 
 /// A line without its end.
-fn line(stream: &mut impl BufRead) -> io::Result<String> {
+fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
     match line.strip_suffix(b"\n") {
@@ -279,10 +282,10 @@ fn line(stream: &mut impl BufRead) -> io::Result<String> {
 }
 
 /// The fields of a head, or those after the last chunk.
-fn fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
+fn read_fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut fields = Vec::new();
     loop {
-        let field = line(stream)?;
+        let field = read_line(stream)?;
         if field.is_empty() {
             return Ok(fields);
         }
@@ -294,18 +297,18 @@ fn fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
 }
 
 /// The head of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
-fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
-    let size = line(stream)?;
+fn next_chunk(stream: &mut impl BufRead) -> io::Result<BodyRest> {
+    let size = read_line(stream)?;
     let digits = size.split(';').next().unwrap_or_default().trim();
     let size = u64::from_str_radix(digits, 16).map_err(|_| not_http())?;
     if size > 0 {
-        return Ok(Left::Chunk(size));
+        return Ok(BodyRest::Chunk(size));
     }
-    fields(stream)?;
-    Ok(Left::Bytes(0))
+    read_fields(stream)?;
+    Ok(BodyRest::Bytes(0))
 }
 
-impl Read for Answer {
+impl Read for Reply {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.read_part(buffer);
         read.map_err(|error| match is_broken(&error) {
@@ -315,19 +318,19 @@ impl Read for Answer {
     }
 }
 
-impl Answer {
+impl Reply {
     fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // Only when more is wanted: the next chunk of a stream may take long.
-        if self.left == Left::Chunk(0) {
-            if !line(&mut self.stream)?.is_empty() {
+        if self.left == BodyRest::Chunk(0) {
+            if !read_line(&mut self.stream)?.is_empty() {
                 return Err(not_http());
             }
-            self.left = Left::Chunks;
+            self.left = BodyRest::Chunks;
         }
-        if self.left == Left::Chunks {
+        if self.left == BodyRest::Chunks {
             self.left = next_chunk(&mut self.stream)?;
         }
-        let (Left::Bytes(left) | Left::Chunk(left)) = &mut self.left else {
+        let (BodyRest::Bytes(left) | BodyRest::Chunk(left)) = &mut self.left else {
             return self.stream.read(buffer);
         };
         let most = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -355,7 +358,7 @@ mod tests {
         let (stream, agent) = UnixStream::pair()?;
         stream.set_read_timeout(Some(LOOK))?;
         stream.set_write_timeout(Some(LOOK))?;
-        let connection = Connection(Patient {
+        let connection = Connection(TimedStream {
             stream,
             agent: None,
             patience: None,
@@ -369,7 +372,7 @@ mod tests {
         let (connection, mut agent) = pair()?;
         let served = thread::spawn(move || {
             let mut asked = BufReader::new(agent.try_clone()?);
-            while !line(&mut asked)?.is_empty() {}
+            while !read_line(&mut asked)?.is_empty() {}
             agent.write_all(bytes)
         });
         let outcome = read(connection);
@@ -379,7 +382,7 @@ mod tests {
     }
 
     fn read(connection: Connection) -> io::Result<(u16, String)> {
-        let mut answer = connection.send("GET", "/", None, PATIENCE)?;
+        let mut answer = connection.send_request("GET", "/", None, PATIENCE)?;
         let mut body = String::new();
         answer.read_to_string(&mut body)?;
         Ok((answer.status, body))
@@ -412,7 +415,9 @@ mod tests {
         });
         let length = 8 << 20;
         let body: (&mut dyn Read, u64) = (&mut io::repeat(b' '), length);
-        let mut answer = connection.send("POST", "/", Some(body), PATIENCE).unwrap();
+        let mut answer = connection
+            .send_request("POST", "/", Some(body), PATIENCE)
+            .unwrap();
         let mut body = String::new();
         answer.read_to_string(&mut body).unwrap();
         assert_eq!((answer.status, body.as_str()), (413, "large"));
@@ -431,7 +436,7 @@ mod tests {
             agent.write_all(head.as_bytes())?;
             io::copy(&mut io::repeat(b'x').take(LONGEST + 1), &mut agent)
         });
-        let error = request(&path, "GET", "/").unwrap_err();
+        let error = request_once(&path, "GET", "/").unwrap_err();
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         assert_eq!(served.join().unwrap().unwrap(), LONGEST + 1);

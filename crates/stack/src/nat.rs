@@ -65,7 +65,7 @@ pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> 
 
 /// Removes the tables of a device, if there are any.
 pub(crate) fn forget(device: &str) -> Result<(), Error> {
-    let commands = removal(&tool::read("nft", "list tables")?, device);
+    let commands = removal(&tool::read_tool("nft", "list tables")?, device);
     if commands.is_empty() {
         return Ok(());
     }

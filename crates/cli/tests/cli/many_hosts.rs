@@ -68,7 +68,8 @@ fn connections(list: &Value) -> BTreeMap<String, u64> {
 /// Checks the agent's choice of the best of this number of hosts, as made by [`learn`].
 fn the_best_are_chosen(bed: &Bed, count: u32) {
     let best = |query: &str| -> Vec<String> {
-        let answer = http::request(&bed.socket(), "GET", &format!("/v1/hosts?{query}")).unwrap();
+        let answer =
+            http::request_once(&bed.socket(), "GET", &format!("/v1/hosts?{query}")).unwrap();
         let list: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(answer.status, 200, "{list}");
         let hosts = list["hosts"].as_array().unwrap().iter();

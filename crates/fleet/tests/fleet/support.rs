@@ -130,7 +130,7 @@ impl Server {
         command.stdout(log.try_clone().expect("a log")).stderr(log);
         let mut process = Process::spawn(&mut command).expect("starting the server");
         let answers = wait_for("the server's port", || {
-            if process.ended().expect("waiting").is_some() {
+            if process.exit_status().expect("waiting").is_some() {
                 return Some(false);
             }
             TcpStream::connect(&self.address).ok().map(|_| true)

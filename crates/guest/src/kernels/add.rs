@@ -68,7 +68,7 @@ pub fn add(package: &str) -> Result<Added, Error> {
             super::EXAMPLE
         )));
     }
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let scratch = Scratch::create(&place())?;
     let unpacked = scratch.path().join("tree");
     let source = match is_file {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use thalweg_process::interrupt;
-use thalweg_process::tool::{self, quote};
+use thalweg_process::tool::{self, quote_word};
 use thalweg_units::Size;
 
 use crate::channel::CHANNEL;
@@ -153,7 +153,7 @@ impl Machine<'_> {
     pub fn command_line(&self) -> String {
         let image = format!("vmlinuz-{}", self.kernel.name);
         let words = std::iter::once(PROGRAM.to_owned()).chain(self.arguments(&image));
-        let words: Vec<String> = words.map(|word| quote(&word)).collect();
+        let words: Vec<String> = words.map(|word| quote_word(&word)).collect();
         words.join(" ")
     }
 
@@ -267,7 +267,7 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
         seed: 0,
         timers: Timers::HighResolution,
     };
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let inside = initial::program_of(what.program);
     let task = Task::Program {
         program: inside.clone(),

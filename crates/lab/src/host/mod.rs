@@ -312,7 +312,7 @@ impl Pair {
         let namespace = namespace.handle()?;
         let entrance = self.cgroup.entrance()?;
         let mut command = tool::program_command(program);
-        thalweg_process::tie(&mut command);
+        thalweg_process::tie_to_thread(&mut command);
         // SAFETY: between fork and exec only setns(2) and write(2) are called,
         // both async-signal-safe, on descriptors that the closure owns.
         unsafe {

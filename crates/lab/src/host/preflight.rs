@@ -33,7 +33,7 @@ const LEARNER: &str = "learn_sockops";
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     for (bit, what) in CAPABILITIES {
-        if !capabilities::has(bit) {
+        if !capabilities::is_in_force(bit) {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }

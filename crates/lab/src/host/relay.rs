@@ -15,7 +15,7 @@ use std::process::{ChildStdin, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use thalweg_process::tool::{self, run};
+use thalweg_process::tool::{self, run_tool};
 use thalweg_process::{Error, Process};
 
 use super::netns::Namespace;
@@ -67,7 +67,7 @@ impl Relay {
             return Ok(0);
         }
         let name = namespace.name();
-        let told = tool::read("tc", &format!("-n {name} -s -j qdisc show dev {FAR} root"))?;
+        let told = tool::read_tool("tc", &format!("-n {name} -s -j qdisc show dev {FAR} root"))?;
         root_drops(&told).ok_or_else(|| {
             Error::system("cannot read what `tc` tells of the bottleneck")(std::io::Error::other(
                 format!("expected JSON with the field \"drops\", found {told:?}"),
@@ -83,7 +83,7 @@ impl Relay {
         disciplines(self, path)
             .into_iter()
             .try_for_each(|(interface, words)| {
-                run(
+                run_tool(
                     "tc",
                     &format!(
                         "-n {name} qdisc replace dev {interface} root handle {handle:x}: {words}"
@@ -91,7 +91,7 @@ impl Relay {
                 )
             })?;
         match (self, red(path)) {
-            (Self::Bottleneck, Some(words)) => run(
+            (Self::Bottleneck, Some(words)) => run_tool(
                 "tc",
                 &format!("-n {name} qdisc add dev {FAR} parent {handle:x}:1 {words}"),
             ),
@@ -161,7 +161,7 @@ impl Tuner {
             .args(["-n", namespace.name(), "-batch", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null());
-        thalweg_process::tie(&mut command);
+        thalweg_process::tie_to_thread(&mut command);
         let mut process = Process::spawn_tied(&mut command)?;
         let commands = process.child_mut().stdin.take();
         let commands = commands

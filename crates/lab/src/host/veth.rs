@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use thalweg_process::tool::{batch, run};
+use thalweg_process::tool::{run_batch, run_tool};
 
 use super::Side;
 use super::netns::Namespace;
@@ -129,7 +129,7 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
         .map(|relay| (relay.name(), NEAR))
         .chain([(ends.server.name(), INTERFACE)])
     {
-        run("ip", &wires.pair(near, far))?;
+        run_tool("ip", &wires.pair(near, far))?;
         for (end, commands) in [(near, wires.near(near.1)), (far, wires.far(far.1))] {
             lines.entry(end.0).or_default().extend(commands);
         }
@@ -152,7 +152,7 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
     }
     for (namespace, mut commands) in lines {
         commands.push("link set lo up".to_owned());
-        batch(namespace, &commands)?;
+        run_batch(namespace, &commands)?;
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ pub(super) fn give_addresses(ends: &Ends<'_>, path: &PathModel) -> Result<(), Er
     for (host, side, interface) in &ends.hosts() {
         let mut commands = ends.commands(&wires, *side, interface)?;
         commands.push("link set lo up".to_owned());
-        batch(host.name(), &commands)?;
+        run_batch(host.name(), &commands)?;
     }
     Ok(())
 }

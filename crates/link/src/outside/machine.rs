@@ -14,7 +14,10 @@ use crate::error::Error;
 /// # Errors
 /// `ip` is missing or fails.
 pub fn routes() -> Result<Vec<Prefix>, Error> {
-    Ok(destinations(&tool::read("ip", "-4 route show table all")?))
+    Ok(destinations(&tool::read_tool(
+        "ip",
+        "-4 route show table all",
+    )?))
 }
 
 /// The same in the text of `ip route show`.

@@ -56,7 +56,7 @@ pub(super) fn find() -> Result<PathBuf, Error> {
 /// [`Error::Missing`] if there is none.
 pub(super) fn families() -> Result<Families, Error> {
     let has = |family: &str| -> Result<bool, Error> {
-        let routes = tool::read("ip", &format!("{family} route show default"))?;
+        let routes = tool::read_tool("ip", &format!("{family} route show default"))?;
         Ok(routes.contains(" dev "))
     };
     let found = Families {

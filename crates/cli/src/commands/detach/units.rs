@@ -29,7 +29,7 @@ pub fn unit_of(pid: u32) -> Option<String> {
 pub fn find_waiting(is_wanted: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
     let words = "list-units --all --type=service --state=auto-restart,auto-restart-queued --plain \
                  --no-legend";
-    let listed = tool::read("systemctl", words).unwrap_or_default();
+    let listed = tool::read_tool("systemctl", words).unwrap_or_default();
     let units = listed.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         words.find(|word| is_unit(word))
@@ -65,7 +65,7 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
             }
             _ => {
                 let words = format!("stop {block}--no-ask-password -- {unit}");
-                return tool::run("systemctl", &words).map(|()| true);
+                return tool::run_tool("systemctl", &words).map(|()| true);
             }
         }
     }
@@ -74,7 +74,7 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
 /// A property of a unit; `None` where no systemd answers.
 fn property(name: &str, unit: &str) -> Option<String> {
     let words = format!("show --property={name} --value -- {unit}");
-    let shown = tool::read("systemctl", &words).ok()?;
+    let shown = tool::read_tool("systemctl", &words).ok()?;
     Some(shown.trim().to_owned())
 }
 

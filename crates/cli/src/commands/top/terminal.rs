@@ -133,7 +133,7 @@ pub fn wait(signals: &Signals, wake: &UnixStream) -> Result<Woken> {
         resized: false,
     };
     while let Some(caught) = signals.next()? {
-        woken.end |= caught.ends();
+        woken.end |= caught.ends_process();
         woken.resized |= caught.number == nix::libc::SIGWINCH;
     }
     Ok(woken)

@@ -131,7 +131,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         Some(jobs) => jobs.get(),
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
-    let stop = interrupt::flag()?;
+    let stop = interrupt::interrupt_flag()?;
     let bar = bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
     bar.tick();
     let mut reached = vec![Progress::default(); jobs.len()];
