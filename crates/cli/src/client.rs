@@ -162,7 +162,7 @@ impl Client {
     fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                Failure::coded(4, agent_down(&self.socket, &self.pin)).into()
+                Failure::with_code(4, agent_down(&self.socket, &self.pin)).into()
             }
             ErrorKind::PermissionDenied => anyhow::Error::from(error).context(format!(
                 "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
@@ -221,7 +221,7 @@ fn agent_down(socket: &Path, pin: &Path) -> String {
 /// The pins certainly would.
 pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
     if let Some(doubt) = thalweg_control::system::doubt_about_pins(pin)? {
-        thalweg_terminal::output::warn(&doubt);
+        thalweg_terminal::output::print_warning(&doubt);
     }
     Ok(())
 }

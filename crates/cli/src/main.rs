@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // A command that is no more here does not parse its options.
             let json = cli.global.format.json || failure::has_argument("--json");
-            failure::report(&error, json)
+            failure::report_error(&error, json)
         }
     }
 }

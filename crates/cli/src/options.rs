@@ -49,7 +49,7 @@ impl Global {
 
     fn expect_kind(&self) -> anyhow::Result<()> {
         match &self.config {
-            Some(file) => kinds::expect(file, Kind::Configuration),
+            Some(file) => kinds::expect_kind(file, Kind::Configuration),
             None => Ok(()),
         }
     }
@@ -93,7 +93,7 @@ impl Global {
         let Readable { config, fault } = self.readable()?;
         if let Some(fault) = fault {
             static TOLD: Once = Once::new();
-            TOLD.call_once(|| failure::warn(&in_words(&fault), self.format.json));
+            TOLD.call_once(|| failure::print_warning(&in_words(&fault), self.format.json));
         }
         Ok(config)
     }

@@ -90,7 +90,7 @@ pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) 
     let mut is_first = true;
     loop {
         let start = Instant::now();
-        let (text, outcome) = output::captured(&round);
+        let (text, outcome) = output::capture_output(&round);
         let failed = outcome.err();
         if let Some(Failure::OutputClosed) = failed.as_ref().and_then(|it| it.downcast_ref()) {
             return Err(Failure::OutputClosed.into());
@@ -98,16 +98,18 @@ pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) 
         if paints {
             let failed = failed.map(|error| format!("thalweg: {error:#}\n"));
             let text = text + &printable_lines(&failed.unwrap_or_default());
-            output::write(painted(&title(interval), &text, Term::stdout().size()).as_bytes())?;
+            output::write_bytes(
+                painted(&title(interval), &text, Term::stdout().size()).as_bytes(),
+            )?;
         } else {
             let gap = if is_first || global.format.json {
                 ""
             } else {
                 "\n"
             };
-            output::write(format!("{gap}{text}").as_bytes())?;
+            output::write_bytes(format!("{gap}{text}").as_bytes())?;
             if let Some(error) = failed {
-                failure::report(&error, global.format.json);
+                failure::report_error(&error, global.format.json);
             }
         }
         is_first = false;
@@ -119,7 +121,7 @@ pub fn run(global: &Global, interval: Duration, round: impl Fn() -> Result<()>) 
 fn title(interval: Duration) -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let now = jiff::Timestamp::now().strftime("%F %T UTC");
-    let every = output::decimal(interval.as_secs_f64());
+    let every = output::decimal_text(interval.as_secs_f64());
     format!("Every {every} s: thalweg {}  {now}", words.join(" "))
 }
 

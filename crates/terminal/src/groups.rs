@@ -9,12 +9,12 @@ pub type Group = (&'static str, &'static [&'static str], &'static str);
 pub fn with_groups(command: Command, list: &[Group]) -> Command {
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options of every command:\n{{options}}{{after-help}}",
-        groups(&command, list)
+        groups_text(&command, list)
     );
     command.help_template(template)
 }
 
-fn groups(command: &Command, list: &[Group]) -> String {
+fn groups_text(command: &Command, list: &[Group]) -> String {
     let mut text = String::new();
     for (title, names, example) in list {
         text += &format!("{title}:\n");
@@ -41,7 +41,7 @@ pub fn assert_complete(command: &Command, list: &[Group]) {
     own.sort_unstable();
     grouped.sort_unstable();
     assert_eq!(own, grouped);
-    let text = groups(command, list);
+    let text = groups_text(command, list);
     let is_narrow = text.lines().all(|line| line.chars().count() <= 100);
     assert!(is_narrow, "{text}");
 }

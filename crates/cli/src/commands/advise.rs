@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
-use thalweg_terminal::output::{self, span};
+use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
 
 use super::{gain, networks};
@@ -44,7 +44,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         true => client.get("/v1/advise")?,
         false => client.get(&format!("/v1/advise?{}", query.join("&")))?,
     };
-    output::show(&global.format, &advice, || {
+    output::show_value(&global.format, &advice, || {
         text(&advice, options.by == Some(By::Arm))
     })
 }
@@ -59,7 +59,7 @@ fn text(advice: &Advice, by_arm: bool) -> String {
             ),
             false => "There are no trials: all connections keep what they have.".to_owned(),
         };
-        let (system, age) = (&advice.system_arm, span(advice.age_s));
+        let (system, age) = (&advice.system_arm, span_text(advice.age_s));
         text += &format!("\n{given}\nCompared with {system}, over {age}.\n");
     }
     let (all, others): (Vec<_>, Vec<_>) = advice.groups.iter().partition(|it| it.by == "all");
@@ -102,7 +102,7 @@ fn text(advice: &Advice, by_arm: bool) -> String {
 
 /// A text that may be longer than a line.
 fn paragraph(text: &str) -> String {
-    let lines = output::wrap(text, usize::from(output::WIDTH));
+    let lines = output::wrap_text(text, usize::from(output::WIDTH));
     lines.join("\n") + "\n"
 }
 
@@ -209,7 +209,7 @@ fn verdict(choice: &AdviceChoice) -> String {
 fn unknown(known_in_s: Option<u64>) -> String {
     match known_in_s {
         None | Some(0) => "not known yet".to_owned(),
-        Some(left) => format!("not known yet; about {}", span(left)),
+        Some(left) => format!("not known yet; about {}", span_text(left)),
     }
 }
 

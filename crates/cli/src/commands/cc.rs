@@ -134,7 +134,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
             let all = cc::list_controls(pin)?;
-            output::show(&global.format, &all, || table(&all))
+            output::show_value(&global.format, &all, || table(&all))
         }
         Command::Load(load) => {
             let program = load.what.program()?;
@@ -218,16 +218,16 @@ fn line(decision: &Decision) -> String {
         decision.remote_port,
         decision.base_rtt_ns / 1000,
         queue_ns / 1000,
-        output::megabits(decision.rate as f64),
-        output::megabits(decision.delivered_rate as f64),
+        output::megabits_text(decision.rate as f64),
+        output::megabits_text(decision.delivered_rate as f64),
         f64::from(decision.action_q15) / 32768.0,
         decision.rate_multiplier(),
-        output::megabits(decision.next_rate as f64),
+        output::megabits_text(decision.next_rate as f64),
     )
 }
 
 fn done(global: &Global, what: &str, name: &str) -> Result<()> {
-    output::show(&global.format, &serde_json::json!({ what: name }), || {
+    output::show_value(&global.format, &serde_json::json!({ what: name }), || {
         format!("{what} {name}\n")
     })
 }
@@ -267,7 +267,7 @@ fn table(all: &[Control]) -> String {
                 "model {}, target {:.4}, 1 is {} Mbit/s and {} µs",
                 model.name,
                 model.target,
-                output::megabits(model.reference_rate_bps as f64 / 8.0),
+                output::megabits_text(model.reference_rate_bps as f64 / 8.0),
                 model.reference_rtt_us
             )
         }));

@@ -20,7 +20,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut found: Clamps = global.client()?.get("/v1/clamps")?;
     found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(&global.format, &found, || table(&found))
+    output::show_value(&global.format, &found, || table(&found))
 }
 
 fn table(found: &Clamps) -> String {
@@ -55,7 +55,7 @@ fn row(host: &HostClamp) -> Vec<String> {
         segments,
         known(
             host.max_rate_bytes_per_s > 0,
-            output::rate(host.max_rate_bytes_per_s as f64),
+            output::rate_text(host.max_rate_bytes_per_s as f64),
         ),
         known(host.min_rtt_us > 0, format!("{} µs", host.min_rtt_us)),
         host.connections.to_string(),

@@ -126,13 +126,13 @@ pub fn run(global: &Global) -> Result<()> {
     }
     outcome.left.extend(learner.remove_rest());
     outcome.others = leftovers::other_pins(pin);
-    output::show(&global.format, &outcome, || text(&outcome))?;
+    output::show_value(&global.format, &outcome, || text(&outcome))?;
     if !outcome.left.is_empty() {
         bail!("still in the kernel: {}", outcome.left.join("; "));
     }
     // Success means that nothing is left in the kernel.
     if let Some(why) = &outcome.unsaved {
-        output::warn(&format!(
+        output::print_warning(&format!(
             "what was learned since the last snapshot is not saved: {why}"
         ));
     }

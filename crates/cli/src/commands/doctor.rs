@@ -15,7 +15,7 @@ pub fn run(global: &Global) -> Result<()> {
     let mut checks = thalweg_agent::doctor::doctor(&config);
     checks.extend(fault.map(configuration));
     checks.extend(newcomers(&config));
-    output::show(&global.format, &checks, || text(&checks))?;
+    output::show_value(&global.format, &checks, || text(&checks))?;
     if checks
         .iter()
         .any(|check| check.state == CheckState::Missing)

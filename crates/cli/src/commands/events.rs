@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
-use thalweg_terminal::output::{self, bytes_text, milliseconds, percent, rate};
-use thalweg_terminal::whole;
+use thalweg_terminal::output::{self, bytes_text, milliseconds_text, percent_text, rate_text};
+use thalweg_terminal::whole_number;
 
 use crate::client::{Client, encode};
 use crate::options::{Global, host};
@@ -22,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "HOST", value_parser = host)]
     host: Option<String>,
     /// The latest N events, at most 10000.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole::<u32>(0..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole_number::<u32>(0..=10_000))]
     limit: u32,
 }
 
@@ -53,7 +53,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if !options.follow {
         let mut events: Vec<Event> = client.get(&latest)?;
         events.reverse();
-        return output::show(&global.format, &events, || {
+        return output::show_value(&global.format, &events, || {
             events.iter().map(line).collect()
         });
     }
@@ -123,7 +123,7 @@ pub fn line(event: &Event) -> String {
     };
     let mut text = format!(
         "{}  {:8}  {from_to} {} port {port}: ",
-        output::time(event.time_ms),
+        output::time_text(event.time_ms),
         event.kind,
         event.remote
     );
@@ -133,7 +133,7 @@ pub fn line(event: &Event) -> String {
             text.push_str(&format!(
                 " ({}, {}",
                 event.reason,
-                percent(event.propensity)
+                percent_text(event.propensity)
             ));
             match event.level.strip_prefix("fleet-") {
                 Some(level) => {
@@ -160,8 +160,8 @@ pub fn line(event: &Event) -> String {
                 "{} moved {} at {}, RTT {}, {} of {} segments retransmitted ({}, {})",
                 name(&event.arm),
                 bytes_text(measured.bytes),
-                rate(measured.rate_bytes_per_s as f64),
-                milliseconds(measured.srtt_us),
+                rate_text(measured.rate_bytes_per_s as f64),
+                milliseconds_text(measured.srtt_us),
                 measured.retrans,
                 measured.segs_out,
                 measured.end,

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
-use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
+use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text, span_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
@@ -25,7 +25,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let explanations: Vec<Explanation> = global.client()?.get(&path)?;
     let several = explanations.len() > 1;
     let texts = explanations.iter().map(|one| text(one, several));
-    output::show(&global.format, &explanations, || {
+    output::show_value(&global.format, &explanations, || {
         texts.collect::<Vec<_>>().join("\n")
     })
 }
@@ -56,23 +56,27 @@ fn text(explanation: &Explanation, several: bool) -> String {
     if host.connections == 0 && host.scored == 0 {
         return text + &known;
     }
-    text.push_str(&output::pairs(vec![
+    text.push_str(&output::pairs_table(vec![
         (
             "connections",
-            format!("{}, the last {} ago", host.connections, span(host.idle_s)),
+            format!(
+                "{}, the last {} ago",
+                host.connections,
+                span_text(host.idle_s)
+            ),
         ),
         ("measurements", host.scored.to_string()),
         ("moved mid-flow", host.switched.to_string()),
-        ("lowest round-trip time", milliseconds(host.min_rtt_us)),
+        ("lowest round-trip time", milliseconds_text(host.min_rtt_us)),
         (
             "under the default",
             format!(
                 "{:.1} × the {} of late",
                 host.queue_bits.exp2(),
-                milliseconds(host.base_rtt_us)
+                milliseconds_text(host.base_rtt_us)
             ),
         ),
-        ("highest rate", rate(host.max_rate_bytes_per_s as f64)),
+        ("highest rate", rate_text(host.max_rate_bytes_per_s as f64)),
     ]));
     let header = [
         "Arm", "Next", "Cost", "+/-", "Rate", "RTT", "Retrans", "Evidence", "Scored", "Chosen",
@@ -133,12 +137,12 @@ fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", arm.arm),
-        percent(arm.next_probability),
+        percent_text(arm.next_probability),
         measured(format!("{:.2}", arm.cost_bits)),
         measured(format!("{:.2}", arm.deviation_bits)),
-        measured(rate(arm.rate_bytes_per_s)),
-        measured(milliseconds(arm.srtt_us)),
-        measured(percent(arm.retransmitted)),
+        measured(rate_text(arm.rate_bytes_per_s)),
+        measured(milliseconds_text(arm.srtt_us)),
+        measured(percent_text(arm.retransmitted)),
         format!("{:.2}", arm.evidence),
         arm.scored.to_string(),
         arm.count.to_string(),

@@ -33,8 +33,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         write(b"\n")
     };
     match options.file.as_deref() {
-        None => get(&mut output::write),
-        Some(path) if path == Path::new("-") => get(&mut output::write),
+        None => get(&mut output::write_bytes),
+        Some(path) if path == Path::new("-") => get(&mut output::write_bytes),
         Some(path) => {
             let context = || format!("cannot write {}", path.display());
             // Private: it shows with whom this machine communicates.

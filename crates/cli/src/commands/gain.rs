@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use thalweg_agent::view::{Gain, GainGroup, GainRow};
 use thalweg_gain::CLUSTERS_MIN;
-use thalweg_terminal::output::{self, span};
+use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
 
 use crate::options::Global;
@@ -63,7 +63,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let client = global.client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
-        return output::show(&global.format, &answer, || match answer.resumed {
+        return output::show_value(&global.format, &answer, || match answer.resumed {
             0 => "nothing was taken back\n".to_owned(),
             _ => "learner and rules go on as before\n".to_owned(),
         });
@@ -87,7 +87,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
     let no_source =
         options.by == Some(By::Source) && gain.groups.iter().all(|group| group.by != "source");
-    output::show(&global.format, &gain, || {
+    output::show_value(&global.format, &gain, || {
         let note = match no_source {
             true => {
                 "\nNo connection of an agent with `[fleet]` has ended yet: there are no sources.\n"
@@ -138,7 +138,7 @@ fn text(gain: &Gain) -> String {
             (None, Some(_)) => "No flow gets it".to_owned(),
             (None, None) => "Nothing is explored".to_owned(),
         };
-        let left = span(revert.left_s);
+        let left = span_text(revert.left_s);
         text += &format!("\n{what} for another {left}. {}.\n", revert.why);
     }
     for group in &gain.groups {
@@ -205,7 +205,7 @@ pub fn row(row: &GainRow) -> Vec<String> {
     };
     let verdict = match (row.verdict.as_str(), row.known_in_s) {
         ("unknown", Some(0)) | ("unknown", None) => "not known yet".to_owned(),
-        ("unknown", Some(left)) => format!("not known yet; about {}", span(left)),
+        ("unknown", Some(left)) => format!("not known yet; about {}", span_text(left)),
         ("same", _) => "no difference that matters".to_owned(),
         (word, _) => word.to_owned(),
     };

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Explanation, Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
-use thalweg_terminal::output::{self, milliseconds, percent, rate};
+use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text};
 use thalweg_units::address::{self, Nat64};
 use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
@@ -123,7 +123,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let filters = options.filter.iter();
     let filters: Result<Vec<Filter>> = filters.map(|it| in_agents_form(&client, it)).collect();
     choose(&mut hosts.hosts, &filters?, options);
-    output::show(&global.format, &hosts, || match options.classic {
+    output::show_value(&global.format, &hosts, || match options.classic {
         true => published(&hosts.hosts),
         false => table(&hosts.hosts),
     })
@@ -181,11 +181,11 @@ fn table(hosts: &[Host]) -> String {
         };
         vec![
             arm.arm.clone(),
-            percent(arm.next_probability),
+            percent_text(arm.next_probability),
             measured(format!("{:.2}", arm.cost_bits)),
-            measured(rate(arm.rate_bytes_per_s)),
-            measured(milliseconds(arm.srtt_us)),
-            measured(percent(arm.retransmitted)),
+            measured(rate_text(arm.rate_bytes_per_s)),
+            measured(milliseconds_text(arm.srtt_us)),
+            measured(percent_text(arm.retransmitted)),
             arm.scored.to_string(),
             arm.count.to_string(),
         ]
@@ -236,7 +236,7 @@ fn published(hosts: &[Host]) -> String {
     let header = [&PUBLISHED_HOSTS[..], &["Mbit/s", "Next"]].concat();
     let cells = |arm: &HostArm| {
         let typical = match arm.evidence > 0.0 {
-            true => output::megabits(arm.rate_bytes_per_s),
+            true => output::megabits_text(arm.rate_bytes_per_s),
             false => "-".to_owned(),
         };
         vec![
@@ -247,7 +247,7 @@ fn published(hosts: &[Host]) -> String {
             arm.min_rtt_us.to_string(),
             arm.max_rate.to_string(),
             typical,
-            percent(arm.next_probability),
+            percent_text(arm.next_probability),
         ]
     };
     rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)

@@ -33,7 +33,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Ok(())
     })?;
     let Some(path) = &options.file else {
-        return output::write(&text);
+        return output::write_bytes(&text);
     };
     let context = || format!("cannot write {}", path.display());
     let mut draft = Draft::new(path, 0o644).with_context(context)?;

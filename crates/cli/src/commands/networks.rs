@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
-use thalweg_terminal::output::{self, percent, rate};
+use thalweg_terminal::output::{self, percent_text, rate_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
@@ -72,7 +72,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         limits.retain(|network| network.level == level.name());
     }
     limits.truncate(most);
-    output::show(&global.format, &found, || {
+    output::show_value(&global.format, &found, || {
         match (options.limits, &found.limits_untold) {
             (false, _) => table(&found.networks),
             (true, Some(why)) => format!("{why}\n"),
@@ -104,9 +104,9 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
             .into_iter()
             .chain(shares.map(percent_of))
             .chain([
-                free.map_or_else(|| "-".to_owned(), rate),
+                free.map_or_else(|| "-".to_owned(), rate_text),
                 match network.fastest_bytes_per_s > 0.0 {
-                    true => rate(network.fastest_bytes_per_s),
+                    true => rate_text(network.fastest_bytes_per_s),
                     false => "-".to_owned(),
                 },
                 limits.connections.to_string(),
@@ -127,7 +127,7 @@ pub(super) fn findings(networks: &[NetworkLimits]) -> String {
         let findings = network.limits.findings.iter();
         findings.map(|finding| {
             let words = format!("{}: {}", printable(&network.name), finding.words);
-            let lines = output::wrap(&words, usize::from(output::WIDTH));
+            let lines = output::wrap_text(&words, usize::from(output::WIDTH));
             format!("\n{}\n", lines.join("\n"))
         })
     });
@@ -211,7 +211,7 @@ fn cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", arm.arm),
-        percent(arm.next_probability),
+        percent_text(arm.next_probability),
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
         three_digits(arm.evidence),

@@ -25,7 +25,7 @@ use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_terminal::failure;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::file::MAX_FILE_BYTES;
 
 use crate::options::Global;
@@ -112,7 +112,7 @@ fn cgroup_beside_learner(global: &Global, pin: &Path, configured: PathBuf) -> Pa
     );
     // A command with --watch comes here again and again.
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| failure::note(&note, global.format.json));
+    TOLD.call_once(|| failure::print_note(&note, global.format.json));
     cgroup
 }
 
@@ -158,7 +158,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
         "policy {} (number {}) is in force: {}, {} of kernel memory{dry_run}\n",
         outcome.entry.name,
         outcome.entry.number,
-        count(outcome.rules, "rule"),
+        count_text(outcome.rules, "rule"),
         output::bytes_text(outcome.applied.map_bytes)
     ))?;
     match reached {
@@ -189,7 +189,7 @@ fn rto_min_us() -> Option<u32> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    kinds::expect(file, Kind::Policy)?;
+    kinds::expect_kind(file, Kind::Policy)?;
     Ok(thalweg_units::file::read_bytes(file, MAX_FILE_BYTES)?)
 }
 

@@ -46,7 +46,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if paths.state != Config::default().paths.state && paths.state.exists() {
         let state = paths.state.display();
         let note = format!("{state} stays, with what was learned: `rm -r {state}` removes it");
-        failure::note(&note, global.format.json);
+        failure::print_note(&note, global.format.json);
     }
     if !left.is_empty() {
         bail!("still in force: {}", left.join("; "));
@@ -123,7 +123,7 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
         let _ = fs::remove_dir(directory);
     }
     if used.default_in > 0 {
-        output::warn(&format!(
+        output::print_warning(&format!(
             "{name} is the default of {} network namespace{}, where new connections get it until \
              another is named, with: sysctl net.ipv4.tcp_congestion_control=cubic",
             used.default_in,

@@ -113,7 +113,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         }
         document
     };
-    output::show(&global.format, &document(), || {
+    output::show_value(&global.format, &document(), || {
         let mut text = match &outcome {
             Ok(outcome) => text(name, outcome, moved),
             Err(why) => format!("Not known what {name} takes: {why}.\n"),
@@ -157,7 +157,7 @@ fn is_moved(connection: &Connection) -> bool {
 }
 
 fn counted(connections: u64) -> String {
-    output::count(connections, "connection")
+    output::count_text(connections, "connection")
 }
 
 /// An estimate as JSON.
@@ -237,7 +237,7 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
         cost.logged,
         cost.logged + cost.robust.mean,
         counted(size.connections),
-        output::count(size.hosts, "host"),
+        output::count_text(size.hosts, "host"),
         size.effective,
         size.effective_hosts,
     );

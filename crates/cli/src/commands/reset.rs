@@ -42,7 +42,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         None => "/v1/hosts".to_owned(),
     };
     let answer: Removed = global.client()?.delete(&path)?;
-    output::show(&global.format, &answer, || {
+    output::show_value(&global.format, &answer, || {
         format!("{} host records forgotten\n", answer.removed)
     })
 }

@@ -92,7 +92,7 @@ impl Options {
 /// A configuration that the agent cannot use, however often it is started: EX_CONFIG of sysexits(3).
 /// systemd shows its name, and the unit does not start again.
 fn unusable_configuration(why: String) -> anyhow::Error {
-    Failure::coded(78, why).into()
+    Failure::with_code(78, why).into()
 }
 
 /// Runs the agent in the foreground.

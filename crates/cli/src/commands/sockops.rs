@@ -116,7 +116,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::Unload(name) => {
             sockops::unload(pin, &name.name)?;
-            output::show(
+            output::show_value(
                 &global.format,
                 &serde_json::json!({ "unloaded": name.name }),
                 || format!("unloaded {}\n", name.name),
@@ -124,7 +124,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::List => {
             let loaded = sockops::list(pin)?;
-            output::show(&global.format, &loaded, || match loaded.is_empty() {
+            output::show_value(&global.format, &loaded, || match loaded.is_empty() {
                 true => "nothing is loaded\n".to_owned(),
                 false => table(&loaded) + &problems(&loaded),
             })

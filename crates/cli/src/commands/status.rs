@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{ClampFigures, Looks, Newcomers, Repairs, Severity, Status};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, bytes_text, span};
+use thalweg_terminal::output::{self, bytes_text, span_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::one_line;
 
@@ -50,7 +50,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         status: &status,
         configuration_fault: fault.as_deref(),
     };
-    output::show(&global.format, &answer, || text(&status))
+    output::show_value(&global.format, &answer, || text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.
@@ -126,7 +126,7 @@ fn text(status: &Status) -> String {
         ""
     };
     let snapshot = match status.snapshot_age_s {
-        Some(age) => format!("{} ago", span(age)),
+        Some(age) => format!("{} ago", span_text(age)),
         None => "none yet".to_owned(),
     };
     let mut rows = vec![
@@ -134,7 +134,7 @@ fn text(status: &Status) -> String {
             "agent",
             format!("{}, process {}", status.version, status.pid),
         ),
-        ("up", format!("{}{took_over}", span(status.uptime_s))),
+        ("up", format!("{}{took_over}", span_text(status.uptime_s))),
         ("mode", format!("{}{unset}", status.mode)),
         ("cgroup", status.cgroup.clone()),
         (
@@ -173,15 +173,15 @@ fn text(status: &Status) -> String {
     for (index, problem) in status.problems.iter().enumerate() {
         rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
     }
-    output::pairs(rows)
+    output::pairs_table(rows)
 }
 
 /// Programs and pins that were put back.
 fn repairs(done: &Repairs) -> String {
-    let number = output::count(done.number, "repair");
+    let number = output::count_text(done.number, "repair");
     format!(
         "{number}, the last {} ago: {}",
-        span(done.last_age_s),
+        span_text(done.last_age_s),
         done.last
     )
 }
@@ -194,7 +194,7 @@ fn long(status: &Status) -> String {
     };
     format!(
         "{} scored on their way, {} decided anew, {} moved; looks take {:.3} % of a processor",
-        output::count(c.stretches, "time"),
+        output::count_text(c.stretches, "time"),
         c.anew,
         c.moved,
         share(looks)
@@ -205,8 +205,8 @@ fn long(status: &Status) -> String {
 fn clamps(figures: &ClampFigures) -> String {
     format!(
         "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
-        output::count(figures.connections, "connection"),
-        output::count(figures.hosts, "host"),
+        output::count_text(figures.connections, "connection"),
+        output::count_text(figures.hosts, "host"),
         figures.refused,
         share(&figures.looks)
     )

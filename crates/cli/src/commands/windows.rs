@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
-use thalweg_terminal::output::{self, percent};
+use thalweg_terminal::output::{self, percent_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
@@ -26,7 +26,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let networks = &mut found.networks;
     networks.retain(|network| network.decides || !options.decides);
     networks.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(&global.format, &found, || table(&found))
+    output::show_value(&global.format, &found, || table(&found))
 }
 
 fn table(found: &Windows) -> String {
@@ -86,7 +86,7 @@ fn cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", window.segments),
-        percent(window.next_probability),
+        percent_text(window.next_probability),
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
         format!("{:.2} %", 100.0 * window.retransmitted),

@@ -9,7 +9,7 @@ use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_agent::named::Named;
 use thalweg_terminal::Failure;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
 use thalweg_units::reader::decode_text;
 use thalweg_units::{Faults, excerpt};
@@ -40,7 +40,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let mut reports = Vec::new();
     for file in files {
-        kinds::expect(file, Kind::Configuration)?;
+        kinds::expect_kind(file, Kind::Configuration)?;
         let bytes = file::read_bytes(file, MAX_FILE_BYTES)?;
         let parsed = decode_text(&bytes, file).and_then(|text| Config::parse(text, file));
         reports.push(told(global, file, &bytes, parsed.as_ref().err())?);
@@ -64,7 +64,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
     match reports.iter().map(|report| report.faults.len()).sum() {
         0usize => Ok(()),
-        found => Err(Failure::Faults(format!("found {}", count(found, "fault"))).into()),
+        found => Err(Failure::Faults(format!("found {}", count_text(found, "fault"))).into()),
     }
 }
 
@@ -75,7 +75,7 @@ fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> 
     }
     Ok(Report {
         file: file.display().to_string(),
-        faults: faults.into_iter().flat_map(output::faults).collect(),
+        faults: faults.into_iter().flat_map(output::json_faults).collect(),
     })
 }
 
@@ -88,6 +88,10 @@ fn report(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
         let place = excerpt(&text, fault.at);
         format!("{fault}\n{place}")
     });
-    let summary = format!("{}: {}\n", file.display(), count(faults.0.len(), "fault"));
+    let summary = format!(
+        "{}: {}\n",
+        file.display(),
+        count_text(faults.0.len(), "fault")
+    );
     told.chain([summary]).collect()
 }

@@ -38,7 +38,7 @@ pub fn run(global: &Global) -> Result<()> {
         .into_iter()
         .map(|key| described(key, file, global))
         .collect();
-    output::show(&global.format, &keys, || toml(&keys))
+    output::show_value(&global.format, &keys, || toml(&keys))
 }
 
 fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {

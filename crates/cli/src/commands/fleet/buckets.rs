@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use thalweg_fleet::{BucketChange, WantedLimits};
-use thalweg_terminal::{output, whole};
+use thalweg_terminal::{output, whole_number};
 use thalweg_units::grammar;
 
 use super::access::{self, Access};
@@ -24,11 +24,11 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
     /// How long priors and statuses of a silent agent are kept, days. Default: as it is; in a new one 30.
-    #[arg(long, value_name = "DAYS", value_parser = whole(1..=3650u64))]
+    #[arg(long, value_name = "DAYS", value_parser = whole_number(1..=3650u64))]
     days: Option<u64>,
     /// Copies in a cluster: 1, 3 or 5. Default: as it is, but 3 at least if the directory has three
     /// servers.
-    #[arg(long, value_name = "COUNT", value_parser = whole(1..=5u8))]
+    #[arg(long, value_name = "COUNT", value_parser = whole_number(1..=5u8))]
     replicas: Option<u8>,
 }
 
@@ -62,5 +62,5 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let row = |(bucket, made): &(thalweg_fleet::Bucket, BucketChange)| {
         (bucket.name(), word(made).to_owned())
     };
-    output::print(&output::pairs(made.iter().map(row).collect()))
+    output::print(&output::pairs_table(made.iter().map(row).collect()))
 }

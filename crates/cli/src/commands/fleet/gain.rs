@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{FleetComparison, FleetGain};
-use thalweg_terminal::output::{self, count, span};
+use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 
 use super::ask::Ask;
@@ -25,7 +25,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let found = options
         .ask
         .get(global, "/v1/fleet/gain", |statuses| statuses.gain())?;
-    output::show(&global.format, &found, || text(&found))
+    output::show_value(&global.format, &found, || text(&found))
 }
 
 fn text(gain: &FleetGain) -> String {
@@ -35,12 +35,13 @@ fn text(gain: &FleetGain) -> String {
         text += &format!("\nRule {name}. {}", compared(rule));
     }
     if gain.without > 0 {
-        let agents = count(gain.without, "agent");
+        let agents = count_text(gain.without, "agent");
         text += &format!("\n{agents} without a control group, or without connections in it.\n");
     }
     if !gain.silent.is_empty() {
         let named = gain.silent.iter();
-        let named = named.map(|it| format!("{} ({} ago)", printable(&it.agent), span(it.age_s)));
+        let named =
+            named.map(|it| format!("{} ({} ago)", printable(&it.agent), span_text(it.age_s)));
         text += &format!(
             "\nCounted, though silent for more than an hour: {}.\n",
             some(named, gain.silent.len(), ", ")

@@ -10,7 +10,7 @@ use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 
 use crate::options::Global;
 
@@ -95,8 +95,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
          To each agent:  {directory}/agents/NAME/* (agent.nk with mode 0600)\n\
          Policies:       signed by {directory}/policy.nk; agents obey them whose [fleet] keys has its public key:\n\
          {}\n",
-        count(report.servers.len(), "server"),
-        count(report.agents.len(), "agent"),
+        count_text(report.servers.len(), "server"),
+        count_text(report.agents.len(), "agent"),
         report.policy_key
     ))
 }

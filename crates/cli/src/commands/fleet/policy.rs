@@ -9,7 +9,7 @@ use thalweg_fleet::keys::{PublicKey, SigningKey};
 use thalweg_fleet::wire::policy::{ALL_PPM, Signed, canary_turn};
 use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Member, Name};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::printable;
 use thalweg_units::{Probability, file};
 
@@ -123,14 +123,14 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         Ok(members) => members,
         Err(error) if ppm == ALL_PPM => {
             // An operator must be able to take a policy back at any time.
-            output::warn(&format!("statuses of agents cannot be read: {error}"));
+            output::print_warning(&format!("statuses of agents cannot be read: {error}"));
             Vec::new()
         }
         Err(error) => return Err(error).context("statuses of agents, for --canary"),
     };
     let agents = agents(&members, &label.to);
     for name in shared(&members, &agents) {
-        output::warn(&format!(
+        output::print_warning(&format!(
             "several agents have the name {name} and its key; they count as one here"
         ));
     }
@@ -147,11 +147,11 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         }));
     }
     let who = match ppm {
-        ALL_PPM => format!("for {}", count(agents.len(), "agent")),
+        ALL_PPM => format!("for {}", count_text(agents.len(), "agent")),
         _ => format!(
             "first for {} of {}: {}",
             first.len(),
-            count(agents.len(), "agent"),
+            count_text(agents.len(), "agent"),
             printable(&names.join(" "))
         ),
     };
@@ -204,7 +204,7 @@ fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
     let least = f64::from(least / 1000 + 1) / 10.0;
     bail!(
         "--canary: {given}% of {} is nobody, expected at least {least}%, which is {agent}",
-        count(agents.len(), "agent")
+        count_text(agents.len(), "agent")
     )
 }
 
@@ -268,7 +268,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
         output::print(&format!(
             "{label}: {what} {}, for {who}, signed {} {signer} {}\n",
             policy.number,
-            output::time(
+            output::time_text(
                 i64::try_from(policy.time_s)
                     .unwrap_or(i64::MAX)
                     .saturating_mul(1000)

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
-use thalweg_terminal::output::{self, count, span};
+use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 
 use super::ask::Ask;
@@ -35,7 +35,7 @@ struct Shown {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     if let Some(statuses) = options.ask.servers()? {
         let agents = statuses.agents();
-        return output::show(&global.format, &agents, || all(&agents));
+        return output::show_value(&global.format, &agents, || all(&agents));
     }
     let client = global.client()?;
     let found: Option<FleetPlace> = client.get("/v1/fleet")?;
@@ -48,7 +48,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             fleet_fault,
         }
     });
-    output::show(&global.format, &found, || match &found {
+    output::show_value(&global.format, &found, || match &found {
         None => "this agent is in no fleet ([fleet] servers = [])\n".to_owned(),
         Some(shown) => {
             let others = match (&shown.fleet, &shown.fleet_fault) {
@@ -70,8 +70,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 fn all(agents: &FleetAgents) -> String {
     let line = format!(
         "{}, {}, {} silent, {} with problems\n",
-        count(agents.agents.len(), "agent"),
-        count(agents.versions.len(), "version"),
+        count_text(agents.agents.len(), "agent"),
+        count_text(agents.versions.len(), "version"),
         agents.silent,
         agents.with_problems
     );
@@ -86,7 +86,7 @@ fn all(agents: &FleetAgents) -> String {
 }
 
 fn row(agent: &FleetAgent) -> Vec<String> {
-    let age = span(agent.age_s);
+    let age = span_text(agent.age_s);
     let policies = agent.policies.iter();
     let policies = policies.map(|it| format!("{} {} {}", it.label, it.number, it.stage));
     let problems = match &agent.unreadable {

@@ -24,7 +24,7 @@ pub struct Options {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
     let difference = Difference::between(&before, &after);
-    output::show(&global.format, &difference, || text(&difference))
+    output::show_value(&global.format, &difference, || text(&difference))
 }
 
 fn text(difference: &Difference) -> String {

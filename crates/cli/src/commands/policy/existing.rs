@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thalweg_control::policy::{Report, RuleReport, VisitedConnections};
 use thalweg_terminal::output;
-use thalweg_terminal::output::count;
+use thalweg_terminal::output::count_text;
 
 use super::show;
 
@@ -55,8 +55,8 @@ pub fn text(reached: &VisitedConnections, report: Option<&Report>) -> String {
     text.push_str(&format!(
         "\n{} in {}: no rule holds for {}, newer than the policy: {}; in other cgroups, not \
          touched: {}\n",
-        count(reached.open, "open connection"),
-        count(reached.namespaces, "network namespace"),
+        count_text(reached.open, "open connection"),
+        count_text(reached.namespaces, "network namespace"),
         reached.unmatched,
         reached.newer,
         reached.outside

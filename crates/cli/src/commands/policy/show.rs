@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use thalweg_control::policy::{self, Report, RuleReport};
 use thalweg_terminal::output;
-use thalweg_terminal::output::count;
+use thalweg_terminal::output::count_text;
 
 use crate::options::Global;
 
@@ -32,20 +32,20 @@ pub fn run(global: &Global) -> Result<()> {
     if report.is_none() && !faults.is_empty() {
         eprintln!("warning: {}; {REMEDY}", faults.join("; "));
     }
-    output::show(&global.format, &report, || match &report {
+    output::show_value(&global.format, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
         Some(report) => text(report),
     })
 }
 
 fn text(report: &Report) -> String {
-    let mut text = output::pairs(vec![
+    let mut text = output::pairs_table(vec![
         (
             "policy",
             format!("{} (number {})", report.name, report.number),
         ),
         ("file", report.file.clone()),
-        ("in force since", output::time(report.applied_ms)),
+        ("in force since", output::time_text(report.applied_ms)),
         (
             "dry run",
             if report.dry_run {
@@ -86,7 +86,7 @@ fn text(report: &Report) -> String {
         ),
     ] {
         if missed > 0 {
-            text.push_str(&format!("{} {why}\n", count(missed, what)));
+            text.push_str(&format!("{} {why}\n", count_text(missed, what)));
         }
     }
     let mut header = vec!["Rule", "Flows", "Answers", "Done", "Failed"];

@@ -53,7 +53,7 @@ fn line(flow: &FlowStatistics) -> String {
     format!(
         "{} {}:{} {}:{} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
          rtt {} cwnd {}{option}\n",
-        output::time(flow.time_ms),
+        output::time_text(flow.time_ms),
         bracketed(flow.local),
         flow.local_port,
         bracketed(flow.remote),
@@ -65,7 +65,7 @@ fn line(flow: &FlowStatistics) -> String {
         flow.delivered_ce,
         flow.retransmitted,
         flow.dsack_dups,
-        output::milliseconds(flow.srtt_us),
+        output::milliseconds_text(flow.srtt_us),
         flow.snd_cwnd
     )
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use thalweg_policy::catalogue::stages_in_mask;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
-use thalweg_terminal::{Failure, output, whole};
+use thalweg_terminal::{Failure, output, whole_number};
 use thalweg_units::grammar::share_text;
 
 use crate::options::{Global, address};
@@ -31,13 +31,13 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     local: Option<IpAddr>,
     /// Port of the peer. Default: not known.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     remote_port: Option<u16>,
     /// Port of this machine. Default: not known.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     local_port: Option<u16>,
     /// Port of the service.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     port: Option<u16>,
     /// Who opens the flow.
     #[arg(long, value_enum, default_value_t = Direction::Active)]
@@ -135,7 +135,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(usage("--local is missing: rules of this policy look at it"));
     }
     let answer = answer(&policy, &flow, options);
-    output::show(&global.format, &answer, || text(&answer, options.all))
+    output::show_value(&global.format, &answer, || text(&answer, options.all))
 }
 
 fn usage(message: &str) -> anyhow::Error {
@@ -325,7 +325,7 @@ fn text(answer: &Answer, all: bool) -> String {
     let mut text = String::new();
     let whole = answer.outcomes.len() == 1;
     for outcome in &answer.outcomes {
-        let who = if whole {
+        let who = if whole_number {
             String::new()
         } else {
             format!("{} of such flows: ", outcome.share_text)

@@ -195,7 +195,7 @@ fn place(name: &str, number: usize) -> String {
 }
 
 fn cut_short(name: &str, connections: usize) -> String {
-    let connections = output::count(connections, "connection");
+    let connections = output::count_text(connections, "connection");
     format!("{name}: the file is cut short after {connections}, expected its last line")
 }
 

@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use thalweg_terminal::output::wrap;
+use thalweg_terminal::output::wrap_text;
 use thalweg_units::printable;
 
 use super::choice::Choice;
@@ -61,7 +61,7 @@ impl Body {
 
     /// Adds a text.
     pub fn note(&mut self, text: &str, style: Style, width: usize) {
-        let lines = wrap(&printable(text), width);
+        let lines = wrap_text(&printable(text), width);
         self.lines
             .extend(lines.into_iter().map(|line| Line::styled(line, style)));
     }

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use thalweg_agent::view::Status;
-use thalweg_terminal::output::{self, span, wrap};
+use thalweg_terminal::output::{self, span_text, wrap_text};
 use thalweg_units::printable;
 
 use super::choice::{Choice, VIEWS, View};
@@ -101,10 +101,10 @@ fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize
             ": agent {}, {}{unset}, up {}",
             now.version,
             now.mode,
-            span(now.uptime_s)
+            span_text(now.uptime_s)
         );
     }
-    let at = output::time(known.time_ms);
+    let at = output::time_text(known.time_ms);
     let at = at.get(11..19).unwrap_or_default();
     let (right, style) = match (choice.frozen, &known.trouble) {
         (true, _) => (format!("FROZEN at {at} UTC"), paint.warning()),
@@ -155,7 +155,7 @@ fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<
             )
         }
     };
-    let mut lines = wrap(&printable(&text), width);
+    let mut lines = wrap_text(&printable(&text), width);
     if lines.len() > PROBLEM_LINES {
         lines.truncate(PROBLEM_LINES);
         if let Some(last) = lines.last_mut() {
@@ -229,7 +229,7 @@ fn keys(choice: &Choice, width: usize) -> Line<'static> {
 fn help(view: View, width: usize) -> Body {
     let mut lines = Vec::new();
     for text in KEYS.iter().chain(views::help(view)) {
-        lines.extend(wrap(text, width).into_iter().map(Line::raw));
+        lines.extend(wrap_text(text, width).into_iter().map(Line::raw));
     }
     Body {
         lines,

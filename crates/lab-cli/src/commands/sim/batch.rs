@@ -12,7 +12,7 @@ use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
 use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
-use thalweg_terminal::{Failure, output, whole};
+use thalweg_terminal::{Failure, output, whole_number};
 
 /// Options of all simulations.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub cc: Vec<String>,
     /// Seeds; 1 to N are run.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u64>(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole_number::<u64>(1..=10_000))]
     pub seeds: u64,
     /// Simulations at a time. Default: one a CPU.
     #[arg(long, value_name = "N")]
@@ -95,7 +95,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let (base_rtt, hops) = longest_round_trip(scenario);
         for controller in &controllers {
             if let Some(warning) = controller.warning(base_rtt, hops) {
-                output::warn(&format!("{}: {controller}: {warning}", scenario.name));
+                output::print_warning(&format!("{}: {controller}: {warning}", scenario.name));
             }
         }
     }

@@ -34,7 +34,7 @@ pub struct Options {
 pub fn run(format: &Format, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
         .map(|file| {
-            kinds::expect(file, Kind::SimScenario)?;
+            kinds::expect_kind(file, Kind::SimScenario)?;
             let scenario = Scenario::load_with(file, &options.settings)?;
             Ok(as_expected(scenario, &options.settings))
         })
@@ -69,7 +69,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         bail!("interrupted: {done} of {total} runs were done");
     }
     if !batch.scenarios.iter().all(document::passed) {
-        return Err(Failure::coded(5, "an expectation was not met").into());
+        return Err(Failure::with_code(5, "an expectation was not met").into());
     }
     Ok(())
 }

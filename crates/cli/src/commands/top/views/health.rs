@@ -3,7 +3,7 @@
 use ratatui::style::Style;
 use thalweg_agent::view::Status;
 use thalweg_control::inventory::{Inventory, RunningProgram};
-use thalweg_terminal::output::span;
+use thalweg_terminal::output::span_text;
 use thalweg_units::figures::{bytes_text, three_digits};
 
 use crate::commands::top::figures::{NONE, count, per_second};
@@ -60,7 +60,7 @@ fn problems(scene: &Scene, status: &Status, body: &mut Body) {
 
 fn memory(scene: &Scene, status: &Status, body: &mut Body) {
     let snapshot = match status.snapshot_age_s {
-        Some(age) => format!("{} ago", span(age)),
+        Some(age) => format!("{} ago", span_text(age)),
         None => "not yet".to_owned(),
     };
     let text = format!(

@@ -44,7 +44,7 @@ fn rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
     } else {
         ""
     };
-    let applied = output::time(policy.applied_ms);
+    let applied = output::time_text(policy.applied_ms);
     let since = applied.split('.').next().unwrap_or_default();
     let text = format!(
         "Policy {}, number {}, since {since} UTC{dry_run}",
