@@ -46,7 +46,7 @@ pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
         .with_context(|| format!("opening pinned map {}", path.display()))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let table = bytes
-        .and_then(|bytes| earlier::arms(&bytes))
+        .and_then(|bytes| earlier::convert_arms(&bytes))
         .context("the arm table has an unexpected size")?;
     Ok(table.arms.iter().map(|arm| arm_name(&arm.name)).collect())
 }

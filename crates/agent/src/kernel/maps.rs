@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{
-    Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
+    CopyState, bytes_of, check_copy, from_bytes, host_from_raw, host_to_raw, key_from_raw,
+    key_to_raw, raw,
 };
 use thalweg_control::batch::{self, Cursor};
 use thalweg_learner::{Host, HostKey};
@@ -114,11 +115,11 @@ fn settled(
     for _ in 0..RETRIES {
         let host: raw::thalweg_host =
             from_bytes(&value).context("a host record has an unexpected size")?;
-        let whole = match copied(key, &host) {
-            Copied::Whole if in_order || seen => return Ok(Some(host_from_raw(&host))),
-            Copied::Recycled => return Ok(None),
-            Copied::Whole => true,
-            Copied::Written => false,
+        let whole = match check_copy(key, &host) {
+            CopyState::Whole if in_order || seen => return Ok(Some(host_from_raw(&host))),
+            CopyState::Recycled => return Ok(None),
+            CopyState::Whole => true,
+            CopyState::Written => false,
         };
         fence(Ordering::Acquire);
         let Some(bytes) = again()? else {
