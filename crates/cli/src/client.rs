@@ -37,11 +37,11 @@ impl Client {
 
     /// Gets a resource, as the type that describes it.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("GET", path, None)
+        self.request_json("GET", path, None)
     }
 
     /// As [`Client::get`]; `None` where the agent has no such resource, as an older one.
-    pub fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+    pub fn find_resource<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
         match self.get(path) {
             Ok(found) => Ok(Some(found)),
             Err(error) => match error.downcast_ref() {
@@ -53,7 +53,7 @@ impl Client {
 
     /// Gets a resource, part by part as it arrives.
     pub fn get_parts(&self, path: &str, mut part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut answer = self.send("GET", path, None)?;
+        let mut answer = self.send_request("GET", path, None)?;
         let mut buffer = vec![0; PART];
         loop {
             match answer.read(&mut buffer)? {
@@ -65,32 +65,32 @@ impl Client {
 
     /// Removes a resource.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("DELETE", path, None)
+        self.request_json("DELETE", path, None)
     }
 
     /// Posts a request without a body.
     pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("POST", path, None)
+        self.request_json("POST", path, None)
     }
 
     /// Posts a file from its beginning.
     pub fn post_file<T: DeserializeOwned>(&self, path: &str, mut file: File) -> Result<T> {
         file.rewind().context("reading the file again")?;
         let length = file.metadata().context("looking at the file")?.len();
-        self.ask("POST", path, Some((&mut file, length)))
+        self.request_json("POST", path, Some((&mut file, length)))
     }
 
     /// Follows a resource of endless lines. Once the agent has accepted, so that no line is missed,
     /// `first` is requested and passed to `begin`. Then each line is passed to `line`. Returns when
     /// the agent ends or one of them fails.
-    pub fn follow<T: DeserializeOwned>(
+    pub fn follow_lines<T: DeserializeOwned>(
         &self,
         path: &str,
         first: &str,
         begin: impl FnOnce(T) -> Result<()>,
         mut line: impl FnMut(&str) -> Result<()>,
     ) -> Result<()> {
-        let mut answer = self.send("GET", path, None)?;
+        let mut answer = self.send_request("GET", path, None)?;
         answer.set_timeout(None)?;
         begin(self.get(first)?)?;
         let mut answer = BufReader::new(answer);
@@ -102,35 +102,43 @@ impl Client {
         Ok(())
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn request_json<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &str,
         body: Option<(&mut dyn Read, u64)>,
     ) -> Result<T> {
         let mut whole = Vec::new();
-        self.send(method, path, body)?.read_to_end(&mut whole)?;
+        self.send_request(method, path, body)?
+            .read_to_end(&mut whole)?;
         serde_json::from_slice(&whole).with_context(|| {
             format!("the agent's answer to {path} is not understood; is it of another version?")
         })
     }
 
     /// Sends a request; returns a response that is not an error.
-    fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Reply> {
+    fn send_request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&mut dyn Read, u64)>,
+    ) -> Result<Reply> {
         let mut answer = match method {
             "GET" => {
-                let first = self.connect()?.send_request(method, path, None, PATIENCE);
+                let first = self
+                    .connect_agent()?
+                    .send_request(method, path, None, PATIENCE);
                 match first {
                     // A connection ends unanswered where the agent goes on with another
                     // configuration. Its next session answers.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                        self.connect()?.send_request(method, path, None, PATIENCE)?
-                    }
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => self
+                        .connect_agent()?
+                        .send_request(method, path, None, PATIENCE)?,
                     first => first?,
                 }
             }
             _ => self
-                .connect()?
+                .connect_agent()?
                 .send_request(method, path, body, LONG_PATIENCE)?,
         };
         answer.set_timeout(Some(PATIENCE))?;
@@ -155,7 +163,7 @@ impl Client {
         }
     }
 
-    fn connect(&self) -> Result<Connection> {
+    fn connect_agent(&self) -> Result<Connection> {
         Connection::open(&self.socket).map_err(|error| self.not_connected(error))
     }
 
@@ -227,7 +235,7 @@ pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
 }
 
 /// Text encoded as one segment or query value of a path.
-pub fn encode(text: &str) -> String {
+pub fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             encoded.push(char::from(byte));
@@ -244,8 +252,8 @@ mod tests {
 
     #[test]
     fn addresses_are_encoded() {
-        assert_eq!(encode("192.0.2.7"), "192.0.2.7");
-        assert_eq!(encode("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
-        assert_eq!(encode("é &"), "%C3%A9%20%26");
+        assert_eq!(percent_encode("192.0.2.7"), "192.0.2.7");
+        assert_eq!(percent_encode("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
+        assert_eq!(percent_encode("é &"), "%C3%A9%20%26");
     }
 }

@@ -42,7 +42,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Load {
     #[command(flatten)]
-    what: What,
+    what: ProgramArguments,
     /// Name to register it by: up to 15 letters, digits and '_'. Default: the program's own;
     /// a model's is thalweg_rl.
     #[arg(long, value_name = "N")]
@@ -51,7 +51,7 @@ struct Load {
 
 /// A congestion control.
 #[derive(Debug, Args)]
-struct What {
+struct ProgramArguments {
     /// htcp or dctcp; a model (.safetensors); or a BPF object with a struct tcp_congestion_ops in
     /// section ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
@@ -65,8 +65,8 @@ struct What {
     reference_rtt: Option<Delay>,
 }
 
-impl What {
-    fn program(&self) -> Result<Program<'static>> {
+impl ProgramArguments {
+    fn open_program(&self) -> Result<Program<'static>> {
         let mut reference = ModelReference::default();
         if cc::is_model(&self.program) {
             if let Some(rate) = self.reference_rate {
@@ -106,7 +106,7 @@ struct Swap {
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
-    what: What,
+    what: ProgramArguments,
 }
 
 #[derive(Debug, Args)]
@@ -123,24 +123,24 @@ struct Trace {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     global.expect_configuration()?;
     let pin = match &options.command {
-        Command::Load(_) | Command::Swap(_) => global.config()?.paths.pin,
+        Command::Load(_) | Command::Swap(_) => global.effective_config()?.paths.pin,
         _ => global.readable_or_warn()?.paths.pin,
     };
     system::check_sees_pins(&pin)?;
-    act(global, &pin, options).map_err(classified)
+    run_command(global, &pin, options).map_err(with_exit_code)
 }
 
-fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
+fn run_command(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
             let all = cc::list_controls(pin)?;
-            output::show_value(&global.format, &all, || table(&all))
+            output::show_value(&global.format, &all, || controls_table(&all))
         }
         Command::Load(load) => {
-            let program = load.what.program()?;
+            let program = load.what.open_program()?;
             check_pins_last(pin)?;
             let name = cc::load(pin, &program, load.name.as_deref())?;
-            done(global, "loaded", &name)
+            show_done(global, "loaded", &name)
         }
         Command::Unload(unload) => {
             let name = &unload.name;
@@ -155,19 +155,19 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             } else {
                 cc::unload(pin, name)?;
             }
-            done(global, "unloaded", name)
+            show_done(global, "unloaded", name)
         }
         Command::Swap(swap) => {
-            let program = swap.what.program()?;
+            let program = swap.what.open_program()?;
             cc::swap(pin, &swap.name, &program)?;
-            done(global, "swapped", &swap.name)
+            show_done(global, "swapped", &swap.name)
         }
-        Command::Trace(options) => trace(global, pin, options),
+        Command::Trace(options) => print_trace(global, pin, options),
     }
 }
 
-fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
-    let remote = options.host.as_deref().map(address).transpose()?;
+fn print_trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
+    let remote = options.host.as_deref().map(resolve_address).transpose()?;
     // Ctrl-C ends the process; the kernel stops tracing a few seconds later.
     cc::stream_decisions(
         pin,
@@ -177,15 +177,15 @@ fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
             if global.format.json {
                 return output::print_json_line(decision);
             }
-            output::print(&line(decision))
+            output::print(&decision_line(decision))
         },
         |lost| eprintln!("{lost} decisions came too fast and are not shown"),
         || false,
     )
 }
 
-fn address(host: &str) -> Result<IpAddr> {
-    if let Ok(address) = crate::options::address(host) {
+fn resolve_address(host: &str) -> Result<IpAddr> {
+    if let Ok(address) = crate::options::parse_address(host) {
         return Ok(address);
     }
     let mut found = (host, 0)
@@ -198,7 +198,7 @@ fn address(host: &str) -> Result<IpAddr> {
 }
 
 /// A decision in a line of text.
-fn line(decision: &Decision) -> String {
+fn decision_line(decision: &Decision) -> String {
     let mut notes = String::new();
     for (has, note) in [
         (decision.first, " first"),
@@ -226,21 +226,21 @@ fn line(decision: &Decision) -> String {
     )
 }
 
-fn done(global: &Global, what: &str, name: &str) -> Result<()> {
+fn show_done(global: &Global, what: &str, name: &str) -> Result<()> {
     output::show_value(&global.format, &serde_json::json!({ what: name }), || {
         format!("{what} {name}\n")
     })
 }
 
 /// Gives an error its documented exit code.
-fn classified(error: anyhow::Error) -> anyhow::Error {
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
     if error.is::<MissingPrivilege>() || error.is::<Unavailable>() {
         return Failure::Missing(format!("{error:#}")).into();
     }
     error
 }
 
-fn table(all: &[Control]) -> String {
+fn controls_table(all: &[Control]) -> String {
     let rows = all.iter().map(|control| {
         let state = match control.state {
             State::System => "system",

@@ -18,12 +18,12 @@ pub struct Options {
 
 /// Lists the learned clamps of congestion windows.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Clamps = global.client()?.get("/v1/clamps")?;
+    let mut found: Clamps = global.agent_client()?.get("/v1/clamps")?;
     found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show_value(&global.format, &found, || table(&found))
+    output::show_value(&global.format, &found, || clamps_table(&found))
 }
 
-fn table(found: &Clamps) -> String {
+fn clamps_table(found: &Clamps) -> String {
     if found.prefixes.is_empty() {
         return "congestion windows have no learned clamp ([clamp] prefixes = [])\n".to_owned();
     }
@@ -32,7 +32,7 @@ fn table(found: &Clamps) -> String {
         return format!("no connection to {prefixes} so far\n");
     }
     let header = ["Host", "Segments", "Rate", "RTT", "Connections", "Clamped"];
-    let rows = found.hosts.iter().map(row).collect();
+    let rows = found.hosts.iter().map(host_row).collect();
     let mut text = output::table(&header, &[1, 2, 3, 4, 5], rows);
     text.push_str(
         "\nLargest rate of a connection, and least RTT. - is not known yet, or has no clamp.\n",
@@ -43,7 +43,7 @@ fn table(found: &Clamps) -> String {
     text
 }
 
-fn row(host: &HostClamp) -> Vec<String> {
+fn host_row(host: &HostClamp) -> Vec<String> {
     let name = match &host.container {
         Some(container) => format!("{} ({})", host.address, printable(container)),
         None => host.address.clone(),

@@ -70,7 +70,7 @@ pub fn run(global: &Global) -> Result<()> {
     let pin = &config.paths.pin;
     system::check_sees_pins(pin)?;
     let client = Client::new(config.paths.socket.clone(), pin.clone());
-    let mut agents = agents::find(pin);
+    let mut agents = agents::find_agents(pin);
     // One that fails again and again has a process only now and then.
     let mut units = units::find_waiting(|line| agents::starts_agent(line, pin));
     let mut learner = Learner::default();
@@ -83,13 +83,13 @@ pub fn run(global: &Global) -> Result<()> {
     let is_stopped = agents.iter().any(Agent::is_stopped);
     let asked = match is_stopped {
         true => None,
-        false => ask(&client, &mut learner, &mut outcome)?,
+        false => ask_agent(&client, &mut learner, &mut outcome)?,
     };
     for _ in 0..ROUNDS {
         for agent in &agents {
             units.extend(agent.unit.clone());
             learner.note_process(agent.pid);
-            end(agent, asked == Some(agent.pid), &mut outcome);
+            end_agent(agent, asked == Some(agent.pid), &mut outcome);
         }
         // What is left has failed already; a unit may wait for it without end.
         if outcome.left.is_empty() {
@@ -107,7 +107,7 @@ pub fn run(global: &Global) -> Result<()> {
                 pin.display()
             )),
         }
-        agents = agents::find(pin);
+        agents = agents::find_agents(pin);
         // An agent that cannot be ended is named already.
         if agents.is_empty() || !outcome.left.is_empty() {
             break;
@@ -126,7 +126,7 @@ pub fn run(global: &Global) -> Result<()> {
     }
     outcome.left.extend(learner.remove_rest());
     outcome.others = leftovers::other_pins(pin);
-    output::show_value(&global.format, &outcome, || text(&outcome))?;
+    output::show_value(&global.format, &outcome, || outcome_text(&outcome))?;
     if !outcome.left.is_empty() {
         bail!("still in the kernel: {}", outcome.left.join("; "));
     }
@@ -143,7 +143,7 @@ pub fn run(global: &Global) -> Result<()> {
 ///
 /// # Errors
 /// The agent refuses this user.
-fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<Option<u32>> {
+fn ask_agent(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<Option<u32>> {
     let pid = match client.get::<Pid>("/v1/status") {
         Err(error) if is_forbidden(&error) => return Err(error),
         Err(_) => return Ok(None),
@@ -186,7 +186,7 @@ fn stop_units(units: &BTreeSet<String>, outcome: &mut Outcome) {
 }
 
 /// Ends an agent that has not been asked, or could not answer.
-fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
+fn end_agent(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     let Agent { pid, process, unit } = agent;
     if is_asked || process.ends_within(Duration::ZERO) {
         return;
@@ -223,7 +223,7 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for ended in &outcome.ended {
         text += &format!("agent: {ended}\n");

@@ -8,29 +8,31 @@ use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use super::{events, networks, windows};
-use crate::client::encode;
-use crate::options::{Global, host};
+use crate::client::percent_encode;
+use crate::options::{Global, parse_host};
 
 /// Options of `explain`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host, or its prefix as `thalweg hosts` shows it.
-    #[arg(value_parser = host)]
+    #[arg(value_parser = parse_host)]
     host: String,
 }
 
 /// Explains the congestion control of the next connection to a host.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let path = format!("/v1/hosts/{}", encode(&options.host));
-    let explanations: Vec<Explanation> = global.client()?.get(&path)?;
+    let path = format!("/v1/hosts/{}", percent_encode(&options.host));
+    let explanations: Vec<Explanation> = global.agent_client()?.get(&path)?;
     let several = explanations.len() > 1;
-    let texts = explanations.iter().map(|one| text(one, several));
+    let texts = explanations
+        .iter()
+        .map(|one| explanation_text(one, several));
     output::show_value(&global.format, &explanations, || {
         texts.collect::<Vec<_>>().join("\n")
     })
 }
 
-fn text(explanation: &Explanation, several: bool) -> String {
+fn explanation_text(explanation: &Explanation, several: bool) -> String {
     let host = &explanation.host;
     let namespace = match &host.container {
         Some(container) => format!(" (container {})", printable(container)),
@@ -47,10 +49,10 @@ fn text(explanation: &Explanation, several: bool) -> String {
     }
     let known = match explanation.windows.as_slice() {
         [] => String::new(),
-        of => format!("\nInitial windows:\n{}", windows::of(of)),
+        of => format!("\nInitial windows:\n{}", windows::windows_table(of)),
     };
     if !explanation.networks.is_empty() {
-        text.push_str(&networks::table(&explanation.networks));
+        text.push_str(&networks::networks_table(&explanation.networks));
     }
     // A host without record.
     if host.connections == 0 && host.scored == 0 {
@@ -85,7 +87,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
     let rows = host
         .arms
         .iter()
-        .map(|arm| row(arm, host.best.as_deref()))
+        .map(|arm| arm_row(arm, host.best.as_deref()))
         .collect();
     text.push('\n');
     text.push_str(&output::table(
@@ -105,7 +107,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
     if !explanation.recent.is_empty() {
         text.push_str("\nLatest events, newest first:\n");
         for event in &explanation.recent {
-            text.push_str(&events::line(event));
+            text.push_str(&events::event_line(event));
         }
     }
     if explanation.events_share < 1.0 {
@@ -118,7 +120,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
     text
 }
 
-fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
+fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
     let measured = |text: String| {
         if arm.evidence > 0.0 {
             text

@@ -24,10 +24,10 @@ pub struct Options {
 
 /// Writes all host records as a JSON document, or decisions as lines of JSON.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client()?;
+    let client = global.agent_client()?;
     let get = |write: &mut dyn FnMut(&[u8]) -> Result<()>| {
         if options.decisions {
-            return decisions::write(&client, write);
+            return decisions::write_decisions(&client, write);
         }
         client.get_parts("/v1/export", &mut *write)?;
         write(b"\n")

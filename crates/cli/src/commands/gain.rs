@@ -60,7 +60,7 @@ struct Resumed {
 
 /// Shows what the learner gains, or what a rule does.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client()?;
+    let client = global.agent_client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
         return output::show_value(&global.format, &answer, || match answer.resumed {
@@ -70,17 +70,17 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
     let mut query = Vec::new();
     if let Some(by) = options.by {
-        query.push(format!("by={}", name(by)));
+        query.push(format!("by={}", value_name(by)));
     }
     if let Some(rule) = &options.rule {
-        query.push(format!("rule={}", escaped(rule)));
+        query.push(format!("rule={}", percent_encode(rule)));
     }
     let mut gain: Gain = match query.is_empty() {
         true => client.get("/v1/gain")?,
         false => client.get(&format!("/v1/gain?{}", query.join("&")))?,
     };
     if let Some(measure) = options.measure {
-        let measure = name(measure);
+        let measure = value_name(measure);
         for group in &mut gain.groups {
             group.rows.retain(|row| row.measure == measure);
         }
@@ -94,19 +94,19 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             }
             false => "",
         };
-        text(&gain) + note
+        gain_text(&gain) + note
     })
 }
 
 /// A word of the command line, as the API has it.
-pub fn name(value: impl ValueEnum) -> String {
+pub fn value_name(value: impl ValueEnum) -> String {
     value
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Percent-encodes all but letters and digits.
-fn escaped(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut text, byte| {
         match byte.is_ascii_alphanumeric() {
             true => text.push(byte.into()),
@@ -116,7 +116,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn text(gain: &Gain) -> String {
+fn gain_text(gain: &Gain) -> String {
     let mut text = format!("{}\n", gain.summary);
     if let Some(rule) = &gain.rule {
         let share = three_digits(rule.share * 100.0);
@@ -142,7 +142,7 @@ fn text(gain: &Gain) -> String {
         text += &format!("\n{what} for another {left}. {}.\n", revert.why);
     }
     for group in &gain.groups {
-        text += &table(group, gain.rule.is_some());
+        text += &group_table(group, gain.rule.is_some());
     }
     if gain.left_out > 0 {
         text += &format!(
@@ -159,7 +159,7 @@ fn text(gain: &Gain) -> String {
     text
 }
 
-fn table(group: &GainGroup, of_rule: bool) -> String {
+fn group_table(group: &GainGroup, of_rule: bool) -> String {
     if group.rows.is_empty() {
         return String::new();
     }
@@ -167,22 +167,22 @@ fn table(group: &GainGroup, of_rule: bool) -> String {
         "all" => String::new(),
         by => format!("{by} {}\n", group.name),
     };
-    format!("\n{title}{}", comparison(&group.rows, of_rule))
+    format!("\n{title}{}", comparison_table(&group.rows, of_rule))
 }
 
 /// Rows of the learner against its control group, or of a rule.
-pub fn comparison(rows: &[GainRow], of_rule: bool) -> String {
+pub fn comparison_table(rows: &[GainRow], of_rule: bool) -> String {
     let (control, treated) = match of_rule {
         true => ("Left alone", "Taken"),
         false => ("Control", "Treated"),
     };
     let header = ["", "Effect", "Interval", control, treated, "Verdict"];
-    let rows = rows.iter().map(row).collect();
+    let rows = rows.iter().map(comparison_row).collect();
     output::table(&header, &[1, 2, 3, 4], rows)
 }
 
 /// A comparison as a row.
-pub fn row(row: &GainRow) -> Vec<String> {
+pub fn comparison_row(row: &GainRow) -> Vec<String> {
     let measure = match row.measure.as_str() {
         "time" => "time",
         "retransmitted" => "retransmitted segments",

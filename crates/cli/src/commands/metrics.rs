@@ -28,7 +28,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         true => "/v1/fleet/metrics",
         false => "/metrics",
     };
-    global.client()?.get_parts(resource, |part| {
+    global.agent_client()?.get_parts(resource, |part| {
         text.extend_from_slice(part);
         Ok(())
     })?;

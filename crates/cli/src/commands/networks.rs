@@ -59,7 +59,7 @@ impl Level {
 
 /// Lists what is known of networks.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Networks = global.client()?.get("/v1/networks")?;
+    let mut found: Networks = global.agent_client()?.get("/v1/networks")?;
     let networks = &mut found.networks;
     if let Some(level) = options.level {
         networks.retain(|network| network.level == level.name());
@@ -74,7 +74,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     limits.truncate(most);
     output::show_value(&global.format, &found, || {
         match (options.limits, &found.limits_untold) {
-            (false, _) => table(&found.networks),
+            (false, _) => networks_table(&found.networks),
             (true, Some(why)) => format!("{why}\n"),
             (true, None) => limits_table(&found.limits),
         }
@@ -118,11 +118,11 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
         "\nShares of the time with data outstanding; idle: of the time open, the application had\n\
          nothing to send. Free: rate of connections that neither receiver nor send buffer held up.\n",
     );
-    text + &findings(networks)
+    text + &findings_text(networks)
 }
 
 /// Limits that networks have, and what would help.
-pub(super) fn findings(networks: &[NetworkLimits]) -> String {
+pub(super) fn findings_text(networks: &[NetworkLimits]) -> String {
     let all = networks.iter().flat_map(|network| {
         let findings = network.limits.findings.iter();
         findings.map(|finding| {
@@ -146,7 +146,7 @@ fn with_container(name: &str, container: Option<&str>) -> String {
 }
 
 /// Networks with what each knows of the arms.
-pub(super) fn table(networks: &[Network]) -> String {
+pub(super) fn networks_table(networks: &[Network]) -> String {
     if networks.is_empty() {
         return "no networks\n".to_owned();
     }
@@ -156,10 +156,10 @@ pub(super) fn table(networks: &[Network]) -> String {
     let rows = networks.iter().flat_map(|network| {
         network.arms.iter().enumerate().map(|(number, arm)| {
             let mut row = match number {
-                0 => first(network),
+                0 => network_cells(network),
                 _ => vec![String::new(); 3],
             };
-            row.extend(cells(network, arm));
+            row.extend(arm_cells(network, arm));
             row
         })
     });
@@ -181,7 +181,7 @@ pub(super) fn table(networks: &[Network]) -> String {
     text
 }
 
-fn first(network: &Network) -> Vec<String> {
+fn network_cells(network: &Network) -> Vec<String> {
     let name = with_container(&network.name, network.container.as_deref());
     vec![
         match network.agents {
@@ -195,7 +195,7 @@ fn first(network: &Network) -> Vec<String> {
     ]
 }
 
-fn cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
+fn arm_cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
     let mark = if network.best.as_deref() == Some(arm.arm.as_str()) {
         " *"
     } else if arm.harmful {

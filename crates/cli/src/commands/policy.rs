@@ -32,7 +32,7 @@ use crate::options::Global;
 
 /// Sub-commands for policies.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum PolicyCommand {
     /// Check policy files; exit code 1 if one has a fault.
     ///
     /// Faults and warnings have file, line and column. Needs no privilege.
@@ -57,21 +57,21 @@ pub enum What {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &PolicyCommand) -> Result<()> {
     match what {
-        What::Check(options) => check::run(global, options),
-        What::Test(options) => test::run(global, options),
-        What::Diff(options) => diff::run(global, options),
-        What::Apply(options) => apply::run(global, options),
-        What::Show => show::run(global),
-        What::Rollback => rollback::run(global),
-        What::Remove => remove::run(global),
-        What::Statistics(options) => statistics::run(global, options),
+        PolicyCommand::Check(options) => check::run(global, options),
+        PolicyCommand::Test(options) => test::run(global, options),
+        PolicyCommand::Diff(options) => diff::run(global, options),
+        PolicyCommand::Apply(options) => apply::run(global, options),
+        PolicyCommand::Show => show::run(global),
+        PolicyCommand::Rollback => rollback::run(global),
+        PolicyCommand::Remove => remove::run(global),
+        PolicyCommand::Statistics(options) => statistics::run(global, options),
     }
 }
 
 /// The paths for applying policies, and their history.
-fn place(global: &Global, config: Config) -> Result<(PolicyPaths, History)> {
+fn paths_and_history(global: &Global, config: Config) -> Result<(PolicyPaths, History)> {
     let history = visible_history(global, &config)?;
     let place = PolicyPaths {
         cgroup: policy_cgroup(global, &config)?,
@@ -126,15 +126,15 @@ fn learner_cgroup(pin: &Path) -> Option<u64> {
 /// The paths for applying policies, and their history, for a command that writes there. A directory that
 /// others use stays theirs.
 fn own_place(global: &Global) -> Result<(PolicyPaths, History)> {
-    let config = global.config()?;
+    let config = global.effective_config()?;
     if config.paths.state.exists() {
         Store::check_own(&config.paths.state)?;
     }
-    place(global, config)
+    paths_and_history(global, config)
 }
 
 /// Prints the policy now in force; with a report if open connections were covered.
-fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
+fn show_outcome(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
     let reached = outcome.applied.reached.as_ref();
     if global.format.json {
         return output::print_json(&serde_json::json!({
@@ -142,7 +142,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
             "rules": outcome.rules,
             "map_bytes": outcome.applied.map_bytes,
             "notes": outcome.applied.notes,
-            "existing": reached.map(|reached| existing::json(reached, report)),
+            "existing": reached.map(|reached| existing::visited_json(reached, report)),
         }));
     }
     let more = reached.map_or_else(Vec::new, |reached| reached.notes.clone());
@@ -162,7 +162,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
         output::bytes_text(outcome.applied.map_bytes)
     ))?;
     match reached {
-        Some(reached) => output::print(&existing::text(reached, report)),
+        Some(reached) => output::print(&existing::visited_text(reached, report)),
         None => Ok(()),
     }
 }
@@ -188,29 +188,29 @@ fn rto_min_us() -> Option<u32> {
     text.trim().parse().ok()
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
+fn read_file(file: &Path) -> Result<Vec<u8>> {
     kinds::expect_kind(file, Kind::Policy)?;
     Ok(thalweg_units::file::read_bytes(file, MAX_FILE_BYTES)?)
 }
 
 /// A valid policy; of several faults the first is reported.
-fn load(file: &Path) -> Result<Policy> {
+fn load_policy(file: &Path) -> Result<Policy> {
     Ok(load_with_text(file)?.1)
 }
 
-/// As [`load`], with its text before it.
+/// As [`load_policy`], with its text before it.
 pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
-    let bytes = read(file)?;
-    let policy = parse(&bytes, file)?;
-    policy.compile().map_err(|faults| first(&faults))?;
+    let bytes = read_file(file)?;
+    let policy = parse_policy(&bytes, file)?;
+    policy.compile().map_err(|faults| first_error(&faults))?;
     Ok((bytes, policy))
 }
 
 /// A compiled policy, with its text before it and its warnings after it.
-fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
-    let bytes = read(file)?;
-    let policy = parse(&bytes, file)?;
-    let compiled = policy.compile().map_err(|faults| first(&faults))?;
+fn compile_file(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
+    let bytes = read_file(file)?;
+    let policy = parse_policy(&bytes, file)?;
+    let compiled = policy.compile().map_err(|faults| first_error(&faults))?;
     let warnings = policy.warnings_where(rto_min_us()).into_iter();
     let warnings = warnings.filter(|warning| warning.kind != WarningKind::Trap);
     let text = |warning: Warning| {
@@ -224,10 +224,10 @@ fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
     Ok((bytes, compiled, warnings.map(text).collect()))
 }
 
-fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
-    Policy::parse(bytes, file).map_err(|faults| first(&faults))
+fn parse_policy(bytes: &[u8], file: &Path) -> Result<Policy> {
+    Policy::parse(bytes, file).map_err(|faults| first_error(&faults))
 }
 
-fn first(faults: &Faults) -> anyhow::Error {
+fn first_error(faults: &Faults) -> anyhow::Error {
     anyhow!("{}", faults.first_fault("thalweg policy check"))
 }

@@ -26,11 +26,11 @@ struct Answer {
 /// Has the agent read its configuration again, and waits until it is in force.
 pub fn run(global: &Global) -> Result<()> {
     // A fault of the file is in the agent's answer.
-    let paths = global.readable()?.config.paths;
+    let paths = global.readable_config()?.config.paths;
     let client = Client::new(paths.socket, paths.pin);
     let answer: Answer = client.post("/v1/reload")?;
     if answer.changed {
-        wait(&client, answer.session)?;
+        wait_for_session(&client, answer.session)?;
     }
     if global.format.json {
         return output::print_json(&answer);
@@ -42,7 +42,7 @@ pub fn run(global: &Global) -> Result<()> {
 }
 
 /// Waits until the agent has gone on with that session.
-fn wait(client: &Client, session: u64) -> Result<()> {
+fn wait_for_session(client: &Client, session: u64) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let outcome = client.get::<Status>("/v1/status");

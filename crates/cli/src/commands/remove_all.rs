@@ -67,7 +67,7 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
     };
     note(detach::run(global));
     note(match global.other_pin {
-        None => policy::run(global, &policy::What::Remove),
+        None => policy::run(global, &policy::PolicyCommand::Remove),
         Some(_) => remove_other_policy(global, pin),
     });
     // Without pins no privilege is needed.

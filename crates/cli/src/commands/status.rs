@@ -37,25 +37,25 @@ struct Answer<'a> {
 /// Shows the state of the agent.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     if options.check {
-        let (line, code) = check(global);
+        let (line, code) = check_agent(global);
         output::print(&line)?;
         return match code {
             0 => Ok(()),
             code => Err(Failure::Silent(code).into()),
         };
     }
-    let status: Status = global.client()?.get("/v1/status")?;
-    let fault = global.readable()?.fault;
+    let status: Status = global.agent_client()?.get("/v1/status")?;
+    let fault = global.readable_config()?.fault;
     let answer = Answer {
         status: &status,
         configuration_fault: fault.as_deref(),
     };
-    output::show_value(&global.format, &answer, || text(&status))
+    output::show_value(&global.format, &answer, || status_text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.
-fn check(global: &Global) -> (String, u8) {
-    let Readable { config, fault } = match global.readable() {
+fn check_agent(global: &Global) -> (String, u8) {
+    let Readable { config, fault } = match global.readable_config() {
         Ok(readable) => readable,
         Err(error) => return (format!("THALWEG CRITICAL - {}\n", in_one_line(&error)), 2),
     };
@@ -64,7 +64,7 @@ fn check(global: &Global) -> (String, u8) {
     });
     let client = Client::new(config.paths.socket, config.paths.pin);
     match client.get::<Status>("/v1/status") {
-        Ok(status) => verdict(&status, &fault),
+        Ok(status) => agent_verdict(&status, &fault),
         Err(error) => {
             let line = format!("THALWEG CRITICAL - {}{fault}\n", in_one_line(&error));
             (line, 2)
@@ -78,7 +78,7 @@ fn in_one_line(error: &anyhow::Error) -> String {
 }
 
 /// `beside` follows what is said of the agent.
-fn verdict(status: &Status, beside: &str) -> (String, u8) {
+fn agent_verdict(status: &Status, beside: &str) -> (String, u8) {
     let c = &status.counters;
     let figures = format!(
         "hosts={};;;0;{} established={}c decided={}c changed={}c refused={}c events_lost={}c \
@@ -110,7 +110,7 @@ fn verdict(status: &Status, beside: &str) -> (String, u8) {
     (line, code)
 }
 
-fn text(status: &Status) -> String {
+fn status_text(status: &Status) -> String {
     let unset = match status.trials {
         _ if status.dry_run => ", dry run: nothing is set".to_owned(),
         Some(0.0) => ", advice only: nothing is set".to_owned(),
@@ -159,9 +159,14 @@ fn text(status: &Status) -> String {
             ),
         ),
     ];
-    rows.extend(counted(status));
-    rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps(it))));
-    rows.extend(status.repairs.as_ref().map(|it| ("repairs", repairs(it))));
+    rows.extend(counter_rows(status));
+    rows.extend(status.clamps.as_ref().map(|it| ("clamps", clamps_text(it))));
+    rows.extend(
+        status
+            .repairs
+            .as_ref()
+            .map(|it| ("repairs", repairs_text(it))),
+    );
     if let Some(Newcomers { names, line }) = &status.newcomers {
         let names = names.join(", ");
         let text = format!("{names}: loaded after the agent's start; [arms] {line} allows it");
@@ -177,7 +182,7 @@ fn text(status: &Status) -> String {
 }
 
 /// Programs and pins that were put back.
-fn repairs(done: &Repairs) -> String {
+fn repairs_text(done: &Repairs) -> String {
     let number = output::count_text(done.number, "repair");
     format!(
         "{number}, the last {} ago: {}",
@@ -187,7 +192,7 @@ fn repairs(done: &Repairs) -> String {
 }
 
 /// Long connections, and what looks at them cost.
-fn long(status: &Status) -> String {
+fn open_connections_text(status: &Status) -> String {
     let c = &status.counters;
     let Some(looks) = &status.looks else {
         return "scored when they end".to_owned();
@@ -197,23 +202,23 @@ fn long(status: &Status) -> String {
         output::count_text(c.stretches, "time"),
         c.anew,
         c.moved,
-        share(looks)
+        processor_percent(looks)
     )
 }
 
 /// Learned clamps, and what looks at their connections cost.
-fn clamps(figures: &ClampFigures) -> String {
+fn clamps_text(figures: &ClampFigures) -> String {
     format!(
         "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
         output::count_text(figures.connections, "connection"),
         output::count_text(figures.hosts, "host"),
         figures.refused,
-        share(&figures.looks)
+        processor_percent(&figures.looks)
     )
 }
 
 /// Share of a processor that looks take, percent.
-fn share(looks: &Looks) -> f64 {
+fn processor_percent(looks: &Looks) -> f64 {
     let each_us = looks.cpu_us as f64 / looks.number.max(1) as f64;
     match looks.interval_s > 0.0 {
         true => each_us / looks.interval_s / 10_000.0,
@@ -222,7 +227,7 @@ fn share(looks: &Looks) -> f64 {
 }
 
 /// Counters since the programs were attached.
-fn counted(status: &Status) -> Vec<(&'static str, String)> {
+fn counter_rows(status: &Status) -> Vec<(&'static str, String)> {
     let c = &status.counters;
     let measured_by = if status.kernel_busy_time {
         "busy time"
@@ -276,7 +281,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
                 c.closed
             ),
         ),
-        ("long connections", long(status)),
+        ("long connections", open_connections_text(status)),
         (
             "not scored",
             format!(

@@ -43,7 +43,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         kinds::expect_kind(file, Kind::Configuration)?;
         let bytes = file::read_bytes(file, MAX_FILE_BYTES)?;
         let parsed = decode_text(&bytes, file).and_then(|text| Config::parse(text, file));
-        reports.push(told(global, file, &bytes, parsed.as_ref().err())?);
+        reports.push(report_file(global, file, &bytes, parsed.as_ref().err())?);
         if let Ok(Config { networks, .. }) = parsed
             && let Some(table) = networks.table
         {
@@ -56,7 +56,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                 Some(_) => std::fs::read(&table)?,
                 None => Vec::new(),
             };
-            reports.push(told(global, &table, &bytes, faults.as_ref())?);
+            reports.push(report_file(global, &table, &bytes, faults.as_ref())?);
         }
     }
     if global.format.json {
@@ -69,9 +69,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// The report of a file; as text it is printed at once.
-fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> Result<Report> {
+fn report_file(
+    global: &Global,
+    file: &Path,
+    bytes: &[u8],
+    faults: Option<&Faults>,
+) -> Result<Report> {
     if !global.format.json {
-        output::print(&report(file, bytes, faults))?;
+        output::print(&report_text(file, bytes, faults))?;
     }
     Ok(Report {
         file: file.display().to_string(),
@@ -79,7 +84,7 @@ fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> 
     })
 }
 
-fn report(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
+fn report_text(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
     let Some(faults) = faults else {
         return format!("{}: good\n", file.display());
     };

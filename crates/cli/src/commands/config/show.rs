@@ -36,12 +36,12 @@ pub fn run(global: &Global) -> Result<()> {
     };
     let keys: Vec<Key> = keys
         .into_iter()
-        .map(|key| described(key, file, global))
+        .map(|key| key_with_value(key, file, global))
         .collect();
-    output::show_value(&global.format, &keys, || toml(&keys))
+    output::show_value(&global.format, &keys, || toml_text(&keys))
 }
 
-fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {
+fn key_with_value(key: KeyDescription, file: &Path, global: &Global) -> Key {
     let (value, from) = match (&global.socket, key.line) {
         (Some(socket), _) if key.key == "paths.socket" => (
             format!("{:?}", socket.display().to_string()),
@@ -60,7 +60,7 @@ fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {
 }
 
 /// A configuration, with a comment behind each value.
-fn toml(keys: &[Key]) -> String {
+fn toml_text(keys: &[Key]) -> String {
     let name = |key: &Key| match key.key.rsplit_once('.') {
         None => (String::new(), key.key.clone()),
         Some((table, name)) => (table.to_owned(), name.to_owned()),

@@ -38,8 +38,8 @@ impl Agent {
 
 /// The agents whose pins are in a directory: those that hold its lock, and those whose command line
 /// and configuration name it.
-pub fn find(pin: &Path) -> Vec<Agent> {
-    let mut pids = holders(pin);
+pub fn find_agents(pin: &Path) -> Vec<Agent> {
+    let mut pids = lock_holders(pin);
     let wanted = place_of(Path::new("/"), pin);
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -97,7 +97,7 @@ fn may_attach(process: &Path) -> bool {
 }
 
 /// Processes that hold the lock of a directory (proc_locks(5)).
-fn holders(directory: &Path) -> BTreeSet<u32> {
+fn lock_holders(directory: &Path) -> BTreeSet<u32> {
     let Ok(about) = fs::metadata(directory) else {
         return BTreeSet::new();
     };

@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub fn unit_of(pid: u32) -> Option<String> {
     let cgroups = cgroups_of(&pid.to_string())?;
     let unit = unit_in(&cgroups)?;
-    (property("MainPID", unit)? == pid.to_string()).then(|| unit.to_owned())
+    (unit_property("MainPID", unit)? == pid.to_string()).then(|| unit.to_owned())
 }
 
 /// The units that wait to start their process again, of those whose command line is wanted. A command
@@ -35,7 +35,7 @@ pub fn find_waiting(is_wanted: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
         words.find(|word| is_unit(word))
     });
     let is_wanted = |unit: &&str| {
-        let started = property("ExecStart", unit);
+        let started = unit_property("ExecStart", unit);
         let line = started.as_deref().and_then(command_line);
         line.is_some_and(|line| is_wanted(&line))
     };
@@ -55,7 +55,7 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
     };
     let deadline = Instant::now() + patience;
     loop {
-        match property("ActiveState", unit).as_deref() {
+        match unit_property("ActiveState", unit).as_deref() {
             Some("inactive" | "failed") => return Ok(false),
             // systemd stops it already. Another stop would cancel a restart.
             Some("deactivating") if is_inside => return Ok(false),
@@ -72,7 +72,7 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
 }
 
 /// A property of a unit; `None` where no systemd answers.
-fn property(name: &str, unit: &str) -> Option<String> {
+fn unit_property(name: &str, unit: &str) -> Option<String> {
     let words = format!("show --property={name} --value -- {unit}");
     let shown = tool::read_tool("systemctl", &words).ok()?;
     Some(shown.trim().to_owned())

@@ -10,7 +10,7 @@ use thalweg_fleet::{BucketChange, WantedLimits};
 use thalweg_terminal::{output, whole_number};
 use thalweg_units::grammar;
 
-use super::access::{self, Access};
+use super::access::{self, ServerAccess};
 use crate::options::Global;
 
 /// Where, and with which limits.
@@ -19,9 +19,9 @@ pub struct Options {
     /// The directory of `thalweg fleet init`.
     directory: PathBuf,
     #[command(flatten)]
-    access: Access,
+    access: ServerAccess,
     /// Size of the bucket of priors; the others have a sixteenth. Default: as it is; in a new one 1GiB.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// How long priors and statuses of a silent agent are kept, days. Default: as it is; in a new one 30.
     #[arg(long, value_name = "DAYS", value_parser = whole_number(1..=3650u64))]
@@ -33,14 +33,14 @@ pub struct Options {
 }
 
 /// A size of a server's store, in bytes.
-pub fn size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let bytes = grammar::parse_bytes(text).filter(|bytes| (1 << 20..=1 << 50).contains(bytes));
     bytes.ok_or_else(|| "expected a size such as 4GB, at least 1MiB".to_owned())
 }
 
 /// Makes all buckets.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let hosts = access::hosts(&options.directory)?;
+    let hosts = access::server_hosts(&options.directory)?;
     let usual = if hosts.len() >= 3 { 3 } else { 1 };
     let wanted = WantedLimits {
         bytes: options.size,
@@ -48,7 +48,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         replicas: options.replicas,
         least_replicas: usual,
     };
-    let mut operator = options.access.connect(&options.directory)?;
+    let mut operator = options.access.connect_operator(&options.directory)?;
     let made = operator.make_all(wanted)?;
     let word = |made: &BucketChange| match made {
         BucketChange::New => "made",

@@ -25,7 +25,7 @@ pub struct Options {
     servers: Vec<String>,
     /// Name of an agent: a-z, A-Z, 0-9, - and _. Agents call themselves by their host's name, with
     /// dots as _ and _ as __.
-    #[arg(long = "agent", value_name = "NAME", value_parser = agent)]
+    #[arg(long = "agent", value_name = "NAME", value_parser = parse_agent)]
     agents: Vec<Name>,
     /// Address at which servers listen.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH", default_value = "/var/lib/nats/thalweg")]
     store: PathBuf,
     /// Most that a server keeps, such as 4GB.
-    #[arg(long, value_name = "SIZE", default_value = "4GB", value_parser = super::buckets::size)]
+    #[arg(long, value_name = "SIZE", default_value = "4GB", value_parser = super::buckets::parse_size)]
     store_size: u64,
     /// Make the certificates of all servers anew. They hold for two years.
     #[arg(long)]
@@ -51,7 +51,7 @@ pub struct Options {
 }
 
 /// An agent's name, or that of its host, which has dots.
-fn agent(text: &str) -> Result<Name, String> {
+fn parse_agent(text: &str) -> Result<Name, String> {
     let name = match text.contains('.') {
         true => Name::of_host(text),
         false => Name::new(text),

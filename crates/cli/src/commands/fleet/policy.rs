@@ -13,13 +13,13 @@ use thalweg_terminal::output::{self, count_text};
 use thalweg_units::printable;
 use thalweg_units::{Probability, file};
 
-use super::access::{self, Access};
+use super::access::{self, ServerAccess};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
 
 /// Sub-commands of `fleet policy`.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum FleetPolicyCommand {
     /// Sign a policy and publish it; agents with the label put it in force.
     ///
     /// Each checks it before, and takes it back if its settings fail, or if flows of a rule with a share
@@ -38,7 +38,7 @@ pub struct Label {
     #[arg(long, value_name = "LABEL", default_value = "all", value_parser = Name::new)]
     to: Name,
     #[command(flatten)]
-    place: Place,
+    place: FleetDirectory,
     /// The key that signs. Default: policy.nk of the fleet's directory.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -46,16 +46,16 @@ pub struct Label {
 
 /// The fleet.
 #[derive(Debug, Args)]
-pub struct Place {
+pub struct FleetDirectory {
     /// The directory of `thalweg fleet init`. Default: `fleet`.
     #[arg(long = "fleet", id = "directory", value_name = "DIR")]
     directory: Option<PathBuf>,
     #[command(flatten)]
-    access: Access,
+    access: ServerAccess,
 }
 
-impl Place {
-    fn directory(&self) -> &Path {
+impl FleetDirectory {
+    fn directory_path(&self) -> &Path {
         self.directory.as_deref().unwrap_or(Path::new("fleet"))
     }
 }
@@ -69,7 +69,7 @@ pub struct Apply {
     label: Label,
     /// Share of the agents that take it first, such as 5%. They are the same for every policy of the
     /// label. Without it all agents do.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     canary: Option<u32>,
 }
 
@@ -80,11 +80,11 @@ pub struct Show {
     #[arg(long, value_name = "LABEL", value_parser = Name::new)]
     to: Option<Name>,
     #[command(flatten)]
-    place: Place,
+    place: FleetDirectory,
 }
 
 /// A share in parts per million.
-fn share(text: &str) -> Result<u32, String> {
+fn parse_share(text: &str) -> Result<u32, String> {
     let expected = || "expected a percentage above 0% and below 100%, such as 5%".to_owned();
     let share: Probability = text.parse().map_err(|_| expected())?;
     let ppm = (share.fraction() * f64::from(ALL_PPM)).round() as u32;
@@ -95,9 +95,9 @@ fn share(text: &str) -> Result<u32, String> {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &FleetPolicyCommand) -> Result<()> {
     match what {
-        What::Apply(options) => {
+        FleetPolicyCommand::Apply(options) => {
             let (bytes, policy) = load_with_text(&options.file)?;
             let compiled = policy.compile().ok();
             if let Some(why) = compiled.and_then(|it| it.machine_bound()) {
@@ -105,20 +105,20 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
             }
             let text = file::decode_text(bytes, &options.file)?;
             let ppm = options.canary.unwrap_or(ALL_PPM);
-            publish(global, &options.label, &text, ppm)
+            publish_policy(global, &options.label, &text, ppm)
         }
-        What::Remove(label) => publish(global, label, "", ALL_PPM),
-        What::Show(options) => show(global, options),
+        FleetPolicyCommand::Remove(label) => publish_policy(global, label, "", ALL_PPM),
+        FleetPolicyCommand::Show(options) => show_policies(global, options),
     }
 }
 
-fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
-    let directory = label.place.directory();
+fn publish_policy(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
+    let directory = label.place.directory_path();
     // The clearer fault comes first.
-    access::hosts(directory)?;
+    access::server_hosts(directory)?;
     let usual = directory.join("policy.nk");
     let key = SigningKey::read_file(label.key.as_ref().unwrap_or(&usual))?;
-    let mut operator = label.place.access.connect(directory)?;
+    let mut operator = label.place.access.connect_operator(directory)?;
     let members = match operator.statuses() {
         Ok(members) => members,
         Err(error) if ppm == ALL_PPM => {
@@ -128,13 +128,13 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         }
         Err(error) => return Err(error).context("statuses of agents, for --canary"),
     };
-    let agents = agents(&members, &label.to);
-    for name in shared(&members, &agents) {
+    let agents = agents_with_label(&members, &label.to);
+    for name in shared_names(&members, &agents) {
         output::print_warning(&format!(
             "several agents have the name {name} and its key; they count as one here"
         ));
     }
-    let first = first(&agents, &label.to, ppm)?;
+    let first = canary_agents(&agents, &label.to, ppm)?;
     let number = operator.publish_policy(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
     if global.format.json {
@@ -165,7 +165,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
 }
 
 /// Names of the agents with a label, in order.
-fn agents(members: &[Member], label: &Name) -> Vec<Name> {
+fn agents_with_label(members: &[Member], label: &Name) -> Vec<Name> {
     let has = |status: &Status| *label == Name::all() || status.labels.contains(label);
     members
         .iter()
@@ -175,7 +175,7 @@ fn agents(members: &[Member], label: &Name) -> Vec<Name> {
 }
 
 /// Names out of `agents` that several machines have, with the same key.
-fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
+fn shared_names<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
     members
         .iter()
         .filter(|member| member.status.as_ref().is_ok_and(|status| status.is_shared))
@@ -184,7 +184,7 @@ fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'
 }
 
 /// Agents out of `agents` that take a policy first. A share of nobody is an error.
-fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
+fn canary_agents(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
     let turns = agents
         .iter()
         .map(|agent| (canary_turn(agent, label), agent));
@@ -208,8 +208,11 @@ fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
     )
 }
 
-fn show(global: &Global, options: &Show) -> Result<()> {
-    let mut operator = options.place.access.connect(options.place.directory())?;
+fn show_policies(global: &Global, options: &Show) -> Result<()> {
+    let mut operator = options
+        .place
+        .access
+        .connect_operator(options.place.directory_path())?;
     let members = operator.statuses()?;
     let mut policies = Vec::new();
     for (label, signed) in operator.last_policies()? {
@@ -312,26 +315,26 @@ mod tests {
 
     #[test]
     fn a_share_of_nobody_says_how_much_somebody_is() {
-        assert_eq!(share("5%"), Ok(50_000));
+        assert_eq!(parse_share("5%"), Ok(50_000));
         for wrong in ["0%", "100%", "5", "-1%", ""] {
-            assert!(share(wrong).is_err(), "{wrong}");
+            assert!(parse_share(wrong).is_err(), "{wrong}");
         }
         let agents: Vec<Name> = (0..20)
             .map(|it| Name::new(&format!("web{it}")).unwrap())
             .collect();
         let label = Name::all();
-        let said = first(&agents, &label, 1).unwrap_err().to_string();
+        let said = canary_agents(&agents, &label, 1).unwrap_err().to_string();
         let (_, least) = said.split_once("at least ").unwrap();
         let (least, agent) = least.split_once(", which is ").unwrap();
-        let found = first(&agents, &label, share(least).unwrap()).unwrap();
+        let found = canary_agents(&agents, &label, parse_share(least).unwrap()).unwrap();
         assert_eq!(found, [Name::new(agent).unwrap()]);
         // Whoever is among the first 5 % is among the first half.
         let (some, half) = (200_000, 500_000);
         let (some, half) = (
-            first(&agents, &label, some).unwrap(),
-            first(&agents, &label, half).unwrap(),
+            canary_agents(&agents, &label, some).unwrap(),
+            canary_agents(&agents, &label, half).unwrap(),
         );
         assert!(some.len() < half.len() && some.iter().all(|it| half.contains(it)));
-        assert_eq!(first(&agents, &label, ALL_PPM).unwrap().len(), 20);
+        assert_eq!(canary_agents(&agents, &label, ALL_PPM).unwrap().len(), 20);
     }
 }

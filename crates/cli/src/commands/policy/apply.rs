@@ -25,7 +25,7 @@ pub struct Options {
 
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (bytes, compiled, warnings) = super::compile(&options.file)?;
+    let (bytes, compiled, warnings) = super::compile_file(&options.file)?;
     let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
@@ -39,5 +39,5 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         true => Report::read_counters(&place.pin, &history)?,
         false => None,
     };
-    super::tell(global, &outcome, report.as_ref())
+    super::show_outcome(global, &outcome, report.as_ref())
 }

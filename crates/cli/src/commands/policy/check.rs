@@ -55,13 +55,13 @@ struct Warning {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
-        let bytes = super::read(file)?;
-        let mut report = check(file, &bytes);
+        let bytes = super::read_file(file)?;
+        let mut report = check_policy(file, &bytes);
         if options.here && report.faults.is_empty() {
-            report.faults = here::lacking(&bytes, file)?;
+            report.faults = here::lacking_here(&bytes, file)?;
         }
         if !global.format.json {
-            output::print(&text(&report, &String::from_utf8_lossy(&bytes)))?;
+            output::print(&report_text(&report, &String::from_utf8_lossy(&bytes)))?;
         }
         reports.push(report);
     }
@@ -83,7 +83,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn check(file: &Path, bytes: &[u8]) -> Report {
+fn check_policy(file: &Path, bytes: &[u8]) -> Report {
     let mut report = Report {
         file: file.display().to_string(),
         policy: String::new(),
@@ -119,7 +119,7 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     report
 }
 
-fn text(report: &Report, source: &str) -> String {
+fn report_text(report: &Report, source: &str) -> String {
     let file = &report.file;
     let mut text = String::new();
     for fault in &report.faults {

@@ -8,9 +8,9 @@ use thalweg_terminal::output::count_text;
 use super::show;
 
 /// For scripts.
-pub fn json(reached: &VisitedConnections, report: Option<&Report>) -> Value {
+pub fn visited_json(reached: &VisitedConnections, report: Option<&Report>) -> Value {
     let mut value = json!(reached);
-    let rules = matched(report).map(|rule| {
+    let rules = matched_rules(report).map(|rule| {
         json!({
             "name": rule.name,
             "never": rule.never,
@@ -23,7 +23,7 @@ pub fn json(reached: &VisitedConnections, report: Option<&Report>) -> Value {
 }
 
 /// For people: the rules that open connections got.
-pub fn text(reached: &VisitedConnections, report: Option<&Report>) -> String {
+pub fn visited_text(reached: &VisitedConnections, report: Option<&Report>) -> String {
     let header = [
         "Rule",
         "Open connections",
@@ -33,17 +33,17 @@ pub fn text(reached: &VisitedConnections, report: Option<&Report>) -> String {
         "Failed",
         "What failed",
     ];
-    let rows: Vec<Vec<String>> = matched(report)
+    let rows: Vec<Vec<String>> = matched_rules(report)
         .filter_map(|rule| {
             let existing = rule.existing.as_ref()?;
             Some(vec![
-                show::name(rule),
+                show::rule_name(rule),
                 existing.matched.to_string(),
                 existing.done.to_string(),
                 existing.unchanged.to_string(),
                 existing.left.to_string(),
                 existing.failed.to_string(),
-                show::failures(rule),
+                show::failures_text(rule),
             ])
         })
         .collect();
@@ -65,7 +65,7 @@ pub fn text(reached: &VisitedConnections, report: Option<&Report>) -> String {
 }
 
 /// Rules that open connections got.
-fn matched(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
+fn matched_rules(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
     let rules = report.map_or(&[][..], |report| &report.rules);
     rules.iter().filter(|rule| {
         let existing = rule.existing.as_ref();

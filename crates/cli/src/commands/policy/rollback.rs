@@ -12,5 +12,5 @@ pub fn run(global: &Global) -> Result<()> {
     let kept = super::kept_by_listeners(&history, &place.pin);
     let mut outcome = history.roll_back(&place)?;
     outcome.applied.notes.extend(kept);
-    super::tell(global, &outcome, None)
+    super::show_outcome(global, &outcome, None)
 }

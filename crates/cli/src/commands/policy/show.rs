@@ -13,7 +13,7 @@ const REMEDY: &str =
 
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global, global.readable_or_warn()?)?;
+    let (place, history) = super::paths_and_history(global, global.readable_or_warn()?)?;
     let faults = policy::find_problems(&place, &history)?;
     let report = match faults.is_empty() {
         true => {
@@ -34,11 +34,11 @@ pub fn run(global: &Global) -> Result<()> {
     }
     output::show_value(&global.format, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
-        Some(report) => text(report),
+        Some(report) => report_text(report),
     })
 }
 
-fn text(report: &Report) -> String {
+fn report_text(report: &Report) -> String {
     let mut text = output::pairs_table(vec![
         (
             "policy",
@@ -97,15 +97,15 @@ fn text(report: &Report) -> String {
         numbers.push(5);
     }
     header.push("What failed");
-    let rows = report.rules.iter().map(|rule| row(rule, existing));
+    let rows = report.rules.iter().map(|rule| rule_row(rule, existing));
     text.push('\n');
     text.push_str(&output::table(&header, &numbers, rows.collect()));
     text
 }
 
-fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
+fn rule_row(rule: &RuleReport, existing: bool) -> Vec<String> {
     let mut row = vec![
-        name(rule),
+        rule_name(rule),
         rule.matched.to_string(),
         rule.asked.to_string(),
         rule.done.to_string(),
@@ -118,19 +118,19 @@ fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
             .map_or(0, |existing| existing.matched);
         row.push(matched.to_string());
     }
-    row.push(failures(rule));
+    row.push(failures_text(rule));
     row
 }
 
 /// A rule's name, and whether it is a `never` rule, or suspended.
-pub(super) fn name(rule: &RuleReport) -> String {
+pub(super) fn rule_name(rule: &RuleReport) -> String {
     let never = if rule.never { " (never)" } else { "" };
     let suspended = if rule.suspended { " (suspended)" } else { "" };
     format!("{}{never}{suspended}", rule.name)
 }
 
 /// Failed settings of a rule, in one line.
-pub(super) fn failures(rule: &RuleReport) -> String {
+pub(super) fn failures_text(rule: &RuleReport) -> String {
     let failures: Vec<String> = rule
         .failures
         .iter()

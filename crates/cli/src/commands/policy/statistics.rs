@@ -27,7 +27,7 @@ pub struct Options {
 
 /// Prints reports, one a line; with `--json` one document each.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (place, _) = super::place(global, global.readable_or_warn()?)?;
+    let (place, _) = super::paths_and_history(global, global.readable_or_warn()?)?;
     let end = options
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
@@ -41,12 +41,12 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         if global.format.json {
             output::print_json_line(&flow)
         } else {
-            output::print(&line(&flow))
+            output::print(&statistics_line(&flow))
         }
     })
 }
 
-fn line(flow: &FlowStatistics) -> String {
+fn statistics_line(flow: &FlowStatistics) -> String {
     let option = flow
         .received_option
         .map_or_else(String::new, |value| format!(" option {value}"));
@@ -54,9 +54,9 @@ fn line(flow: &FlowStatistics) -> String {
         "{} {}:{} {}:{} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
          rtt {} cwnd {}{option}\n",
         output::time_text(flow.time_ms),
-        bracketed(flow.local),
+        bracketed_address(flow.local),
         flow.local_port,
-        bracketed(flow.remote),
+        bracketed_address(flow.remote),
         flow.remote_port,
         flow.rule,
         output::bytes_text(flow.bytes_acked),
@@ -70,7 +70,7 @@ fn line(flow: &FlowStatistics) -> String {
     )
 }
 
-fn bracketed(address: std::net::IpAddr) -> String {
+fn bracketed_address(address: std::net::IpAddr) -> String {
     match address {
         std::net::IpAddr::V6(address) => format!("[{address}]"),
         std::net::IpAddr::V4(address) => address.to_string(),

@@ -11,7 +11,7 @@ use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selecto
 use thalweg_terminal::{Failure, output, whole_number};
 use thalweg_units::grammar::share_text;
 
-use crate::options::{Global, address};
+use crate::options::{Global, parse_address};
 
 /// Number of rejected rules in the table.
 const ROWS: usize = 20;
@@ -23,12 +23,12 @@ pub struct Options {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Address of the peer; for all but listeners.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     remote: Option<IpAddr>,
     /// Address of this machine, of the same family.
     ///
     /// Needed where the policy has conditions on it.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     local: Option<IpAddr>,
     /// Port of the peer. Default: not known.
     #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
@@ -126,7 +126,7 @@ struct Other {
 /// Evaluates the policy for the flow.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let flow = flow(options)?;
-    let policy = super::load(&options.file)?;
+    let policy = super::load_policy(&options.file)?;
     let looks_at_local = policy
         .rules
         .iter()
@@ -325,7 +325,7 @@ fn text(answer: &Answer, all: bool) -> String {
     let mut text = String::new();
     let whole = answer.outcomes.len() == 1;
     for outcome in &answer.outcomes {
-        let who = if whole_number {
+        let who = if whole {
             String::new()
         } else {
             format!("{} of such flows: ", outcome.share_text)

@@ -158,14 +158,13 @@ pub struct Decisions {
 ///
 /// # Errors
 /// A fault of the file, with file and line.
-pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
+pub fn read_decisions(path: &Path, networks: &Networks) -> Result<Decisions> {
     let name = path.display().to_string();
     let mut lines = BufReader::new(file::open_regular(path, MAX_BYTES)?).split(b'\n');
     let head = match lines.next() {
         None => bail!("{name}: the file is empty, expected decisions"),
-        Some(line) => {
-            head(&line.with_context(|| name.clone())?).with_context(|| place(&name, 1))?
-        }
+        Some(line) => parse_head(&line.with_context(|| name.clone())?)
+            .with_context(|| line_position(&name, 1))?,
     };
     let mut reader = Reader::new(head.arms, networks);
     for (line, number) in lines.zip(2..) {
@@ -178,19 +177,25 @@ pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
                     tail.end
                 );
             }
-            return Ok(reader.sorted());
+            return Ok(reader.sorted_by_time());
         }
         let line = match serde_json::from_slice(&line) {
             Ok(line) => line,
             Err(error) if error.is_eof() => bail!("{}", cut_short(&name, count)),
-            Err(error) => bail!("{}: {}", place(&name, number), words(&error)),
+            Err(error) => bail!(
+                "{}: {}",
+                line_position(&name, number),
+                message_without_position(&error)
+            ),
         };
-        reader.add(&line).with_context(|| place(&name, number))?;
+        reader
+            .add_line(&line)
+            .with_context(|| line_position(&name, number))?;
     }
     bail!("{}", cut_short(&name, reader.connections.len()))
 }
 
-fn place(name: &str, number: usize) -> String {
+fn line_position(name: &str, number: usize) -> String {
     format!("{name}:{number}")
 }
 
@@ -200,7 +205,7 @@ fn cut_short(name: &str, connections: usize) -> String {
 }
 
 /// A message without the position, which counts from the start of the line.
-fn words(error: &serde_json::Error) -> String {
+fn message_without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
         Some((words, _)) => words.to_owned(),
@@ -208,7 +213,7 @@ fn words(error: &serde_json::Error) -> String {
     }
 }
 
-fn head(line: &[u8]) -> Result<Head> {
+fn parse_head(line: &[u8]) -> Result<Head> {
     let head = serde_json::from_slice::<Head>(line).ok();
     let Some(head) = head.filter(|head| head.format == FORMAT) else {
         bail!("found another first line, expected the head of a file of decisions")
@@ -244,7 +249,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn sorted(mut self) -> Decisions {
+    fn sorted_by_time(mut self) -> Decisions {
         self.connections
             .sort_by_key(|connection| connection.start_ns);
         self.windows.sort_by_key(|first| first.start_ns);
@@ -255,41 +260,44 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn arm(&self, name: &str) -> Result<usize> {
+    fn arm_index(&self, name: &str) -> Result<usize> {
         let known = self.arms.iter().position(|arm| arm == name);
         known.with_context(|| format!("found the arm {name:?}, expected one of the first line"))
     }
 
-    fn optional(&self, name: Option<&String>) -> Result<Option<usize>> {
-        name.map(|name| self.arm(name)).transpose()
+    fn optional_arm(&self, name: Option<&String>) -> Result<Option<usize>> {
+        name.map(|name| self.arm_index(name)).transpose()
     }
 
-    fn add(&mut self, line: &Line) -> Result<()> {
-        let arm = self.arm(&line.arm)?;
+    fn add_line(&mut self, line: &Line) -> Result<()> {
+        let arm = self.arm_index(&line.arm)?;
         let mut allowed = 0;
         for name in &line.allowed {
-            allowed |= 1u16 << self.arm(name)?;
+            allowed |= 1u16 << self.arm_index(name)?;
         }
-        let propensities = self.propensities(line)?;
+        let propensities = self.arm_propensities(line)?;
         if propensities[arm] <= 0.0 {
             bail!("propensities: found none of {:?}, the chosen arm", line.arm);
         }
         if !(line.stands_for >= 1.0 && line.stands_for.is_finite()) {
             bail!("stands_for: found {}, expected 1 or more", line.stands_for);
         }
-        let stretches = line.stretches.iter().map(|measured| self.stretch(measured));
+        let stretches = line
+            .stretches
+            .iter()
+            .map(|measured| self.measured_interval(measured));
         let stretches = stretches.collect::<Result<_>>()?;
         let next = self.hosts.len() as u64;
         let host = (line.netns, line.host.clone());
         let host = *self.hosts.entry(host).or_insert(next);
         if let Some(window) = &line.window {
-            let first = self.first(line, window, host);
+            let first = self.chosen_window(line, window, host);
             self.windows.push(first.context("window")?);
         }
         self.connections.push(Connection {
             host,
-            start_ns: nanoseconds(line.time_ms)?,
-            system: self.optional(line.system.as_ref())?,
+            start_ns: ms_to_ns(line.time_ms)?,
+            system: self.optional_arm(line.system.as_ref())?,
             arm,
             allowed,
             control: line.control,
@@ -301,7 +309,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The choice of an initial window.
-    fn first(&mut self, line: &Line, window: &Window, host: u64) -> Result<First> {
+    fn chosen_window(&mut self, line: &Line, window: &Window, host: u64) -> Result<First> {
         let &Window {
             segments,
             propensity,
@@ -334,11 +342,11 @@ impl<'a> Reader<'a> {
             }
         };
         let next = self.networks.len() as u64;
-        let network = (line.netns, network(&line.host, self.lengths));
+        let network = (line.netns, network_of(&line.host, self.lengths));
         Ok(First {
             host,
             network: *self.networks.entry(network).or_insert(next),
-            start_ns: nanoseconds(line.time_ms)?,
+            start_ns: ms_to_ns(line.time_ms)?,
             arm,
             propensity,
             control: line.control,
@@ -348,13 +356,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
+    fn arm_propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
         let mut propensities = [0.0; ARMS];
         for (name, &share) in &line.propensities {
             if !(0.0..=1.0).contains(&share) {
                 bail!("propensities.{name}: found {share}, expected 0 to 1");
             }
-            propensities[self.arm(name)?] = share;
+            propensities[self.arm_index(name)?] = share;
         }
         let sum: f64 = propensities.iter().sum();
         if line.propensities.is_empty() {
@@ -366,21 +374,21 @@ impl<'a> Reader<'a> {
         Ok(propensities.map(|share| share / sum))
     }
 
-    fn stretch(&self, measured: &Measured) -> Result<Stretch> {
+    fn measured_interval(&self, measured: &Measured) -> Result<Stretch> {
         let end = ENDS.iter().find(|(name, _)| *name == measured.end);
         let Some((_, end)) = end else {
             bail!("end: found {:?}, expected how a stretch ends", measured.end)
         };
         Ok(Stretch {
-            end_ns: nanoseconds(measured.time_ms)?,
-            arm: self.optional(measured.arm.as_ref())?,
-            sample: sample(measured, *end),
+            end_ns: ms_to_ns(measured.time_ms)?,
+            arm: self.optional_arm(measured.arm.as_ref())?,
+            sample: learning_sample(measured, *end),
         })
     }
 }
 
 /// The network of a host, as text. A host without address is one by itself.
-fn network(host: &str, lengths: &Networks) -> String {
+fn network_of(host: &str, lengths: &Networks) -> String {
     let Ok(prefix) = Prefix::parse(host) else {
         return host.to_owned();
     };
@@ -395,7 +403,7 @@ fn network(host: &str, lengths: &Networks) -> String {
 
 /// Sample that a rule learns from. Events have no rate sample, which would show pauses in wall
 /// time, and do not tell slow start from the rest.
-fn sample(measured: &Measured, end: End) -> Sample {
+fn learning_sample(measured: &Measured, end: End) -> Sample {
     Sample {
         bytes: measured.bytes,
         duration_us: measured.duration_us,
@@ -414,7 +422,7 @@ fn sample(measured: &Measured, end: End) -> Sample {
     }
 }
 
-fn nanoseconds(ms: i64) -> Result<u64> {
+fn ms_to_ns(ms: i64) -> Result<u64> {
     let ns = u64::try_from(ms)
         .ok()
         .and_then(|ms| ms.checked_mul(1_000_000));
