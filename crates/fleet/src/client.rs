@@ -130,8 +130,8 @@ impl Fleet {
 
     /// Takes what has arrived; waits for the first at most so long. Until this is called, no more
     /// is asked of the server than some thirty messages.
-    pub fn take_messages(&self, patience: Duration) -> Vec<Incoming> {
-        self.shared.take_messages(patience)
+    pub fn take_messages(&self, timeout: Duration) -> Vec<Incoming> {
+        self.shared.take_messages(timeout)
     }
 
     /// How the client is.
@@ -143,13 +143,13 @@ impl Fleet {
     ///
     /// # Errors
     /// The fleet is away, or does not answer.
-    pub fn request_statuses(&self, patience: Duration) -> Result<Vec<Member>, Fault> {
+    pub fn request_statuses(&self, timeout: Duration) -> Result<Vec<Member>, Fault> {
         let slow = || Fault::new(Kind::Slow, "the fleet does not answer in time");
         let (answer, answered) = sync_channel(1);
         self.commands
             .try_send(Command::Statuses(answer))
             .map_err(|_| slow())?;
-        let rows = answered.recv_timeout(patience).map_err(|_| slow())??;
+        let rows = answered.recv_timeout(timeout).map_err(|_| slow())??;
         Ok(rows.into_iter().map(Member::new).collect())
     }
 }

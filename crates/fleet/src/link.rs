@@ -23,14 +23,14 @@ const MESSAGES: usize = 2 * BATCH;
 /// beyond what was asked for end the connection (`filter.rs`).
 const PAYLOAD_MAX: usize = 8 << 20;
 /// No reconnection by the client library comes before the end of the session.
-const NEVER: Duration = Duration::from_secs(86_400);
+const RECONNECT_DELAY: Duration = Duration::from_secs(86_400);
 
 /// Prefix of the JetStream API in accounts that import it, as [`crate::setup`] has it.
 pub(crate) const IMPORTED: &str = "thalweg.API";
 
 /// Errors of servers in an account without JetStream; the second one where the account is newer
 /// than the server's start.
-const ELSEWHERE: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
+const NO_JETSTREAM_ERRORS: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
 
 /// A connection to one server, as one of two sees it. When it is lost, it is over: the next one is another [`Link`].
 pub(crate) struct Link {
@@ -39,7 +39,7 @@ pub(crate) struct Link {
     pub context: Context,
     events: broadcast::Receiver<Event>,
     relay: Arc<Relay>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Link {
@@ -48,11 +48,11 @@ impl Link {
         let Checked {
             settings, secret, ..
         } = checked;
-        let patience = settings.pace.patience;
+        let timeout = settings.pace.timeout;
         let name = public_address(server);
         let opening = Relay::open(settings, server, &name);
         // Names are looked up without a limit.
-        let relay = match tokio::time::timeout(patience * 2, opening).await {
+        let relay = match tokio::time::timeout(timeout * 2, opening).await {
             Ok(opened) => Arc::new(opened?),
             Err(_) => return Err(slow_fault(&name, "connection")),
         };
@@ -62,8 +62,8 @@ impl Link {
             .name(&settings.agent)
             // Other agents may not subscribe to this one's answers.
             .custom_inbox_prefix(inbox_prefix(&settings.agent))
-            .connection_timeout(patience)
-            .request_timeout(Some(patience))
+            .connection_timeout(timeout)
+            .request_timeout(Some(timeout))
             .ping_interval(settings.pace.ping)
             .client_capacity(64)
             .subscription_capacity(MESSAGES)
@@ -71,7 +71,7 @@ impl Link {
             .ignore_discovered_servers()
             .reconnect_delay_callback(move |_| match is_connected.swap(true, Relaxed) {
                 false => Duration::ZERO,
-                true => NEVER,
+                true => RECONNECT_DELAY,
             })
             .event_callback(move |event| {
                 let sender = sender.clone();
@@ -103,26 +103,26 @@ impl Link {
             );
             return Err(Fault::new(Kind::Size, text));
         }
-        let context = jetstream_context("$JS.API", patience, &client);
+        let context = jetstream_context("$JS.API", timeout, &client);
         Ok(Self {
             server: name,
             client,
             context,
             events,
             relay,
-            patience,
+            timeout,
         })
     }
 
     /// Another handle of this connection, with its own timeout.
-    pub fn with_timeout(&self, patience: Duration) -> Self {
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self {
             server: self.server.clone(),
             client: self.client.clone(),
-            context: jetstream_context("$JS.API", patience, &self.client),
+            context: jetstream_context("$JS.API", timeout, &self.client),
             events: self.events.resubscribe(),
             relay: Arc::clone(&self.relay),
-            patience,
+            timeout,
         }
     }
 
@@ -185,7 +185,7 @@ impl Link {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        match tokio::time::timeout(self.patience, self.run_on_bucket(bucket, operation)).await {
+        match tokio::time::timeout(self.timeout, self.run_on_bucket(bucket, operation)).await {
             Ok(done) => done,
             Err(_) => Err(slow_fault(&self.server, bucket.name())),
         }
@@ -198,9 +198,13 @@ impl Link {
             .run_on_bucket(bucket, context.get_stream(bucket.stream_name()))
             .await
         {
-            Err(fault) if ELSEWHERE.iter().any(|words| fault.text.contains(words)) => {
+            Err(fault)
+                if NO_JETSTREAM_ERRORS
+                    .iter()
+                    .any(|words| fault.text.contains(words)) =>
+            {
                 // The account has no JetStream; it may import that of another one.
-                self.context = jetstream_context(IMPORTED, self.patience, &self.client);
+                self.context = jetstream_context(IMPORTED, self.timeout, &self.client);
                 let context = self.context.clone();
                 self.run_on_bucket(bucket, context.get_stream(bucket.stream_name()))
                     .await?
@@ -214,10 +218,10 @@ impl Link {
 }
 
 /// The API of JetStream under a name.
-fn jetstream_context(prefix: &str, patience: Duration, client: &Client) -> Context {
+fn jetstream_context(prefix: &str, timeout: Duration, client: &Client) -> Context {
     context::ContextBuilder::new()
-        .timeout(patience)
-        .ack_timeout(patience)
+        .timeout(timeout)
+        .ack_timeout(timeout)
         .api_prefix(prefix)
         .build(client.clone())
 }

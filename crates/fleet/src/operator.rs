@@ -23,9 +23,9 @@ use crate::wire::WireError;
 use crate::wire::policy::{Policy, Signed};
 
 /// Pause before another reader is asked, where a reader lags behind the bucket's leader.
-const SOON: Duration = Duration::from_millis(500);
+const READER_PAUSE: Duration = Duration::from_millis(500);
 /// Number of other readers that are asked.
-const OTHERS: u32 = 60;
+const READERS_MAX: u32 = 60;
 /// Bytes of policies that are held at once: those of 64 labels and more.
 const POLICIES_BYTES: usize = 32 << 20;
 /// The highest number that is believed without a signature.
@@ -247,7 +247,7 @@ async fn highest_in_bucket(
     let mut puller = Puller::for_subject(Bucket::Policy.key_subject(label.as_str()));
     let mut look = Scan::default();
     let mut highest = 0;
-    let mut others = OTHERS;
+    let mut others = READERS_MAX;
     loop {
         let values = puller.next(link, &mut place).await?;
         for value in &values {
@@ -273,7 +273,7 @@ async fn highest_in_bucket(
             return Err(slow_bucket_fault(Bucket::Policy));
         }
         others -= 1;
-        tokio::time::sleep(SOON).await;
+        tokio::time::sleep(READER_PAUSE).await;
         puller = Puller::for_subject(Bucket::Policy.key_subject(label.as_str()));
         look = Scan::default();
     }

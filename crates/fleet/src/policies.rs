@@ -2,7 +2,7 @@
 //!
 //! While servers come and go, an agent that is back has to have the latest policy soon. A request that was
 //! sent to a server without a leader is never answered, and readers may be at servers that lag behind. So
-//! the agent asks with little patience, again and again, and compares with the bucket's leader.
+//! the agent asks with a short timeout, again and again, and compares with the bucket's leader.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,22 +27,22 @@ use crate::wire::Policy;
 use crate::wire::policy::{PolicyRejection, Signed};
 
 /// Agents hear of a policy at the same moment; each asks at a random time within this span.
-const SPREAD: Duration = Duration::from_secs(1);
+const REQUEST_SPREAD: Duration = Duration::from_secs(1);
 /// Pause before an agent asks again for a policy that its server may not have yet.
-const LATER: Duration = Duration::from_secs(2);
-const ASKS: u32 = 3;
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+const RETRIES: u32 = 3;
 /// Pause before another reader is asked, where a reader lags behind the bucket's leader.
-const SOON: Duration = Duration::from_secs(1);
+const READER_PAUSE: Duration = Duration::from_secs(1);
 /// Number of other readers that are asked.
-const OTHERS: u32 = 60;
+const READERS_MAX: u32 = 60;
 /// Pause between requests of an agent that had to reconnect.
-const OFTEN: Duration = Duration::from_secs(6);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(6);
 /// Usual timeout of an answer.
-const HASTE: Duration = Duration::from_millis(1500);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// One request in this many gets the timeout of a slow server; the session ends if that one fails.
-const HASTY: u32 = 3;
+const SHORT_ATTEMPTS: u32 = 3;
 /// Pause after a refused request.
-const PAUSE: Duration = Duration::from_millis(500);
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// State of policies that outlives sessions.
 pub(crate) struct Policies {
@@ -74,24 +74,28 @@ impl Policies {
     /// Reads policies until something is wrong with the session.
     pub async fn follow_policies(&mut self, link: &Link) -> Fault {
         let since = Instant::now();
-        let full = self.settings.pace.patience;
+        let full = self.settings.pace.timeout;
         loop {
-            let is_hasty = !(self.unanswered + 1).is_multiple_of(HASTY);
-            let patience = if is_hasty { HASTE.min(full) } else { full };
+            let is_hasty = !(self.unanswered + 1).is_multiple_of(SHORT_ATTEMPTS);
+            let timeout = if is_hasty {
+                SHORT_TIMEOUT.min(full)
+            } else {
+                full
+            };
             let Err(fault) = self
-                .run_session(&mut link.with_timeout(patience), since)
+                .run_session(&mut link.with_timeout(timeout), since)
                 .await;
             if !matches!(fault.kind, Kind::Slow | Kind::Server) {
                 return fault;
             }
             self.unanswered += 1;
-            if self.unanswered.is_multiple_of(HASTY) {
+            if self.unanswered.is_multiple_of(SHORT_ATTEMPTS) {
                 return fault;
             }
             let is_refused = fault.kind == Kind::Server;
             self.shared.count_fault(fault);
             if is_refused {
-                sleep(PAUSE).await;
+                sleep(REFUSED_PAUSE).await;
             }
         }
     }
@@ -102,7 +106,7 @@ impl Policies {
         let mut bell = self.subscribe_notifications(link).await?;
         let mut puller = Puller::new();
         let calm = since + self.settings.pace.uneasy;
-        let (mut asks, mut others) = (0, OTHERS);
+        let (mut asks, mut others) = (0, READERS_MAX);
         loop {
             self.read_policies(link, &mut puller).await?;
             let now = Instant::now();
@@ -110,12 +114,12 @@ impl Policies {
             let next = if is_uneasy && others > 0 && self.leader_has_more(link).await? {
                 others -= 1;
                 puller = Puller::new();
-                now + SOON
+                now + READER_PAUSE
             } else if asks > 0 {
                 asks -= 1;
-                now + LATER
+                now + RETRY_PAUSE
             } else if now < calm {
-                now + OFTEN
+                now + RECONNECT_INTERVAL
             } else {
                 let pace = self.settings.pace.look;
                 now + pace.mul_f64(0.75 + 0.5 * self.random.fraction())
@@ -132,10 +136,10 @@ impl Policies {
                         }
                         // A publisher that notifies constantly is heard no more often.
                         if asks == 0 {
-                            let spread = SPREAD.mul_f64(self.random.fraction());
+                            let spread = REQUEST_SPREAD.mul_f64(self.random.fraction());
                             next = next.min(Instant::now() + spread);
                         }
-                        (asks, others) = (ASKS, OTHERS);
+                        (asks, others) = (RETRIES, READERS_MAX);
                     }
                 }
             }

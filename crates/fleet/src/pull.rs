@@ -24,10 +24,10 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Error of a server whose next message alone is larger than the request.
 const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
 /// A server removes a consumer that is idle for this long.
-const IDLE: Duration = Duration::from_secs(1200);
+const CONSUMER_IDLE: Duration = Duration::from_secs(1200);
 /// Messages that a look reads beyond twice those that there were when it began: numbers of servers are
 /// estimates, and others write meanwhile.
-const BEYOND: u64 = 1000;
+const EXTRA_MESSAGES: u64 = 1000;
 /// Messages are at most so old: clocks of servers differ, too.
 const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
@@ -103,7 +103,10 @@ impl Scan {
         let Some(first) = values.first() else {
             return true;
         };
-        let most = first.pending.saturating_mul(2).saturating_add(BEYOND);
+        let most = first
+            .pending
+            .saturating_mul(2)
+            .saturating_add(EXTRA_MESSAGES);
         let left = self.left.get_or_insert(most);
         *left = left.saturating_sub(values.len() as u64);
         *left == 0 || self.is_whole(place)
@@ -227,7 +230,7 @@ impl Puller {
                 start_sequence: place.sequence + 1,
             },
             ack_policy: AckPolicy::None,
-            inactive_threshold: IDLE,
+            inactive_threshold: CONSUMER_IDLE,
             memory_storage: true,
             num_replicas: 1,
             ..pull::Config::default()

@@ -41,8 +41,8 @@ pub(crate) struct Relay {
 impl Relay {
     /// Connects to a server, and listens for the client library. `name` is the server in messages.
     pub async fn open(settings: &Settings, server: &ServerAddr, name: &str) -> Result<Self, Fault> {
-        let patience = settings.pace.patience;
-        let upstream = Upstream::connect_server(settings, server, patience)
+        let timeout = settings.pace.timeout;
+        let upstream = Upstream::connect_server(settings, server, timeout)
             .await
             .map_err(|why| Fault::socket_error(name, &why))?;
         let listening = async {
@@ -198,7 +198,7 @@ impl Upstream {
     async fn connect_server(
         settings: &Settings,
         server: &ServerAddr,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in server.socket_addrs().await? {
@@ -207,7 +207,7 @@ impl Upstream {
                 stream.set_nodelay(true)?;
                 Self::begin_tls(settings, server, stream).await
             };
-            match tokio::time::timeout(patience, connecting).await {
+            match tokio::time::timeout(timeout, connecting).await {
                 Ok(Ok(upstream)) => return Ok(upstream),
                 Ok(Err(why)) => last = why,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),

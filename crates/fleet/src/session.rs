@@ -28,10 +28,10 @@ const GOOD: Duration = Duration::from_secs(10);
 /// The first pause between attempts.
 const FIRST: Duration = Duration::from_millis(250);
 /// Longest pause after a server that was there, and did not answer.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
 /// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
-const EMPTY: u32 = 10;
+const EMPTY_ANSWERS_MAX: u32 = 10;
 /// A server that does not answer in time is asked again so often before the session is over.
 const ASKED_AGAIN: u32 = 2;
 /// Bytes of statuses that are held at once; parsed they are three times as large. A server that invents
@@ -40,12 +40,12 @@ const STATUSES_BYTES: usize = 12 << 20;
 /// Bytes that a stored agent takes besides its message.
 const STATUS_OVERHEAD: usize = 512;
 /// Longest wait without anything to do.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
-const AGAIN: Duration = Duration::from_secs(60);
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
 /// A bucket from which nothing is read holds up statuses for at most this part of the usual wait: the asker
 /// waits no longer than that.
-const BESIDE: u32 = 5;
+const STATUS_WAIT_DIVISOR: u32 = 5;
 
 /// Words of a server whose last message under a key is not the expected one, before its sequence number.
 const WRONG_SEQUENCE: &str = "wrong last sequence";
@@ -152,7 +152,7 @@ impl Agent {
             };
             let most = match fault.kind {
                 Kind::Unreachable => pace.unreachable,
-                Kind::Slow => SLOW.min(pace.unreachable),
+                Kind::Slow => SLOW_PAUSE_MAX.min(pace.unreachable),
                 _ => pace.refused,
             };
             shared.count_fault(fault);
@@ -196,7 +196,7 @@ impl Agent {
             Err(fault) => return fault,
         };
         self.shared.update_state(|state| state.connections += 1);
-        let beside = link.with_timeout(self.checked.settings.pace.patience);
+        let beside = link.with_timeout(self.checked.settings.pace.timeout);
         let fault = tokio::select! {
             fault = self.policies.follow_policies(&beside) => fault,
             Err(fault) = self.talk.run_exchange(&mut link) => fault,
@@ -220,7 +220,7 @@ impl Exchange {
         let mut reading = Scan::up_to(self.end);
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
-        let mut again = EMPTY;
+        let mut again = EMPTY_ANSWERS_MAX;
         let mut is_read = false;
         loop {
             self.update_traffic(link);
@@ -254,13 +254,13 @@ impl Exchange {
             };
             let look = (!self.shared.is_behind()).then_some(look);
             let wake = [look, due].into_iter().flatten().min();
-            let wake = wake.unwrap_or(now + IDLE);
+            let wake = wake.unwrap_or(now + IDLE_WAIT_MAX);
             tokio::select! {
                 fault = link.wait_for_event() => return Err(fault),
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
-                    let mut beside = link.with_timeout(self.settings.pace.patience / BESIDE);
+                    let mut beside = link.with_timeout(self.settings.pace.timeout / STATUS_WAIT_DIVISOR);
                     let statuses = match check_others(&mut beside).await {
                         Ok(()) => read_statuses(link).await,
                         Err(fault) => Err(fault),
@@ -361,7 +361,8 @@ impl Exchange {
                 ) =>
             {
                 self.shared.count_fault(fault.clone());
-                self.shared.note_refused(slot, fault, AGAIN.min(pause));
+                self.shared
+                    .note_refused(slot, fault, REFUSED_RETRY.min(pause));
                 Ok(())
             }
             Err(fault) => Err(fault),
@@ -510,7 +511,7 @@ pub(crate) async fn read_statuses(link: &mut Link) -> Result<Vec<Reported>, Faul
     let mut all = BTreeMap::new();
     let mut place = ReadPosition::new(Bucket::Status);
     let mut puller = Puller::new();
-    let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY);
+    let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY_ANSWERS_MAX);
     let mut is_over = false;
     let end = link.open_bucket(Bucket::Status).await?.state.last_sequence;
     let mut look = Scan::up_to(end);

@@ -32,7 +32,7 @@ pub struct Timing {
     /// Between two looks at the buckets.
     pub look: Duration,
     /// A server that does not answer for so long is left.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Longest pause between attempts to reach a server.
     pub unreachable: Duration,
     /// Longest pause after a server has refused.
@@ -54,7 +54,7 @@ impl Default for Timing {
             priors: seconds(600),
             status: seconds(30),
             look: seconds(600),
-            patience: seconds(5),
+            timeout: seconds(5),
             // With a request that is not answered, an agent is back within ten seconds of its servers.
             unreachable: seconds(4),
             refused: seconds(60),

@@ -267,11 +267,11 @@ impl Shared {
     }
 
     /// Takes all that arrived; waits at most so long for the first.
-    pub fn take_messages(&self, patience: Duration) -> Vec<Incoming> {
+    pub fn take_messages(&self, timeout: Duration) -> Vec<Incoming> {
         let inner = self.lock();
         let waited = self
             .arrived
-            .wait_timeout_while(inner, patience, |inner| inner.inbox.is_empty());
+            .wait_timeout_while(inner, timeout, |inner| inner.inbox.is_empty());
         let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let taken = std::mem::take(&mut inner.inbox).into();
         drop(inner);

@@ -1,10 +1,10 @@
 //! How much a fleet sends: bytes and messages of the NATS protocol per agent and hour, without TLS and
 //! TCP. Sizes of what surrounds a message were measured; the test of 200 agents compares.
 
-/// Looks at the buckets per hour.
-const LOOKS: f64 = 6.0;
-/// Buckets that are looked at: priors and policies.
-const LOOKED: f64 = 2.0;
+/// Scans of the buckets per hour.
+const SCANS_PER_HOUR: f64 = 6.0;
+/// Buckets of a scan: priors and policies.
+const BUCKETS_SCANNED: f64 = 2.0;
 /// Statuses per hour.
 const STATUSES: f64 = 6.0;
 /// PINGs per hour, of both sides: every ten and every four minutes.
@@ -76,7 +76,7 @@ impl Load {
 
     /// Traffic of one agent.
     pub fn agent_traffic(&self) -> HourlyTraffic {
-        let asks = LOOKS * LOOKED;
+        let asks = SCANS_PER_HOUR * BUCKETS_SCANNED;
         let read = (self.agents - 1.0) * self.shards;
         // Between full batches there is one request more.
         let more = read / BATCH;

@@ -67,7 +67,7 @@ impl Operations {
         let identity = Identity::Nkey(fleet.join("operator.nk"));
         let mut settings = Settings::new(servers.to_vec(), name, identity);
         settings.ca = Some(fleet.join("ca.pem"));
-        settings.pace.patience = PATIENCE;
+        settings.pace.timeout = PATIENCE;
         let key = SigningKey::read_file(&fleet.join("policy.nk"))?;
         let mut listens = light::settings(fleet, LISTENER, servers)?;
         listens.pace.look = Duration::from_secs(1);

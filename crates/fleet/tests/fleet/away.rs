@@ -132,7 +132,7 @@ fn deleted_bucket_is_named_by_an_agent_that_reads_none() {
     let Some(bed) = Bed::new(&["a"]) else { return };
     let mut settings = bed.settings("a");
     settings.take = false;
-    settings.pace.patience = Duration::from_secs(60);
+    settings.pace.timeout = Duration::from_secs(60);
     let a = Fleet::start(&settings).unwrap();
     connected(&a);
     a.request_statuses(Duration::from_secs(60)).unwrap();

@@ -114,7 +114,7 @@ fn two_hundred_agents() {
     };
     let pace = Timing {
         look: Duration::from_secs(5),
-        patience: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
         ping: Duration::from_secs(600),
         ..QUICK
     };

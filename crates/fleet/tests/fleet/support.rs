@@ -31,7 +31,7 @@ pub const QUICK: Timing = Timing {
     priors: Duration::from_millis(50),
     status: Duration::from_millis(20),
     look: Duration::from_millis(150),
-    patience: Duration::from_secs(3),
+    timeout: Duration::from_secs(3),
     unreachable: Duration::from_millis(300),
     refused: Duration::from_millis(300),
     ping: Duration::from_secs(1),

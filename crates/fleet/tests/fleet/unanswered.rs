@@ -81,7 +81,7 @@ fn unanswered_bucket_keeps_back_no_statuses() {
     settings.servers = vec![format!("nats://{address}")];
     // At rest it asks nothing about that bucket, but for those who ask for statuses.
     settings.take = false;
-    settings.pace.patience = Duration::from_secs(60);
+    settings.pace.timeout = Duration::from_secs(60);
     settings.pace.ping = Duration::from_secs(60);
     let a = Fleet::start(&settings).unwrap();
     connected(&a);
