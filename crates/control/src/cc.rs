@@ -59,9 +59,9 @@ const NEW: &str = "-new";
 const NAME_MAX: usize = 15;
 /// Longest time until the kernel has removed a name, which it does from a work queue.
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval between two counts of the remaining flows.
-const DRAIN_LOOK: Duration = Duration::from_millis(200);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Congestion controls that come with Thalweg, with descriptions.
 const BUILT_IN: [(&str, &[u8], &str); 2] = [
@@ -187,7 +187,7 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Usage)) -> Result<
         if before.replace(used) != Some(used) {
             progress(used);
         }
-        std::thread::sleep(DRAIN_LOOK);
+        std::thread::sleep(DRAIN_POLL_INTERVAL);
     }
     // Another process may have finished it meanwhile, or have loaded the name anew.
     if let Some(all) = ControlPins::open(pin)? {
@@ -403,7 +403,7 @@ impl ControlPins {
                      registered one of the same name"
                 );
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

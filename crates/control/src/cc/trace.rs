@@ -20,7 +20,7 @@ use crate::{privileges, system};
 /// The kernel stops tracing this long after the last renewal.
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One decision. Rates in bytes per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -246,7 +246,7 @@ pub fn stream_decisions(
             }
             renewed = Some(Instant::now());
         }
-        let polled = ring.poll(LOOK);
+        let polled = ring.poll(POLL_INTERVAL);
         if let Some(error) = failure.take() {
             return Err(error);
         }

@@ -25,7 +25,7 @@ const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
 /// Error of callbacks that are not as the policy requested them.
 const SWITCHED_OFF: &str = "switched off by another program";
 /// Stages that need callbacks.
-const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;
@@ -211,7 +211,7 @@ impl Report {
             return Ok(None);
         };
         let needs_callbacks =
-            head.stages & LATER != 0 || head.flags & raw::THALWEG_POLICY_TRIALS != 0;
+            head.stages & LATER_STAGE_MASK != 0 || head.flags & raw::THALWEG_POLICY_TRIALS != 0;
         if head.generation != report.number || !needs_callbacks {
             return Ok(Some(report));
         }

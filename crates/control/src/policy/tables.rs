@@ -9,7 +9,7 @@ use thalweg_policy::Compiled;
 use crate::object;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
-const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;
@@ -42,7 +42,7 @@ fn is_lasting(op: &raw::thalweg_policy_op, all: &[raw::thalweg_policy_op]) -> bo
     let mut same = all.iter().filter(|other| option(other) == option(op));
     is_set
         && !adapts.contains(&option(op))
-        && same.all(|other| u32::from(other.stages) & LATER == 0)
+        && same.all(|other| u32::from(other.stages) & LATER_STAGE_MASK == 0)
 }
 
 /// Content of the maps.
@@ -103,7 +103,7 @@ impl<'c> Tables<'c> {
         if rule.flags & raw::THALWEG_RULE_NEVER != 0 {
             flags |= raw::THALWEG_FLOW_NEVER;
         }
-        if u32::from(rule.stages) & LATER != 0 {
+        if u32::from(rule.stages) & LATER_STAGE_MASK != 0 {
             flags |= raw::THALWEG_FLOW_KEEPS;
         }
         action.stages = rule.stages;

@@ -12,12 +12,12 @@ const CONNECT: u8 = Stage::Connect.bit();
 const LISTEN: u8 = Stage::Listen.bit();
 const ASKED: u8 = Stage::Asked.bit();
 const ESTABLISHED: u8 = Stage::Established.bit();
-const LATER: u8 = Stage::Retransmission.bit() | Stage::Rto.bit() | Stage::Rtt.bit();
+const LATER_STAGES: u8 = Stage::Retransmission.bit() | Stage::Rto.bit() | Stage::Rtt.bit();
 const CLOSE: u8 = Stage::Close.bit();
 /// As soon as the flow is known: with the SYN if this machine opens it.
 const OPENING: u8 = CONNECT | ESTABLISHED;
 /// While a connection lives, and on listeners, from which accepted connections inherit.
-const LIVING: u8 = CONNECT | LISTEN | ESTABLISHED | LATER;
+const LIVING: u8 = CONNECT | LISTEN | ESTABLISHED | LATER_STAGES;
 
 const INT_MAX: u32 = i32::MAX as u32;
 const US: Unit = Unit::Time(1);
@@ -102,7 +102,7 @@ keys! {
         "Initial congestion window, in packets."
         trap "It fails once the connection has sent data, as open connections have.";
     cwnd_clamp: "TCP_BPF_SNDCWND_CLAMP", tcp(1002),
-        Unit::Number, (1, INT_MAX), ESTABLISHED, ESTABLISHED | LATER, (4, 13),
+        Unit::Number, (1, INT_MAX), ESTABLISHED, ESTABLISHED | LATER_STAGES, (4, 13),
         "Maximum congestion window, in packets."
         trap "It sets the slow-start threshold as well, and lowers the initial window.";
     delack_max: "TCP_BPF_DELACK_MAX", tcp(1003),
@@ -204,7 +204,7 @@ keys! {
         Unit::Only, (1, 1), ESTABLISHED, 0, (5, 10),
         "Counts and reports the peer's option.";
     statistics: "BPF_SOCK_OPS_RTT_CB", KernelOperation::Statistics,
-        US, (0, 3_600_000_000), Stage::Rtt.bit(), LATER | CLOSE, (5, 3),
+        US, (0, 3_600_000_000), Stage::Rtt.bit(), LATER_STAGES | CLOSE, (5, 3),
         "An event with what the flow delivered, lost and measured, at most once in this \
         time; \"0\": always.";
 }
