@@ -12,9 +12,9 @@ use thalweg_process::http::{Connection, Reply};
 use thalweg_terminal::Failure;
 
 /// Longest wait for a response to begin, and for more of it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a response that reports a change: an import of many hosts takes time.
-const LONG_PATIENCE: Duration = Duration::from_secs(300);
+const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of a file per part.
 const PART: usize = 64 << 10;
 
@@ -127,21 +127,21 @@ impl Client {
             "GET" => {
                 let first = self
                     .connect_agent()?
-                    .send_request(method, path, None, PATIENCE);
+                    .send_request(method, path, None, TIMEOUT);
                 match first {
                     // A connection ends unanswered where the agent goes on with another
                     // configuration. Its next session answers.
                     Err(error) if error.kind() == ErrorKind::UnexpectedEof => self
                         .connect_agent()?
-                        .send_request(method, path, None, PATIENCE)?,
+                        .send_request(method, path, None, TIMEOUT)?,
                     first => first?,
                 }
             }
             _ => self
                 .connect_agent()?
-                .send_request(method, path, body, LONG_PATIENCE)?,
+                .send_request(method, path, body, LONG_TIMEOUT)?,
         };
-        answer.set_timeout(Some(PATIENCE))?;
+        answer.set_timeout(Some(TIMEOUT))?;
         let (status, reason) = (answer.status, answer.reason.clone());
         if (200..300).contains(&status) {
             return Ok(answer);

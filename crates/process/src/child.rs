@@ -112,9 +112,9 @@ impl Process {
     }
 
     /// Sends SIGTERM, and kills the child if it does not end within the time.
-    pub fn terminate(&mut self, patience: Duration) {
+    pub fn terminate(&mut self, timeout: Duration) {
         self.signal_group(Signal::SIGTERM);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         if !matches!(
             self.wait_until(deadline, OnSignal::KeepWaiting),
             Ok(Some(_))

@@ -10,7 +10,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
 /// Interval of checks whether the agent still runs.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest line of a head or between chunks, bytes.
 const LONGEST_LINE: u64 = 16 << 10;
 /// Most lines of a head or after the last chunk.
@@ -18,7 +18,7 @@ const MOST_LINES: usize = 128;
 /// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
 /// Longest time for a response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub struct Response {
 /// # Errors
 /// As of [`Connection::send_request`].
 pub fn request_once(path: &Path, method: &str, target: &str) -> io::Result<Response> {
-    let mut answer = Connection::open(path)?.send_request(method, target, None, PATIENCE)?;
-    answer.set_timeout(Some(PATIENCE))?;
+    let mut answer = Connection::open(path)?.send_request(method, target, None, TIMEOUT)?;
+    answer.set_timeout(Some(TIMEOUT))?;
     let mut body = String::new();
     let status = answer.status;
     answer.take(LONGEST + 1).read_to_string(&mut body)?;
@@ -57,7 +57,7 @@ struct TimedStream {
     /// The process at the other end, if this one can know it.
     agent: Option<i32>,
     /// Limit of each wait; `None`: no limit.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     /// Start of the wait for the whole head of a response; later, each part has its own limit.
     since: Option<Instant>,
 }
@@ -98,18 +98,18 @@ impl Connection {
         let agent = getsockopt(&stream, PeerCredentials).ok();
         let stream = UnixStream::from(stream);
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(LOOK))?;
-        stream.set_write_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
         Ok(Self(TimedStream {
             stream,
             agent: agent.map(|agent| agent.pid()).filter(|pid| *pid > 0),
-            patience: None,
+            timeout: None,
             since: None,
         }))
     }
 
     /// Sends a request, optionally with a JSON document of a known length, and waits for the head
-    /// of the response. Both together take at most `patience`.
+    /// of the response. Both together take at most `timeout`.
     ///
     /// # Errors
     /// System errors; [`ErrorKind::TimedOut`] if the agent is stopped or silent;
@@ -120,10 +120,10 @@ impl Connection {
         method: &str,
         target: &str,
         body: Option<(&mut dyn Read, u64)>,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Reply> {
         let mut stream = self.0;
-        (stream.patience, stream.since) = (Some(patience), Some(Instant::now()));
+        (stream.timeout, stream.since) = (Some(timeout), Some(Instant::now()));
         let length = body.as_ref().map_or(0, |(_, length)| *length);
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
@@ -164,7 +164,7 @@ fn broken_off(when: &str) -> io::Error {
 }
 
 impl TimedStream {
-    /// Waits for a call that gives up after [`LOOK`].
+    /// Waits for a call that gives up after [`POLL_INTERVAL`].
     fn wait_for<T>(
         &mut self,
         mut call: impl FnMut(&mut UnixStream) -> io::Result<T>,
@@ -181,7 +181,7 @@ impl TimedStream {
 
     /// Fails if there is no reason to wait longer.
     fn check_wait(&self, since: Instant) -> io::Result<()> {
-        let Some(patience) = self.patience else {
+        let Some(timeout) = self.timeout else {
             return Ok(());
         };
         let failed = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
@@ -190,10 +190,10 @@ impl TimedStream {
                 "the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on"
             ));
         }
-        if since.elapsed() < patience {
+        if since.elapsed() < timeout {
             return Ok(());
         }
-        let seconds = patience.as_secs();
+        let seconds = timeout.as_secs();
         failed(match self.since {
             Some(_) => format!("the agent does not answer within {seconds} s"),
             None => format!("the agent did not go on with its answer within {seconds} s"),
@@ -230,10 +230,12 @@ impl Reply {
     ///
     /// # Errors
     /// System errors.
-    pub fn set_timeout(&mut self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
-        stream.patience = patience;
-        stream.stream.set_read_timeout(patience.map(|_| LOOK))
+        stream.timeout = timeout;
+        stream
+            .stream
+            .set_read_timeout(timeout.map(|_| POLL_INTERVAL))
     }
 
     fn read_head(mut stream: BufReader<TimedStream>) -> io::Result<Self> {
@@ -356,12 +358,12 @@ mod tests {
     /// A connection, and the agent's end of it.
     fn pair() -> io::Result<(Connection, UnixStream)> {
         let (stream, agent) = UnixStream::pair()?;
-        stream.set_read_timeout(Some(LOOK))?;
-        stream.set_write_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
         let connection = Connection(TimedStream {
             stream,
             agent: None,
-            patience: None,
+            timeout: None,
             since: None,
         });
         Ok((connection, agent))
@@ -382,7 +384,7 @@ mod tests {
     }
 
     fn read(connection: Connection) -> io::Result<(u16, String)> {
-        let mut answer = connection.send_request("GET", "/", None, PATIENCE)?;
+        let mut answer = connection.send_request("GET", "/", None, TIMEOUT)?;
         let mut body = String::new();
         answer.read_to_string(&mut body)?;
         Ok((answer.status, body))
@@ -398,7 +400,7 @@ mod tests {
             agent.write_all(bytes).unwrap();
             let (sender, receiver) = std::sync::mpsc::channel();
             let reader = thread::spawn(move || sender.send(read(connection)));
-            let answered = receiver.recv_timeout(PATIENCE);
+            let answered = receiver.recv_timeout(TIMEOUT);
             drop(agent);
             reader.join().unwrap().unwrap();
             assert_eq!(answered.unwrap().unwrap(), (200, "no".to_owned()));
@@ -416,7 +418,7 @@ mod tests {
         let length = 8 << 20;
         let body: (&mut dyn Read, u64) = (&mut io::repeat(b' '), length);
         let mut answer = connection
-            .send_request("POST", "/", Some(body), PATIENCE)
+            .send_request("POST", "/", Some(body), TIMEOUT)
             .unwrap();
         let mut body = String::new();
         answer.read_to_string(&mut body).unwrap();

@@ -12,9 +12,9 @@ use crate::client::Client;
 use crate::options::Global;
 
 /// How long the agent may take to go on with another configuration.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Deserialize, Serialize)]
 struct Answer {
@@ -43,7 +43,7 @@ pub fn run(global: &Global) -> Result<()> {
 
 /// Waits until the agent has gone on with that session.
 fn wait_for_session(client: &Client, session: u64) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let outcome = client.get::<Status>("/v1/status");
         if let Ok(status) = &outcome
@@ -59,10 +59,10 @@ fn wait_for_session(client: &Client, session: u64) -> Result<()> {
             outcome?;
             bail!(
                 "the agent does not go on with the new configuration within {} s; its log says why",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
         }
         // Between two configurations it answers nobody.
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -49,11 +49,11 @@ pub fn find_waiting(is_wanted: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
 pub fn stop_unit(unit: &str) -> Result<bool, Error> {
     // A command of the unit itself, as in ExecStopPost=, would wait for its own end.
     let is_inside = cgroups_of("self").is_some_and(|own| unit_in(&own) == Some(unit));
-    let (patience, block) = match is_inside {
+    let (timeout, block) = match is_inside {
         true => (Duration::ZERO, "--no-block "),
         false => (NOTICED, ""),
     };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match unit_property("ActiveState", unit).as_deref() {
             Some("inactive" | "failed") => return Ok(false),
